@@ -1,0 +1,102 @@
+"""Every error a user can cause, in one tree.
+
+DovetailError
+├── GraphError            a value or graph that does not hold together
+│   ├── TypeRuleError     operands or attributes that an op does not take
+│   ├── TraceError        a declared body that asks what a pattern cannot know
+│   └── VerifyError       a graph that breaks a rule of its level
+├── ParseError            text that is not a graph, with line and column
+├── LoadError             a file that is not what it says it is
+├── BindError             arrays, parameters or symbols that do not fit a program
+├── OptionError           an unknown target, pass, rule or setting
+├── UnsupportedError      an operator or type that we do not have
+└── GateError             a required fusion that is missing
+"""
+
+from __future__ import annotations
+
+
+class DovetailError(Exception):
+    """What was found, where, what was expected, and what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        self.where = where
+        super().__init__(message, hint, where)
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.where:
+            lines.append(f"  at: {self.where}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class GraphError(DovetailError):
+    """A value or graph that does not hold together."""
+
+
+class TypeRuleError(GraphError):
+    """Operands or attributes that an op does not take."""
+
+
+class TraceError(GraphError):
+    """A declared body that asks what a pattern cannot know."""
+
+
+class VerifyError(GraphError):
+    """A graph that breaks a rule of its level."""
+
+    exit_code = 3
+
+
+class ParseError(DovetailError):
+    """Text that is not a graph, with line and column."""
+
+    def __init__(self, message: str, *, line: int, column: int, hint: str = "") -> None:
+        self.line = line
+        self.column = column
+        super().__init__(message, hint=hint, where=f"line {line}, column {column}")
+
+
+class LoadError(DovetailError):
+    """A file that is not what it says it is."""
+
+
+class BindError(DovetailError):
+    """Arrays, parameters or symbols that do not fit a program."""
+
+
+class OptionError(DovetailError):
+    """An unknown target, pass, rule or setting."""
+
+
+class UnsupportedError(DovetailError):
+    """An operator or type that we do not have."""
+
+    exit_code = 2
+
+
+class GateError(DovetailError):
+    """A required fusion that is missing."""
+
+    exit_code = 4
+
+
+__all__ = [
+    "BindError",
+    "DovetailError",
+    "GateError",
+    "GraphError",
+    "LoadError",
+    "OptionError",
+    "ParseError",
+    "TraceError",
+    "TypeRuleError",
+    "UnsupportedError",
+    "VerifyError",
+]

@@ -1,0 +1,1 @@
+"""Values, types, graphs: the words that every other room speaks."""

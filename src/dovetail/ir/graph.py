@@ -1,0 +1,161 @@
+"""Graphs: named outputs over interned values, and what is carried beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from dovetail.errors import GraphError
+from dovetail.ir import leaf, origin
+from dovetail.ir.fact import Constraint
+from dovetail.ir.literal import Array
+from dovetail.ir.op import Op
+from dovetail.ir.origin import Origin
+from dovetail.ir.type import TensorType, Type, type_symbols
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A closed function of its arguments: the body of a branch, a loop or a region."""
+
+    arguments: tuple[TensorType, ...]
+    results: tuple[Value, ...]
+
+    @property
+    def values(self) -> list[Value]:
+        return walk(self.results)
+
+    @property
+    def result_types(self) -> tuple[Type, ...]:
+        return tuple(v.type for v in self.results)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Named outputs, the inputs they are given, and what is carried beside the values."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: Mapping[str, Value]
+    origins: Mapping[Value, tuple[Origin, ...]] = field(default_factory=dict[Value, tuple[Origin, ...]])
+    assumed: tuple[Constraint, ...] = ()
+    """Constraints of values that earlier passes rewrote away; they hold all the same."""
+    params: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    """Arrays for the parameters, where the model came with them."""
+
+    @staticmethod
+    def of(outputs: Mapping[str, Value] | Value, *, name: str = "graph", inputs: Iterable[Value] | None = None) -> Graph:
+        """A graph of these outputs. Inputs are listed as they are met unless given."""
+        named = {"y": outputs} if isinstance(outputs, Value) else dict(outputs)
+        met = [v for v in walk(named.values()) if v.op is leaf.INPUT]
+        return Graph(name, tuple(met if inputs is None else inputs), named)
+
+    @cached_property
+    def values(self) -> list[Value]:
+        """Everything reachable from the outputs, operands before users."""
+        return walk(self.outputs.values())
+
+    @cached_property
+    def uses(self) -> Uses:
+        return Uses(self)
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """What must hold of the symbols for this graph to mean anything."""
+        found = dict.fromkeys(self.assumed)
+        for value in self.values:
+            for constraint in value.constraints:
+                found[constraint] = None
+        return tuple(found)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        names = {name for v in (*self.inputs, *self.values) for name in type_symbols(v.type)}
+        return tuple(sorted(names))
+
+    @property
+    def parameters(self) -> tuple[Value, ...]:
+        return tuple(v for v in self.values if v.op is leaf.PARAM)
+
+    def count(self, op: Op | None = None) -> int:
+        """How many values there are, or how many of one op."""
+        return len(self.values) if op is None else sum(v.op is op for v in self.values)
+
+    def where(self, value: Value) -> str:
+        """The user's words for a value, for messages."""
+        return ", ".join(str(o) for o in self.origins.get(value, ())[:3])
+
+    def replace(self, outputs: Mapping[str, Value], origins: Mapping[Value, tuple[Origin, ...]]) -> Graph:
+        """This graph after a pass: new values, the same interface and the same promises."""
+        return replace(self, outputs=dict(outputs), origins=origins, assumed=self.constraints)
+
+
+class Uses:
+    """Who reads each value: counted in one place, with multiplicity; being an output is a use."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.readers: dict[Value, list[Value]] = {v: [] for v in graph.values}
+        for value in graph.values:
+            for operand in value.operands:
+                self.readers[operand].append(value)
+        self.as_output: dict[Value, int] = {}
+        for value in graph.outputs.values():
+            self.as_output[value] = self.as_output.get(value, 0) + 1
+
+    def count(self, value: Value) -> int:
+        return len(self.readers[value]) + self.as_output.get(value, 0)
+
+    def is_output(self, value: Value) -> bool:
+        return value in self.as_output
+
+
+class Builder:
+    """Collects the inputs, outputs and origins of a graph while it is written."""
+
+    def __init__(self, name: str = "graph", *, lines: bool = True) -> None:
+        self.name = name
+        self.inputs: list[Value] = []
+        self.outputs: dict[str, Value] = {}
+        self.params: dict[str, Array] = {}
+        self.recorder = origin.Recorder(lines=lines)
+        self._types: dict[str, TensorType] = {}
+
+    @contextmanager
+    def recording(self) -> Iterator[Builder]:
+        with origin.recording(self.recorder):
+            yield self
+
+    def input(self, name: str, type: TensorType) -> Value:
+        self._declare(name, type)
+        value = leaf.input(name, type)
+        if value not in self.inputs:
+            self.inputs.append(value)
+        return value
+
+    def param(self, name: str, type: TensorType, array: Array | None = None) -> Value:
+        self._declare(name, type)
+        if array is not None:
+            self.params[name] = array
+        return leaf.param(name, type)
+
+    def output(self, name: str, value: Value) -> None:
+        if name in self.outputs and self.outputs[name] is not value:
+            raise GraphError(f"two outputs are named {name!r}", hint="give each output a name of its own")
+        self.outputs[name] = value
+
+    def graph(self) -> Graph:
+        if not self.outputs:
+            raise GraphError(f"{self.name} has no outputs", hint="name at least one with .output(name, value)")
+        origins = {v: o for v in walk(self.outputs.values()) if (o := self.recorder.origins.get(v))}
+        return Graph(self.name, tuple(self.inputs), dict(self.outputs), origins, (), dict(self.params))
+
+    def _declare(self, name: str, type: TensorType) -> None:
+        known = self._types.setdefault(name, type)
+        if known != type:
+            raise GraphError(
+                f"{name!r} is {known} and {type} at once", hint="give inputs and parameters names of their own"
+            )

@@ -1,0 +1,142 @@
+"""Values without operands, and the projection out of a tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dovetail.errors import TypeRuleError
+from dovetail.ir.dtype import DType
+from dovetail.ir.fact import Facts
+from dovetail.ir.literal import Array, Literal
+from dovetail.ir.op import Op
+from dovetail.ir.type import TensorType, TupleType, Type
+from dovetail.ir.value import Value, make
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A number that a pattern catches."""
+
+    name: str
+
+
+class _Named(Op):
+    """A leaf whose type is one of its attributes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        return attrs["type"]
+
+
+class _Const(Op):
+    name = "const"
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        literal: Literal = attrs["value"]
+        return TensorType(literal.dtype, literal.array.shape)
+
+
+class _Unknown(Op):
+    """A leaf of a pattern: it has no type, and no op above it does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        return None  # type: ignore[return-value]  # the one place where a type is unknown
+
+
+class _Item(Op):
+    name = "item"
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        (of,), index = operands, attrs["index"]
+        if not isinstance(of, TupleType):
+            raise TypeRuleError(f"item {index} of {of}, which is one tensor", hint="use part or slice to take elements")
+        if not 0 <= index < len(of.items):
+            raise TypeRuleError(f"item {index} of {len(of.items)} results", hint="count from 0")
+        return of.items[index]
+
+
+INPUT = _Named("input")
+PARAM = _Named("param")
+ARGUMENT = _Named("argument")
+CONST = _Const()
+HOLE = _Unknown("hole")
+NUMBER = _Unknown("number")
+ITEM = _Item()
+
+LEAVES = (INPUT, PARAM, ARGUMENT, CONST, ITEM)
+
+
+def input(name: str, type: TensorType) -> Value:
+    """A tensor that every run is given."""
+    return make(INPUT, (), {"name": name, "type": type})
+
+
+def param(name: str, type: TensorType) -> Value:
+    """A tensor that is bound once and used by many runs."""
+    return make(PARAM, (), {"name": name, "type": type})
+
+
+def argument(index: int, type: TensorType) -> Value:
+    """An operand of the sub-graph that it stands in."""
+    return make(ARGUMENT, (), {"index": index, "type": type})
+
+
+def constant(array: Array | float, dtype: DType | None = None) -> Value:
+    """An array that is part of the graph, in the dtype asked for."""
+    found = np.asarray(array, dtype=None if dtype is None else dtype.numpy)
+    return make(CONST, (), {"value": Literal(found)})
+
+
+def scalar(number: complex | Hole, dtype: DType | None) -> Value:
+    """A constant of rank 0. Without a dtype it is part of a pattern and stands for any."""
+    if dtype is None or isinstance(number, Hole):
+        return make(NUMBER, (), {"value": number})
+    return make(CONST, (), {"value": _scalar_literal(repr(number), number, dtype)})
+
+
+@lru_cache(maxsize=1024)
+def _scalar_literal(spelled: str, number: complex, dtype: DType) -> Literal:
+    """Models repeat a few numbers everywhere. `spelled` tells 0.0 from -0.0 and 1 from True."""
+    return Literal(_cast(number, dtype))
+
+
+def _cast(number: complex, dtype: DType) -> Array:
+    if dtype.is_integer:
+        whole = int(number.real)
+        if whole != number:
+            raise TypeRuleError(f"{number} as {dtype.name}", hint="cast the tensor to a float type first")
+        limits = np.iinfo(dtype.numpy)
+        if not limits.min <= whole <= limits.max:
+            raise TypeRuleError(f"{number} does not fit {dtype.name}", hint=f"{limits.min} to {limits.max} fit")
+        return np.array(whole, dtype.numpy)
+    with np.errstate(over="ignore"):
+        return np.array(number if dtype.kind == "complex" else number.real, dtype.numpy)
+
+
+def hole(name: str) -> Value:
+    """A tensor that a pattern catches."""
+    return make(HOLE, (), {"name": name})
+
+
+def item(of: Value, index: int) -> Value:
+    """One result of an op that has several."""
+    return make(ITEM, (of,), {"index": index})
+
+
+def scalar_of(value: Value) -> float | int | bool | complex | None:
+    """The number that a one-element constant holds, or None."""
+    if value.op is CONST:
+        array: Array = value.attrs["value"].array
+        if array.size == 1:
+            return array.reshape(())[()].item() if array.dtype.kind != "V" else float(array.reshape(()))
+    return None

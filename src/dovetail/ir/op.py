@@ -1,0 +1,27 @@
+"""What a value computes. Primitives and declared ops are both of this kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.ir.fact import Facts
+from dovetail.ir.type import Type
+
+
+class Op:
+    """A name, a type rule and the traits that every pass may ask for."""
+
+    name: str
+    commutative: bool = False
+    elementwise: bool = False
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        """The type of the result; what it takes for granted goes into `facts`."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"

@@ -1,0 +1,93 @@
+"""Where a value comes from in the user's words. Carried beside identity, merged when values merge."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from dovetail.ir.value import Value
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A place that the author of a model knows: a module path, a node of a file, a source line."""
+
+    kind: Literal["module", "source", "onnx", "text"]
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def merge(*groups: Iterable[Origin]) -> tuple[Origin, ...]:
+    """The origins of several values that became one, each once, in order."""
+    return tuple(dict.fromkeys(origin for group in groups for origin in group))
+
+
+class Recorder:
+    """Notes, while a graph is being built, which scope and line each value was written at."""
+
+    def __init__(self, *, lines: bool = True) -> None:
+        self.scopes: list[str] = []
+        self.lines = lines
+        self.origins: dict[Value, tuple[Origin, ...]] = {}
+
+    def note(self, value: Value) -> None:
+        here = self._here()
+        if here:
+            known = self.origins.get(value)
+            self.origins[value] = here if known is None else merge(known, here)
+
+    def _here(self) -> tuple[Origin, ...]:
+        if self.scopes:
+            return (Origin("module", ".".join(self.scopes)),)
+        return _source_line() if self.lines else ()
+
+
+def _source_line() -> tuple[Origin, ...]:
+    """The innermost line that is not dovetail's own."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # the one way to ask who called
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_PACKAGE):
+            return (Origin("source", f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"),)
+        frame = frame.f_back
+    return ()
+
+
+_active: ContextVar[Recorder | None] = ContextVar("dovetail_recorder", default=None)
+
+
+def active() -> Recorder | None:
+    return _active.get()
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """Values made inside are noted in the recorder."""
+    token = _active.set(recorder)
+    try:
+        yield recorder
+    finally:
+        _active.reset(token)
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Values made inside belong to the module `name`, below the scopes around it."""
+    recorder = _active.get()
+    if recorder is None:
+        yield
+        return
+    recorder.scopes.append(name)
+    try:
+        yield
+    finally:
+        recorder.scopes.pop()

@@ -1,0 +1,126 @@
+"""Rebuilding a graph around replaced values. Roots are replaced, dead values go, origins follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dovetail.errors import GraphError
+from dovetail.ir import origin
+from dovetail.ir.graph import Graph, Subgraph
+from dovetail.ir.origin import Origin
+from dovetail.ir.value import Value, make
+from dovetail.ir.walk import walk
+
+Step = Callable[[Value, tuple[Value, ...]], "Value | None"]
+"""Given a value and its new operands: what stands in its place, or None to keep it."""
+
+
+def rebuild(graph: Graph, step: Step, *, into_subgraphs: bool = True) -> Graph:
+    """The graph with every value offered to `step` once, operands first."""
+    rewriter = _Rewriter(step, graph.origins, into_subgraphs)
+    new = rewriter.run(graph.outputs.values())
+    if all(new[v] is v for v in graph.outputs.values()):
+        return graph
+    outputs = {name: new[v] for name, v in graph.outputs.items()}
+    return graph.replace(outputs, rewriter.kept(outputs.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What stands in place of a root: it reads `needs`, and answers for the values it `covers`."""
+
+    needs: tuple[Value, ...]
+    build: Callable[[Callable[[Value], Value]], Value]
+    covers: tuple[Value, ...] = ()
+
+
+class CyclicReplacementError(GraphError):
+    """Replacements that would read each other's results; `root` is one of them."""
+
+    def __init__(self, root: Value) -> None:
+        self.root = root
+        super().__init__(f"replacing {root!r} would make it depend on itself")
+
+
+def replace_roots(graph: Graph, roots: Mapping[Value, Replacement]) -> Graph:
+    """The graph with each root built anew; its old interior goes unless someone else reads it."""
+    if not roots:
+        return graph
+    rewriter = _Rewriter(lambda value, operands: None, graph.origins, into_subgraphs=False)
+    new = rewriter.demand(list(graph.outputs.values()), roots)
+    outputs = {name: new[v] for name, v in graph.outputs.items()}
+    return graph.replace(outputs, rewriter.kept(outputs.values()))
+
+
+class _Rewriter:
+    def __init__(self, step: Step, origins: Mapping[Value, tuple[Origin, ...]], into_subgraphs: bool) -> None:
+        self.step = step
+        self.old_origins = origins
+        self.origins: dict[Value, tuple[Origin, ...]] = {}
+        self.into_subgraphs = into_subgraphs
+
+    def run(self, outputs: Iterable[Value]) -> dict[Value, Value]:
+        new: dict[Value, Value] = {}
+        for value in walk(outputs):
+            operands = tuple([new[v] for v in value.operands])
+            replaced = self.step(value, operands)
+            if replaced is None:
+                replaced = self._same(value, operands)
+            new[value] = replaced
+            self.credit(replaced, value)
+        return new
+
+    def _same(self, value: Value, operands: tuple[Value, ...]) -> Value:
+        if self.into_subgraphs and any(isinstance(a, Subgraph) for a in value.attrs.values()):
+            attrs = {k: self._subgraph(a) if isinstance(a, Subgraph) else a for k, a in value.attrs.items()}
+            return make(value.op, operands, attrs)
+        return value.with_operands(operands)
+
+    def _subgraph(self, body: Subgraph) -> Subgraph:
+        new = self.run(body.results)
+        return Subgraph(body.arguments, tuple(new[v] for v in body.results))
+
+    def credit(self, new: Value, old: Value) -> None:
+        """The new value answers for the old one's origins too."""
+        found = self.old_origins.get(old)
+        if found:
+            known = self.origins.get(new)
+            self.origins[new] = found if known is None else origin.merge(known, found)
+
+    def demand(self, outputs: Sequence[Value], roots: Mapping[Value, Replacement]) -> dict[Value, Value]:
+        """Build what is needed: a replaced root needs what its replacement reads, not its old operands."""
+        new: dict[Value, Value] = {}
+        waiting: set[Value] = set()
+        stack = list(reversed(outputs))
+        while stack:
+            value = stack[-1]
+            if value in new:
+                stack.pop()
+                continue
+            root = roots.get(value)
+            pending = [v for v in (value.operands if root is None else root.needs) if v not in new]
+            if pending:
+                if value in waiting:
+                    raise CyclicReplacementError(next(v for v in reversed(stack) if v in roots and v in waiting))
+                waiting.add(value)
+                stack.extend(reversed(pending))
+                continue
+            stack.pop()
+            if root is None:
+                new[value] = self._same(value, tuple([new[v] for v in value.operands]))
+            else:
+                new[value] = root.build(new.__getitem__)
+                for inner in root.covers:
+                    self.credit(new[value], inner)
+            self.credit(new[value], value)
+        return new
+
+    def kept(self, outputs: Iterable[Value]) -> dict[Value, tuple[Origin, ...]]:
+        """The origins of what is still reachable."""
+        alive = set(walk(outputs))
+        for value in list(alive):
+            for attr in value.attrs.values():
+                if isinstance(attr, Subgraph):
+                    alive.update(attr.values)
+        return {v: o for v, o in self.origins.items() if v in alive}

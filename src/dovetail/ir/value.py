@@ -1,0 +1,183 @@
+"""Values: immutable, interned. The same op, operands and attributes are the same object."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Hashable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
+from weakref import WeakValueDictionary
+
+from dovetail.errors import DovetailError, TraceError, TypeRuleError
+from dovetail.ir import origin
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import DType
+from dovetail.ir.fact import Constraint, Facts
+from dovetail.ir.op import Op
+from dovetail.ir.type import TensorType, TupleType, Type
+
+Attrs = Mapping[str, Any]
+
+
+class Operators(Protocol):
+    """How `x + y` and its kin are spelled in primitives; the ops room provides it."""
+
+    def unary(self, name: str, x: Value) -> Value: ...
+
+    def binary(self, name: str, x: object, y: object) -> Value: ...
+
+    def item(self, x: Value, index: int) -> Value: ...
+
+
+class Value:
+    """One node of a graph. Compared by identity, because equal values are identical."""
+
+    __slots__ = ("__weakref__", "_type", "attrs", "constraints", "op", "operands")
+
+    operators: ClassVar[Operators]
+
+    op: Op
+    operands: tuple[Value, ...]
+    attrs: Attrs
+    constraints: tuple[Constraint, ...]
+    _type: Type | None
+
+    def __init__(
+        self, op: Op, operands: tuple[Value, ...], attrs: Attrs, type: Type | None, constraints: tuple[Constraint, ...]
+    ) -> None:
+        self.op = op
+        self.operands = operands
+        self.attrs = attrs
+        self._type = type
+        self.constraints = constraints
+
+    @property
+    def known_type(self) -> Type | None:
+        """The type, or None inside a pattern."""
+        return self._type
+
+    @property
+    def type(self) -> Type:
+        if self._type is None:
+            raise TraceError(
+                f"{self.op.name} has no type while a pattern is traced",
+                hint="ask about shapes and dtypes in a guard, not in the body",
+            )
+        return self._type
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of a value that is one tensor."""
+        type = self.type
+        if isinstance(type, TupleType):
+            raise TypeRuleError(
+                f"{self.op.name} has {len(type.items)} results, and one tensor is wanted", hint="take one: value[0]"
+            )
+        return type
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.tensor.shape)
+
+    def with_operands(self, operands: tuple[Value, ...]) -> Value:
+        """The same op and attributes on other operands."""
+        return self if operands == self.operands else make(self.op, operands, self.attrs)
+
+    def __add__(self, other: Value | float) -> Value:
+        return self.operators.binary("add", self, other)
+
+    def __radd__(self, other: float) -> Value:
+        return self.operators.binary("add", other, self)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self.operators.binary("sub", self, other)
+
+    def __rsub__(self, other: float) -> Value:
+        return self.operators.binary("sub", other, self)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self.operators.binary("mul", self, other)
+
+    def __rmul__(self, other: float) -> Value:
+        return self.operators.binary("mul", other, self)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self.operators.binary("div", self, other)
+
+    def __rtruediv__(self, other: float) -> Value:
+        return self.operators.binary("div", other, self)
+
+    def __pow__(self, other: Value | float) -> Value:
+        return self.operators.binary("pow", self, other)
+
+    def __matmul__(self, other: Value) -> Value:
+        return self.operators.binary("matmul", self, other)
+
+    def __neg__(self) -> Value:
+        return self.operators.unary("neg", self)
+
+    def __getitem__(self, index: int) -> Value:
+        return self.operators.item(self, index)
+
+    def __repr__(self) -> str:
+        name = self.attrs.get("name", self.op.name)
+        return f"<{name}: {self._type}>" if self._type is not None else f"<{name}>"
+
+
+_EMPTY: Attrs = MappingProxyType({})
+_interned: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY) -> Value:
+    """The one value with this op, these operands and these (already normal) attributes."""
+    key = (op, operands, tuple([_attr_key(a) for a in attrs.items()])) if attrs else (op, operands)
+    found = _interned.get(key)
+    if found is None:
+        type, constraints = _infer(op, operands, attrs)
+        frozen = MappingProxyType(dict(attrs)) if attrs else _EMPTY
+        fresh = Value(op, operands, frozen, type, constraints)
+        with _lock:
+            found = _interned.setdefault(key, fresh)
+    recorder = origin.active()
+    if recorder is not None:
+        recorder.note(found)
+    return found
+
+
+def _attr_key(item: tuple[str, Any]) -> Hashable:
+    """An attribute as part of a key. Floats are told apart by their bits where == would not."""
+    name, value = item
+    if isinstance(value, float) and (value == 0 or math.isnan(value)):
+        return (name, value.hex())
+    return item
+
+
+def _infer(op: Op, operands: tuple[Value, ...], attrs: Attrs) -> tuple[Type | None, tuple[Constraint, ...]]:
+    types: list[Type] = []
+    for operand in operands:
+        type = operand.known_type
+        if type is None:
+            return None, ()
+        types.append(type)
+    facts = Facts(op.name)
+    try:
+        result = op.infer(facts, tuple(types), attrs)
+    except DovetailError as error:
+        if not error.where:
+            error.where = describe(op, types)
+        raise
+    return result, tuple(facts.recorded)
+
+
+def describe(op: Op, types: list[Type]) -> str:
+    return f"{op.name}({', '.join(map(str, types))})"

@@ -1,0 +1,29 @@
+"""Walking graphs. Nothing here recurses: a chain of 100,000 values is a normal graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dovetail.ir.value import Value
+
+
+def walk(outputs: Iterable[Value]) -> list[Value]:
+    """Every value that the outputs need, once, operands before users."""
+    order: list[Value] = []
+    done: set[Value] = set()
+    stack = list(outputs)
+    stack.reverse()
+    while stack:
+        value = stack[-1]
+        if value in done:
+            stack.pop()
+            continue
+        pending = [v for v in value.operands if v not in done]
+        if pending:
+            pending.reverse()
+            stack.extend(pending)
+        else:
+            done.add(value)
+            order.append(value)
+            stack.pop()
+    return order

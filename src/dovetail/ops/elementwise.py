@@ -1,0 +1,202 @@
+"""Elementwise primitives: operands broadcast, every dtype is computed in its own type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import ALL as EVERY
+from dovetail.ir.dtype import FLOATS, INEXACT, INTEGERS, NUMBERS, DType, bool_
+from dovetail.ir.fact import Facts
+from dovetail.ir.type import TensorType, Type
+from dovetail.ops import rules
+from dovetail.ops.primitive import Array, DTypeAttr, Primitive, family, primitive
+from dovetail.ops.special import erf as erf_of
+
+
+def _costing(flops: int) -> Callable[[Type, tuple[Type, ...], Mapping[str, Any]], Size]:
+    return lambda result, operands, attrs: rules.tensor(result).count * flops
+
+
+def _elementwise(
+    name: str,
+    meaning: Callable[..., Any],
+    allowed: Sequence[DType],
+    doc: str,
+    *,
+    flops: int = 1,
+    commutative: bool = False,
+    result: DType | None = None,
+) -> Primitive:
+    return Primitive(
+        name,
+        meaning,
+        rules.elementwise(allowed, result=result),
+        flops=_costing(flops),
+        commutative=commutative,
+        elementwise=True,
+        doc=doc,
+    )
+
+
+def _divide(x: Array, y: Array) -> Array:
+    if x.dtype.kind not in "iu":
+        return np.divide(x, y)
+    safe = np.where(y == 0, np.ones_like(y), y)
+    quotient = np.floor_divide(x, safe)
+    truncated = quotient + ((x % safe != 0) & ((x < 0) != (safe < 0))).astype(x.dtype)
+    return np.where(y == 0, np.zeros_like(x), truncated)
+
+
+def _floor_mod(x: Array, y: Array) -> Array:
+    if x.dtype.kind not in "iu":
+        return np.mod(x, y)
+    safe = np.where(y == 0, np.ones_like(y), y)
+    return np.where(y == 0, np.zeros_like(x), np.mod(x, safe))
+
+
+def _trunc_mod(x: Array, y: Array) -> Array:
+    if x.dtype.kind not in "iu":
+        return np.fmod(x, y)
+    safe = np.where(y == 0, np.ones_like(y), y)
+    return np.where(y == 0, np.zeros_like(x), np.fmod(x, safe))
+
+
+def _power(x: Array, y: Array) -> Array:
+    if x.dtype.kind not in "iu":
+        return np.power(x, y)
+    # Whole-number powers wrap; a negative power of a whole number is 0 but for 1 and -1.
+    positive = np.power(x, np.maximum(y, 0))
+    odd = np.where(y % 2 == 1, x, np.ones_like(x))
+    unit = np.where((x == 1) | (x == -1 if x.dtype.kind == "i" else x == 1), odd, np.zeros_like(x))
+    return np.where(y < 0, unit, positive).astype(x.dtype)
+
+
+def _shift_left(x: Array, y: Array) -> Array:
+    wide = y >= x.dtype.itemsize * 8
+    return np.where(wide, np.zeros_like(x), np.left_shift(x, np.where(wide, np.zeros_like(y), y)))
+
+
+def _shift_right(x: Array, y: Array) -> Array:
+    wide = y >= x.dtype.itemsize * 8
+    return np.where(wide, np.where(x < 0, -1, 0).astype(x.dtype), np.right_shift(x, np.where(wide, np.zeros_like(y), y)))
+
+
+def _sigmoid(x: Array) -> Array:
+    # The branch that never overflows: exp of a negative number only.
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype)
+
+
+def _softplus(x: Array) -> Array:
+    return (np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype)
+
+
+def _rsqrt(x: Array) -> Array:
+    return (1 / np.sqrt(x)).astype(x.dtype)
+
+
+def _reciprocal(x: Array) -> Array:
+    return (1 / x).astype(x.dtype)
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, np.zeros((), x.dtype))
+
+
+def _sign(x: Array) -> Array:
+    return np.sign(x).astype(x.dtype)
+
+
+_REAL = (*INTEGERS, *FLOATS)
+_BITS = (*INTEGERS, bool_)
+
+add = _elementwise("add", np.add, NUMBERS, "x + y", commutative=True)
+sub = _elementwise("sub", np.subtract, NUMBERS, "x - y")
+mul = _elementwise("mul", np.multiply, NUMBERS, "x * y", commutative=True)
+div = _elementwise("div", _divide, NUMBERS, "x / y; whole numbers are cut towards zero, and x / 0 is 0 for them")
+mod = _elementwise("mod", _floor_mod, _REAL, "Remainder with the sign of y; x mod 0 is 0 for whole numbers")
+rem = _elementwise("rem", _trunc_mod, _REAL, "Remainder with the sign of x; 0 for whole numbers divided by 0")
+pow_ = _elementwise("pow", _power, NUMBERS, "x to the power y", flops=10)
+maximum = _elementwise("maximum", np.maximum, _REAL, "The larger of both; NaN wins", commutative=True)
+minimum = _elementwise("minimum", np.minimum, _REAL, "The smaller of both; NaN wins", commutative=True)
+atan2 = _elementwise("atan2", np.arctan2, FLOATS, "Angle of the point (y, x) = (first, second)", flops=10)
+
+neg = _elementwise("neg", np.negative, NUMBERS, "-x; whole numbers wrap")
+abs_ = _elementwise("abs", np.abs, _REAL, "Absolute value")
+sign = _elementwise("sign", _sign, _REAL, "-1, 0 or 1")
+relu = _elementwise("relu", _relu, _REAL, "max(x, 0)")
+exp = _elementwise("exp", np.exp, INEXACT, "e to the power x", flops=10)
+expm1 = _elementwise("expm1", np.expm1, FLOATS, "exp(x) - 1, exact near 0", flops=10)
+log = _elementwise("log", np.log, INEXACT, "Natural logarithm", flops=10)
+log1p = _elementwise("log1p", np.log1p, FLOATS, "log(1 + x), exact near 0", flops=10)
+sqrt = _elementwise("sqrt", np.sqrt, INEXACT, "Square root", flops=4)
+rsqrt = _elementwise("rsqrt", _rsqrt, INEXACT, "1 / sqrt(x)", flops=4)
+reciprocal = _elementwise("reciprocal", _reciprocal, INEXACT, "1 / x", flops=4)
+sin = _elementwise("sin", np.sin, FLOATS, "Sine", flops=10)
+cos = _elementwise("cos", np.cos, FLOATS, "Cosine", flops=10)
+tan = _elementwise("tan", np.tan, FLOATS, "Tangent", flops=10)
+asin = _elementwise("asin", np.arcsin, FLOATS, "Inverse sine", flops=10)
+acos = _elementwise("acos", np.arccos, FLOATS, "Inverse cosine", flops=10)
+atan = _elementwise("atan", np.arctan, FLOATS, "Inverse tangent", flops=10)
+sinh = _elementwise("sinh", np.sinh, FLOATS, "Hyperbolic sine", flops=10)
+cosh = _elementwise("cosh", np.cosh, FLOATS, "Hyperbolic cosine", flops=10)
+tanh = _elementwise("tanh", np.tanh, FLOATS, "Hyperbolic tangent", flops=10)
+asinh = _elementwise("asinh", np.arcsinh, FLOATS, "Inverse hyperbolic sine", flops=10)
+acosh = _elementwise("acosh", np.arccosh, FLOATS, "Inverse hyperbolic cosine", flops=10)
+atanh = _elementwise("atanh", np.arctanh, FLOATS, "Inverse hyperbolic tangent", flops=10)
+erf = _elementwise("erf", erf_of, FLOATS, "Error function", flops=10)
+sigmoid = _elementwise("sigmoid", _sigmoid, FLOATS, "1 / (1 + exp(-x))", flops=10)
+softplus = _elementwise("softplus", _softplus, FLOATS, "log(1 + exp(x))", flops=20)
+floor = _elementwise("floor", np.floor, FLOATS, "Largest whole number not above x")
+ceil = _elementwise("ceil", np.ceil, FLOATS, "Smallest whole number not below x")
+trunc = _elementwise("trunc", np.trunc, FLOATS, "Towards zero")
+round_ = _elementwise("round", np.rint, FLOATS, "Nearest whole number, halves to even")
+
+bit_and = _elementwise("bit_and", np.bitwise_and, _BITS, "Bitwise and", commutative=True)
+bit_or = _elementwise("bit_or", np.bitwise_or, _BITS, "Bitwise or", commutative=True)
+bit_xor = _elementwise("bit_xor", np.bitwise_xor, _BITS, "Bitwise exclusive or", commutative=True)
+bit_not = _elementwise("bit_not", np.invert, _BITS, "Bitwise not")
+shift_left = _elementwise("shift_left", _shift_left, INTEGERS, "x shifted left by y bits; 0 from the width on")
+shift_right = _elementwise("shift_right", _shift_right, INTEGERS, "x shifted right by y bits, keeping the sign")
+
+equal = _elementwise("equal", np.equal, EVERY, "x == y", commutative=True, result=bool_)
+not_equal = _elementwise("not_equal", np.not_equal, EVERY, "x != y", commutative=True, result=bool_)
+less = _elementwise("less", np.less, (*_REAL, bool_), "x < y", result=bool_)
+less_equal = _elementwise("less_equal", np.less_equal, (*_REAL, bool_), "x <= y", result=bool_)
+greater = _elementwise("greater", np.greater, (*_REAL, bool_), "x > y", result=bool_)
+greater_equal = _elementwise("greater_equal", np.greater_equal, (*_REAL, bool_), "x >= y", result=bool_)
+is_nan = _elementwise("is_nan", np.isnan, INEXACT, "Whether x is not a number", result=bool_)
+is_inf = _elementwise("is_inf", np.isinf, INEXACT, "Whether x is infinite", result=bool_)
+
+
+def _where(facts: Facts, condition: Type, x: Type, y: Type) -> Type:
+    asked, yes, no = rules.tensor(condition), rules.tensor(x), rules.tensor(y)
+    rules.one_dtype(facts, [asked], (bool_,))
+    dtype = rules.one_dtype(facts, [yes, no], EVERY)
+    return TensorType(dtype, rules.broadcast(facts, [asked.shape, yes.shape, no.shape]))
+
+
+@primitive(_where, elementwise=True)
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """x where the condition holds, y elsewhere."""
+    return np.where(condition, x, y)
+
+
+def _cast(facts: Facts, x: Type, *, dtype: DType) -> Type:
+    return TensorType(dtype, rules.tensor(x).shape)
+
+
+@primitive(_cast, elementwise=True)
+def cast(x: Array, *, dtype: DTypeAttr) -> Array:
+    """The same numbers in another dtype: floats are cut towards zero, whole numbers wrap, bool is != 0."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        if dtype.kind != "complex" and x.dtype.kind == "c":
+            x = x.real
+        return x != 0 if dtype is bool_ else x.astype(dtype.numpy)
+
+
+ALL = family(globals())

@@ -1,0 +1,215 @@
+"""Relative movement: where elements go, said without absolute shapes wherever that is possible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dovetail.errors import TypeRuleError
+from dovetail.ir.dim import Size, floordiv, product
+from dovetail.ir.dtype import ALL as EVERY
+from dovetail.ir.fact import Facts
+from dovetail.ir.type import TensorType, Type
+from dovetail.ops.primitive import (
+    Array,
+    Axes,
+    Axis,
+    Ints,
+    SizeAttr,
+    family,
+    no_flops,
+    primitive,
+)
+from dovetail.ops.rules import one_dtype, tensor
+
+
+def _put(of: TensorType, axis: int, *sizes: Size) -> TensorType:
+    """The type with one axis replaced by others."""
+    at = axis + of.rank
+    return TensorType(of.dtype, (*of.shape[:at], *sizes, *of.shape[at + 1 :]))
+
+
+def _split(facts: Facts, x: Type, *, axis: int, parts: Size | None, size: Size | None) -> Type:
+    of = tensor(x)
+    whole = of.shape[axis]
+    if (parts is None) == (size is None):
+        raise TypeRuleError("split takes either parts or size", hint="pass parts=h for [h, n/h], size=d for [n/d, d]")
+    if parts is not None:
+        return _put(of, axis, parts, facts.multiple(whole, parts, "an axis split into parts"))
+    assert size is not None
+    return _put(of, axis, facts.multiple(whole, size, "an axis split by size"), size)
+
+
+@primitive(_split, flops=no_flops, view=True)
+def split(x: Array, *, axis: Axis, parts: SizeAttr | None = None, size: SizeAttr | None = None) -> Array:
+    """One axis of n becomes [parts, n / parts], or [n / size, size]."""
+    at = axis + x.ndim
+    whole = x.shape[at]
+    outer = parts if parts is not None else whole // size
+    inner = size if size is not None else whole // parts
+    return x.reshape((*x.shape[:at], outer, inner, *x.shape[at + 1 :]))
+
+
+def _merge(facts: Facts, x: Type, *, axis: int, count: int) -> Type:
+    of = tensor(x)
+    first = axis + of.rank - count + 1
+    if count < 2 or first < 0:
+        raise TypeRuleError(f"merge of {count} axes up to {axis} of rank {of.rank}", hint="merge two axes or more")
+    merged = product(of.shape[first : first + count])
+    return TensorType(of.dtype, (*of.shape[:first], merged, *of.shape[first + count :]))
+
+
+@primitive(_merge, flops=no_flops, view=True)
+def merge(x: Array, *, axis: Axis, count: int = 2) -> Array:
+    """`count` neighbouring axes, the last of them `axis`, become one."""
+    first = axis + x.ndim - count + 1
+    size = int(np.prod(x.shape[first : first + count], dtype=np.int64))
+    return x.reshape((*x.shape[:first], size, *x.shape[first + count :]))
+
+
+def _unsqueeze(facts: Facts, x: Type, *, axes: tuple[int, ...]) -> Type:
+    of = tensor(x)
+    rank = of.rank + len(axes)
+    if len(set(axes)) != len(axes) or any(not -rank <= a < 0 for a in axes):
+        raise TypeRuleError(f"unsqueeze at {axes} of rank {of.rank}", hint="count axes of the result from the end")
+    rest = iter(of.shape)
+    return TensorType(of.dtype, tuple(1 if a in axes else next(rest) for a in range(-rank, 0)))
+
+
+@primitive(_unsqueeze, flops=no_flops, view=True)
+def unsqueeze(x: Array, *, axes: Ints) -> Array:
+    """Axes of size 1 are put in; they are counted in the result, from the end."""
+    return np.expand_dims(x, axes)
+
+
+def _squeeze(facts: Facts, x: Type, *, axes: tuple[int, ...]) -> Type:
+    of = tensor(x)
+    for axis in axes:
+        facts.equal(of.shape[axis], 1, "an axis that is squeezed out")
+    return TensorType(of.dtype, tuple(s for a, s in enumerate(of.shape) if a - of.rank not in axes))
+
+
+@primitive(_squeeze, flops=no_flops, view=True)
+def squeeze(x: Array, *, axes: Axes) -> Array:
+    """Axes of size 1 are left out."""
+    return np.squeeze(x, axes)
+
+
+def _permute(facts: Facts, x: Type, *, order: tuple[int, ...]) -> Type:
+    of = tensor(x)
+    if sorted(order) != list(range(-len(order), 0)) or len(order) > of.rank:
+        raise TypeRuleError(
+            f"permute by {order} of rank {of.rank}", hint="name each of the last axes once, counted from the end"
+        )
+    kept = of.rank - len(order)
+    return TensorType(of.dtype, (*of.shape[:kept], *(of.shape[a] for a in order)))
+
+
+@primitive(_permute, flops=no_flops, view=True)
+def permute(x: Array, *, order: Ints) -> Array:
+    """The last axes in another order; those in front of them stay."""
+    kept = x.ndim - len(order)
+    return np.transpose(x, (*range(kept), *(a + x.ndim for a in order)))
+
+
+def _slice(facts: Facts, x: Type, *, axis: int, start: Size, stop: Size, step: int) -> Type:
+    of = tensor(x)
+    whole = of.shape[axis]
+    if step == 0:
+        raise TypeRuleError("slice with step 0", hint="use a step of 1 or more, or flip first")
+    if step < 0:
+        raise TypeRuleError(f"slice with step {step}", hint="flip the axis, then slice with a positive step")
+    facts.at_least(start, 0, "where a slice starts")
+    facts.at_least(stop, start, "where a slice ends, against where it starts")
+    facts.at_least(whole, stop, "the axis, against where a slice ends")
+    length = stop - start
+    return _put(of, axis, length if step == 1 else floordiv(length + (step - 1), step))
+
+
+@primitive(_slice, flops=no_flops, view=True, name="slice")
+def slice_(x: Array, *, axis: Axis, start: SizeAttr, stop: SizeAttr, step: int = 1) -> Array:
+    """Elements start, start + step, … below stop along an axis."""
+    index: list[Any] = [slice(None)] * x.ndim
+    index[axis] = slice(start, stop, step)
+    return x[tuple(index)]
+
+
+def _part(facts: Facts, x: Type, *, axis: int, index: int, parts: int) -> Type:
+    of = tensor(x)
+    if parts < 1 or not 0 <= index < parts:
+        raise TypeRuleError(f"part {index} of {parts}", hint="count parts from 0")
+    return _put(of, axis, facts.multiple(of.shape[axis], parts, "an axis cut into equal parts"))
+
+
+@primitive(_part, flops=no_flops, view=True)
+def part(x: Array, *, axis: Axis, index: int, parts: int) -> Array:
+    """One of several equal parts of an axis."""
+    return np.split(x, parts, axis=axis)[index]
+
+
+def _expand(facts: Facts, x: Type, *, axis: int, size: Size) -> Type:
+    of = tensor(x)
+    facts.equal(of.shape[axis], 1, "an axis that is expanded")
+    return _put(of, axis, size)
+
+
+@primitive(_expand, flops=no_flops, view=True)
+def expand(x: Array, *, axis: Axis, size: SizeAttr) -> Array:
+    """An axis of size 1 is repeated `size` times."""
+    return np.repeat(x, size, axis=axis)
+
+
+def _pad(facts: Facts, x: Type, y: Type, *, axis: int, before: Size, after: Size) -> Type:
+    of = tensor(x)
+    one_dtype(facts, [of, tensor(y)], EVERY)
+    if tensor(y).rank != 0:
+        raise TypeRuleError(f"pad with {y}", hint="the padding is one number")
+    for amount in (before, after):
+        facts.at_least(amount, 0, "an amount of padding")
+    return _put(of, axis, of.shape[axis] + before + after)
+
+
+@primitive(_pad, flops=no_flops)
+def pad(x: Array, value: Array, *, axis: Axis, before: SizeAttr = 0, after: SizeAttr = 0) -> Array:
+    """One number in front of and behind an axis."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (before, after)
+    return np.pad(x, widths, constant_values=value)
+
+
+def _concat(facts: Facts, *operands: Type, axis: int) -> Type:
+    types = [tensor(t) for t in operands]
+    if not types:
+        raise TypeRuleError("concat of nothing", hint="pass one tensor or more")
+    dtype = one_dtype(facts, types, EVERY)
+    rank = types[0].rank
+    if any(t.rank != rank for t in types):
+        raise TypeRuleError(f"concat of ranks {[t.rank for t in types]}", hint="give all operands one rank")
+    shape: list[Size] = list(types[0].shape)
+    for other in types[1:]:
+        for i in range(rank):
+            if i - rank == axis:
+                shape[i] = shape[i] + other.shape[i]
+            else:
+                shape[i] = facts.equal(shape[i], other.shape[i], "sizes beside the joined axis")
+    return TensorType(dtype, tuple(shape))
+
+
+@primitive(_concat, flops=no_flops)
+def concat(*xs: Array, axis: Axis) -> Array:
+    """Tensors one behind the other along an axis."""
+    return np.concatenate(xs, axis=axis)
+
+
+def _flip(facts: Facts, x: Type, *, axes: tuple[int, ...]) -> Type:
+    return tensor(x)
+
+
+@primitive(_flip, flops=no_flops, view=True)
+def flip(x: Array, *, axes: Axes) -> Array:
+    """The order of elements along axes is turned round."""
+    return np.flip(x, axes)
+
+
+ALL = family(globals())

@@ -1,0 +1,279 @@
+"""A primitive is one entry in one place: its NumPy meaning, its type rule, its traits, its cost.
+
+The meaning is a plain function. Its positional parameters are the operands, its keyword-only parameters the
+attributes; their annotations say how an attribute is brought to its one normal form.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from dovetail.errors import TraceError, TypeRuleError
+from dovetail.ir import leaf
+from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dtype import BY_NAME, DType
+from dovetail.ir.fact import Facts
+from dovetail.ir.graph import Subgraph
+from dovetail.ir.leaf import Hole
+from dovetail.ir.literal import Array, Literal
+from dovetail.ir.op import Op
+from dovetail.ir.type import TensorType, Type, tensors
+from dovetail.ir.value import Value, make
+
+Operand: TypeAlias = Value | complex | Hole
+"""What a builder takes for a tensor: a value, or a number that takes the dtype of its partner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How an attribute is brought to its normal form: from what the caller wrote and the first operand's rank."""
+
+    name: str
+    normal: Callable[[Any, int | None], Any]
+
+
+def axis_from_end(axis: Any, rank: int | None) -> int:
+    """Axes are counted from the end, so that a pattern fits whatever stands in front."""
+    axis = _whole(axis, rank)
+    if axis >= 0 and rank is None:
+        raise TraceError(f"axis {axis} is counted from the front inside a pattern", hint="count axes from the end: -1")
+    if rank is not None:
+        if not -rank <= axis < rank:
+            raise TypeRuleError(f"axis {axis} of a tensor of rank {rank}", hint=f"axes go from {-rank} to {rank - 1}")
+        if axis >= 0:
+            axis -= rank
+    return axis
+
+
+def _axes(axes: Any, rank: int | None) -> tuple[int, ...]:
+    listed = [axes] if isinstance(axes, int) else list(axes)
+    found = sorted(axis_from_end(a, rank) for a in listed)
+    if len(set(found)) != len(found):
+        raise TypeRuleError(f"axes {listed} name one axis twice", hint="name each axis once")
+    return tuple(found)
+
+
+def _whole(number: Any, rank: int | None) -> int:
+    if isinstance(number, bool | np.bool_) or not isinstance(number, int | np.integer):
+        raise TypeRuleError(f"{number!r} where a whole number is wanted", hint="pass an int")
+    return int(number)
+
+
+def _size(size: Any, rank: int | None) -> Size:
+    return size if isinstance(size, Dim) else _whole(size, rank)
+
+
+def _dtype(dtype: Any, rank: int | None) -> DType:
+    if isinstance(dtype, str) and dtype in BY_NAME:
+        return BY_NAME[dtype]
+    if not isinstance(dtype, DType):
+        raise TypeRuleError(f"{dtype!r} is not a dtype", hint=f"use one of {', '.join(BY_NAME)}")
+    return dtype
+
+
+def _many(kind: Callable[[Any, int | None], Any]) -> Callable[[Any, int | None], Any]:
+    return lambda items, rank: tuple(kind(i, rank) for i in items)
+
+
+def _exactly(type: type) -> Callable[[Any, int | None], Any]:
+    def normal(value: Any, rank: int | None) -> Any:
+        if not isinstance(value, type):
+            raise TypeRuleError(f"{value!r} where a {type.__name__} is wanted", hint=f"pass a {type.__name__}")
+        return value
+
+    return normal
+
+
+Axis = Annotated[int, Kind("axis", axis_from_end)]
+"""An axis of the first operand, counted from the end."""
+Axes = Annotated[tuple[int, ...], Kind("axes", _axes)]
+"""Axes of the first operand, counted from the end, in rising order."""
+SizeAttr = Annotated[Any, Kind("size", _size)]
+"""An int or a symbolic size; an int by the time the meaning is asked."""
+Sizes = Annotated[tuple[Any, ...], Kind("sizes", _many(_size))]
+Ints = Annotated[tuple[int, ...], Kind("ints", _many(_whole))]
+DTypeAttr = Annotated[DType, Kind("dtype", _dtype)]
+Body = Annotated[Subgraph, Kind("body", _exactly(Subgraph))]
+ArrayAttr = Annotated[Any, Kind("array", lambda a, rank: a if isinstance(a, Literal) else Literal(np.asarray(a)))]
+
+_PLAIN: dict[Any, Kind] = {
+    int: Kind("int", _whole),
+    float: Kind("float", lambda x, rank: float(x)),
+    bool: Kind("bool", lambda x, rank: bool(x)),
+    str: Kind("str", _exactly(str)),
+    Any: Kind("any", lambda x, rank: x),
+}
+
+TypeRule = Callable[..., Type]
+Flops = Callable[[Type, tuple[Type, ...], Mapping[str, Any]], Size]
+
+
+def one_per_element(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
+    return sum_counts(result)
+
+
+def sum_counts(type: Type) -> Size:
+    total: Size = 0
+    for tensor in tensors(type):
+        total = total + tensor.count
+    return total
+
+
+def no_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
+    return 0
+
+
+class Primitive(Op):
+    """An op with a NumPy meaning. Calling it builds a value."""
+
+    def __init__(
+        self,
+        name: str,
+        meaning: Callable[..., Any],
+        type_rule: TypeRule,
+        *,
+        flops: Flops = one_per_element,
+        commutative: bool = False,
+        elementwise: bool = False,
+        view: bool = False,
+        doc: str = "",
+    ) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.type_rule = type_rule
+        self.flops = flops
+        self.commutative = commutative
+        self.elementwise = elementwise
+        self.view = view
+        self.doc = doc or (inspect.getdoc(meaning) or "").split("\n")[0]
+        self.kinds, self.defaults = _attributes(meaning)
+        self.arity = _arity(meaning)
+
+    def __call__(self, *operands: Operand, **attrs: Any) -> Value:
+        values = as_values(operands)
+        if self.arity is not None and len(values) != self.arity:
+            raise TypeRuleError(f"{self.name} of {len(values)} operands", hint=f"it takes {self.arity}")
+        return make(self, values, self.normal(values, attrs))
+
+    def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes in their normal form, in the order of the signature, defaults filled in."""
+        if not self.kinds and not attrs:
+            return {}
+        unknown = [k for k in attrs if k not in self.kinds]
+        if unknown:
+            raise TypeRuleError(
+                f"{self.name} has no attribute {unknown[0]!r}", hint=f"it has {', '.join(self.kinds) or 'none'}"
+            )
+        first = operands[0].known_type if operands else None
+        rank = first.rank if isinstance(first, TensorType) else None
+        found: dict[str, Any] = {}
+        for name, kind in self.kinds.items():
+            given = attrs[name] if name in attrs else self.defaults.get(name, inspect.Parameter.empty)
+            if given is inspect.Parameter.empty:
+                raise TypeRuleError(f"{self.name} needs {name}", hint=f"pass {name}=…")
+            found[name] = given if given is None or isinstance(given, Hole) else kind.normal(given, rank)
+        return found
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        return self.type_rule(facts, *operands, **attrs)
+
+
+def _attributes(meaning: Callable[..., Any]) -> tuple[dict[str, Kind], dict[str, Any]]:
+    try:
+        signature = inspect.signature(meaning)
+    except (TypeError, ValueError):
+        return {}, {}
+    if isinstance(meaning, np.ufunc):
+        return {}, {}
+    hints = get_type_hints(meaning, include_extras=True)
+    kinds: dict[str, Kind] = {}
+    defaults: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kinds[name] = _kind(hints.get(name, Any))
+            if parameter.default is not parameter.empty:
+                defaults[name] = parameter.default
+    return kinds, defaults
+
+
+def _kind(hint: Any) -> Kind:
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    for part in get_args(hint):
+        if isinstance(part, Kind):
+            return part
+    inner = [a for a in get_args(hint) if a is not type(None)]
+    if get_origin(hint) is not None and inner and isinstance(inner[0], str):
+        return Kind("choice", _one_of(inner))
+    return _kind(inner[0]) if len(inner) == 1 else _PLAIN[Any]
+
+
+def _one_of(choices: list[str]) -> Callable[[Any, int | None], Any]:
+    def normal(value: Any, rank: int | None) -> Any:
+        if value not in choices:
+            raise TypeRuleError(f"{value!r} is not one of the choices", hint=f"use one of {', '.join(choices)}")
+        return value
+
+    return normal
+
+
+def _arity(meaning: Callable[..., Any]) -> int | None:
+    if isinstance(meaning, np.ufunc):
+        return meaning.nin
+    parameters = inspect.signature(meaning).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    return sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
+
+
+def as_values(operands: tuple[Operand, ...]) -> tuple[Value, ...]:
+    """Operands as values. A number takes the dtype of the last tensor beside it."""
+    for operand in operands:
+        if operand.__class__ is not Value:
+            break
+    else:
+        return operands  # type: ignore[return-value]
+    partner = [o for o in operands if isinstance(o, Value)]
+    if not partner:
+        raise TypeRuleError("an op of numbers alone", hint="make one of them a constant: constant(1.0, f32)")
+    type = partner[-1].known_type
+    dtype = type.dtype if isinstance(type, TensorType) else None
+    return tuple([o if isinstance(o, Value) else leaf.scalar(o, dtype) for o in operands])
+
+
+def primitive(
+    type_rule: TypeRule,
+    *,
+    flops: Flops = one_per_element,
+    commutative: bool = False,
+    elementwise: bool = False,
+    view: bool = False,
+    name: str = "",
+) -> Callable[[Callable[..., Any]], Primitive]:
+    """Declare a primitive by its NumPy meaning."""
+
+    def declare(meaning: Callable[..., Any]) -> Primitive:
+        return Primitive(
+            name or meaning.__name__.rstrip("_"),
+            meaning,
+            type_rule,
+            flops=flops,
+            commutative=commutative,
+            elementwise=elementwise,
+            view=view,
+        )
+
+    return declare
+
+
+def family(namespace: Mapping[str, Any]) -> tuple[Primitive, ...]:
+    """The primitives that a module defines, in the order of its lines."""
+    return tuple(dict.fromkeys(v for v in namespace.values() if isinstance(v, Primitive)))
+
+
+__all__ = ["Array", "Axes", "Axis", "Ints", "Operand", "Primitive", "SizeAttr", "Sizes", "family", "primitive"]
