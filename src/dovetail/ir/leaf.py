@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from typing import Literal as Literal_
 
 import numpy as np
 
-from dovetail.errors import TypeRuleError
+from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir.dtype import DType
 from dovetail.ir.fact import Facts
 from dovetail.ir.literal import Array, Literal
@@ -20,9 +21,46 @@ from dovetail.ir.value import Value, make
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A number that a pattern catches."""
+    """A number that a pattern catches, or a root or quotient of it that a spelling writes."""
 
     name: str
+    written: Literal_["as_is", "root", "inverse"] = "as_is"
+
+    def recover(self, found: float) -> float:
+        """The number itself, from the form that was found."""
+        match self.written:
+            case "as_is":
+                return found
+            case "root":
+                return found * found
+            case "inverse":
+                return 1.0 / found if found else float("inf")
+
+    def __pow__(self, exponent: float) -> Hole:
+        return self._as("root", exponent == 0.5)
+
+    def __rtruediv__(self, one: float) -> Hole:
+        return self._as("inverse", one == 1)
+
+    def _as(self, written: Literal_["root", "inverse"], known: bool) -> Hole:
+        if not known or self.written != "as_is":
+            raise TraceError(f"arithmetic on {self.name}, which a pattern catches", hint="x ** 0.5 and 1 / x can be caught")
+        return Hole(self.name, written)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf:
+    """The size of an axis of a value in a pattern, asked before shapes are known."""
+
+    of: Value
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class DTypeOf:
+    """The dtype of a value in a pattern, asked before types are known."""
+
+    of: Value
 
 
 class _Named(Op):
@@ -53,6 +91,16 @@ class _Unknown(Op):
         return None  # type: ignore[return-value]  # the one place where a type is unknown
 
 
+class _Pack(Op):
+    name = "pack"
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        items = tuple(t for t in operands if isinstance(t, TensorType))
+        if len(items) != len(operands):
+            raise TypeRuleError("a tuple within a tuple", hint="pack tensors only")
+        return TupleType(items)
+
+
 class _Item(Op):
     name = "item"
 
@@ -72,8 +120,9 @@ CONST = _Const()
 HOLE = _Unknown("hole")
 NUMBER = _Unknown("number")
 ITEM = _Item()
+PACK = _Pack()
 
-LEAVES = (INPUT, PARAM, ARGUMENT, CONST, ITEM)
+LEAVES = (INPUT, PARAM, ARGUMENT, CONST, ITEM, PACK)
 
 
 def input(name: str, type: TensorType) -> Value:
@@ -130,7 +179,14 @@ def hole(name: str) -> Value:
 
 def item(of: Value, index: int) -> Value:
     """One result of an op that has several."""
+    if of.op is PACK and 0 <= index < len(of.operands):
+        return of.operands[index]
     return make(ITEM, (of,), {"index": index})
+
+
+def pack(values: tuple[Value, ...]) -> Value:
+    """Several tensors as the results of one value."""
+    return make(PACK, values)
 
 
 def scalar_of(value: Value) -> float | int | bool | complex | None:

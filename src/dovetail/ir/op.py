@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import Type
+
+if TYPE_CHECKING:
+    from dovetail.ir.value import Value
 
 
 class Op:
@@ -19,6 +22,10 @@ class Op:
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         """The type of the result; what it takes for granted goes into `facts`."""
         raise NotImplementedError
+
+    def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value | None:
+        """The same value spelled out in lower ops; None for an op that is spelled no lower."""
+        return None
 
     def __str__(self) -> str:
         return self.name

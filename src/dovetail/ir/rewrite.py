@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.errors import GraphError
-from dovetail.ir import origin
+from dovetail.ir import leaf, origin
 from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.origin import Origin
 from dovetail.ir.value import Value, make
@@ -58,6 +58,7 @@ class _Rewriter:
         self.step = step
         self.old_origins = origins
         self.origins: dict[Value, tuple[Origin, ...]] = {}
+        self.settled: set[Value] = set()
         self.into_subgraphs = into_subgraphs
 
     def run(self, outputs: Iterable[Value]) -> dict[Value, Value]:
@@ -67,14 +68,31 @@ class _Rewriter:
             replaced = self.step(value, operands)
             if replaced is None:
                 replaced = self._same(value, operands)
+                self.credit(replaced, value)
+                self.settled.add(replaced)
+            else:
+                self._credit_all(replaced, value)
             new[value] = replaced
-            self.credit(replaced, value)
         return new
+
+    def _credit_all(self, replaced: Value, old: Value) -> None:
+        """A replacement may be several new values: all of them come from the old one."""
+        self.credit(replaced, old)
+        stack = [replaced]
+        while stack:
+            value = stack.pop()
+            if value not in self.settled:
+                self.settled.add(value)
+                if value is not replaced:
+                    self.credit(value, old)
+                stack.extend(value.operands)
 
     def _same(self, value: Value, operands: tuple[Value, ...]) -> Value:
         if self.into_subgraphs and any(isinstance(a, Subgraph) for a in value.attrs.values()):
             attrs = {k: self._subgraph(a) if isinstance(a, Subgraph) else a for k, a in value.attrs.items()}
             return make(value.op, operands, attrs)
+        if value.op is leaf.ITEM and operands[0].op is leaf.PACK:
+            return leaf.item(operands[0], value.attrs["index"])
         return value.with_operands(operands)
 
     def _subgraph(self, body: Subgraph) -> Subgraph:

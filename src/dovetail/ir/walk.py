@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from dovetail.ir.value import Value
 
 
-def walk(outputs: Iterable[Value]) -> list[Value]:
-    """Every value that the outputs need, once, operands before users."""
+def walk(outputs: Iterable[Value], *, until: Container[Value] = ()) -> list[Value]:
+    """Every value that the outputs need, once, operands before users; nothing behind the values of `until`."""
     order: list[Value] = []
     done: set[Value] = set()
     stack = list(outputs)
@@ -18,7 +18,7 @@ def walk(outputs: Iterable[Value]) -> list[Value]:
         if value in done:
             stack.pop()
             continue
-        pending = [v for v in value.operands if v not in done]
+        pending = [v for v in value.operands if v not in done] if value not in until else []
         if pending:
             pending.reverse()
             stack.extend(pending)

@@ -9,12 +9,13 @@ import numpy as np
 
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.ir.dtype import FLOATS, INEXACT, INTEGERS, NUMBERS, DType, bool_
+from dovetail.ir.dtype import FLOATS, INEXACT, INTEGERS, NUMBERS, DType, bool_, c64, f32
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
 from dovetail.ops import rules
 from dovetail.ops.primitive import Array, DTypeAttr, Primitive, family, primitive
 from dovetail.ops.special import erf as erf_of
+from dovetail.ops.special import whole, wide
 
 
 def _costing(flops: int) -> Callable[[Type, tuple[Type, ...], Mapping[str, Any]], Size]:
@@ -42,73 +43,65 @@ def _elementwise(
     )
 
 
+def _whole_numbers(function: Callable[..., Any]) -> Callable[[Array, Array], Array]:
+    """A division that gives 0 where a whole number is divided by 0; floats do as IEEE says."""
+
+    def meaning(x: Array, y: Array) -> Array:
+        if x.dtype.kind not in "iu":
+            return function(x, y)
+        by_zero = y == 0
+        return np.where(by_zero, np.zeros_like(x), function(x, np.where(by_zero, np.ones_like(y), y)))
+
+    return meaning
+
+
 def _divide(x: Array, y: Array) -> Array:
     if x.dtype.kind not in "iu":
         return np.divide(x, y)
-    safe = np.where(y == 0, np.ones_like(y), y)
-    quotient = np.floor_divide(x, safe)
-    truncated = quotient + ((x % safe != 0) & ((x < 0) != (safe < 0))).astype(x.dtype)
-    return np.where(y == 0, np.zeros_like(x), truncated)
-
-
-def _floor_mod(x: Array, y: Array) -> Array:
-    if x.dtype.kind not in "iu":
-        return np.mod(x, y)
-    safe = np.where(y == 0, np.ones_like(y), y)
-    return np.where(y == 0, np.zeros_like(x), np.mod(x, safe))
-
-
-def _trunc_mod(x: Array, y: Array) -> Array:
-    if x.dtype.kind not in "iu":
-        return np.fmod(x, y)
-    safe = np.where(y == 0, np.ones_like(y), y)
-    return np.where(y == 0, np.zeros_like(x), np.fmod(x, safe))
+    # The remainder has the sign of x, so that nothing is left to round: min / -1 wraps to min.
+    return np.floor_divide(x - np.fmod(x, y), y)
 
 
 def _power(x: Array, y: Array) -> Array:
     if x.dtype.kind not in "iu":
         return np.power(x, y)
-    # Whole-number powers wrap; a negative power of a whole number is 0 but for 1 and -1.
-    positive = np.power(x, np.maximum(y, 0))
-    odd = np.where(y % 2 == 1, x, np.ones_like(x))
-    unit = np.where((x == 1) | (x == -1 if x.dtype.kind == "i" else x == 1), odd, np.zeros_like(x))
-    return np.where(y < 0, unit, positive).astype(x.dtype)
+    positive = np.power(x, np.maximum(y, np.zeros_like(y)))
+    if x.dtype.kind == "u":
+        return positive
+    # The inverse of a whole number is cut to 0, but for 1 and -1.
+    inverse = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y % 2), 0)).astype(x.dtype)
+    return np.where(y < 0, inverse, positive)
 
 
-def _shift_left(x: Array, y: Array) -> Array:
-    wide = y >= x.dtype.itemsize * 8
-    return np.where(wide, np.zeros_like(x), np.left_shift(x, np.where(wide, np.zeros_like(y), y)))
+def _rounded_once(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A chain of steps that is computed wide, so that narrow types round only its result."""
 
+    def meaning(x: Array) -> Array:
+        return np.asarray(function(x.astype(wide(x.dtype)))).astype(x.dtype)
 
-def _shift_right(x: Array, y: Array) -> Array:
-    wide = y >= x.dtype.itemsize * 8
-    return np.where(wide, np.where(x < 0, -1, 0).astype(x.dtype), np.right_shift(x, np.where(wide, np.zeros_like(y), y)))
+    return meaning
 
 
 def _sigmoid(x: Array) -> Array:
     # The branch that never overflows: exp of a negative number only.
     small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype)
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
 
 
 def _softplus(x: Array) -> Array:
-    return (np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype)
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
 def _rsqrt(x: Array) -> Array:
-    return (1 / np.sqrt(x)).astype(x.dtype)
+    return 1 / np.sqrt(x)
 
 
 def _reciprocal(x: Array) -> Array:
-    return (1 / x).astype(x.dtype)
+    return 1 / x
 
 
 def _relu(x: Array) -> Array:
     return np.maximum(x, np.zeros((), x.dtype))
-
-
-def _sign(x: Array) -> Array:
-    return np.sign(x).astype(x.dtype)
 
 
 _REAL = (*INTEGERS, *FLOATS)
@@ -117,25 +110,30 @@ _BITS = (*INTEGERS, bool_)
 add = _elementwise("add", np.add, NUMBERS, "x + y", commutative=True)
 sub = _elementwise("sub", np.subtract, NUMBERS, "x - y")
 mul = _elementwise("mul", np.multiply, NUMBERS, "x * y", commutative=True)
-div = _elementwise("div", _divide, NUMBERS, "x / y; whole numbers are cut towards zero, and x / 0 is 0 for them")
-mod = _elementwise("mod", _floor_mod, _REAL, "Remainder with the sign of y; x mod 0 is 0 for whole numbers")
-rem = _elementwise("rem", _trunc_mod, _REAL, "Remainder with the sign of x; 0 for whole numbers divided by 0")
-pow_ = _elementwise("pow", _power, NUMBERS, "x to the power y", flops=10)
+div = _elementwise(
+    "div", _whole_numbers(_divide), NUMBERS, "x / y; whole numbers are cut towards zero, and x / 0 is 0 for them"
+)
+mod = _elementwise("mod", _whole_numbers(np.mod), _REAL, "Remainder with the sign of y; x mod 0 is 0 for whole numbers")
+rem = _elementwise(
+    "rem", _whole_numbers(np.fmod), _REAL, "Remainder with the sign of x; 0 for whole numbers divided by 0"
+)
+pow_ = _elementwise(
+    "pow", _power, NUMBERS, "x to the power y; whole numbers wrap, and are cut to 0 where y < 0", flops=10
+)
 maximum = _elementwise("maximum", np.maximum, _REAL, "The larger of both; NaN wins", commutative=True)
 minimum = _elementwise("minimum", np.minimum, _REAL, "The smaller of both; NaN wins", commutative=True)
 atan2 = _elementwise("atan2", np.arctan2, FLOATS, "Angle of the point (y, x) = (first, second)", flops=10)
 
 neg = _elementwise("neg", np.negative, NUMBERS, "-x; whole numbers wrap")
-abs_ = _elementwise("abs", np.abs, _REAL, "Absolute value")
-sign = _elementwise("sign", _sign, _REAL, "-1, 0 or 1")
-relu = _elementwise("relu", _relu, _REAL, "max(x, 0)")
+sign = _elementwise("sign", _rounded_once(np.sign), _REAL, "-1, 0 or 1; NaN for NaN")
+relu = _elementwise("relu", _relu, _REAL, "max(x, 0); NaN stays")
 exp = _elementwise("exp", np.exp, INEXACT, "e to the power x", flops=10)
 expm1 = _elementwise("expm1", np.expm1, FLOATS, "exp(x) - 1, exact near 0", flops=10)
 log = _elementwise("log", np.log, INEXACT, "Natural logarithm", flops=10)
 log1p = _elementwise("log1p", np.log1p, FLOATS, "log(1 + x), exact near 0", flops=10)
 sqrt = _elementwise("sqrt", np.sqrt, INEXACT, "Square root", flops=4)
-rsqrt = _elementwise("rsqrt", _rsqrt, INEXACT, "1 / sqrt(x)", flops=4)
-reciprocal = _elementwise("reciprocal", _reciprocal, INEXACT, "1 / x", flops=4)
+rsqrt = _elementwise("rsqrt", _rounded_once(_rsqrt), INEXACT, "1 / sqrt(x)", flops=4)
+reciprocal = _elementwise("reciprocal", _rounded_once(_reciprocal), INEXACT, "1 / x", flops=4)
 sin = _elementwise("sin", np.sin, FLOATS, "Sine", flops=10)
 cos = _elementwise("cos", np.cos, FLOATS, "Cosine", flops=10)
 tan = _elementwise("tan", np.tan, FLOATS, "Tangent", flops=10)
@@ -149,8 +147,8 @@ asinh = _elementwise("asinh", np.arcsinh, FLOATS, "Inverse hyperbolic sine", flo
 acosh = _elementwise("acosh", np.arccosh, FLOATS, "Inverse hyperbolic cosine", flops=10)
 atanh = _elementwise("atanh", np.arctanh, FLOATS, "Inverse hyperbolic tangent", flops=10)
 erf = _elementwise("erf", erf_of, FLOATS, "Error function", flops=10)
-sigmoid = _elementwise("sigmoid", _sigmoid, FLOATS, "1 / (1 + exp(-x))", flops=10)
-softplus = _elementwise("softplus", _softplus, FLOATS, "log(1 + exp(x))", flops=20)
+sigmoid = _elementwise("sigmoid", _rounded_once(_sigmoid), FLOATS, "1 / (1 + exp(-x))", flops=10)
+softplus = _elementwise("softplus", _rounded_once(_softplus), FLOATS, "log(1 + exp(x))", flops=20)
 floor = _elementwise("floor", np.floor, FLOATS, "Largest whole number not above x")
 ceil = _elementwise("ceil", np.ceil, FLOATS, "Smallest whole number not below x")
 trunc = _elementwise("trunc", np.trunc, FLOATS, "Towards zero")
@@ -160,8 +158,13 @@ bit_and = _elementwise("bit_and", np.bitwise_and, _BITS, "Bitwise and", commutat
 bit_or = _elementwise("bit_or", np.bitwise_or, _BITS, "Bitwise or", commutative=True)
 bit_xor = _elementwise("bit_xor", np.bitwise_xor, _BITS, "Bitwise exclusive or", commutative=True)
 bit_not = _elementwise("bit_not", np.invert, _BITS, "Bitwise not")
-shift_left = _elementwise("shift_left", _shift_left, INTEGERS, "x shifted left by y bits; 0 from the width on")
-shift_right = _elementwise("shift_right", _shift_right, INTEGERS, "x shifted right by y bits, keeping the sign")
+shift_left = _elementwise("shift_left", np.left_shift, INTEGERS, "x shifted left by y bits; 0 where y is no place in x")
+shift_right = _elementwise(
+    "shift_right",
+    np.right_shift,
+    INTEGERS,
+    "x shifted right by y bits, keeping the sign; 0 or -1 where y is no place in x",
+)
 
 equal = _elementwise("equal", np.equal, EVERY, "x == y", commutative=True, result=bool_)
 not_equal = _elementwise("not_equal", np.not_equal, EVERY, "x != y", commutative=True, result=bool_)
@@ -171,6 +174,46 @@ greater = _elementwise("greater", np.greater, (*_REAL, bool_), "x > y", result=b
 greater_equal = _elementwise("greater_equal", np.greater_equal, (*_REAL, bool_), "x >= y", result=bool_)
 is_nan = _elementwise("is_nan", np.isnan, INEXACT, "Whether x is not a number", result=bool_)
 is_inf = _elementwise("is_inf", np.isinf, INEXACT, "Whether x is infinite", result=bool_)
+
+
+def _part(facts: Facts, x: Type) -> Type:
+    of = rules.tensor(x)
+    dtype = rules.one_dtype(facts, [of], NUMBERS)
+    return TensorType(f32 if dtype is c64 else dtype, of.shape)
+
+
+@primitive(_part, elementwise=True, name="abs")
+def abs_(x: Array) -> Array:
+    """Absolute value; whole numbers wrap, the length of a complex number is f32."""
+    return np.abs(x)
+
+
+@primitive(_part, elementwise=True)
+def real(x: Array) -> Array:
+    """The real part of a complex number, f32; any other number is its own."""
+    return np.real(x)
+
+
+def _imag(facts: Facts, x: Type) -> Type:
+    of = rules.tensor(x)
+    rules.one_dtype(facts, [of], (c64,))
+    return TensorType(f32, of.shape)
+
+
+@primitive(_imag, elementwise=True)
+def imag(x: Array) -> Array:
+    """The imaginary part of a complex number, f32."""
+    return np.imag(x)
+
+
+@primitive(rules.elementwise((f32,), result=c64), elementwise=True, name="complex")
+def complex_(x: Array, y: Array) -> Array:
+    """The complex number x + iy."""
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    # Not x + 1j * y: that makes NaN of an infinite part.
+    result = np.empty(shape, np.result_type(x.dtype, np.complex64))
+    result.real, result.imag = x, y
+    return result
 
 
 def _where(facts: Facts, condition: Type, x: Type, y: Type) -> Type:
@@ -192,11 +235,16 @@ def _cast(facts: Facts, x: Type, *, dtype: DType) -> Type:
 
 @primitive(_cast, elementwise=True)
 def cast(x: Array, *, dtype: DTypeAttr) -> Array:
-    """The same numbers in another dtype: floats are cut towards zero, whole numbers wrap, bool is != 0."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        if dtype.kind != "complex" and x.dtype.kind == "c":
-            x = x.real
-        return x != 0 if dtype is bool_ else x.astype(dtype.numpy)
+    """The same numbers in another dtype: floats are cut towards zero and kept in range, whole numbers wrap.
+
+    NaN becomes 0 as a whole number, bool is != 0, and the imaginary part is dropped where there is no place for it.
+    """
+    if dtype is bool_:
+        return x != 0
+    real_part = np.real(x) if dtype.kind != "complex" else x
+    if dtype.is_integer and real_part.dtype.kind not in "biu":
+        return whole(real_part, dtype.numpy)
+    return real_part.astype(dtype.numpy)
 
 
 ALL = family(globals())

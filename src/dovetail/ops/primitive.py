@@ -15,11 +15,11 @@ import numpy as np
 
 from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dim import Dim, Size, symbols
 from dovetail.ir.dtype import BY_NAME, DType
 from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Subgraph
-from dovetail.ir.leaf import Hole
+from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
 from dovetail.ir.literal import Array, Literal
 from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, Type, tensors
@@ -68,6 +68,12 @@ def _size(size: Any, rank: int | None) -> Size:
     return size if isinstance(size, Dim) else _whole(size, rank)
 
 
+def _fresh(size: Any, rank: int | None) -> Size:
+    if isinstance(size, Dim) and str(size) not in symbols(size):
+        raise TypeRuleError(f"the size {size} cannot be bound by a result", hint='give it a name: symbol("n")')
+    return _size(size, rank)
+
+
 def _dtype(dtype: Any, rank: int | None) -> DType:
     if isinstance(dtype, str) and dtype in BY_NAME:
         return BY_NAME[dtype]
@@ -95,6 +101,8 @@ Axes = Annotated[tuple[int, ...], Kind("axes", _axes)]
 """Axes of the first operand, counted from the end, in rising order."""
 SizeAttr = Annotated[Any, Kind("size", _size)]
 """An int or a symbolic size; an int by the time the meaning is asked."""
+Fresh = Annotated[Any, Kind("fresh", _fresh)]
+"""A size that depends on data: a symbol that running the op binds, or an int that its result must have."""
 Sizes = Annotated[tuple[Any, ...], Kind("sizes", _many(_size))]
 Ints = Annotated[tuple[int, ...], Kind("ints", _many(_whole))]
 DTypeAttr = Annotated[DType, Kind("dtype", _dtype)]
@@ -176,11 +184,18 @@ class Primitive(Op):
             given = attrs[name] if name in attrs else self.defaults.get(name, inspect.Parameter.empty)
             if given is inspect.Parameter.empty:
                 raise TypeRuleError(f"{self.name} needs {name}", hint=f"pass {name}=…")
-            found[name] = given if given is None or isinstance(given, Hole) else kind.normal(given, rank)
+            caught = given is None or isinstance(given, Hole | SizeOf | DTypeOf)
+            found[name] = given if caught else kind.normal(given, rank)
         return found
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         return self.type_rule(facts, *operands, **attrs)
+
+    def compute(self, *arrays: Array, **attrs: Any) -> Array | tuple[Array, ...]:
+        """The meaning as IEEE has it: infinities and NaN are results, never warnings."""
+        with np.errstate(all="ignore"):
+            result: Array | tuple[Array, ...] = self.meaning(*arrays, **attrs)
+        return tuple(np.asarray(r) for r in result) if isinstance(result, tuple) else np.asarray(result)
 
 
 def _attributes(meaning: Callable[..., Any]) -> tuple[dict[str, Kind], dict[str, Any]]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import INEXACT, NUMBERS, DType, bool_, i64
+from dovetail.ir.dtype import FLOATS, INEXACT, INTEGERS, NUMBERS, DType, bool_, i64
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value
+from dovetail.ops import elementwise
 from dovetail.ops.primitive import Array, Axes, Axis, TypeRule, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
+from dovetail.ops.special import highest, lowest, wide
+
+_ORDERED = (*INTEGERS, *FLOATS, bool_)
 
 
-def _reduced(allowed: Sequence[DType], *, result: DType | None = None, empty_ok: bool = True) -> TypeRule:
+def _reduced(allowed: Sequence[DType], *, result: DType | None = None) -> TypeRule:
     def rule(facts: Facts, x: Type, *, axes: tuple[int, ...]) -> Type:
         of = tensor(x)
         dtype = one_dtype(facts, [of], allowed)
-        if not empty_ok:
-            for axis in axes:
-                if of.shape[axis] == 0:
-                    raise TypeRuleError(f"{facts.op} over an axis of size 0", hint="it has no value for nothing")
         shape = tuple(1 if a - of.rank in axes else s for a, s in enumerate(of.shape))
         return TensorType(result or dtype, shape)
 
@@ -34,35 +35,35 @@ def _one_per_input(result: Type, operands: tuple[Type, ...], attrs: Mapping[str,
     return tensor(operands[0]).count
 
 
-
 @primitive(_reduced(NUMBERS), flops=_one_per_input)
 def reduce_sum(x: Array, *, axes: Axes) -> Array:
-    """Sum over axes."""
-    return np.sum(x, axis=axes, keepdims=True, dtype=x.dtype)
+    """Sum over axes; whole numbers wrap, the sum of nothing is 0."""
+    return np.sum(x, axis=axes, keepdims=True, dtype=wide(x.dtype)).astype(x.dtype)
 
 
-@primitive(_reduced(INEXACT, empty_ok=False), flops=_one_per_input)
+@primitive(_reduced(INEXACT), flops=_one_per_input)
 def reduce_mean(x: Array, *, axes: Axes) -> Array:
-    """Mean over axes."""
-    return np.mean(x, axis=axes, keepdims=True)
+    """Mean over axes; the mean of nothing is NaN."""
+    count = math.prod(x.shape[a] for a in axes)
+    return (np.sum(x, axis=axes, keepdims=True, dtype=wide(x.dtype)) / count).astype(x.dtype)
 
 
-@primitive(_reduced((*NUMBERS, bool_), empty_ok=False), flops=_one_per_input)
+@primitive(_reduced(_ORDERED), flops=_one_per_input)
 def reduce_max(x: Array, *, axes: Axes) -> Array:
-    """Largest element over axes; NaN wins."""
-    return np.max(x, axis=axes, keepdims=True)
+    """Largest element over axes; NaN wins, the largest of nothing is the lowest number of the dtype."""
+    return np.max(x, axis=axes, keepdims=True, initial=lowest(x.dtype))
 
 
-@primitive(_reduced((*NUMBERS, bool_), empty_ok=False), flops=_one_per_input)
+@primitive(_reduced(_ORDERED), flops=_one_per_input)
 def reduce_min(x: Array, *, axes: Axes) -> Array:
-    """Smallest element over axes; NaN wins."""
-    return np.min(x, axis=axes, keepdims=True)
+    """Smallest element over axes; NaN wins, the smallest of nothing is the highest number of the dtype."""
+    return np.min(x, axis=axes, keepdims=True, initial=highest(x.dtype))
 
 
 @primitive(_reduced(NUMBERS), flops=_one_per_input)
 def reduce_prod(x: Array, *, axes: Axes) -> Array:
-    """Product over axes."""
-    return np.prod(x, axis=axes, keepdims=True, dtype=x.dtype)
+    """Product over axes; whole numbers wrap, the product of nothing is 1."""
+    return np.prod(x, axis=axes, keepdims=True, dtype=wide(x.dtype)).astype(x.dtype)
 
 
 @primitive(_reduced((bool_,)), flops=_one_per_input)
@@ -78,26 +79,49 @@ def reduce_all(x: Array, *, axes: Axes) -> Array:
 
 
 def _arg(facts: Facts, x: Type, *, axis: int, last: bool) -> Type:
-    return _reduced((*NUMBERS, bool_), result=i64, empty_ok=False)(facts, x, axes=(axis,))
+    facts.at_least(tensor(x).shape[axis], 1, "an axis to find an index in")
+    return _reduced(_ORDERED, result=i64)(facts, x, axes=(axis,))
 
 
 @primitive(_arg, flops=_one_per_input)
 def arg_max(x: Array, *, axis: Axis, last: bool = False) -> Array:
-    """Index of the largest element along an axis; the first of equals unless `last`."""
+    """Index of the largest element along an axis, NaN before all; the first of equals unless `last`."""
     return _arg_extreme(np.argmax, x, axis, last)
 
 
 @primitive(_arg, flops=_one_per_input)
 def arg_min(x: Array, *, axis: Axis, last: bool = False) -> Array:
-    """Index of the smallest element along an axis; the first of equals unless `last`."""
+    """Index of the smallest element along an axis, NaN before all; the first of equals unless `last`."""
     return _arg_extreme(np.argmin, x, axis, last)
 
 
 def _arg_extreme(function: Callable[..., Array], x: Array, axis: int, last: bool) -> Array:
     if not last:
-        return np.expand_dims(function(x, axis=axis), axis)
-    return np.expand_dims(x.shape[axis] - 1 - function(np.flip(x, axis), axis=axis), axis)
+        return function(x, axis=axis, keepdims=True)
+    return x.shape[axis] - 1 - function(np.flip(x, axis), axis=axis, keepdims=True)
+
+
+def reduce_l1(x: Value, *, axes: Sequence[int]) -> Value:
+    """Sum of absolute values over axes."""
+    return reduce_sum(elementwise.abs_(x), axes=axes)
+
+
+def reduce_l2(x: Value, *, axes: Sequence[int]) -> Value:
+    """Euclidean length over axes."""
+    return elementwise.sqrt(reduce_sum_square(x, axes=axes))
+
+
+def reduce_sum_square(x: Value, *, axes: Sequence[int]) -> Value:
+    """Sum of squares over axes."""
+    return reduce_sum(x * x, axes=axes)
+
+
+def reduce_log_sum_exp(x: Value, *, axes: Sequence[int]) -> Value:
+    """log(sum(exp(x))) over axes, shifted by the largest element so that nothing overflows."""
+    top = reduce_max(x, axes=axes)
+    # A shift by infinity would make NaN of inf - inf.
+    shift = elementwise.where(elementwise.is_inf(top), 0.0, top)
+    return elementwise.log(reduce_sum(elementwise.exp(x - shift), axes=axes)) + shift
 
 
 ALL = family(globals())
-

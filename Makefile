@@ -1,0 +1,57 @@
+# Every task of the project. `make` alone lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FOR_TEST := $(VENV)/.installed-test
+FOR_CHECK := $(VENV)/.installed-check
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-deep check format golden bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(FOR_TEST) ## build, explain and run the models of examples/demo.py
+	@$(BIN)/python examples/demo.py
+
+test: $(FOR_TEST) ## run the tests; ARGS="-k fuse" picks some
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-deep: $(FOR_TEST) ## run the tests with many more random examples
+	@$(BIN)/python -m pytest --hypothesis-profile=deep $(ARGS)
+
+check: $(FOR_CHECK) ## format, lint, types and tests: what a change must pass
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/pyright
+	@$(BIN)/python -m pytest $(ARGS)
+
+format: $(FOR_CHECK) ## format the code and sort its imports
+	@$(BIN)/ruff check --select I --fix
+	@$(BIN)/ruff format
+
+golden: $(FOR_TEST) ## rewrite generated text: goldens, docs/settings.md, docs/catalogue
+	@$(BIN)/python -m pytest --golden $(ARGS)
+
+bench: $(FOR_TEST) ## measure; never part of check
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+clean: ## remove .venv, caches and build products
+	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "dovetail needs Python 3.11 or later, and $(PYTHON) is: $$($(PYTHON) --version 2>&1 | tail -n 1); try make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(FOR_TEST): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+$(FOR_CHECK): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,check]'
+	@touch $@ $(FOR_TEST)

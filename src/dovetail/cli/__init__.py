@@ -1,0 +1,1 @@
+"""The command line: data goes to stdout, words for people to stderr."""

@@ -1,0 +1,209 @@
+"""A fused op is declared once: one function is its meaning, its pattern, its expansion and its documentation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, overload
+
+from dovetail.declare.guard import Guard
+from dovetail.declare.signature import Signature
+from dovetail.errors import DovetailError, TraceError, TypeRuleError
+from dovetail.ir import leaf
+from dovetail.ir.fact import Constraint, Facts
+from dovetail.ir.graph import Subgraph
+from dovetail.ir.op import Op
+from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value, make
+from dovetail.ir.walk import walk
+
+P = ParamSpec("P")
+Result: TypeAlias = Value | tuple[Value, ...]
+Stage = Literal["recognise", "fuse", "block"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One straight-line trace of a body or spelling, for one choice of what the signature leaves open."""
+
+    choice: Mapping[str, Any]
+    results: tuple[Value, ...]
+    spelling: str
+    size: int
+    """How many ops the pattern has."""
+
+    @property
+    def pattern(self) -> Value:
+        return self.results[0]
+
+    @property
+    def label(self) -> str:
+        """The choices in words: `act=gelu, b`."""
+        words: list[str] = []
+        for name, value in self.choice.items():
+            if isinstance(value, Value):
+                words.append(name)
+            elif value is not None and not isinstance(value, leaf.Hole):
+                words.append(f"{name}={value}")
+        return ", ".join([*words, *([self.spelling] if self.spelling else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The operands and attributes of one fused value, by the names of its declaration."""
+
+    names: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.names[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class FusedOp(Op, Generic[P]):
+    """A declared op. Calling it builds the fused value; `body` spells it out."""
+
+    def __init__(self, body: Callable[P, Result], *, shapes: str, stage: Stage) -> None:
+        self.name = body.__name__
+        self.body = body
+        self.doc = inspect.getdoc(body) or ""
+        self.shapes = shapes
+        self.stage: Stage = stage
+        self.signature = Signature.of(body)
+        self.guards: list[Guard] = []
+        self.spellings: list[Callable[P, Result]] = []
+        self.cost_of: Callable[..., Any] | None = None
+        self._traced: dict[Any, tuple[Type, tuple[Constraint, ...], Subgraph]] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Value:
+        """The fused value itself."""
+        bound = self.signature.bind(self.name, args, kwargs)
+        given = [p.name for p in self.signature.operands if bound[p.name] is not None]
+        attrs: dict[str, Any] = {p.name: bound[p.name] for p in self.signature.attributes}
+        if any(p.optional for p in self.signature.operands):
+            attrs["operands"] = tuple(given)
+        return make(self, tuple(bound[name] for name in given), attrs)
+
+    def requires(self, *, reason: str, hint: str) -> Callable[[Callable[..., bool]], Callable[..., bool]]:
+        """Declare a fact that must hold; its function name is the code in reports."""
+
+        def declare(holds: Callable[..., bool]) -> Callable[..., bool]:
+            self.guards.append(Guard.of(holds, reason, hint))
+            return holds
+
+        return declare
+
+    def spelling(self, body: Callable[P, Result]) -> Callable[P, Result]:
+        """Another way that exporters write the same thing; the laws prove it equal."""
+        self.spellings.append(body)
+        return body
+
+    def cost(self, of: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare what it costs where the default (all operands and results once, all flops once) is wrong."""
+        self.cost_of = of
+        return of
+
+    def of(self, value: Value) -> Call:
+        """The operands and attributes of one of this op's values, by name."""
+        if value.op is not self:
+            raise TypeRuleError(f"{value.op.name} is not {self.name}", hint=f"ask {value.op.name} for its own operands")
+        return Call(self._arguments(value.operands, value.attrs))
+
+    def _arguments(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        given = attrs.get("operands") or tuple(p.name for p in self.signature.operands)
+        named: dict[str, Any] = {p.name: None for p in self.signature.operands}
+        named.update(zip(given, operands, strict=True))
+        named.update({k: v for k, v in attrs.items() if k != "operands"})
+        return named
+
+    def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value:
+        """The value spelled out one level down."""
+        spell: Callable[..., Result] = self.body
+        results = spell(**self._arguments(operands, attrs))
+        return leaf.pack(results) if isinstance(results, tuple) else results
+
+    def traced(self, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Type, tuple[Constraint, ...], Subgraph]:
+        """The body on operands of these types: its type, what it takes for granted, its values."""
+        key = (operands, tuple(attrs.items()))
+        found = self._traced.get(key)
+        if found is None:
+            types = tuple(t for t in operands if isinstance(t, TensorType))
+            if len(types) != len(operands):
+                raise TypeRuleError(f"{self.name} of a tuple", hint="take one of its results: value[0]")
+            given = tuple(leaf.argument(i, t) for i, t in enumerate(types))
+            spelled = self.expansion(given, attrs)
+            results = spelled.operands if spelled.op is leaf.PACK else (spelled,)
+            constraints = tuple(dict.fromkeys(c for v in walk(results) for c in v.constraints))
+            found = self._traced[key] = (spelled.type, constraints, Subgraph(types, results))
+        return found
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        type, constraints, _ = self.traced(operands, attrs)
+        facts.recorded.extend(constraints)
+        return type
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """Every trace of the body and the spellings, the largest first."""
+        found: dict[Value, Variant] = {}
+        for spell in (self.body, *self.spellings):
+            for choice in self.signature.choices():
+                variant = self._trace(spell, choice)
+                if variant is not None and variant.size >= 1:
+                    found.setdefault(leaf.pack(variant.results), variant)
+        return tuple(sorted(found.values(), key=lambda v: (-v.size, len(v.results))))
+
+    def _trace(self, spell: Callable[..., Result], choice: Mapping[str, Any]) -> Variant | None:
+        try:
+            results = spell(**choice)
+        except DovetailError:
+            raise
+        except Exception as error:
+            raise TraceError(
+                f"{self.name}: its body cannot be traced: {error}",
+                hint="a body composes ops; it must not branch on shapes, dtypes or caught numbers",
+            ) from error
+        listed = results if isinstance(results, tuple) else (results,)
+        inside = walk(listed[:1])
+        if any(r not in inside for r in listed[1:]):
+            raise TraceError(f"{self.name}: a second result is not part of the first", hint="return inner values of the first")
+        size = sum(v.op not in _LEAVES for v in inside)
+        return Variant(choice, listed, "" if spell is self.body else spell.__name__, size)
+
+    @cached_property
+    def parts(self) -> frozenset[FusedOp[...]]:
+        """The declared ops that its body is made of."""
+        return frozenset(
+            v.op for variant in self.variants for v in walk(variant.results) if isinstance(v.op, FusedOp)
+        )
+
+    @cached_property
+    def elementwise(self) -> bool:  # type: ignore[override]  # derived here, stored in primitives
+        return all(
+            v.op in _LEAVES or v.op.elementwise for variant in self.variants for v in walk(variant.results)
+        )
+
+    def __repr__(self) -> str:
+        return f"<fused op {self.name}>"
+
+
+_LEAVES = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
+
+
+@overload
+def fused_op(body: Callable[P, Result], /) -> FusedOp[P]: ...
+@overload
+def fused_op(*, shapes: str = "", stage: Stage = "fuse") -> Callable[[Callable[P, Result]], FusedOp[P]]: ...
+def fused_op(
+    body: Callable[P, Result] | None = None, /, *, shapes: str = "", stage: Stage = "fuse"
+) -> FusedOp[P] | Callable[[Callable[P, Result]], FusedOp[P]]:
+    """Declare a fused op by its body. `shapes` says what fits: "x[*, m, k] w[k, n] b[n]"."""
+    if body is not None:
+        return FusedOp(body, shapes=shapes, stage=stage)
+    return lambda declared: FusedOp(declared, shapes=shapes, stage=stage)
+
+
+__all__ = ["Call", "FusedOp", "Result", "Variant", "fused_op"]

@@ -1,0 +1,119 @@
+"""What the signature of a declared body says: operands, options, numbers."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from dovetail.errors import TraceError, TypeRuleError
+from dovetail.ir import leaf
+from dovetail.ir.dim import Dim
+from dovetail.ir.leaf import Hole
+from dovetail.ir.value import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a body: a tensor, an option with listed choices, or a number that is caught."""
+
+    name: str
+    kind: Literal["operand", "option", "float", "int"]
+    optional: bool
+    choices: tuple[Any, ...] = ()
+    default: Any = inspect.Parameter.empty
+
+    def open_choices(self) -> tuple[Any, ...]:
+        """What tracing has to try for this parameter, one trace each."""
+        if self.kind == "option":
+            return self.choices
+        unknown = leaf.hole(self.name) if self.kind == "operand" else Hole(self.name)
+        return (unknown, None) if self.optional else (unknown,)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of a body, operands first."""
+
+    parameters: tuple[Parameter, ...]
+
+    @staticmethod
+    def of(body: Callable[..., Any]) -> Signature:
+        hints = get_type_hints(body)
+        return Signature(
+            tuple(_parameter(p, hints.get(p.name), body) for p in inspect.signature(body).parameters.values())
+        )
+
+    @property
+    def operands(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if p.kind == "operand")
+
+    @property
+    def attributes(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if p.kind != "operand")
+
+    def choices(self) -> Iterator[dict[str, Any]]:
+        """Every combination of options and of operands that may be left out."""
+        names = [p.name for p in self.parameters]
+        for combination in itertools.product(*(p.open_choices() for p in self.parameters)):
+            yield dict(zip(names, combination, strict=True))
+
+    def bind(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, defaults filled in, each of its kind."""
+        bound: dict[str, Any] = dict(zip((p.name for p in self.parameters), args, strict=False))
+        if len(args) > len(self.operands):
+            raise TypeRuleError(
+                f"{op} of {len(args)} operands", hint=f"it takes {', '.join(p.name for p in self.operands)}"
+            )
+        for name, value in kwargs.items():
+            if name in bound or all(p.name != name for p in self.parameters):
+                raise TypeRuleError(
+                    f"{op} takes no {name!r}" if name not in bound else f"{op} got {name!r} twice",
+                    hint=f"it takes {', '.join(p.name for p in self.parameters)}",
+                )
+            bound[name] = value
+        return {p.name: _checked(op, p, bound) for p in self.parameters}
+
+
+def _parameter(parameter: inspect.Parameter, hint: Any, body: Callable[..., Any]) -> Parameter:
+    args = get_args(hint)
+    optional = NoneType in args
+    inner = next((a for a in args if a is not NoneType), hint) if optional else hint
+    keyword = parameter.kind is parameter.KEYWORD_ONLY
+    if inner is Value and not keyword:
+        return Parameter(parameter.name, "operand", optional, (), None if optional else parameter.default)
+    if keyword and get_origin(inner) is Literal:
+        return Parameter(parameter.name, "option", False, get_args(inner), parameter.default)
+    if keyword and inner in (float, int):
+        kind: Literal["float", "int"] = "float" if inner is float else "int"
+        return Parameter(parameter.name, kind, optional, (), parameter.default)
+    raise TraceError(
+        f"{body.__name__}: the parameter {parameter.name!r} is annotated {hint}",
+        hint="tensors are positional (Value or Value | None); options (Literal), float and int are keyword-only",
+    )
+
+
+def _checked(op: str, parameter: Parameter, bound: Mapping[str, Any]) -> Any:
+    name = parameter.name
+    value = bound.get(name, parameter.default)
+    if value is inspect.Parameter.empty:
+        raise TypeRuleError(f"{op} needs {name}", hint=f"pass {name}")
+    if value is None and parameter.optional:
+        return None
+    match parameter.kind:
+        case "operand":
+            fits = isinstance(value, Value)
+        case "option":
+            fits = isinstance(value, Hole) or any(value is c or (value == c and type(value) is type(c)) for c in parameter.choices)
+        case "float":
+            fits = isinstance(value, float | int | Hole) and not isinstance(value, bool)
+            value = float(value) if isinstance(value, int) else value
+        case "int":
+            fits = isinstance(value, int | Dim | Hole) and not isinstance(value, bool)
+    if not fits:
+        wanted = f"one of {parameter.choices}" if parameter.choices else f"a {parameter.kind}"
+        raise TypeRuleError(f"{op} got {name}={value!r}", hint=f"{name} is {wanted}")
+    return value

@@ -1,0 +1,276 @@
+"""Fusing: match the declared patterns, ask their guards and the cost, replace roots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.declare.cost import Machine, is_free, kernel_cost
+from dovetail.declare.fused import FusedOp, Variant
+from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed
+from dovetail.errors import TypeRuleError
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size
+from dovetail.ir.graph import Graph
+from dovetail.ir.op import Op
+from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
+from dovetail.ir.type import TupleType
+from dovetail.ir.value import Value
+from dovetail.match import Bound, match
+
+ANY_MACHINE = Machine(flops_per_second=1e11, bytes_per_second=2e10, launch_seconds=1e-6)
+"""What decides where no target is named: traffic and launches matter, arithmetic is cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A graph after fusing, with what happened and what did not."""
+
+    graph: Graph
+    applied: tuple[Applied, ...]
+    missed: tuple[Missed, ...]
+
+
+def fuse(
+    graph: Graph,
+    ops: Sequence[FusedOp[...]],
+    *,
+    machine: Machine = ANY_MACHINE,
+    sizes: Mapping[str, Size] | None = None,
+) -> Fused:
+    """Fuse with these ops. Earlier ops are preferred; an op waits for the ops that its body is made of."""
+    applied: list[Applied] = []
+    missed: list[Missed] = []
+    for stratum in strata(ops):
+        step = _Round(graph, stratum, machine, sizes)
+        graph = step.run()
+        applied += step.applied
+        missed += step.missed
+    return Fused(graph, tuple(applied), _still_missed(missed, applied))
+
+
+def strata(ops: Sequence[FusedOp[...]]) -> list[list[FusedOp[...]]]:
+    """Ops in the order they can be found: by stage, then after the ops their bodies are made of."""
+    levels: dict[tuple[int, int], list[FusedOp[...]]] = {}
+    depth: dict[Op, int] = {}
+    known = set(ops)
+    for stage_index, stage in enumerate(("recognise", "fuse", "block")):
+        waiting = [op for op in ops if op.stage == stage]
+        while waiting:
+            ready = [op for op in waiting if not any(p in waiting for p in op.parts if p is not op)] or waiting
+            for op in ready:
+                below = [depth[p] for p in op.parts if p in known and p in depth and p.stage == stage and p is not op]
+                depth[op] = max(below, default=-1) + 1
+                levels.setdefault((stage_index, depth[op]), []).append(op)
+            waiting = [op for op in waiting if op not in depth]
+    return [levels[key] for key in sorted(levels)]
+
+
+@dataclass(slots=True)
+class _Found:
+    """A match that may be taken."""
+
+    op: FusedOp[...]
+    variant: Variant
+    root: Value
+    bound: Bound
+    names: dict[str, Any]
+    covers: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+
+@dataclass(slots=True)
+class _Round:
+    """One stratum over one graph: all matches are against the same graph, then roots are replaced at once."""
+
+    graph: Graph
+    ops: Sequence[FusedOp[...]]
+    machine: Machine
+    sizes: Mapping[str, Size] | None
+    applied: list[Applied] = field(default_factory=list[Applied])
+    missed: list[Missed] = field(default_factory=list[Missed])
+    claimed: set[Value] = field(default_factory=set[Value])
+    taken: dict[Value, _Found] = field(default_factory=dict[Value, _Found])
+
+    def run(self) -> Graph:
+        by_op: dict[Op, list[Value]] = {}
+        wanted = {v.pattern.op for op in self.ops for v in op.variants}
+        for value in reversed(self.graph.values):
+            if value.op in wanted:
+                by_op.setdefault(value.op, []).append(value)
+        for op in self.ops:
+            self._try_op(op, by_op)
+        return self._replace()
+
+    def _try_op(self, op: FusedOp[...], by_op: Mapping[Op, list[Value]]) -> None:
+        at_root: dict[Op, list[Variant]] = {}
+        for variant in op.variants:
+            if variant.size > 1 or op.stage == "recognise":
+                at_root.setdefault(variant.pattern.op, []).append(variant)
+        roots = [v for root_op in at_root for v in by_op.get(root_op, ())]
+        if len(at_root) > 1:
+            position = {v: i for i, v in enumerate(self.graph.values)}
+            roots.sort(key=lambda v: -position[v])
+        for root in roots:
+            if root not in self.claimed:
+                self._try_root(op, root, at_root[root.op])
+
+    def _try_root(self, op: FusedOp[...], root: Value, variants: Sequence[Variant]) -> None:
+        refused: Missed | None = None
+        for variant in variants:
+            bound = match(variant.pattern, root)
+            if not isinstance(bound, Bound):
+                continue
+            found = self._found(op, variant, root, bound)
+            if any(v in self.claimed for v in found.covers):
+                continue
+            verdict = self._refusal(found)
+            if verdict is None:
+                self._take(found)
+                return
+            refused = refused or verdict
+        if refused is not None:
+            self.missed.append(refused)
+
+    def _found(self, op: FusedOp[...], variant: Variant, root: Value, bound: Bound) -> _Found:
+        fixed = {
+            k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)
+        }
+        covers = tuple(dict.fromkeys(bound.covered.values()))
+        results = tuple(bound.covered[r] for r in variant.results)
+        return _Found(op, variant, root, bound, {**fixed, **bound.names}, covers, results)
+
+    def _refusal(self, found: _Found) -> Missed | None:
+        for guard in found.op.guards:
+            if not guard.check({**found.names, "result": found.root}):
+                message = guard.explain({**found.names, "result": found.root})
+                return self._miss(found, guard.name, message, guard.hint)
+        try:
+            fused = found.op(**found.names)
+        except TypeRuleError as error:
+            return self._miss(found, TYPE, error.message, error.hint)
+        kept = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
+        if kept != tuple(r.type for r in found.results):
+            return self._miss(found, TYPE, f"the op gives {fused.type}, the graph has {found.root.type}",
+                              "broadcast the operands explicitly")
+        return self._unprofitable(found, fused)
+
+    def _unprofitable(self, found: _Found, fused: Value) -> Missed | None:
+        """Fusing must pay, with the inner values that others read kept beside the fused one."""
+        shared = self._shared_interior(found)
+        kept = _with_inner_operands(shared, found)
+        apart = sum(self.machine.seconds(kernel_cost(v), self.sizes) for v in found.covers if not is_free(v))
+        beside = sum(self.machine.seconds(kernel_cost(v), self.sizes) for v in kept if not is_free(v))
+        together = self.machine.seconds(kernel_cost(fused), self.sizes)
+        if together + beside < apart or (found.op.stage == "recognise" and not shared):
+            return self._cyclic(found)
+        if shared:
+            culprit = shared[0]
+            readers = "a graph output" if self.graph.uses.is_output(culprit) else "read outside the pattern too"
+            return self._miss(found, PRIVATE, f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice",
+                              "drop the other use, or accept the separate kernels")
+        return self._miss(found, COST, f"fused {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model",
+                          "nothing to do: the separate kernels are estimated faster")
+
+    def _shared_interior(self, found: _Found) -> list[Value]:
+        inside: dict[Value, int] = {}
+        for value in found.covers:
+            for operand in value.operands:
+                inside[operand] = inside.get(operand, 0) + 1
+        uses = self.graph.uses
+        return [v for v in found.covers if v not in found.results and uses.count(v) > inside.get(v, 0)]
+
+    def _cyclic(self, found: _Found) -> Missed | None:
+        """A second result must not feed the operands of the value that now makes it."""
+        if len(found.results) == 1:
+            return None
+        operands = [v for v in found.names.values() if isinstance(v, Value)]
+        if _reaches(operands, set(found.results)):
+            return self._miss(found, CYCLE, "an operand is computed from one of the results",
+                              "compute it from a value that the pattern does not make")
+        return None
+
+    def _take(self, found: _Found) -> None:
+        self.claimed.update(found.covers)
+        self.taken[found.root] = found
+
+    def _miss(self, found: _Found, reason: str, message: str, hint: str) -> Missed:
+        return Missed(found.op.name, found.variant.label, found.root, found.covers, reason, message, hint)
+
+    def _replace(self) -> Graph:
+        while True:
+            try:
+                built: dict[Value, Value] = {}
+                graph = replace_roots(self.graph, self._replacements(built))
+            except CyclicReplacementError as error:
+                found = next(f for f in self.taken.values() if error.root in f.results)
+                del self.taken[found.root]
+                self.missed.append(self._miss(found, CYCLE, "two fusions would read each other's results",
+                                              "break the loop between them"))
+                continue
+            for found in self.taken.values():
+                if found.root in built:
+                    self.applied.append(
+                        Applied(found.op.name, found.variant.label, found.root, found.covers, built[found.root])
+                    )
+            return graph
+
+    def _replacements(self, built: dict[Value, Value]) -> dict[Value, Replacement]:
+        replacements: dict[Value, Replacement] = {}
+        for found in self.taken.values():
+            needs = tuple(v for v in found.names.values() if isinstance(v, Value))
+            for index, result in enumerate(found.results):
+                replacements[result] = Replacement(needs, _Build(found, index, built), found.covers)
+        return replacements
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """Builds one result of a taken match out of new operands."""
+
+    found: _Found
+    index: int
+    built: dict[Value, Value]
+
+    def __call__(self, new: Any) -> Value:
+        names = {k: new(v) if isinstance(v, Value) else v for k, v in self.found.names.items()}
+        value = self.found.op(**names)
+        self.built[self.found.root] = value
+        return value if len(self.found.results) == 1 else leaf.item(value, self.index)
+
+
+def _with_inner_operands(shared: Iterable[Value], found: _Found) -> list[Value]:
+    """The shared values and everything inside the match that they are computed from."""
+    inside = set(found.covers)
+    kept: dict[Value, None] = {}
+    stack = list(shared)
+    while stack:
+        value = stack.pop()
+        if value in inside and value not in kept:
+            kept[value] = None
+            stack.extend(value.operands)
+    return list(kept)
+
+
+def _reaches(starts: Iterable[Value], goals: set[Value]) -> bool:
+    seen: set[Value] = set()
+    stack = list(starts)
+    while stack:
+        value = stack.pop()
+        if value in goals:
+            return True
+        if value not in seen:
+            seen.add(value)
+            stack.extend(value.operands)
+    return False
+
+
+def _still_missed(missed: Iterable[Missed], applied: Iterable[Applied]) -> tuple[Missed, ...]:
+    """A miss is no miss once another rule has swallowed the same values."""
+    swallowed: dict[Value, list[frozenset[Value]]] = {}
+    for fusion in applied:
+        covers = frozenset(fusion.covers)
+        for value in fusion.covers:
+            swallowed.setdefault(value, []).append(covers)
+    return tuple(m for m in missed if not any(set(m.covers) <= c for c in swallowed.get(m.root, ())))

@@ -1,0 +1,162 @@
+"""The one matcher: a traced pattern against a graph. What fuses is what explains."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from dovetail.ir import leaf
+from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.match.mismatch import Bound, Mismatch
+
+_Goals: TypeAlias = "tuple[Value, Value, _Goals] | None"
+
+
+def match(pattern: Value, value: Value, *, forgive: bool = False) -> Bound | Mismatch:
+    """Match, or say where it failed. With `forgive`, one inner op may be another than the pattern's."""
+    return _Attempt(forgive).run(pattern, value)
+
+
+class _Attempt:
+    """Backtracking over the operand orders of commutative ops, with an explicit agenda."""
+
+    __slots__ = ("asked", "best", "choices", "forgive", "forgiven", "names", "seen", "trail")
+
+    def __init__(self, forgive: bool) -> None:
+        self.forgive = forgive
+        self.forgiven: Mismatch | None = None
+        self.names: dict[str, Any] = {}
+        self.seen: dict[Value, Value] = {}
+        self.asked: list[tuple[SizeOf | DTypeOf, Any, Value]] = []
+        self.trail: list[tuple[dict[Any, Any], Any]] = []
+        self.choices: list[tuple[_Goals, int, int, Mismatch | None]] = []
+        self.best: Mismatch | None = None
+
+    def run(self, pattern: Value, value: Value) -> Bound | Mismatch:
+        goals: _Goals = (pattern, value, None)
+        while True:
+            failed = self._solve(goals)
+            if failed is None:
+                return Bound(self.names, self.seen, self.forgiven)
+            if self.best is None or failed.matched > self.best.matched:
+                self.best = failed
+            if not self.choices:
+                return self.best
+            goals, undo, asked, self.forgiven = self.choices.pop()
+            while len(self.trail) > undo:
+                table, key = self.trail.pop()
+                del table[key]
+            del self.asked[asked:]
+
+    def _solve(self, goals: _Goals) -> Mismatch | None:
+        while goals is not None:
+            pattern, value, goals = goals
+            failed: Mismatch | None = None
+            if pattern.op is leaf.HOLE:
+                failed = self._catch(pattern.attrs["name"], value, value)
+            elif pattern.op is leaf.NUMBER:
+                failed = self._number(pattern.attrs["value"], value)
+            else:
+                known = self.seen.get(pattern)
+                if known is not None:
+                    if known is not value:
+                        failed = self._miss(value, f"the same {pattern.op.name} as before", "another value")
+                else:
+                    failed = self._node(pattern, value)
+                    if failed is None:
+                        goals = self._operands(pattern, value, goals)
+            if failed is not None:
+                if not self.forgive or self.forgiven is not None or not self.seen:
+                    return failed
+                self.forgiven = failed
+        return self._answer()
+
+    def _node(self, pattern: Value, value: Value) -> Mismatch | None:
+        if pattern.op is not value.op:
+            return self._miss(value, pattern.op.name, value.op.name)
+        if len(pattern.operands) != len(value.operands):
+            return self._miss(value, f"{len(pattern.operands)} operands", str(len(value.operands)))
+        found = value.attrs
+        for key, wanted in pattern.attrs.items():
+            failed = self._attribute(key, wanted, found[key], value)
+            if failed is not None:
+                return failed
+        self.seen[pattern] = value
+        self.trail.append((self.seen, pattern))
+        return None
+
+    def _attribute(self, key: str, wanted: Any, found: Any, value: Value) -> Mismatch | None:
+        if wanted.__class__ is Hole:
+            if found is None:
+                return self._miss(value, f"{value.op.name} with {key}", "none")
+            return self._catch(wanted.name, found, value)
+        if wanted.__class__ is SizeOf or wanted.__class__ is DTypeOf:
+            self.asked.append((wanted, found, value))
+            return None
+        if wanted == found:
+            return None
+        return self._miss(value, f"{value.op.name} with {key}={wanted}", f"{key}={found}")
+
+    def _operands(self, pattern: Value, value: Value, goals: _Goals) -> _Goals:
+        wanted, found = pattern.operands, value.operands
+        if value.op.commutative and len(found) == 2 and found[0] is not found[1]:
+            (a, b), (x, y) = wanted, found
+            straight = _may(a, x) and _may(b, y)
+            crossed = _may(a, y) and _may(b, x)
+            if crossed and not straight:
+                return (a, y, (b, x, goals))
+            if crossed:
+                self.choices.append(((a, y, (b, x, goals)), len(self.trail), len(self.asked), self.forgiven))
+        for index in range(len(wanted) - 1, -1, -1):
+            goals = (wanted[index], found[index], goals)
+        return goals
+
+    def _number(self, wanted: Any, value: Value) -> Mismatch | None:
+        number = leaf.scalar_of(value)
+        if number is None:
+            return self._miss(value, "a constant number", value.op.name)
+        if isinstance(wanted, Hole):
+            if isinstance(number, complex):
+                return self._miss(value, "a real number", "a complex one")
+            return self._catch(wanted.name, wanted.recover(float(number)), value)
+        array: Array = value.attrs["value"].array
+        if array.dtype.type(wanted) == array.reshape(()):
+            return None
+        return self._miss(value, f"the constant {wanted}", str(number))
+
+    def _catch(self, name: str, found: Any, at: Value) -> Mismatch | None:
+        known = self.names.get(name)
+        if known is None:
+            self.names[name] = found
+            self.trail.append((self.names, name))
+            return None
+        if known is found or (not isinstance(found, Value) and known == found):
+            return None
+        return self._miss(at, f"the same {name} as before", "another one")
+
+    def _answer(self) -> Mismatch | None:
+        """Sizes and dtypes that the pattern asked for must be those of what was caught."""
+        for wanted, found, value in self.asked:
+            of = wanted.of
+            known: Value | None = self.names.get(of.attrs["name"]) if of.op is leaf.HOLE else self.seen.get(of)
+            if known is None:
+                continue
+            if isinstance(wanted, DTypeOf):
+                actual: Any = known.dtype
+            else:
+                actual = known.shape[wanted.axis] if known.rank >= -wanted.axis else None
+            if actual != found:
+                return self._miss(value, f"{actual}", str(found))
+        return None
+
+    def _miss(self, at: Value, wanted: str, found: str) -> Mismatch:
+        return Mismatch(at, wanted, found, len(self.seen))
+
+
+def _may(pattern: Value, value: Value) -> bool:
+    """Whether the first look allows a match: it saves most of the backtracking."""
+    op = pattern.op
+    if op is leaf.HOLE:
+        return True
+    return value.op is leaf.CONST if op is leaf.NUMBER else op is value.op

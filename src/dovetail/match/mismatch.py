@@ -1,0 +1,32 @@
+"""The two outcomes of a match. A failed match is a value that says where and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.ir.value import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a pattern caught: operands and numbers by name, and the values it would swallow."""
+
+    names: dict[str, Any]
+    covered: dict[Value, Value]
+    """Pattern value -> the graph value it stands for, leaves of the pattern left out."""
+    forgiven: Mismatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """How far a match got and what stopped it."""
+
+    at: Value
+    wanted: str
+    found: str
+    matched: int
+    """How many ops of the pattern had been found by then."""
+
+    def __str__(self) -> str:
+        return f"wanted {self.wanted}, found {self.found}"

@@ -1,0 +1,18 @@
+"""What a declared body may ask of a value without knowing its type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.ir.leaf import DTypeOf, SizeOf
+from dovetail.ir.value import Value
+
+
+def size_of(x: Value, axis: int) -> Any:
+    """The size of an axis: a size, or a question that the matcher answers while a pattern is traced."""
+    return SizeOf(x, axis) if x.known_type is None else x.shape[axis]
+
+
+def dtype_of(x: Value) -> Any:
+    """The dtype of a value, or a question that the matcher answers while a pattern is traced."""
+    return DTypeOf(x) if x.known_type is None else x.dtype

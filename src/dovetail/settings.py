@@ -1,0 +1,79 @@
+"""Every option of a compilation, typed and described in one place.
+
+An environment variable is only ever a second way to give an option, and never changes a result.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from dovetail.errors import OptionError
+
+_T = TypeVar("_T")
+
+
+def _option(default: _T, doc: str) -> _T:
+    return field(default=default, metadata={"doc": doc})  # pyright: ignore[reportReturnType]  # dataclass reads it
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to compile, where there is a choice that changes no result."""
+
+    verify_each_pass: bool = _option(
+        False, "Verify the graph after every pass, so that an error names the pass that made it. Slower; tests do it."
+    )
+    fold_limit_bytes: int = _option(
+        1 << 20, "Constant expressions are folded when their result takes at most this many bytes; 0 folds nothing."
+    )
+    report: bool = _option(False, "Print the report of every compilation to stderr. It exists as data in any case.")
+
+
+FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "report"})
+"""The environment variables that are read, each with the option that it switches on."""
+
+
+def settings_of(options: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings that these options ask for; an option that is given wins over the environment."""
+    asked = {option: _switch(name, environ[name]) for name, option in FROM_ENVIRONMENT.items() if name in environ}
+    known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(Settings)}
+    for name, value in options.items():
+        if name not in known:
+            raise OptionError(f"there is no option {name!r}", hint=_nearest(name, known))
+        _check(name, value, known[name])
+        asked[name] = value
+    return Settings(**asked)
+
+
+def describe() -> str:
+    """The options as a page of Markdown."""
+    variables = {option: name for name, option in FROM_ENVIRONMENT.items()}
+    lines = ["# Settings", "", "Each is a keyword argument of `dovetail.compile` and a field of `dovetail.Settings`."]
+    for f in fields(Settings):
+        lines += ["", f"## `{f.name}: {f.type} = {f.default!r}`", "", f.metadata["doc"]]
+        if f.name in variables:
+            lines.append(f"The environment variable `{variables[f.name]}=1` switches it on.")
+    return "\n".join(lines) + "\n"
+
+
+def _check(name: str, value: Any, wanted: type[Any]) -> None:
+    # bool is an int to Python, and not to anyone who writes an option.
+    if type(value) is not wanted:
+        raise OptionError(f"the option {name} is {value!r}", hint=f"it takes a value of type {wanted.__name__}")
+    if wanted is int and value < 0:
+        raise OptionError(f"the option {name} is {value}", hint="it takes 0 or more")
+
+
+def _switch(name: str, text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise OptionError(f"the environment variable {name} is {text!r}", hint="set it to 1 or 0")
+    return text == "1"
+
+
+def _nearest(name: str, known: Mapping[str, type[Any]]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"

@@ -1,0 +1,34 @@
+"""What every test shares: how many random examples, and comparison with generated text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.golden import Golden
+
+# Seconds per example depend on the machine, so that a deadline would only make failures that are none.
+_COMMON = settings(deadline=None, suppress_health_check=(HealthCheck.too_slow,), print_blob=True)
+settings.register_profile("quick", _COMMON, max_examples=30, derandomize=True, database=None)
+settings.register_profile("deep", _COMMON, max_examples=2000)
+settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="rewrite generated text instead of comparing with it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Rewriting runs only the tests that own generated text."""
+    if config.getoption("--golden"):
+        owners = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in owners])
+        items[:] = owners
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares with text in the tree, or rewrites it under `make golden`."""
+    return Golden(Path(str(request.config.rootpath)), rewrite=bool(request.config.getoption("--golden")))
