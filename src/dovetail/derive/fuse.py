@@ -8,7 +8,8 @@ from typing import Any
 
 from dovetail.declare.cost import Machine, is_free, kernel_cost
 from dovetail.declare.fused import FusedOp, Variant
-from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed
+from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
+from dovetail.derive.near import near_misses
 from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
@@ -38,16 +39,25 @@ def fuse(
     *,
     machine: Machine = ANY_MACHINE,
     sizes: Mapping[str, Size] | None = None,
+    near: bool = False,
+    always: bool = False,
 ) -> Fused:
-    """Fuse with these ops. Earlier ops are preferred; an op waits for the ops that its body is made of."""
+    """Fuse with these ops. Earlier ops are preferred; an op waits for the ops that its body is made of.
+
+    With `near`, patterns that fit but for one op are reported as misses too; with `always`, nobody asks whether
+    it pays to fuse a pattern whose inner values nobody else reads.
+    """
     applied: list[Applied] = []
     missed: list[Missed] = []
     for stratum in strata(ops):
-        step = _Round(graph, stratum, machine, sizes)
-        graph = step.run()
+        step = _Round(graph, stratum, machine, sizes, always)
+        fused = step.run()
         applied += step.applied
         missed += step.missed
-    return Fused(graph, tuple(applied), _still_missed(missed, applied))
+        if near:
+            missed += near_misses(graph, stratum)
+        graph = fused
+    return Fused(graph, tuple(applied), still_missed(missed, applied))
 
 
 def strata(ops: Sequence[FusedOp[...]]) -> list[list[FusedOp[...]]]:
@@ -88,6 +98,7 @@ class _Round:
     ops: Sequence[FusedOp[...]]
     machine: Machine
     sizes: Mapping[str, Size] | None
+    always: bool
     applied: list[Applied] = field(default_factory=list[Applied])
     missed: list[Missed] = field(default_factory=list[Missed])
     claimed: set[Value] = field(default_factory=set[Value])
@@ -163,7 +174,7 @@ class _Round:
         apart = sum(self.machine.seconds(kernel_cost(v), self.sizes) for v in found.covers if not is_free(v))
         beside = sum(self.machine.seconds(kernel_cost(v), self.sizes) for v in kept if not is_free(v))
         together = self.machine.seconds(kernel_cost(fused), self.sizes)
-        if together + beside < apart or (found.op.stage == "recognise" and not shared):
+        if together + beside < apart or (not shared and (self.always or found.op.stage == "recognise")):
             return self._cyclic(found)
         if shared:
             culprit = shared[0]
@@ -264,13 +275,3 @@ def _reaches(starts: Iterable[Value], goals: set[Value]) -> bool:
             seen.add(value)
             stack.extend(value.operands)
     return False
-
-
-def _still_missed(missed: Iterable[Missed], applied: Iterable[Applied]) -> tuple[Missed, ...]:
-    """A miss is no miss once another rule has swallowed the same values."""
-    swallowed: dict[Value, list[frozenset[Value]]] = {}
-    for fusion in applied:
-        covers = frozenset(fusion.covers)
-        for value in fusion.covers:
-            swallowed.setdefault(value, []).append(covers)
-    return tuple(m for m in missed if not any(set(m.covers) <= c for c in swallowed.get(m.root, ())))

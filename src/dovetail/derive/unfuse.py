@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.declare.fused import FusedOp
 from dovetail.ir.graph import Graph
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.value import Value
@@ -18,10 +17,8 @@ def unfuse(graph: Graph, keep: Callable[[Value], bool] = keep_nothing) -> Graph:
     """Expand every declared value that is not kept, in sub-graphs too, until none is left."""
 
     def expand(value: Value, operands: tuple[Value, ...]) -> Value | None:
-        if not isinstance(value.op, FusedOp):
-            return None
         new = value.with_operands(operands)
-        return None if keep(new) else value.op.expansion(operands, value.attrs)
+        return None if keep(new) else new.op.expansion(operands, new.attrs)
 
     while True:
         expanded = rebuild(graph, expand)

@@ -7,8 +7,8 @@ polynomials, so that two sizes that are equal by algebra are equal by `==`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dovetail.errors import BindError, GraphError
@@ -31,6 +31,13 @@ class Compound:
     kind: Literal["floordiv", "max", "min"]
     left: Size
     right: Size
+    depth: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        depth = 1 + max(_depth(self.left), _depth(self.right))
+        if depth > _DEEPEST:
+            raise GraphError(f"a size of {depth} nested divisions or extremes", hint="bind some of its symbols first")
+        object.__setattr__(self, "depth", depth)
 
     def __str__(self) -> str:
         return f"{self.kind}({self.left}, {self.right})"
@@ -73,8 +80,10 @@ class Dim:
         return (-self) + other
 
     def __mul__(self, other: Size) -> Size:
-        product = [(_join(m, n), c * d) for m, c in self.terms for n, d in _terms(other)]
-        return _collect(product)
+        terms = _terms(other)
+        if len(self.terms) * len(terms) > _MOST_PRODUCTS:
+            raise _too_long(len(self.terms) * len(terms))
+        return _collect([(_join(m, n), c * d) for m, c in self.terms for n, d in terms])
 
     def __rmul__(self, other: int) -> Size:
         return self * other
@@ -97,10 +106,26 @@ class Dim:
 
 Size: TypeAlias = int | Dim
 
+_DEEPEST = 24
+_MOST_TERMS = 256
+_MOST_PRODUCTS = 4096
+MOST_TOKENS = 512
+_LARGEST = 2**63 - 1
+
+
+def _depth(size: Size) -> int:
+    if isinstance(size, int):
+        return 0
+    return max((a.depth for monomial, _ in size.terms for a in monomial if isinstance(a, Compound)), default=0)
+
+
+def _too_long(terms: int) -> GraphError:
+    return GraphError(f"a size of {terms} terms", hint="name the sum or bind some of its symbols first")
+
 
 def symbol(name: str) -> Dim:
     if not _NAME.fullmatch(name):
-        raise GraphError(f"{name!r} is not a name for a size", hint="use letters, digits and _, not a digit first")
+        raise GraphError(f"{name!r} is not a name for a size", hint=_NAME_HINT)
     return Dim((((Symbol(name),), 1),))
 
 
@@ -116,6 +141,8 @@ def floordiv(left: Size, right: Size) -> Size:
 
 def divide(left: Size, right: Size) -> Size | None:
     """The quotient when `right` divides `left` by algebra, else None."""
+    if right == 0:
+        return None
     if left == right and left != 0:
         return 1
     divisor = _terms(right)
@@ -153,6 +180,26 @@ def at_least(size: Size) -> int | None:
     return bound
 
 
+def check_size(size: Size) -> None:
+    """Raise unless the size is small enough to be written and read: its numbers, its names, its length."""
+    tokens = 0
+    pending: list[Size] = [size]
+    while pending:
+        tokens += 1
+        for monomial, coefficient in _terms(pending.pop()):
+            if abs(coefficient) > _LARGEST:
+                raise GraphError("a size beyond 63 bits", hint="check the sizes that lead here")
+            tokens += 2 + 2 * len(monomial)
+            for atom in monomial:
+                if isinstance(atom, Compound):
+                    tokens += 3
+                    pending += [atom.left, atom.right]
+                elif not _NAME.fullmatch(atom.name):
+                    raise GraphError(f"{atom.name!r} is not a name for a size", hint=_NAME_HINT)
+            if tokens > MOST_TOKENS:
+                raise GraphError("a size that is too long to write", hint="name parts of it or bind some of its symbols")
+
+
 def symbols(size: Size) -> frozenset[str]:
     """The names that a size depends on."""
     return frozenset(_symbol_names(size))
@@ -186,10 +233,10 @@ def _substitute_atom(atom: Atom, binding: Mapping[str, Size]) -> Size:
     if isinstance(atom, Symbol):
         bound = binding.get(atom.name)
         return _collect([((atom,), 1)]) if bound is None else bound
-    return _COMPOUND[atom.kind](substitute(atom.left, binding), substitute(atom.right, binding))
+    return COMPOUND[atom.kind](substitute(atom.left, binding), substitute(atom.right, binding))
 
 
-_COMPOUND: dict[str, Callable[[Size, Size], Size]] = {"floordiv": floordiv, "max": largest, "min": smallest}
+COMPOUND: dict[str, Callable[[Size, Size], Size]] = {"floordiv": floordiv, "max": largest, "min": smallest}
 
 
 def evaluate(size: Size, binding: Mapping[str, Size]) -> int:
@@ -199,6 +246,11 @@ def evaluate(size: Size, binding: Mapping[str, Size]) -> int:
         return result
     missing = ", ".join(sorted(symbols(result)))
     raise BindError(f"the size {size} needs a value for {missing}", hint=f"bind {missing}, for example by an input's shape")
+
+
+def total(sizes: Iterable[Size]) -> Size:
+    """The sum of sizes."""
+    return _collect([term for size in sizes for term in _terms(size)])
 
 
 def product(sizes: tuple[Size, ...]) -> Size:
@@ -227,6 +279,8 @@ def _collect(terms: list[tuple[Monomial, int]]) -> Size:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
+    if len(kept) > _MOST_TERMS:
+        raise _too_long(len(kept))
     # Highest degree first reads like algebra: 2*s + 1.
     kept.sort(key=lambda term: (-len(term[0]), tuple(map(str, term[0]))))
     return Dim(tuple(kept))
@@ -272,93 +326,4 @@ def _spell(terms: tuple[tuple[Monomial, int], ...]) -> str:
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_]*)|([-+*(),]))")
-
-
-def parse_size(text: str) -> Size:
-    """The size that `str` printed: integers, names, + - *, floordiv(a, b), max(a, b), min(a, b)."""
-    tokens: list[str] = []
-    at = 0
-    text = text.strip()
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or len(tokens) > 512:
-            raise GraphError(f"{text[:80]!r} is not a size", hint="write sizes as 4, s, 2*s+1 or floordiv(s, 2)")
-        tokens.append(found.group().strip())
-        at = found.end()
-    reader = _SizeReader(tokens, text)
-    size = reader.sum()
-    reader.finish()
-    return size
-
-
-class _SizeReader:
-    """Recursive descent over the tokens of one size; nesting is bounded by the token limit."""
-
-    def __init__(self, tokens: list[str], text: str) -> None:
-        self.tokens = tokens
-        self.text = text
-        self.at = 0
-        self.depth = 0
-
-    def sum(self) -> Size:
-        self.depth += 1
-        if self.depth > 32:
-            raise self.error()
-        negative = self.take("-")
-        total = self.product()
-        if negative:
-            total = -total
-        while (sign := self.peek()) in ("+", "-"):
-            self.at += 1
-            term = self.product()
-            total = total + term if sign == "+" else total - term
-        self.depth -= 1
-        return total
-
-    def product(self) -> Size:
-        total = self.factor()
-        while self.take("*"):
-            total = total * self.factor()
-        return total
-
-    def factor(self) -> Size:
-        token = self.peek()
-        self.at += 1
-        if token is None:
-            raise self.error()
-        if token.isdigit():
-            if len(token) > 20:
-                raise self.error()
-            return int(token)
-        if token in _COMPOUND and self.take("("):
-            left = self.sum()
-            self.need(",")
-            right = self.sum()
-            self.need(")")
-            return _COMPOUND[token](left, right)
-        if token == "(":
-            inner = self.sum()
-            self.need(")")
-            return inner
-        return symbol(token)
-
-    def peek(self) -> str | None:
-        return self.tokens[self.at] if self.at < len(self.tokens) else None
-
-    def take(self, token: str) -> bool:
-        if self.peek() == token:
-            self.at += 1
-            return True
-        return False
-
-    def need(self, token: str) -> None:
-        if not self.take(token):
-            raise self.error()
-
-    def finish(self) -> None:
-        if self.at != len(self.tokens):
-            raise self.error()
-
-    def error(self) -> GraphError:
-        return GraphError(f"{self.text[:80]!r} is not a size", hint="write sizes as 4, s, 2*s+1 or floordiv(s, 2)")
+_NAME_HINT = "use letters, digits and _, not a digit first"

@@ -64,6 +64,8 @@ def _decide(left: Size, relation: Relation, right: Size) -> bool | None:
             bound = at_least(left - right)
             return True if bound is not None and bound >= 0 else None
         case "multiple_of":
+            if right == 0:
+                return False
             return True if divide(left, right) is not None else None
 
 

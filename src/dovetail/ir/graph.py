@@ -34,6 +34,29 @@ class Subgraph:
         return tuple(v.type for v in self.results)
 
 
+def subgraphs(value: Value) -> list[Subgraph]:
+    """The sub-graphs among the attributes of a value."""
+    found: list[Subgraph] = []
+    for attr in value.attrs.values():
+        if isinstance(attr, Subgraph):
+            found.append(attr)
+        elif isinstance(attr, tuple):
+            found += [item for item in attr if isinstance(item, Subgraph)]  # pyright: ignore[reportUnknownVariableType]
+    return found
+
+
+def walk_into(outputs: Iterable[Value]) -> list[Value]:
+    """Everything that the outputs need, what stands inside sub-graphs included; each once."""
+    order: dict[Value, None] = {}
+    pending: list[Iterable[Value]] = [outputs]
+    while pending:
+        for value in walk(pending.pop(), until=order):
+            if value not in order:
+                order[value] = None
+                pending += [body.results for body in subgraphs(value)]
+    return list(order)
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """Named outputs, the inputs they are given, and what is carried beside the values."""
@@ -67,7 +90,7 @@ class Graph:
     def constraints(self) -> tuple[Constraint, ...]:
         """What must hold of the symbols for this graph to mean anything."""
         found = dict.fromkeys(self.assumed)
-        for value in self.values:
+        for value in walk_into(self.values):
             for constraint in value.constraints:
                 found[constraint] = None
         return tuple(found)
@@ -122,7 +145,7 @@ class Builder:
         self.outputs: dict[str, Value] = {}
         self.params: dict[str, Array] = {}
         self.recorder = origin.Recorder(lines=lines)
-        self._types: dict[str, TensorType] = {}
+        self._declared: dict[str, Value] = {}
 
     @contextmanager
     def recording(self) -> Iterator[Builder]:
@@ -130,17 +153,17 @@ class Builder:
             yield self
 
     def input(self, name: str, type: TensorType) -> Value:
-        self._declare(name, type)
-        value = leaf.input(name, type)
-        if value not in self.inputs:
+        known = name in self._declared
+        value = self._declare(leaf.input(name, type))
+        if not known:
             self.inputs.append(value)
         return value
 
     def param(self, name: str, type: TensorType, array: Array | None = None) -> Value:
-        self._declare(name, type)
+        value = self._declare(leaf.param(name, type))
         if array is not None:
             self.params[name] = array
-        return leaf.param(name, type)
+        return value
 
     def output(self, name: str, value: Value) -> None:
         if name in self.outputs and self.outputs[name] is not value:
@@ -150,12 +173,15 @@ class Builder:
     def graph(self) -> Graph:
         if not self.outputs:
             raise GraphError(f"{self.name} has no outputs", hint="name at least one with .output(name, value)")
-        origins = {v: o for v in walk(self.outputs.values()) if (o := self.recorder.origins.get(v))}
+        origins = {v: o for v in walk_into(self.outputs.values()) if (o := self.recorder.origins.get(v))}
         return Graph(self.name, tuple(self.inputs), dict(self.outputs), origins, (), dict(self.params))
 
-    def _declare(self, name: str, type: TensorType) -> None:
-        known = self._types.setdefault(name, type)
-        if known != type:
+    def _declare(self, value: Value) -> Value:
+        name: str = value.attrs["name"]
+        known = self._declared.setdefault(name, value)
+        if known is not value:
             raise GraphError(
-                f"{name!r} is {known} and {type} at once", hint="give inputs and parameters names of their own"
+                f"{name!r} is {known.op} {known.type} and {value.op} {value.type} at once",
+                hint="give inputs and parameters names of their own",
             )
+        return value

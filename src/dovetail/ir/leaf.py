@@ -142,7 +142,11 @@ def argument(index: int, type: TensorType) -> Value:
 
 def constant(array: Array | float, dtype: DType | None = None) -> Value:
     """An array that is part of the graph, in the dtype asked for."""
-    found = np.asarray(array, dtype=None if dtype is None else dtype.numpy)
+    try:
+        found = np.asarray(array, dtype=None if dtype is None else dtype.numpy)
+    except (TypeError, ValueError, OverflowError) as error:
+        wanted = "an array" if dtype is None else f"an array of {dtype.name}"
+        raise TypeRuleError(f"a constant that is not {wanted}: {error}", hint="pass an array of one dtype") from None
     return make(CONST, (), {"value": Literal(found)})
 
 
@@ -160,16 +164,21 @@ def _scalar_literal(spelled: str, number: complex, dtype: DType) -> Literal:
 
 
 def _cast(number: complex, dtype: DType) -> Array:
+    if number.imag != 0 and dtype.kind != "complex":
+        raise TypeRuleError(f"{number} as {dtype.name}", hint="cast the tensor to c64 first")
     if dtype.is_integer:
+        limits = np.iinfo(dtype.numpy)
+        if not limits.min <= number.real <= limits.max:
+            raise TypeRuleError(f"{number} does not fit {dtype.name}", hint=f"{limits.min} to {limits.max} fit")
         whole = int(number.real)
         if whole != number:
             raise TypeRuleError(f"{number} as {dtype.name}", hint="cast the tensor to a float type first")
-        limits = np.iinfo(dtype.numpy)
-        if not limits.min <= whole <= limits.max:
-            raise TypeRuleError(f"{number} does not fit {dtype.name}", hint=f"{limits.min} to {limits.max} fit")
         return np.array(whole, dtype.numpy)
-    with np.errstate(over="ignore"):
-        return np.array(number if dtype.kind == "complex" else number.real, dtype.numpy)
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(number if dtype.kind == "complex" else number.real, dtype.numpy)
+    except OverflowError:
+        raise TypeRuleError(f"a whole number beyond {dtype.name}", hint="write it as a float: inf") from None
 
 
 def hole(name: str) -> Value:

@@ -28,6 +28,8 @@ class Literal:
         if dtype is None:
             raise UnsupportedError(f"a constant of dtype {array.dtype}", hint="convert it to a dtype that dovetail has")
         owned = np.array(array, dtype=dtype.numpy, order="C", copy=True)
+        if dtype.kind == "bool":
+            np.not_equal(owned.view(np.uint8), 0, out=owned)  # a view of other bytes may hold a true that is not 1
         owned.flags.writeable = False
         self.array = owned
         self.dtype = dtype

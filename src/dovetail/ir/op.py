@@ -23,6 +23,10 @@ class Op:
         """The type of the result; what it takes for granted goes into `facts`."""
         raise NotImplementedError
 
+    def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The attributes in their one normal form; doing it twice changes nothing."""
+        return attrs
+
     def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value | None:
         """The same value spelled out in lower ops; None for an op that is spelled no lower."""
         return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dovetail.errors import GraphError
 from dovetail.ir import leaf, origin
-from dovetail.ir.graph import Graph, Subgraph
+from dovetail.ir.graph import Graph, Subgraph, subgraphs, walk_into
 from dovetail.ir.origin import Origin
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
@@ -24,6 +25,11 @@ def rebuild(graph: Graph, step: Step, *, into_subgraphs: bool = True) -> Graph:
         return graph
     outputs = {name: new[v] for name, v in graph.outputs.items()}
     return graph.replace(outputs, rewriter.kept(outputs.values()))
+
+
+def rebuild_values(outputs: Sequence[Value], step: Step) -> dict[Value, Value]:
+    """Values, old to new, with every value below `outputs` offered to `step`; sub-graphs stay as they are."""
+    return _Rewriter(step, {}, into_subgraphs=False).run(outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +94,20 @@ class _Rewriter:
                 stack.extend(value.operands)
 
     def _same(self, value: Value, operands: tuple[Value, ...]) -> Value:
-        if self.into_subgraphs and any(isinstance(a, Subgraph) for a in value.attrs.values()):
-            attrs = {k: self._subgraph(a) if isinstance(a, Subgraph) else a for k, a in value.attrs.items()}
-            return make(value.op, operands, attrs)
+        if self.into_subgraphs and value.attrs and subgraphs(value):
+            return make(value.op, operands, {k: self._inside(a) for k, a in value.attrs.items()})
         if value.op is leaf.ITEM and operands[0].op is leaf.PACK:
             return leaf.item(operands[0], value.attrs["index"])
         return value.with_operands(operands)
 
-    def _subgraph(self, body: Subgraph) -> Subgraph:
-        new = self.run(body.results)
-        return Subgraph(body.arguments, tuple(new[v] for v in body.results))
+    def _inside(self, attr: Any) -> Any:
+        """An attribute with its sub-graphs rebuilt."""
+        if isinstance(attr, Subgraph):
+            new = self.run(attr.results)
+            return Subgraph(attr.arguments, tuple(new[v] for v in attr.results))
+        if isinstance(attr, tuple):
+            return tuple([self._inside(item) for item in attr])  # pyright: ignore[reportUnknownVariableType]
+        return attr
 
     def credit(self, new: Value, old: Value) -> None:
         """The new value answers for the old one's origins too."""
@@ -135,10 +145,10 @@ class _Rewriter:
         return new
 
     def kept(self, outputs: Iterable[Value]) -> dict[Value, tuple[Origin, ...]]:
-        """The origins of what is still reachable."""
-        alive = set(walk(outputs))
-        for value in list(alive):
-            for attr in value.attrs.values():
-                if isinstance(attr, Subgraph):
-                    alive.update(attr.values)
-        return {v: o for v, o in self.origins.items() if v in alive}
+        """The origins of what is still reachable; a sub-graph that was not entered keeps its own."""
+        found: dict[Value, tuple[Origin, ...]] = {}
+        for value in walk_into(outputs):
+            known = self.origins.get(value) or self.old_origins.get(value)
+            if known:
+                found[value] = known
+        return found

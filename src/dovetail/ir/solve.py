@@ -47,7 +47,7 @@ def solve_symbols(tensors: Iterable[Found], known: Mapping[str, int] | None = No
     for found in tensors:
         if len(found.shape) != found.type.rank:
             raise BindError(
-                f"{found.name} has the shape {spell(found.shape)} of rank {len(found.shape)}, and its type is {found.type}",
+                f"{found.name} has {len(found.shape)} axes, {spell(found.shape)}, and its type is {found.type}",
                 hint=f"give it {found.type.rank} axes",
             )
         for axis, declared in enumerate(found.type.shape):

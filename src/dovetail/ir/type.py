@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from dovetail.errors import TypeRuleError
-from dovetail.ir.dim import Dim, Size, parse_size, product, substitute, symbols
+from dovetail.ir.dim import Dim, Size, product, substitute, symbols
 from dovetail.ir.dtype import DType
+from dovetail.ir.size_text import parse_size
 
 SizeLike: TypeAlias = int | str | Dim
 
@@ -23,11 +25,7 @@ class TensorType:
     @staticmethod
     def of(dtype: DType, *shape: SizeLike) -> TensorType:
         """A type from sizes as people write them: ints, names and small expressions."""
-        sizes = tuple(parse_size(s) if isinstance(s, str) else s for s in shape)
-        for size in sizes:
-            if isinstance(size, int) and size < 0:
-                raise TypeRuleError(f"a size is {size}", hint="sizes are zero or more; name an unknown size, as in 's'")
-        return TensorType(dtype, sizes)
+        return TensorType(dtype, tuple(map(_size, shape)))
 
     @property
     def rank(self) -> int:
@@ -48,6 +46,19 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+def _size(given: SizeLike) -> Size:
+    size = parse_size(given) if isinstance(given, str) else given
+    if isinstance(size, Dim):
+        return size
+    try:
+        whole = operator.index(size)
+    except TypeError:
+        raise TypeRuleError(f"a size is {size!r}", hint="sizes are whole numbers or names, as in f32[4, 's']") from None
+    if whole < 0:
+        raise TypeRuleError(f"a size is {whole}", hint="sizes are zero or more; name an unknown size, as in 's'")
+    return whole
 
 
 @dataclass(frozen=True, slots=True)

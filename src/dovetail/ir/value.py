@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Hashable, Mapping
 from types import MappingProxyType
@@ -140,7 +139,7 @@ _lock = threading.Lock()
 
 def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY) -> Value:
     """The one value with this op, these operands and these (already normal) attributes."""
-    key = (op, operands, tuple([_attr_key(a) for a in attrs.items()])) if attrs else (op, operands)
+    key = (op, operands, attrs_key(attrs)) if attrs else (op, operands)
     found = _interned.get(key)
     if found is None:
         type, constraints = _infer(op, operands, attrs)
@@ -154,12 +153,27 @@ def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY) -> Value:
     return found
 
 
-def _attr_key(item: tuple[str, Any]) -> Hashable:
-    """An attribute as part of a key. Floats are told apart by their bits where == would not."""
-    name, value = item
-    if isinstance(value, float) and (value == 0 or math.isnan(value)):
-        return (name, value.hex())
-    return item
+def is_interned(value: Value) -> bool:
+    """Whether this is the one value with its op, operands and attributes."""
+    attrs = value.attrs
+    key = (value.op, value.operands, attrs_key(attrs)) if attrs else (value.op, value.operands)
+    return _interned.get(key) is value
+
+
+def attrs_key(attrs: Attrs) -> Hashable:
+    """Attributes as a key, in their order, told apart where == would not."""
+    return tuple([(name, _exact(value)) for name, value in attrs.items()])
+
+
+def _exact(value: Any) -> Hashable:
+    """== takes 1, 1.0 and True for one, and 0.0 for -0.0; NaN it tells from itself."""
+    if isinstance(value, float):
+        return (float, value.hex())
+    if isinstance(value, bool):
+        return (bool, value)
+    if isinstance(value, tuple):
+        return tuple([_exact(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
+    return value
 
 
 def _infer(op: Op, operands: tuple[Value, ...], attrs: Attrs) -> tuple[Type | None, tuple[Constraint, ...]]:

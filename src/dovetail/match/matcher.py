@@ -64,13 +64,21 @@ class _Attempt:
                         failed = self._miss(value, f"the same {pattern.op.name} as before", "another value")
                 else:
                     failed = self._node(pattern, value)
-                    if failed is None:
+                    if failed is None or self._forgiven(failed, pattern, value):
+                        failed = None
                         goals = self._operands(pattern, value, goals)
             if failed is not None:
-                if not self.forgive or self.forgiven is not None or not self.seen:
-                    return failed
-                self.forgiven = failed
+                return failed
         return self._answer()
+
+    def _forgiven(self, failed: Mismatch, pattern: Value, value: Value) -> bool:
+        """One op may be another than the pattern's, if it has operands of the same number."""
+        if not self.forgive or self.forgiven is not None or pattern.op is value.op:
+            return False
+        if len(pattern.operands) != len(value.operands):
+            return False
+        self.forgiven = failed
+        return True
 
     def _node(self, pattern: Value, value: Value) -> Mismatch | None:
         if pattern.op is not value.op:

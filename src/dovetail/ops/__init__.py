@@ -1,13 +1,47 @@
 """Primitives by family. `ALL` is every one of them; each is one entry in its family's file."""
 
 from dovetail.ir.value import Value
-from dovetail.ops import contraction, elementwise, movement, reduction
+from dovetail.ops import (
+    contraction,
+    control,
+    cumulative,
+    detection,
+    elementwise,
+    generate,
+    indexing,
+    movement,
+    ordering,
+    quantised,
+    reduction,
+)
+from dovetail.ops.activations import *  # noqa: F403
+from dovetail.ops.arithmetic import *  # noqa: F403
 from dovetail.ops.contraction import *  # noqa: F403
+from dovetail.ops.control import *  # noqa: F403
+from dovetail.ops.cumulative import *  # noqa: F403
+from dovetail.ops.detection import *  # noqa: F403
 from dovetail.ops.elementwise import *  # noqa: F403
+from dovetail.ops.generate import *  # noqa: F403
+from dovetail.ops.indexing import *  # noqa: F403
 from dovetail.ops.movement import *  # noqa: F403
 from dovetail.ops.operators import PrimitiveOperators
+from dovetail.ops.ordering import *  # noqa: F403
+from dovetail.ops.quantised import *  # noqa: F403
 from dovetail.ops.reduction import *  # noqa: F403
+from dovetail.ops.tracing import *  # noqa: F403
 
 Value.operators = PrimitiveOperators()
 
-ALL = (*elementwise.ALL, *contraction.ALL, *reduction.ALL, *movement.ALL)
+ALL = (
+    *elementwise.ALL,
+    *contraction.ALL,
+    *reduction.ALL,
+    *movement.ALL,
+    *control.ALL,
+    *cumulative.ALL,
+    *detection.ALL,
+    *generate.ALL,
+    *indexing.ALL,
+    *ordering.ALL,
+    *quantised.ALL,
+)

@@ -69,9 +69,7 @@ def _dot_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any
 
 
 @primitive(_dot, flops=_dot_flops)
-def dot(
-    x: Array, y: Array, *, left: Ints, right: Ints, left_batch: Ints = (), right_batch: Ints = ()
-) -> Array:
+def dot(x: Array, y: Array, *, left: Ints, right: Ints, left_batch: Ints = (), right_batch: Ints = ()) -> Array:
     """General contraction: batch axes first, then the rest of x, then the rest of y."""
     a, b = range(x.ndim), range(x.ndim, x.ndim + y.ndim)
     names_x, names_y = list(a), list(b)

@@ -106,7 +106,8 @@ Fresh = Annotated[Any, Kind("fresh", _fresh)]
 Sizes = Annotated[tuple[Any, ...], Kind("sizes", _many(_size))]
 Ints = Annotated[tuple[int, ...], Kind("ints", _many(_whole))]
 DTypeAttr = Annotated[DType, Kind("dtype", _dtype)]
-Body = Annotated[Subgraph, Kind("body", _exactly(Subgraph))]
+Body = Annotated[Any, Kind("body", _exactly(Subgraph))]
+"""A sub-graph; a function of arrays by the time the meaning is asked."""
 ArrayAttr = Annotated[Any, Kind("array", lambda a, rank: a if isinstance(a, Literal) else Literal(np.asarray(a)))]
 
 _PLAIN: dict[Any, Kind] = {

@@ -1,0 +1,105 @@
+"""Arguments for declared ops, made from the line that says which shapes fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from dovetail.declare.fused import FusedOp, Variant
+from dovetail.errors import TraceError
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size, evaluate, parse_size, symbols
+from dovetail.ir.dtype import BY_NAME, DType, f16, f32, f64
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+
+_OPERAND = re.compile(r"(\w+)(?::(\w+))?\[([^\]]*)\]")
+_FLOATS = (0.5, 1e-5, 0.125, 2.0)
+_WILD_FLOATS = (0.0, -1.0, 1e-30, 1e30, float("inf"), float("nan"), -1e9, float("-inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The shape of one operand as declared: `*` for any leading axes, sizes by name."""
+
+    name: str
+    dtype: DType | None
+    leading: bool
+    sizes: tuple[Size, ...]
+
+
+def fittings(op: FusedOp[...]) -> dict[str, Fitting]:
+    """The declared shapes by operand: "x[*, m, k] w[k, n] keep:bool[m, n]"."""
+    found: dict[str, Fitting] = {}
+    for name, dtype, listed in _OPERAND.findall(op.shapes):
+        dims = [d.strip() for d in listed.split(",") if d.strip()]
+        leading = bool(dims) and dims[0] == "*"
+        sizes = tuple(parse_size(d) for d in dims[leading:])
+        found[name] = Fitting(name, BY_NAME[dtype] if dtype else None, leading, sizes)
+    missing = [p.name for p in op.signature.operands if p.name not in found]
+    if missing:
+        raise TraceError(
+            f"{op.name} does not say which shapes fit {', '.join(missing)}",
+            hint='declare it: @fused_op(shapes="x[*, m, k] w[k, n]")',
+        )
+    return found
+
+
+def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool = False) -> dict[str, Any]:
+    """Arguments by name for one variant: inputs that fit, or wild ones that stray from what is declared."""
+    shapes = fittings(op)
+    names = {s for f in shapes.values() for size in f.sizes for s in symbols(size)}
+    sizes: dict[str, Size] = {name: random.choice((2, 3, 4)) for name in sorted(names)}
+    leading = tuple(random.choice((1, 2, 3)) for _ in range(random.choice((0, 1, 2))))
+    dtype = f32
+    chosen: dict[str, Any] = {}
+    for parameter in op.signature.parameters:
+        choice = variant.choice[parameter.name]
+        if parameter.kind == "operand":
+            chosen[parameter.name] = None
+            if choice is not None:
+                type = _type(shapes[parameter.name], sizes, leading, dtype)
+                chosen[parameter.name] = leaf.input(parameter.name, _strayed(type, random) if wild else type)
+        elif isinstance(choice, leaf.Hole):
+            chosen[parameter.name] = _number(parameter.kind, parameter.name, sizes, random, wild)
+        else:
+            chosen[parameter.name] = choice
+    return chosen
+
+
+def _type(fitting: Fitting, sizes: Mapping[str, Size], leading: tuple[int, ...], dtype: DType) -> TensorType:
+    own = tuple(evaluate(size, sizes) for size in fitting.sizes)
+    return TensorType(fitting.dtype or dtype, (*leading, *own) if fitting.leading else own)
+
+
+def _number(kind: str, name: str, sizes: Mapping[str, Size], random: Random, wild: bool) -> Any:
+    if kind == "int":
+        fitting = sizes.get(name, random.choice((1, 2, 3)))
+        return random.choice((0, 1, 2, 3, 5, 7)) if wild and random.random() < 0.5 else fitting
+    # Caught numbers come out of float32 constants, so they are float32 numbers to begin with.
+    pool = _WILD_FLOATS if wild and random.random() < 0.5 else _FLOATS
+    return float(f32.numpy.type(random.choice(pool)))
+
+
+def _strayed(type: TensorType, random: Random) -> TensorType:
+    """The type with, now and then, another axis, another size or another dtype."""
+    shape = list(type.shape)
+    match random.randrange(6):
+        case 0:
+            shape.insert(random.randrange(len(shape) + 1), random.choice((1, 2, 3)))
+        case 1 if shape:
+            shape.pop(random.randrange(len(shape)))
+        case 2 if shape:
+            shape[random.randrange(len(shape))] = random.choice((1, 2, 3, 5))
+        case 3 if type.dtype.is_float:
+            return TensorType(random.choice((f16, f64)), type.shape)
+        case _:
+            pass
+    return TensorType(type.dtype, tuple(shape))
+
+
+def inputs_of(chosen: Mapping[str, Any]) -> tuple[Value, ...]:
+    return tuple(v for v in chosen.values() if isinstance(v, Value))

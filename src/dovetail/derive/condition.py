@@ -1,0 +1,236 @@
+"""Guards as conditions: a guard is run on stand-ins for values, and what it asks is written down.
+
+A guard is plain Python. Each time it asks for a truth value the trace forks, so that `and`, `or` and `if` become a
+disjunction of conjunctions. What cannot be asked of a stand-in (a loop over a shape of unknown rank) is opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.declare.guard import Guard
+from dovetail.ir.leaf import Hole
+from dovetail.ir.value import Value
+
+_MOST_PATHS = 256
+
+
+class OpaqueGuardError(Exception):
+    """A guard that asks something that no condition can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A question: a property of a caught value, a caught number, or an expression of those."""
+
+    kind: str
+    arguments: tuple[Any, ...]
+
+    def answer(self, names: Mapping[str, Any]) -> Any:
+        """What the term is for actual values."""
+        match self.kind:
+            case "number":
+                return names[self.arguments[0]]
+            case "rank" | "dtype" | "type" | "shape":
+                return getattr(names[self.arguments[0]], self.kind)
+            case "size":
+                return names[self.arguments[0]].shape[self.arguments[1]]
+            case "sizes":
+                name, start, stop = self.arguments
+                return names[name].shape[start:stop]
+            case _:
+                left, right = (a.answer(names) if isinstance(a, Term) else a for a in self.arguments)
+                return _OPERATIONS[self.kind](left, right)
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "number":
+                return str(self.arguments[0])
+            case "size":
+                return f"{self.arguments[0]}.shape[{self.arguments[1]}]"
+            case "sizes":
+                start, stop = ("" if a is None else a for a in self.arguments[1:])
+                return f"{self.arguments[0]}.shape[{start}:{stop}]"
+            case "rank" | "dtype" | "type" | "shape":
+                return f"{self.arguments[0]}.{self.kind}"
+            case _:
+                return f"{self.arguments[0]} {self.kind} {self.arguments[1]}"
+
+
+_OPERATIONS: dict[str, Any] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A disjunction of conjunctions of terms that must be true or false."""
+
+    paths: tuple[tuple[tuple[Term, bool], ...], ...]
+
+    def holds(self, names: Mapping[str, Any]) -> bool:
+        return any(all(bool(term.answer(names)) is wanted for term, wanted in path) for path in self.paths)
+
+    def __str__(self) -> str:
+        return " or ".join(
+            " and ".join(str(t) if wanted else f"not ({t})" for t, wanted in path) or "always" for path in self.paths
+        )
+
+
+def condition_of(guard: Guard, given: Mapping[str, Any]) -> Condition:
+    """The guard as a condition. `given` maps names to fixed choices, or to a Value or Hole for what is caught."""
+    paths: list[tuple[tuple[Term, bool], ...]] = []
+    pending: list[tuple[bool, ...]] = [()]
+    while pending:
+        decisions = pending.pop()
+        trace = _Trace(decisions)
+        try:
+            answer = guard.holds(**{name: trace.stand_in(name, given.get(name)) for name in guard.asks})
+            truth = bool(answer)
+        except OpaqueGuardError:
+            raise
+        except Exception as error:
+            raise OpaqueGuardError(f"{guard.name}: {error}") from error
+        if truth:
+            paths.append(tuple(trace.asked))
+        for index in range(len(decisions), len(trace.asked)):
+            pending.append((*(wanted for _, wanted in trace.asked[:index]), not trace.asked[index][1]))
+        if len(paths) + len(pending) > _MOST_PATHS:
+            raise OpaqueGuardError(f"{guard.name} has too many cases")
+    return Condition(tuple(paths))
+
+
+class _Trace:
+    """One run of a guard: the first truths are decided, later ones are taken as true."""
+
+    def __init__(self, decisions: tuple[bool, ...]) -> None:
+        self.decisions = decisions
+        self.asked: list[tuple[Term, bool]] = []
+
+    def stand_in(self, name: str, given: Any) -> Any:
+        if isinstance(given, Value):
+            return _AskedValue(self, name)
+        return _Asked(self, Term("number", (name,))) if isinstance(given, Hole) else given
+
+    def decide(self, term: Term) -> bool:
+        for known, truth in self.asked:
+            if known == term:
+                return truth
+        index = len(self.asked)
+        truth = self.decisions[index] if index < len(self.decisions) else True
+        self.asked.append((term, truth))
+        return truth
+
+
+class _Asked:
+    """A stand-in for a number, a size or a truth value."""
+
+    __slots__ = ("_term", "_trace")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, trace: _Trace, term: Term) -> None:
+        self._trace = trace
+        self._term = term
+
+    def _with(self, kind: str, other: Any, *, swapped: bool = False) -> _Asked:
+        plain = other._term if isinstance(other, _Asked) else other
+        sides = (plain, self._term) if swapped else (self._term, plain)
+        return _Asked(self._trace, Term(kind, sides))
+
+    def __eq__(self, other: object) -> Any:
+        return self._with("==", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._with("!=", other)
+
+    def __lt__(self, other: Any) -> _Asked:
+        return self._with("<", other)
+
+    def __le__(self, other: Any) -> _Asked:
+        return self._with("<=", other)
+
+    def __gt__(self, other: Any) -> _Asked:
+        return self._with(">", other)
+
+    def __ge__(self, other: Any) -> _Asked:
+        return self._with(">=", other)
+
+    def __add__(self, other: Any) -> _Asked:
+        return self._with("+", other)
+
+    def __radd__(self, other: Any) -> _Asked:
+        return self._with("+", other, swapped=True)
+
+    def __sub__(self, other: Any) -> _Asked:
+        return self._with("-", other)
+
+    def __mul__(self, other: Any) -> _Asked:
+        return self._with("*", other)
+
+    def __rmul__(self, other: Any) -> _Asked:
+        return self._with("*", other, swapped=True)
+
+    def __floordiv__(self, other: Any) -> _Asked:
+        return self._with("//", other)
+
+    def __mod__(self, other: Any) -> _Asked:
+        return self._with("%", other)
+
+    def __bool__(self) -> bool:
+        return self._trace.decide(self._term)
+
+
+class _AskedShape(_Asked):
+    """A stand-in for a shape of unknown rank."""
+
+    def __getitem__(self, index: Any) -> _Asked:
+        name = self._term.arguments[0]
+        if isinstance(index, slice):
+            if index.step is not None:
+                raise OpaqueGuardError("a slice of a shape with a step")
+            return _Asked(self._trace, Term("sizes", (name, index.start, index.stop)))
+        if not isinstance(index, int):
+            raise OpaqueGuardError("an axis that is not a plain number")
+        return _Asked(self._trace, Term("size", (name, index)))
+
+    def __iter__(self) -> Any:
+        raise OpaqueGuardError("a loop over a shape of unknown rank")
+
+
+class _AskedValue:
+    """A stand-in for a caught value."""
+
+    def __init__(self, trace: _Trace, name: str) -> None:
+        self._trace = trace
+        self._name = name
+
+    @property
+    def rank(self) -> _Asked:
+        return _Asked(self._trace, Term("rank", (self._name,)))
+
+    @property
+    def dtype(self) -> _Asked:
+        return _Asked(self._trace, Term("dtype", (self._name,)))
+
+    @property
+    def type(self) -> _Asked:
+        return _Asked(self._trace, Term("type", (self._name,)))
+
+    @property
+    def shape(self) -> _AskedShape:
+        return _AskedShape(self._trace, Term("shape", (self._name,)))
+
+    def __getattr__(self, name: str) -> Any:
+        raise OpaqueGuardError(f"a guard asks for .{name}")

@@ -1,0 +1,187 @@
+"""The laws: what must hold of every declared op, derived from its declaration alone.
+
+Each law takes an op, a seed and what it needs from other rooms, and raises `LawError` when it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from dovetail.declare.fused import FusedOp, Result, Variant
+from dovetail.declare.guard import Guard
+from dovetail.derive.arguments import arguments, inputs_of
+from dovetail.derive.fuse import Fused, fuse
+from dovetail.derive.unfuse import unfuse
+from dovetail.errors import DovetailError, GraphError
+from dovetail.ir import leaf
+from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
+from dovetail.ir.rewrite import rebuild
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+
+Evaluate = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
+"""Runs a graph in float64: the judge."""
+Canonical = Callable[[Graph], Graph]
+"""Brings a graph to its normal form."""
+
+_TRIES = 400
+
+
+class LawError(GraphError):
+    """A law that a declared op breaks."""
+
+
+def graph_of(results: Result, chosen: Mapping[str, Any]) -> Graph:
+    """The results of a body as a graph over its arguments."""
+    listed = results if isinstance(results, tuple) else (results,)
+    return Graph.of({f"y{i}": v for i, v in enumerate(listed)}, inputs=inputs_of(chosen))
+
+
+def feeds_of(graph: Graph, seed: int) -> dict[str, Array]:
+    """Numbers for the inputs of a graph."""
+    rng = np.random.default_rng(seed)
+    return {str(v.attrs["name"]): _numbers(rng, v.tensor) for v in graph.inputs}
+
+
+def _numbers(rng: np.random.Generator, type: TensorType) -> Array:
+    shape = tuple(s for s in type.shape if isinstance(s, int))
+    if type.dtype.kind == "bool":
+        # One true element a row keeps masked rows from being empty, where spellings may differ by design.
+        mask = rng.random(shape) < 0.7
+        if mask.ndim:
+            mask[..., 0] = True
+        return mask
+    if type.dtype.is_integer:
+        return rng.integers(0, 2, shape).astype(type.dtype.numpy)
+    return rng.normal(size=shape).astype(type.dtype.numpy)
+
+
+def fitting(op: FusedOp[...], variant: Variant, seed: int) -> dict[str, Any]:
+    """Arguments that the declaration promises to take: all guards hold and the body type-checks."""
+    random = Random(seed)
+    for _ in range(_TRIES):
+        chosen = arguments(op, variant, random)
+        try:
+            op(**chosen)
+        except DovetailError:
+            continue
+        if all(g.check({**chosen, "result": op(**chosen)}) for g in op.guards):
+            return chosen
+    raise LawError(f"{op.name} ({variant.label}): no arguments fit", hint="its shapes line and its guards disagree")
+
+
+def spelled(op: FusedOp[...], variant: Variant) -> Callable[..., Result]:
+    """The function that a variant was traced from."""
+    return next((s for s in op.spellings if s.__name__ == variant.spelling), op.body)
+
+
+def check_meaning(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate, tolerance: float = 1e-6) -> None:
+    """The fused value computes what this spelling computes."""
+    chosen = fitting(op, variant, seed)
+    plain = graph_of(spelled(op, variant)(**chosen), chosen)
+    feeds = feeds_of(plain, seed)
+    wanted, got = evaluate(plain, feeds), evaluate(_fused_graph(op, chosen), feeds)
+    for name in wanted:
+        if not np.allclose(got[name], wanted[name], rtol=tolerance, atol=tolerance, equal_nan=True):
+            raise LawError(f"{op.name} ({variant.label}): fused and spelled-out values differ at {name}")
+
+
+def check_recognition(op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]) -> None:
+    """What this spelling writes fuses to the one value that the declaration builds."""
+    chosen = fitting(op, variant, seed)
+    plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
+    fused = _fuse_freely(plain, op, parts)
+    wanted = canonical(_fused_graph(op, chosen))
+    if any(fused.graph.outputs[n] is not wanted.outputs[n] for n in wanted.outputs):
+        found = [str(m) for m in fused.missed] or [str(v.op) for v in fused.graph.values]
+        raise LawError(f"{op.name} ({variant.label}) does not fuse from its own spelling: {found}")
+
+
+def check_round_trip(op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical) -> None:
+    """Expanding and fusing undo each other, to the very same values."""
+    chosen = fitting(op, variant, seed)
+    born = canonical(_fused_graph(op, chosen))
+    spelled_out = canonical(unfuse(born, keep=lambda v: v.op is not op))
+    fused = _fuse_freely(spelled_out, op, ())
+    again = canonical(unfuse(fused.graph, keep=lambda v: v.op is not op))
+    for name in born.outputs:
+        if fused.graph.outputs[name] is not born.outputs[name]:
+            raise LawError(f"{op.name} ({variant.label}): fuse(unfuse(f)) is not f: {[str(m) for m in fused.missed]}")
+        if again.outputs[name] is not spelled_out.outputs[name]:
+            raise LawError(f"{op.name} ({variant.label}): unfuse(fuse(g)) is not g")
+
+
+def check_operand_order(op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical) -> None:
+    """The order of the operands of commutative ops changes nothing."""
+    chosen = fitting(op, variant, seed)
+    plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
+    there, back = _fuse_freely(plain, op, ()), _fuse_freely(canonical(mirrored(plain)), op, ())
+    if [v.op for v in there.graph.outputs.values()] != [v.op for v in back.graph.outputs.values()]:
+        raise LawError(f"{op.name} ({variant.label}): operand order decides whether it fuses")
+
+
+def mirrored(graph: Graph) -> Graph:
+    """The graph with the two operands of every commutative op swapped."""
+
+    def swap(value: Value, operands: tuple[Value, ...]) -> Value | None:
+        if value.op.commutative and len(operands) == 2:
+            return value.with_operands((operands[1], operands[0]))
+        return None
+
+    return rebuild(graph, swap)
+
+
+def check_inner_outputs(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate, canonical: Canonical) -> None:
+    """Any inner value may be an output as well, and keeps its own value."""
+    chosen = fitting(op, variant, seed)
+    plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
+    feeds = feeds_of(plain, seed)
+    inner = [v for v in plain.values if v.operands and isinstance(v.type, TensorType)]
+    for value in inner:
+        both = Graph.of({**plain.outputs, "inner": value}, inputs=plain.inputs)
+        wanted, got = evaluate(both, feeds), evaluate(fuse(both, [op]).graph, feeds)
+        for name in wanted:
+            if not np.allclose(got[name], wanted[name], rtol=1e-6, atol=1e-6, equal_nan=True):
+                raise LawError(f"{op.name} ({variant.label}): {name} changes when {value!r} is an output")
+
+
+def counterexample(op: FusedOp[...], guard: Guard, seed: int = 0) -> dict[str, Any]:
+    """Arguments that this guard alone refuses. A guard that nobody can break is dead."""
+    random = Random(seed)
+    for attempt in range(_TRIES * 20):
+        variant = op.variants[attempt % len(op.variants)]
+        chosen = arguments(op, variant, random, wild=True)
+        try:
+            result = op(**chosen)
+            refused = [g for g in op.guards if not g.check({**chosen, "result": result})]
+        except (DovetailError, IndexError):
+            continue
+        if refused == [guard]:
+            return chosen
+    raise LawError(f"{op.name}.{guard.name} never refuses anything on its own", hint="it can be left out, or its shapes line is too tame")
+
+
+def check_guard(op: FusedOp[...], guard: Guard, canonical: Canonical) -> None:
+    """The guard refuses something that no other refuses, and the report names it."""
+    chosen = counterexample(op, guard)
+    plain = canonical(graph_of(op.body(**chosen), chosen))
+    fused = _fuse_freely(plain, op, ())
+    if all(m.reason != guard.name for m in fused.missed):
+        raise LawError(f"{op.name}.{guard.name} refuses {chosen}, and the report says {[str(m) for m in fused.missed]}")
+
+
+def _fused_graph(op: FusedOp[...], chosen: Mapping[str, Any]) -> Graph:
+    value = op(**chosen)
+    if isinstance(value.type, TensorType):
+        return graph_of(value, chosen)
+    return graph_of(tuple(leaf.item(value, i) for i in range(len(value.type.items))), chosen)
+
+
+def _fuse_freely(graph: Graph, op: FusedOp[...], parts: Sequence[FusedOp[...]]) -> Fused:
+    """Fuse with the op (and what it is made of) whatever it costs: laws are about matching."""
+    return fuse(graph, [*parts, op], always=True)

@@ -1,0 +1,65 @@
+"""Near misses: patterns that fit a graph but for one op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.declare.fused import FusedOp, Variant
+from dovetail.derive.missed import NEAR, Missed
+from dovetail.ir import leaf
+from dovetail.ir.graph import Graph
+from dovetail.ir.op import Op
+from dovetail.ir.value import Value
+from dovetail.match import Bound, match
+
+_SMALLEST = 3
+"""A pattern of two ops with one of them wrong says nothing."""
+
+
+def near_misses(graph: Graph, ops: Sequence[FusedOp[...]]) -> list[Missed]:
+    """For each root the largest pattern of each op that fits but for one op."""
+    by_op: dict[Op, list[Value]] = {}
+    by_operand: dict[Op, list[Value]] = {}
+    for value in graph.values:
+        by_op.setdefault(value.op, []).append(value)
+        for operand in dict.fromkeys(v.op for v in value.operands):
+            by_operand.setdefault(operand, []).append(value)
+    found: list[Missed] = []
+    for op in ops:
+        found += _of_op(op, by_op, by_operand)
+    return found
+
+
+def _of_op(op: FusedOp[...], by_op: dict[Op, list[Value]], by_operand: dict[Op, list[Value]]) -> list[Missed]:
+    attempts: dict[Value, list[tuple[Variant, Bound]]] = {}
+    for variant in op.variants:
+        if variant.size < _SMALLEST:
+            continue
+        inner = next((v.op for v in variant.pattern.operands if v.op not in _LEAVES), None)
+        roots = dict.fromkeys([*by_op.get(variant.pattern.op, ()), *(by_operand.get(inner, ()) if inner else ())])
+        for root in roots:
+            if root.op is op or (root in attempts and attempts[root][0][0].size > variant.size):
+                continue
+            bound = match(variant.pattern, root, forgive=True)
+            if isinstance(bound, Bound) and bound.forgiven is not None and len(bound.covered) == variant.size - 1:
+                attempts.setdefault(root, []).append((variant, bound))
+    return [_missed(op, root, tries) for root, tries in attempts.items() if _guards_hold(op, tries[0])]
+
+
+def _guards_hold(op: FusedOp[...], attempt: tuple[Variant, Bound]) -> bool:
+    variant, bound = attempt
+    fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
+    return all(g.check({**fixed, **bound.names}) for g in op.guards if "result" not in g.asks)
+
+
+def _missed(op: FusedOp[...], root: Value, tries: list[tuple[Variant, Bound]]) -> Missed:
+    variant, bound = tries[0]
+    wanted = ", ".join(dict.fromkeys(b.forgiven.wanted for _, b in tries if b.forgiven is not None))
+    found = bound.forgiven.found if bound.forgiven is not None else ""
+    covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
+    message = f"all but one op match: found {found}, where {op.name} takes {wanted}"
+    hint = f"write it with {wanted.split(', ')[0]}, or add a spelling to {op.name}"
+    return Missed(op.name, variant.label, root, covers, NEAR, message, hint)
+
+
+_LEAVES = (leaf.HOLE, leaf.NUMBER, leaf.CONST)

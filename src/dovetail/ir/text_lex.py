@@ -1,0 +1,177 @@
+"""Words, numbers, names, sizes and types of the text form, and where in the text they stand."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from dovetail.errors import GraphError, ParseError
+from dovetail.ir import attribute
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import BY_NAME, DType
+from dovetail.ir.size_text import parse_size, split_sizes
+from dovetail.ir.spell import unquote
+from dovetail.ir.type import TensorType, TupleType, Type
+
+# Possessive throughout: no text makes the search go back over what it has read.
+_SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*+")
+_LOCAL = re.compile(r"%[A-Za-z0-9_.]++|\$[0-9]{1,9}+")
+_STRING = re.compile(r'"(?:[^"\\\n]++|\\.)*+"')
+_NUMBER = re.compile(r"-?[0-9]++(\.[0-9]*+)?([eE][-+]?[0-9]++)?|-inf(?![A-Za-z0-9_.])")
+_TENSOR = re.compile(r"([a-z]+[0-9]*)[ \t]*\[([^\[\]]*+)\]")
+_BRACKET = re.compile(r"[()]")
+_LONGEST_NUMBER = 64
+_LONGEST_SIZE = 16384
+
+
+class Lexer:
+    """A text and how far it has been read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self._types: dict[str, TensorType] = {}
+        self.skip()
+
+    def skip(self) -> None:
+        found = _SKIP.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+
+    def fail(self, message: str, hint: str, at: int | None = None) -> NoReturn:
+        """Stop here, or at an earlier place, with its line and column."""
+        place = self.at if at is None else at
+        start = self.text.rfind("\n", 0, place) + 1
+        raise ParseError(message, line=self.text.count("\n", 0, place) + 1, column=place - start + 1, hint=hint)
+
+    def expected(self, what: str, hint: str = "") -> NoReturn:
+        self.fail(f"{what} was expected, and {self.here()} was found", hint or "see docs/text-form.md for the grammar")
+
+    def here(self) -> str:
+        """The next few characters, for messages."""
+        rest = self.text[self.at : self.at + 24].split("\n")[0].strip()
+        return repr(rest) if rest else "the end of the text" if self.at >= len(self.text) else "the end of the line"
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+            self.skip()
+        return found
+
+    def sees(self, mark: str) -> bool:
+        return self.text.startswith(mark, self.at)
+
+    def take(self, mark: str) -> bool:
+        """Whether a mark stands next; it is read if it does."""
+        if self.text.startswith(mark, self.at):
+            self.at += len(mark)
+            self.skip()
+            return True
+        return False
+
+    def need(self, mark: str) -> None:
+        if not self.take(mark):
+            self.expected(f"{mark!r}")
+
+    def word(self) -> str | None:
+        found = self._match(_WORD)
+        return found.group() if found is not None else None
+
+    def local(self) -> str | None:
+        found = self._match(_LOCAL)
+        return found.group() if found is not None else None
+
+    def string(self) -> str:
+        start = self.at
+        found = self._match(_STRING)
+        if found is None:
+            self.expected("text in quotes", "close the quotes on the same line; write a new line as \\n")
+        try:
+            return unquote(found.group())
+        except GraphError as error:
+            self.fail(error.message, error.hint, start)
+
+    def name(self) -> str:
+        """A bare name or one in quotes."""
+        if self.sees('"'):
+            return self.string()
+        word = self.word()
+        if word is None:
+            self.expected("a name", "put a name with other characters in quotes")
+        return word
+
+    def number(self) -> int | float | None:
+        start = self.at
+        found = self._match(_NUMBER)
+        if found is None:
+            return None
+        text = found.group()
+        if len(text) > _LONGEST_NUMBER:
+            self.fail(f"a number of {len(text)} characters", "write fewer digits", start)
+        if "i" in text or found.group(1) or found.group(2):
+            return float(text)
+        whole = int(text)
+        if abs(whole) > attribute.LARGEST_INT:
+            self.fail(f"the number {text}", "whole numbers have up to 127 bits", start)
+        return whole
+
+    def dtype_ahead(self, word: str) -> DType | None:
+        return BY_NAME.get(word)
+
+    def sizes(self) -> list[Size]:
+        """Sizes in parentheses, which hold parentheses of their own."""
+        start = self.at
+        self.need("(")
+        depth, end = 1, self.at
+        while depth:
+            found = _BRACKET.search(self.text, end, start + _LONGEST_SIZE)
+            if found is None:
+                self.fail("sizes in parentheses that do not close", "close the parentheses", start)
+            depth += 1 if found.group() == "(" else -1
+            end = found.end()
+        inner = self.text[self.at : end - 1]
+        self.at = end
+        self.skip()
+        return [self.size(part, start) for part in split_sizes(inner)]
+
+    def size(self, text: str, at: int) -> Size:
+        try:
+            return parse_size(text)
+        except GraphError as error:
+            self.fail(error.message, error.hint, at)
+
+    def tensor(self) -> TensorType:
+        """A type such as f32[b, 384]; each spelling is understood once."""
+        start = self.at
+        found = self._match(_TENSOR)
+        if found is None:
+            self.expected("a type", "write a dtype and sizes: f32[b, 384]")
+        spelled = found.group()
+        type = self._types.get(spelled)
+        if type is None:
+            dtype = BY_NAME.get(found.group(1))
+            if dtype is None:
+                self.fail(f"{found.group(1)[:40]!r} is not a dtype", f"use one of {', '.join(BY_NAME)}", start)
+            listed = split_sizes(found.group(2))
+            if len(listed) > attribute.HIGHEST_RANK:
+                self.fail(f"a tensor of rank {len(listed)}", f"ranks go up to {attribute.HIGHEST_RANK}", start)
+            type = TensorType(dtype, tuple([self.size(s, start) for s in listed]))
+            try:
+                attribute.check_type(type)
+            except GraphError as error:
+                self.fail(error.message, error.hint, start)
+            self._types[spelled] = type
+        return type
+
+    def type(self) -> Type:
+        """A tensor, or the results of an op that has several."""
+        if not self.take("("):
+            return self.tensor()
+        items: list[TensorType] = []
+        while not self.take(")"):
+            if items:
+                self.need(",")
+            items.append(self.tensor())
+        return TupleType(tuple(items))

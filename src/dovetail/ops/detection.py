@@ -1,0 +1,269 @@
+"""Picking boxes, and sampling images at places that lie between pixels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from dovetail.errors import TypeRuleError
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import FLOATS, INTEGERS, i64
+from dovetail.ir.fact import Facts
+from dovetail.ir.type import TensorType, Type
+from dovetail.ops.indexing import checked, counted
+from dovetail.ops.primitive import Array, Fresh, SizeAttr, family, primitive
+from dovetail.ops.rules import one_dtype, tensor
+from dovetail.ops.special import wide
+
+
+def _ranked(facts: Facts, type: Type, rank: int, what: str) -> TensorType:
+    of = tensor(type)
+    if of.rank != rank:
+        raise TypeRuleError(f"{facts.op}: {what} of {of}", hint=f"they have rank {rank}")
+    return of
+
+
+def _suppressed(
+    facts: Facts,
+    boxes: Type,
+    scores: Type,
+    *,
+    overlap: float,
+    score: float | None,
+    limit: Size | None,
+    centred: bool,
+    count: Size,
+) -> Type:
+    of, by = _ranked(facts, boxes, 3, "boxes"), _ranked(facts, scores, 3, "scores")
+    one_dtype(facts, [of, by], FLOATS)
+    facts.equal(of.shape[0], by.shape[0], "the batch of boxes, against that of scores")
+    facts.equal(of.shape[1], by.shape[2], "the number of boxes, against that of scores")
+    facts.equal(of.shape[2], 4, "the coordinates of a box")
+    return TensorType(i64, (count, 3))
+
+
+def _pairs(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
+    return tensor(operands[1]).count * tensor(operands[0]).shape[1] * 10
+
+
+@primitive(_suppressed, flops=_pairs)
+def non_max_suppression(
+    boxes: Array,
+    scores: Array,
+    *,
+    overlap: float = 0.0,
+    score: float | None = None,
+    limit: SizeAttr | None = None,
+    centred: bool = False,
+    count: Fresh,
+) -> Array:
+    """Rows of batch, class and box: the best boxes first, without those that overlap a better one by more.
+
+    Boxes [b, n, 4] are two corners, or middle and extent; scores are [b, c, n]. Overlap is intersection over union.
+    """
+    rows: list[tuple[int, int, int]] = []
+    corners = _corners(boxes.astype(np.float64), centred)
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        likely = scores[batch, kind].astype(np.float64)
+        order = np.argsort(-likely, kind="stable")
+        kept: list[int] = []
+        for box in order[likely[order] > score] if score is not None else order:
+            if limit is not None and len(kept) >= limit:
+                break
+            if np.all(_overlap(corners[batch][kept], corners[batch][box]) <= overlap):
+                kept.append(int(box))
+        rows += [(batch, kind, box) for box in kept]
+    counted(len(rows), count, "non_max_suppression")
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _corners(boxes: Array, centred: bool) -> Array:
+    """Boxes as lowest and highest corner."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if centred:
+        first, second = first - second / 2, first + second / 2
+    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=-1)
+
+
+def _overlap(boxes: Array, box: Array) -> Array:
+    """Intersection over union of many boxes with one; 0 where both are empty."""
+    shared = np.minimum(boxes[:, 2:], box[2:]) - np.maximum(boxes[:, :2], box[:2])
+    both = np.prod(np.maximum(shared, 0), axis=1)
+    union = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) + np.prod(box[2:] - box[:2]) - both
+    return np.where(union > 0, both / np.where(union > 0, union, 1), 0)
+
+
+def _roi_align(
+    facts: Facts,
+    x: Type,
+    regions: Type,
+    batch: Type,
+    *,
+    height: Size,
+    width: Size,
+    scale: float,
+    samples: int,
+    aligned: bool,
+    mode: str,
+) -> Type:
+    of, at = _ranked(facts, x, 4, "images"), _ranked(facts, regions, 2, "regions")
+    dtype = one_dtype(facts, [of, at], FLOATS)
+    which = _ranked(facts, batch, 1, "batch indices")
+    one_dtype(facts, [which], INTEGERS)
+    for size in of.shape[2:]:
+        facts.at_least(size, 1, "an axis to sample")
+    facts.equal(at.shape[1], 4, "the coordinates of a region")
+    facts.equal(at.shape[0], which.shape[0], "the number of regions, against that of batch indices")
+    if samples < 0:
+        raise TypeRuleError(f"{facts.op} with {samples} samples", hint="0 takes as many as a bin has pixels")
+    return TensorType(dtype, (at.shape[0], of.shape[1], height, width))
+
+
+@primitive(_roi_align, flops=lambda result, operands, attrs: tensor(result).count * 8 * max(attrs["samples"], 2) ** 2)
+def roi_align(
+    x: Array,
+    regions: Array,
+    batch: Array,
+    *,
+    height: SizeAttr,
+    width: SizeAttr,
+    scale: float = 1.0,
+    samples: int = 0,
+    aligned: bool = True,
+    mode: Literal["average", "max"] = "average",
+) -> Array:
+    """Regions (x1, y1, x2, y2) of images [b, c, h, w], each pooled to height x width bins from samples between pixels.
+
+    `max` takes the largest weighted corner of all samples, as ONNX has it, and not the largest interpolated sample.
+    """
+    image = x.astype(wide(x.dtype))
+    result = np.zeros((len(regions), x.shape[1], height, width), image.dtype)
+    shift = 0.5 if aligned else 0.0
+    for i, where in enumerate(checked(batch, len(x), "roi_align")):
+        left, top, right, bottom = regions[i].astype(np.float64) * scale - shift
+        rows = _bins(top, bottom, height, samples, aligned, x.shape[2])
+        columns = _bins(left, right, width, samples, aligned, x.shape[3])
+        corners = [_corner(image[where], row, column) for row in rows for column in columns]
+        count = math.prod(corners[0].shape[2::2])
+        if mode == "average":
+            result[i] = sum(corner.sum((2, 4)) for corner in corners) / max(count, 1)
+        elif count:
+            result[i] = np.max([corner.max((2, 4)) for corner in corners], axis=0)
+    return result.astype(x.dtype)
+
+
+def _bins(start: float, stop: float, bins: int, samples: int, aligned: bool, size: int) -> list[tuple[Array, Array]]:
+    """The two pixels beside each sample [bin, sample] along an axis, with their weights; none outside of the image."""
+    length = stop - start if aligned else max(stop - start, 1.0)
+    step = length / bins if bins else 0.0
+    count = samples or max(math.ceil(step), 0)
+    at = start + step * (np.arange(bins)[:, None] + (np.arange(count) + 0.5) / max(count, 1))
+    valid = (at >= -1) & (at <= size)
+    at = np.clip(at, 0, size - 1)
+    low = np.floor(at).astype(np.int64)
+    return [(low, valid * (low + 1 - at)), (np.minimum(low + 1, size - 1), valid * (at - low))]
+
+
+def _corner(image: Array, row: tuple[Array, Array], column: tuple[Array, Array]) -> Array:
+    """One weighted corner of every sample: [channel, bin, sample, bin, sample]."""
+    return _weigh(image[:, row[0][:, :, None, None], column[0]], row[1][:, :, None, None] * column[1])
+
+
+def _weigh(pixels: Array, weight: Array) -> Array:
+    """Pixels times weights; one without weight is not read, whatever stands there."""
+    return np.where(weight == 0, 0, pixels * weight)
+
+
+def _grid_sample(facts: Facts, x: Type, grid: Type, *, mode: str, padding: str, align_corners: bool) -> Type:
+    of, at = tensor(x), tensor(grid)
+    one_dtype(facts, [of], FLOATS)
+    one_dtype(facts, [at], FLOATS)
+    spatial = of.rank - 2
+    if spatial < 1 or at.rank != of.rank:
+        raise TypeRuleError(f"{facts.op}: {at} into {of}", hint="images are [b, c, …], the grid [b, …, axes]")
+    facts.equal(at.shape[-1], spatial, "the coordinates of a place, against the axes of an image")
+    batch = facts.equal(of.shape[0], at.shape[0], "the batch of images, against that of places")
+    for size in of.shape[2:]:
+        facts.at_least(size, 1, "an axis to sample")
+    return TensorType(of.dtype, (batch, of.shape[1], *at.shape[1:-1]))
+
+
+_TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+
+
+def _grid_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
+    return tensor(result).count * 2 * _TAPS[attrs["mode"]] ** (tensor(operands[0]).rank - 2)
+
+
+@primitive(_grid_sample, flops=_grid_flops)
+def grid_sample(
+    x: Array,
+    grid: Array,
+    *,
+    mode: Literal["nearest", "linear", "cubic"] = "linear",
+    padding: Literal["zeros", "border", "reflection"] = "zeros",
+    align_corners: bool = False,
+) -> Array:
+    """Images [b, c, …] at the places of a grid: -1 is the first edge of an axis, 1 the last; the last axis comes first.
+
+    With align_corners, -1 and 1 are the middles of the outermost pixels.
+    """
+    channels_last = np.moveaxis(x.astype(wide(x.dtype)), 1, -1)
+    axes: list[list[tuple[Array, Array]]] = []
+    for axis, size in enumerate(x.shape[2:]):
+        place = grid[..., x.ndim - 3 - axis].astype(np.float64)
+        span = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
+        at = span[0] + (place + 1) / 2 * (span[1] - span[0])
+        axes.append(_weighted(at, size, span, mode, padding))
+    batch = np.arange(len(x)).reshape((-1, *(1,) * (grid.ndim - 2)))
+    total = np.zeros((*grid.shape[:-1], x.shape[1]), channels_last.dtype)
+    for taps in itertools.product(*axes):
+        weight = np.prod(np.broadcast_arrays(*(w for _, w in taps)), axis=0)
+        total = total + _weigh(channels_last[(batch, *(i for i, _ in taps))], weight[..., None])
+    return np.moveaxis(total, -1, 1).astype(x.dtype)
+
+
+def _weighted(at: Array, size: int, span: tuple[float, float], mode: str, padding: str) -> list[tuple[Array, Array]]:
+    """The pixels that a place is read from along one axis, with their weights."""
+    if mode == "cubic":
+        first = np.floor(at)
+        rest = at - first
+        return [_pixel(first + k, _cubic(np.abs(rest - k)), size, span, padding) for k in (-1, 0, 1, 2)]
+    if padding != "zeros":
+        at = _padded(at, size, span, padding)
+    if mode == "nearest":
+        return [_pixel(np.rint(at), np.ones_like(at), size, span, "zeros")]
+    first = np.floor(at)
+    return [_pixel(first + k, 1 - np.abs(at - first - k), size, span, "zeros") for k in (0, 1)]
+
+
+def _padded(at: Array, size: int, span: tuple[float, float], padding: str) -> Array:
+    if padding == "reflection":
+        width = span[1] - span[0]
+        # Every second copy of the image runs backwards.
+        turn = np.mod(at - span[0], 2 * width) if width else np.zeros_like(at)
+        at = span[0] + np.minimum(turn, 2 * width - turn)
+    return np.clip(at, 0, size - 1)
+
+
+def _pixel(at: Array, weight: Array, size: int, span: tuple[float, float], padding: str) -> tuple[Array, Array]:
+    """A whole pixel to read; outside of the image it weighs nothing."""
+    if padding != "zeros":
+        at = _padded(at, size, span, padding)
+    inside = (at >= 0) & (at <= size - 1)
+    return np.where(inside, at, 0).astype(np.int64), np.where(inside, weight, np.where(np.isnan(at), np.nan, 0))
+
+
+def _cubic(distance: Array) -> Array:
+    """The weight of Keys' cubic convolution with a = -0.75."""
+    a, d = -0.75, distance
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+ALL = family(globals())

@@ -1,0 +1,259 @@
+"""Reading and writing by index. Negative indices count from the end; one out of range is an error, never clamped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from dovetail.errors import BindError, TypeRuleError
+from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dtype import ALL as EVERY
+from dovetail.ir.dtype import FLOATS, INTEGERS, NUMBERS, DType, bool_, i64
+from dovetail.ir.fact import Facts
+from dovetail.ir.type import TensorType, TupleType, Type
+from dovetail.ir.value import Value
+from dovetail.ops import elementwise, generate, movement
+from dovetail.ops.primitive import Array, Axis, Fresh, family, no_flops, primitive
+from dovetail.ops.rules import one_dtype, tensor
+from dovetail.ops.special import wide
+
+Combine = Literal["none", "add", "mul", "max", "min"]
+"""What happens where something stands already: it is replaced, or combined with."""
+
+_AT: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _indices(facts: Facts, type: Type) -> TensorType:
+    of = tensor(type)
+    if of.dtype not in INTEGERS:
+        raise TypeRuleError(f"{facts.op} by indices of {of.dtype.name}", hint="cast the indices to i64")
+    return of
+
+
+def _one_rank(facts: Facts, x: TensorType, indices: TensorType) -> None:
+    if x.rank != indices.rank:
+        raise TypeRuleError(
+            f"{facts.op}: indices of rank {indices.rank} into a tensor of rank {x.rank}", hint="give both one rank"
+        )
+
+
+def checked(indices: Array, size: int, op: str) -> Array:
+    """The indices counted from the start, all of them within the axis."""
+    bad = (indices < -size) | (indices >= size)
+    if np.any(bad):
+        hint = f"indices go from {-size} to {size - 1}" if size else "an empty axis has no element to take"
+        raise BindError(f"{op}: index {indices[bad].flat[0]} into an axis of size {size}", hint=hint)
+    found = indices.astype(np.int64)
+    return np.where(found < 0, found + size, found)
+
+
+def counted(found: int, count: int | Dim, op: str) -> None:
+    """The number of results is the one that the type promises, where it promises one."""
+    if isinstance(count, int) and found != count:
+        raise BindError(
+            f"{op} found {found} where {count} were promised", hint="bind the count to what the input holds"
+        )
+
+
+def _gather(facts: Facts, x: Type, indices: Type, *, axis: int) -> Type:
+    of, by = tensor(x), _indices(facts, indices)
+    at = axis + of.rank
+    return TensorType(of.dtype, (*of.shape[:at], *by.shape, *of.shape[at + 1 :]))
+
+
+@primitive(_gather, flops=no_flops)
+def gather(x: Array, indices: Array, *, axis: Axis) -> Array:
+    """Slices of x along an axis, one for each index; the shape of the indices takes the place of the axis."""
+    return np.take(x, checked(indices, x.shape[axis], "gather"), axis=axis)
+
+
+def _gather_elements(facts: Facts, x: Type, indices: Type, *, axis: int) -> Type:
+    of, by = tensor(x), _indices(facts, indices)
+    _one_rank(facts, of, by)
+    _covers(facts, of, by, axis)
+    return TensorType(of.dtype, by.shape)
+
+
+def _covers(facts: Facts, x: TensorType, indices: TensorType, axis: int) -> None:
+    for i in range(-x.rank, 0):
+        if i != axis:
+            facts.at_least(x.shape[i], indices.shape[i], "the tensor beside the axis, against the indices")
+
+
+def _along(indices: Array, size: int, axis: int, op: str) -> tuple[Array, ...]:
+    """One index a dimension: the given ones along the axis, the element's own place elsewhere."""
+    places: list[Array] = list(np.indices(indices.shape, sparse=True))
+    places[axis] = checked(indices, size, op)
+    return tuple(places)
+
+
+@primitive(_gather_elements, flops=no_flops)
+def gather_elements(x: Array, indices: Array, *, axis: Axis) -> Array:
+    """For each index the element of x at its place, but along the axis at the index."""
+    return x[_along(indices, x.shape[axis], axis, "gather_elements")]
+
+
+def _depth(facts: Facts, x: TensorType, indices: TensorType, batch: int) -> int:
+    """How many axes of x one row of indices names."""
+    depth = indices.shape[-1] if indices.rank else None
+    if not isinstance(depth, int):
+        raise TypeRuleError(f"{facts.op} by indices of {indices}", hint="the last axis of the indices has a known size")
+    if not (0 <= batch < indices.rank and 1 <= depth <= x.rank - batch):
+        raise TypeRuleError(
+            f"{facts.op}: rows of {depth} indices after {batch} batch axes, into rank {x.rank}",
+            hint="a row names one axis or more, and no more than stand behind the batch axes",
+        )
+    return depth
+
+
+def _gather_nd(facts: Facts, x: Type, indices: Type, *, batch: int) -> Type:
+    of, by = tensor(x), _indices(facts, indices)
+    depth = _depth(facts, of, by, batch)
+    shared = [facts.equal(of.shape[i], by.shape[i], "the batch sizes") for i in range(batch)]
+    return TensorType(of.dtype, (*shared, *by.shape[batch:-1], *of.shape[batch + depth :]))
+
+
+def _rows(x: Array, indices: Array, batch: int, op: str) -> tuple[Array, ...]:
+    """One index a dimension for rows of indices; batch axes keep their own place."""
+    places = list(np.indices(indices.shape[:-1], sparse=True))[:batch]
+    named = [checked(indices[..., d], x.shape[batch + d], op) for d in range(indices.shape[-1])]
+    return (*places, *named)
+
+
+@primitive(_gather_nd, flops=no_flops)
+def gather_nd(x: Array, indices: Array, *, batch: int = 0) -> Array:
+    """The part of x that each row of indices names; the first `batch` axes go along with the indices."""
+    return x[_rows(x, indices, batch, "gather_nd")]
+
+
+def _combined(facts: Facts, x: TensorType, updates: TensorType, reduction: str) -> DType:
+    allowed = {"none": EVERY, "add": NUMBERS, "mul": NUMBERS}.get(reduction, (*INTEGERS, *FLOATS))
+    return one_dtype(facts, [x, updates], allowed)
+
+
+def _one_per_update(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
+    return 0 if attrs["reduction"] == "none" else tensor(operands[2]).count
+
+
+def _written(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    if reduction == "none":
+        result = x.copy()
+        result[places] = updates
+        return result
+    total = x.astype(wide(x.dtype))
+    _AT[reduction].at(total, places, updates.astype(total.dtype))
+    return total.astype(x.dtype)
+
+
+def _scatter_elements(facts: Facts, x: Type, indices: Type, updates: Type, *, axis: int, reduction: str) -> Type:
+    of, by, new = tensor(x), _indices(facts, indices), tensor(updates)
+    dtype = _combined(facts, of, new, reduction)
+    _one_rank(facts, of, by)
+    _one_rank(facts, of, new)
+    for i in range(of.rank):
+        facts.equal(by.shape[i], new.shape[i], "the indices, against the updates")
+    _covers(facts, of, by, axis)
+    return TensorType(dtype, of.shape)
+
+
+@primitive(_scatter_elements, flops=_one_per_update)
+def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: Axis, reduction: Combine = "none") -> Array:
+    """x with each update put at its place, but along the axis at its index; of equal places the last one stays."""
+    return _written(x, _along(indices, x.shape[axis], axis, "scatter_elements"), updates, reduction)
+
+
+def _scatter_nd(facts: Facts, x: Type, indices: Type, updates: Type, *, reduction: str) -> Type:
+    of, by, new = tensor(x), _indices(facts, indices), tensor(updates)
+    dtype = _combined(facts, of, new, reduction)
+    depth = _depth(facts, of, by, 0)
+    wanted = (*by.shape[:-1], *of.shape[depth:])
+    if len(wanted) != new.rank:
+        raise TypeRuleError(
+            f"{facts.op}: updates of rank {new.rank}", hint=f"rank {len(wanted)} fits these indices: {wanted}"
+        )
+    for found, size in zip(new.shape, wanted, strict=True):
+        facts.equal(found, size, "the updates, against what the indices name")
+    return TensorType(dtype, of.shape)
+
+
+@primitive(_scatter_nd, flops=_one_per_update)
+def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: Combine = "none") -> Array:
+    """x with each update put where its row of indices names; of equal rows the last one stays."""
+    return _written(x, _rows(x, indices, 0, "scatter_nd"), updates, reduction)
+
+
+def _one_per_input(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
+    return tensor(operands[0]).count
+
+
+def _nonzero(facts: Facts, x: Type, *, count: Size) -> Type:
+    return TensorType(i64, (tensor(x).rank, count))
+
+
+@primitive(_nonzero, flops=_one_per_input)
+def nonzero(x: Array, *, count: Fresh) -> Array:
+    """The places of all elements that are not 0, in the order of memory: one row an axis, one column an element."""
+    places = np.argwhere(x).T
+    counted(places.shape[1], count, "nonzero")
+    return places.astype(np.int64)
+
+
+def _unique(facts: Facts, x: Type, *, axis: int | None, in_order: bool, count: Size) -> Type:
+    of = tensor(x)
+    one_dtype(facts, [of], (*INTEGERS, *FLOATS, bool_))
+    many = TensorType(i64, (count,))
+    if axis is None:
+        return TupleType((TensorType(of.dtype, (count,)), many, TensorType(i64, (of.count,)), many))
+    at = axis + of.rank
+    values = TensorType(of.dtype, (*of.shape[:at], count, *of.shape[at + 1 :]))
+    return TupleType((values, many, TensorType(i64, (of.shape[at],)), many))
+
+
+@primitive(_unique, flops=_one_per_input)
+def unique(x: Array, *, axis: Axis | None = None, in_order: bool = True, count: Fresh) -> tuple[Array, ...]:
+    """Different slices along an axis (elements without one): slices, first indices, index for each, how many.
+
+    They come in rising order, or as they are met unless `in_order`. NaN differs from itself.
+    """
+    along = x.reshape(-1) if axis is None else np.moveaxis(x, axis, 0)
+    slices = along.reshape(len(along), math.prod(along.shape[1:]))
+    first, inverse, counts = _groups(slices)
+    if not in_order:
+        met = np.argsort(first)
+        first, counts = first[met], counts[met]
+        inverse = np.argsort(met)[inverse]
+    counted(len(first), count, "unique")
+    values = x.reshape(-1)[first] if axis is None else np.take(x, first, axis)
+    return values, first, inverse, counts
+
+
+def _groups(rows: Array) -> tuple[Array, Array, Array]:
+    """For rows in rising order without repetition: first index, the group of every row, and sizes."""
+    keys = rows.astype(np.float32) if rows.dtype.kind == "V" else rows
+    order = np.lexsort(keys.T[::-1]) if keys.size else np.arange(len(keys))
+    ranked = keys[order]
+    starts = np.ones(len(keys), np.bool_)
+    starts[1:] = np.any(ranked[1:] != ranked[:-1], axis=1)
+    inverse = np.empty(len(keys), np.int64)
+    inverse[order] = np.cumsum(starts) - 1
+    return order[starts], inverse, np.bincount(inverse, minlength=int(starts.sum()))
+
+
+def compress(x: Value, mask: Value, *, axis: int, count: Size) -> Value:
+    """Slices of x along an axis where the mask, a vector, holds; `count` is how many."""
+    return gather(x, movement.squeeze(nonzero(mask, count=count), axes=(-2,)), axis=axis)
+
+
+def one_hot(indices: Value, *, depth: Size, axis: int = -1, dtype: DType = bool_) -> Value:
+    """1 at each index along a new axis of `depth`, 0 elsewhere; an index out of range has no 1."""
+    place = elementwise.cast(indices, dtype=i64)
+    turn = depth if isinstance(depth, int) else generate.extent(size=depth)
+    placed = elementwise.where(elementwise.less(place, 0), place + turn, place)
+    steps = movement.unsqueeze(generate.iota(size=depth, dtype=i64), axes=tuple(range(axis + 1, 0)))
+    return elementwise.cast(elementwise.equal(movement.unsqueeze(placed, axes=(axis,)), steps), dtype=dtype)
+
+
+ALL = family(globals())

@@ -1,0 +1,51 @@
+"""Elementwise regions: a connected piece of a graph that runs as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dovetail.errors import TypeRuleError
+from dovetail.ir import leaf
+from dovetail.ir.fact import Facts
+from dovetail.ir.graph import Subgraph
+from dovetail.ir.inline import inline
+from dovetail.ir.op import Op
+from dovetail.ir.type import TupleType, Type
+from dovetail.ir.value import Value, make
+from dovetail.ops.rules import tensor
+
+
+class Region(Op):
+    """A body of elementwise steps, run once for each lane of operands."""
+
+    name = "region"
+
+    def __call__(self, body: Subgraph, operands: Sequence[Value], *, lanes: int = 1) -> Value:
+        return make(self, tuple(operands), {"body": body, "lanes": lanes})
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        body: Subgraph = attrs["body"]
+        lanes: int = attrs["lanes"]
+        if lanes < 1 or tuple(operands) != body.arguments * lanes or len(body.results) != 1:
+            raise TypeRuleError(
+                f"region of {len(operands)} operands for {len(body.arguments)} arguments in {lanes} lanes",
+                hint="give each lane one operand for each argument, of its type",
+            )
+        result = tensor(body.results[0].type)
+        return result if lanes == 1 else TupleType((result,) * lanes)
+
+    def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value:
+        """The steps spelled out again."""
+        body: Subgraph = attrs["body"]
+        width = len(body.arguments)
+        results = [inline(body, operands[i * width : (i + 1) * width])[0] for i in range(attrs["lanes"])]
+        return results[0] if len(results) == 1 else leaf.pack(tuple(results))
+
+
+region = Region()
+
+
+def steps(body: Subgraph) -> list[Value]:
+    """What a region does to each element, in order; views in front of it are no steps."""
+    return [v for v in body.values if v.op.elementwise]

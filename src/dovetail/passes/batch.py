@@ -1,0 +1,51 @@
+"""Horizontal batching: independent regions of one form run as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dovetail.derive.fuse import Fused
+from dovetail.derive.missed import Applied
+from dovetail.ir import leaf
+from dovetail.ir.graph import Graph, Subgraph
+from dovetail.ir.rewrite import Replacement, replace_roots
+from dovetail.ir.value import Value
+from dovetail.ops.region import region
+
+
+def batch_regions(graph: Graph) -> Fused:
+    """Join regions with the same body that stand at the same depth, so that none depends on another."""
+    depth: dict[Value, int] = {}
+    alike: dict[tuple[Subgraph, int], list[Value]] = {}
+    for value in graph.values:
+        depth[value] = 1 + max((depth[v] for v in value.operands), default=-1)
+        if value.op is region and value.attrs["lanes"] == 1:
+            alike.setdefault((value.attrs["body"], depth[value]), []).append(value)
+    replacements: dict[Value, Replacement] = {}
+    built: dict[Value, Value] = {}
+    batches = [(body, lanes) for (body, _), lanes in alike.items() if len(lanes) > 1]
+    for body, lanes in batches:
+        needs = tuple(v for lane in lanes for v in lane.operands)
+        for index, lane in enumerate(lanes):
+            replacements[lane] = Replacement(needs, _Build(body, needs, index, len(lanes), lane, built), (lane,))
+    new = replace_roots(graph, replacements)
+    applied = [
+        Applied("batched_region", f"{len(lanes)} lanes", lanes[0], tuple(lanes), built[lanes[0]]) for _, lanes in batches
+    ]
+    return Fused(new, tuple(applied), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    body: Subgraph
+    needs: tuple[Value, ...]
+    index: int
+    lanes: int
+    lane: Value
+    built: dict[Value, Value]
+
+    def __call__(self, new: Callable[[Value], Value]) -> Value:
+        together = region(self.body, [new(v) for v in self.needs], lanes=self.lanes)
+        self.built[self.lane] = together
+        return leaf.item(together, self.index)

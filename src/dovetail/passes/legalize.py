@@ -1,0 +1,139 @@
+"""Legalisation: expand and rewrite until a target runs every value natively, or say all it cannot run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.errors import UnsupportedError
+from dovetail.ir import leaf
+from dovetail.ir.graph import Graph, Subgraph
+from dovetail.ir.rewrite import rebuild
+from dovetail.ir.value import Value
+from dovetail.passes.claims import Claims, Dispatch
+
+Lowering = Callable[[Value, tuple[Value, ...], Claims], "Value | None"]
+"""Spells a primitive in others: given a value and its new operands; None where it does not apply."""
+Outcome = Literal["native", "common", "rewritten", "unsupported"]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRow:
+    """How the values of one op are run, and why those that are not native are not."""
+
+    op: str
+    outcome: Outcome
+    count: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Legal:
+    """A graph of native values only, and how each op got there."""
+
+    graph: Graph
+    dispatch: tuple[DispatchRow, ...]
+
+
+def legalize(
+    graph: Graph,
+    claims: Claims,
+    *,
+    policy: Mapping[str, Dispatch] | None = None,
+    lowerings: Mapping[str, Lowering] | None = None,
+) -> Legal:
+    """Expand what is not native by its body, rewrite what has a lowering; all that is left over is one error."""
+    step = _Legalizer(graph, claims, policy or {}, lowerings or {})
+    for _ in range(_MOST_ROUNDS):
+        step.changed = False
+        step.graph = rebuild(step.graph, step.spell)
+        if not step.changed:
+            break
+    step.refuse_what_is_left()
+    return Legal(step.graph, step.rows())
+
+
+_MOST_ROUNDS = 64
+"""Each round goes one level down; bodies are nested a handful of levels deep."""
+
+
+class _Legalizer:
+    def __init__(
+        self, graph: Graph, claims: Claims, policy: Mapping[str, Dispatch], lowerings: Mapping[str, Lowering]
+    ) -> None:
+        self.graph = graph
+        self.claims = claims
+        self.policy = policy
+        self.lowerings = lowerings
+        self.changed = False
+        self.spelled: Counter[tuple[str, Outcome, str]] = Counter()
+
+    def spell(self, value: Value, operands: tuple[Value, ...]) -> Value | None:
+        if value.op in leaf.LEAVES:
+            return None
+        new = value.with_operands(operands)
+        wish = self.policy.get(value.op.name, self.policy.get("*", "prefer_native"))
+        refusal = self.claims.refusal(new)
+        if refusal is None and wish != "force_common":
+            return self._broadcast(new, operands)
+        if wish == "force_native":
+            return None
+        why = refusal.reason if refusal is not None else "expansion was asked for"
+        lowering = self.lowerings.get(value.op.name)
+        lowered = lowering(new, operands, self.claims) if lowering is not None else None
+        outcome: Outcome = "rewritten"
+        if lowered is None:
+            lowered = new.op.expansion(operands, new.attrs)
+            outcome = "common"
+        if lowered is None or lowered is new:
+            return None
+        self.spelled[(value.op.name, outcome, why)] += 1
+        self.changed = True
+        return lowered
+
+    def _broadcast(self, new: Value, operands: tuple[Value, ...]) -> Value | None:
+        """Operands of equal shape, for targets whose elementwise kernels do not stretch."""
+        spell = self.lowerings.get("broadcast") if self.claims.broadcasts == "explicit" else None
+        if spell is None or not new.op.elementwise:
+            return None
+        stretched = spell(new, operands, self.claims)
+        if stretched is not None:
+            self.changed = True
+        return stretched
+
+    def refuse_what_is_left(self) -> None:
+        """One error that lists every value that stays without a kernel."""
+        lines: list[str] = []
+        for value in _everything(self.graph):
+            refusal = None if value.op in leaf.LEAVES else self.claims.refusal(value)
+            wish = self.policy.get(value.op.name, self.policy.get("*", "prefer_native"))
+            if refusal is not None and not (wish == "force_common" and self.claims.has(value.op.name)):
+                where = self.graph.where(value)
+                lines.append(f"  {value.op.name} {value.type}{f' at {where}' if where else ''}: {refusal.reason}")
+        if lines:
+            shown = lines[:50] + ([f"  … and {len(lines) - 50} more"] if len(lines) > 50 else [])
+            raise UnsupportedError(
+                f"{len(lines)} values have no kernel on {self.claims.target}:\n" + "\n".join(shown),
+                hint="choose another target, or declare the op with a body made of ops that the target has",
+            )
+
+    def rows(self) -> tuple[DispatchRow, ...]:
+        kept = Counter(v.op.name for v in _everything(self.graph) if v.op not in leaf.LEAVES)
+        native = [DispatchRow(op, "native", count) for op, count in kept.items()]
+        spelled = [DispatchRow(op, outcome, count, why) for (op, outcome, why), count in self.spelled.items()]
+        return tuple(sorted([*native, *spelled], key=lambda r: (r.op, r.outcome, r.reason)))
+
+
+def _everything(graph: Graph) -> list[Value]:
+    """The values of a graph and of all graphs nested in it."""
+    found: list[Value] = []
+    pending = [graph.values]
+    while pending:
+        for value in pending.pop():
+            found.append(value)
+            # A region's kernel is made of its steps; nobody runs them one by one.
+            if value.op.name != "region":
+                pending += [a.values for a in value.attrs.values() if isinstance(a, Subgraph)]
+    return found

@@ -1,0 +1,188 @@
+"""The pipeline: named passes from a graph as written to a graph that a target runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from dovetail.declare.fused import FusedOp
+from dovetail.declare.group import Group
+from dovetail.derive.fuse import Fused, fuse
+from dovetail.derive.join import join
+from dovetail.derive.missed import Applied, Missed, still_missed
+from dovetail.errors import OptionError
+from dovetail.ir.dim import Size
+from dovetail.ir.graph import Graph
+from dovetail.ir.verify import verify
+from dovetail.passes.batch import batch_regions
+from dovetail.passes.canonicalize import RULES, canonicalize
+from dovetail.passes.claims import Claims, Dispatch
+from dovetail.passes.legalize import DispatchRow, legalize
+from dovetail.passes.lower_blocks import lower_blocks
+from dovetail.passes.lowerings import LOWERINGS
+from dovetail.passes.regions import mark_regions
+
+StageName = Literal["hir", "mir", "fused", "legal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything that decides what the pipeline does to a graph."""
+
+    claims: Claims
+    ops: tuple[FusedOp[...], ...]
+    groups: tuple[Group, ...] = ()
+    without: frozenset[str] = frozenset()
+    """Passes and rules that are switched off, by name."""
+    policy: Mapping[str, Dispatch] = field(default_factory=dict[str, Dispatch])
+    """How ops are dispatched, by name; `*` stands for all others."""
+    strict: bool = False
+    """Whether only rewrites that keep every bit are allowed in canonicalisation."""
+    sizes: Mapping[str, Size] = field(default_factory=dict[str, Size])
+    """What symbols count as in estimates."""
+    verify_each_pass: bool = False
+    near: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A graph on its way, with what happened to it so far."""
+
+    graph: Graph
+    applied: tuple[Applied, ...] = ()
+    missed: tuple[Missed, ...] = ()
+    dispatch: tuple[DispatchRow, ...] = ()
+
+    def after(self, fused: Fused) -> State:
+        return replace(
+            self, graph=fused.graph, applied=self.applied + fused.applied, missed=self.missed + fused.missed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named step of the pipeline and the stage that its result belongs to."""
+
+    name: str
+    stage: StageName
+    run: Callable[[State, Setup], State]
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """What one pass did, for dumps and reports."""
+
+    name: str
+    stage: StageName
+    before: Graph
+    after: Graph
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A graph that a target runs, and how it got there."""
+
+    state: State
+    records: tuple[PassRecord, ...]
+
+    @property
+    def graph(self) -> Graph:
+        return self.state.graph
+
+    def stage(self, name: StageName) -> Graph:
+        """The graph as it stood at the end of a stage."""
+        if not self.records:
+            return self.graph
+        reached = [r.after for r in self.records if _STAGES.index(r.stage) <= _STAGES.index(name)]
+        return reached[-1] if reached else self.records[0].before
+
+
+_STAGES: tuple[StageName, ...] = ("hir", "mir", "fused", "legal")
+
+
+def _canonicalize(state: State, setup: Setup) -> State:
+    return replace(state, graph=canonicalize(state.graph, without=setup.without, strict=setup.strict))
+
+
+def _fuse(state: State, setup: Setup) -> State:
+    fused = fuse(state.graph, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes, near=setup.near)
+    return state.after(fused)
+
+
+def _join(state: State, setup: Setup) -> State:
+    groups = [g for g in setup.groups if g.name not in setup.without]
+    return state.after(join(state.graph, groups, machine=setup.claims.machine, sizes=setup.sizes))
+
+
+def _legalize(state: State, setup: Setup) -> State:
+    legal = legalize(state.graph, setup.claims, policy=setup.policy, lowerings=LOWERINGS)
+    return replace(state, graph=legal.graph, dispatch=legal.dispatch)
+
+
+def _mark_regions(state: State, setup: Setup) -> State:
+    return state.after(mark_regions(state.graph, setup.claims.regions))
+
+
+def _batch_regions(state: State, setup: Setup) -> State:
+    return state.after(batch_regions(state.graph)) if setup.claims.batches_regions else state
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("lower_blocks", "mir", lambda state, setup: replace(state, graph=lower_blocks(state.graph, setup.ops))),
+    Pass("canonicalize", "mir", _canonicalize),
+    Pass("fuse", "fused", _fuse),
+    Pass("join", "fused", _join),
+    Pass("legalize", "legal", _legalize),
+    Pass("tidy", "legal", _canonicalize),
+    Pass("mark_regions", "legal", _mark_regions),
+    Pass("batch_regions", "legal", _batch_regions),
+)
+REQUIRED = frozenset({"lower_blocks", "legalize"})
+"""Passes without which a target cannot run the graph."""
+
+
+def worthwhile(setup: Setup) -> list[FusedOp[...]]:
+    """The ops to look for: what the target runs as one kernel, and what those are made of."""
+    wanted = [op for op in setup.ops if op.name not in setup.without]
+    native = [op for op in wanted if setup.claims.has(op.name)]
+    parts: set[FusedOp[...]] = set(native)
+    pending = list(native)
+    while pending:
+        for part in pending.pop().parts:
+            if part not in parts:
+                parts.add(part)
+                pending.append(part)
+    return [op for op in wanted if op in parts]
+
+
+def check_names(setup: Setup, passes: Sequence[Pass] = PASSES) -> None:
+    """Every name that is switched off is a pass or a rule."""
+    rules = {op.name for op in setup.ops} | {g.name for g in setup.groups}
+    known = {p.name for p in passes} | rules | {rule.name for rule in RULES}
+    for name in sorted(setup.without):
+        if name not in known:
+            raise OptionError(f"there is no pass or rule {name!r}", hint=f"passes: {', '.join(p.name for p in passes)}")
+        if name in REQUIRED:
+            raise OptionError(f"{name} cannot be switched off", hint="no target runs a graph without it")
+
+
+def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowered:
+    """Run the passes that are switched on, one after the other."""
+    check_names(setup, passes)
+    verify(graph)
+    state = State(graph)
+    records: list[PassRecord] = []
+    for step in passes:
+        if step.name in setup.without:
+            continue
+        started = time.perf_counter()
+        before = state.graph
+        state = step.run(state, setup)
+        records.append(PassRecord(step.name, step.stage, before, state.graph, time.perf_counter() - started))
+        if setup.verify_each_pass:
+            verify(state.graph)
+    missed = still_missed(state.missed, state.applied)
+    return Lowered(replace(state, missed=missed), tuple(records))

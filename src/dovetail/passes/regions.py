@@ -1,0 +1,183 @@
+"""Elementwise regions: connected elementwise ops with one visible result become one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dovetail.derive.fuse import Fused
+from dovetail.derive.missed import Applied, Missed
+from dovetail.ir import leaf
+from dovetail.ir.graph import Graph, Subgraph
+from dovetail.ir.inline import outline
+from dovetail.ir.rewrite import Replacement, replace_roots
+from dovetail.ir.value import Value
+from dovetail.ops.primitive import Primitive
+from dovetail.ops.region import region
+
+LIMIT = "target_limit"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionLimits:
+    """What a target's region kernel takes; None is no limit."""
+
+    steps: int | None = None
+    inputs: int | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    """A region while it grows from its root towards the inputs."""
+
+    root: Value
+    members: dict[Value, None]
+    inputs: dict[Value, None]
+
+    def inputs_with(self, value: Value) -> dict[Value, None]:
+        rest = {v: None for v in self.inputs if v is not value}
+        rest.update((v, None) for v in value.operands if not _is_scalar(v))
+        return rest
+
+
+def mark_regions(graph: Graph, limits: RegionLimits | None = None) -> Fused:
+    """Group elementwise values whose readers all stand in one region; over the limits a region is cut, not dropped."""
+    limits = limits or RegionLimits()
+    static = weight_only(graph)
+    group_of: dict[Value, _Group] = {}
+    groups: list[_Group] = []
+    cut: list[Missed] = []
+    for value in reversed(graph.values):
+        if not value.op.elementwise or value in static:
+            continue
+        home = _home(value, graph, group_of)
+        if home is not None:
+            inputs = home.inputs_with(value)
+            limit = _over(limits, len(home.members) + 1, len(inputs))
+            if limit is None:
+                home.members[value] = None
+                home.inputs = inputs
+                group_of[value] = home
+                continue
+            cut.append(_cut(home, value, limit))
+        group = _Group(value, {value: None}, {v: None for v in value.operands if not _is_scalar(v)})
+        group_of[value] = group
+        groups.append(group)
+    return _build(graph, [g for g in groups if len(g.members) > 1], cut)
+
+
+def weight_only(graph: Graph) -> set[Value]:
+    """Values that depend on parameters and constants alone; they are computed once, when parameters are bound."""
+    static: set[Value] = set()
+    for value in graph.values:
+        if value.op is leaf.PARAM or value.op is leaf.CONST:
+            static.add(value)
+        elif value.operands and all(v in static for v in value.operands):
+            static.add(value)
+    return static
+
+
+def _home(value: Value, graph: Graph, group_of: dict[Value, _Group]) -> _Group | None:
+    """The one region that all readers stand in, if there is one."""
+    if graph.uses.is_output(value):
+        return None
+    home: _Group | None = None
+    for reader in graph.uses.readers[value]:
+        group = group_of.get(reader)
+        if group is None or (home is not None and group is not home):
+            return None
+        home = group
+    return home
+
+
+def _over(limits: RegionLimits, steps: int, inputs: int) -> str | None:
+    if limits.steps is not None and steps > limits.steps:
+        return f"{limits.steps} steps"
+    if limits.inputs is not None and inputs > limits.inputs:
+        return f"{limits.inputs} inputs"
+    return None
+
+
+def _cut(home: _Group, value: Value, limit: str) -> Missed:
+    return Missed(
+        "region",
+        "",
+        home.root,
+        (home.root, value),
+        LIMIT,
+        f"the target's region kernel takes at most {limit}",
+        "nothing to do: the region is cut in two",
+    )
+
+
+def _build(graph: Graph, groups: list[_Group], cut: list[Missed]) -> Fused:
+    replacements: dict[Value, Replacement] = {}
+    built: dict[Value, Value] = {}
+    prologues: dict[Value, dict[Value, None]] = {}
+    for group in groups:
+        _absorb_views(graph, group, prologues)
+        operands = tuple(_in_order(group))
+        body = outline([group.root], operands)
+        covers = tuple([*group.members, *prologues.get(group.root, ())])
+        replacements[group.root] = Replacement(operands, _Build(group.root, body, operands, built), covers)
+    new = replace_roots(graph, replacements)
+    applied = [
+        Applied("region", f"{len(g.members)} steps", g.root, replacements[g.root].covers, built[g.root])
+        for g in groups
+        if g.root in built
+    ]
+    return Fused(new, tuple(applied), tuple(cut))
+
+
+def _in_order(group: _Group) -> list[Value]:
+    """The inputs in the order in which the steps read them, first step first."""
+    met: dict[Value, None] = {}
+    for member in reversed(group.members):
+        met.update((v, None) for v in member.operands if v in group.inputs)
+    met.update(group.inputs)
+    return list(met)
+
+
+def _absorb_views(graph: Graph, group: _Group, prologues: dict[Value, dict[Value, None]]) -> None:
+    """Movement that only this region reads folds into its index arithmetic."""
+    taken: dict[Value, None] = {}
+    pending = list(group.inputs)
+    while pending:
+        value = pending.pop()
+        if value not in group.inputs or not _is_prologue(value) or graph.uses.is_output(value):
+            continue
+        if all(r in group.members or r in taken for r in graph.uses.readers[value]):
+            del group.inputs[value]
+            taken[value] = None
+            for operand in value.operands:
+                group.inputs[operand] = None
+                pending.append(operand)
+    if taken:
+        prologues[group.root] = taken
+
+
+def _is_prologue(value: Value) -> bool:
+    """A view, or a nearest-neighbour resize: both only say which element is read."""
+    if not isinstance(value.op, Primitive) or len(value.operands) != 1:
+        return False
+    return value.op.view or (value.op.name == "resize" and value.attrs.get("mode") == "nearest")
+
+
+def _is_scalar(value: Value) -> bool:
+    """A rank-0 constant is written into the kernel and is no input."""
+    return value.op is leaf.CONST and value.rank == 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """Builds a region's value out of new operands."""
+
+    root: Value
+    body: Subgraph
+    operands: tuple[Value, ...]
+    built: dict[Value, Value]
+
+    def __call__(self, new: Callable[[Value], Value]) -> Value:
+        value = region(self.body, [new(v) for v in self.operands])
+        self.built[self.root] = value
+        return value

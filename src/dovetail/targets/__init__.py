@@ -1,0 +1,1 @@
+"""Targets: what each keeps, and how it compiles and runs."""

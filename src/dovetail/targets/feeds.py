@@ -1,0 +1,81 @@
+"""Arrays for the inputs and parameters of a graph, checked by name and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from dovetail.errors import BindError
+from dovetail.ir import leaf
+from dovetail.ir.dtype import DType, of_numpy
+from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+
+Accepts = Callable[[DType, DType], bool]
+"""Whether a tensor declared with the first dtype may be given in the second."""
+
+
+def bind_leaves(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    params: Mapping[str, Array] | None = None,
+    *,
+    accepts: Accepts | None = None,
+) -> dict[Value, Array]:
+    """The array of each input and parameter; `params` go before those that the graph came with."""
+    inputs = {str(v.attrs["name"]): v for v in graph.inputs}
+    parameters = {str(v.attrs["name"]): v for v in graph.parameters}
+    bound = {**graph.params, **(params or {})}
+    _refuse_unknown("input", feeds, inputs, parameters, "pass it in params")
+    _refuse_unknown("parameter", params or {}, {**parameters, **graph.params}, inputs, "pass it with the inputs")
+    arrays: dict[Value, Array] = {}
+    for kind, wanted, given in (("input", inputs, feeds), ("parameter", parameters, bound)):
+        for name, value in wanted.items():
+            if name not in given:
+                raise BindError(f"the {kind} {name} ({value.type}) is missing", hint=f"pass an array for {name!r}")
+            arrays[value] = check_array(f"the {kind} {name}", value, given[name], accepts)
+    return arrays
+
+
+def check_array(name: str, value: Value, array: object, accepts: Accepts | None = None) -> Array:
+    """The array, if it has the dtype that the value's type declares."""
+    declared = value.tensor.dtype
+    if not isinstance(array, np.ndarray | np.generic):
+        raise BindError(
+            f"{name} is a {type(array).__name__}, and an array is wanted",
+            hint=f"pass a NumPy array of {declared.name}",
+        )
+    held: Array = np.asarray(cast(Any, array))
+    found = of_numpy(held.dtype)
+    if found is None or not (found is declared or (accepts is not None and accepts(declared, found))):
+        raise BindError(
+            f"{name} has the dtype {held.dtype}, and its type is {value.type}",
+            hint=f"pass it as {declared.name}: array.astype({declared.numpy.name!r})",
+        )
+    return held.astype(found.numpy, copy=False)
+
+
+def _refuse_unknown(
+    kind: str, given: Mapping[str, Array], known: Mapping[str, object], others: Mapping[str, Value], advice: str
+) -> None:
+    for name in given:
+        if name in known:
+            continue
+        if name in others:
+            raise BindError(f"{name!r} is given as {_ARTICLE[kind]}, and it is none", hint=advice)
+        raise BindError(
+            f"there is no {kind} named {name!r}", hint=f"the {kind}s are {', '.join(sorted(known)) or 'none'}"
+        )
+
+
+_ARTICLE = {"input": "an input", "parameter": "a parameter"}
+
+
+def named_leaf(value: Value) -> str:
+    """What messages call a leaf."""
+    if value.op is leaf.INPUT or value.op is leaf.PARAM:
+        return f"the {'input' if value.op is leaf.INPUT else 'parameter'} {value.attrs['name']}"
+    return f"argument {value.attrs['index']}" if value.op is leaf.ARGUMENT else f"the value of {value.op.name}"
