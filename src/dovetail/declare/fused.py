@@ -110,9 +110,10 @@ class FusedOp(Op, Generic[P]):
         """The operands and attributes of one of this op's values, by name."""
         if value.op is not self:
             raise TypeRuleError(f"{value.op.name} is not {self.name}", hint=f"ask {value.op.name} for its own operands")
-        return Call(self._arguments(value.operands, value.attrs))
+        return Call(self.arguments(value.operands, value.attrs))
 
-    def _arguments(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """Operands and attributes by the names of the declaration; what was left out is None."""
         given = attrs.get("operands") or tuple(p.name for p in self.signature.operands)
         named: dict[str, Any] = {p.name: None for p in self.signature.operands}
         named.update(zip(given, operands, strict=True))
@@ -122,7 +123,7 @@ class FusedOp(Op, Generic[P]):
     def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value:
         """The value spelled out one level down."""
         spell: Callable[..., Result] = self.body
-        results = spell(**self._arguments(operands, attrs))
+        results = spell(**self.arguments(operands, attrs))
         return leaf.pack(results) if isinstance(results, tuple) else results
 
     def traced(self, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Type, tuple[Constraint, ...], Subgraph]:

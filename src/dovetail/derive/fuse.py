@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dovetail.declare.cost import Machine, is_free, kernel_cost
@@ -13,7 +13,7 @@ from dovetail.derive.near import near_misses
 from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
-from dovetail.ir.graph import Graph
+from dovetail.ir.graph import Graph, follow
 from dovetail.ir.op import Op
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
 from dovetail.ir.type import TupleType
@@ -49,15 +49,16 @@ def fuse(
     """
     applied: list[Applied] = []
     missed: list[Missed] = []
+    base, graph = graph, graph.settled()
     for stratum in strata(ops):
-        step = _Round(graph, stratum, machine, sizes, always)
+        step = _Round(graph.settled(), stratum, machine, sizes, always)
         fused = step.run()
-        applied += step.applied
-        missed += step.missed
         if near:
-            missed += near_misses(graph, stratum)
-        graph = fused
-    return Fused(graph, tuple(applied), still_missed(missed, applied))
+            step.missed += near_misses(graph, stratum)
+        applied = [a.follow(fused.moved) for a in applied] + step.applied
+        missed = [m.follow(fused.moved) for m in [*missed, *step.missed]]
+        graph = replace(fused, moved=follow(graph.moved, fused.moved))
+    return Fused(replace(graph, moved=follow(base.moved, graph.moved)), tuple(applied), still_missed(missed))
 
 
 def strata(ops: Sequence[FusedOp[...]]) -> list[list[FusedOp[...]]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from dovetail.ir.value import Value
 
@@ -26,6 +26,9 @@ class Applied:
     """The values it swallowed, the root included."""
     value: Value
 
+    def follow(self, moved: Mapping[Value, Value]) -> Applied:
+        return replace(self, value=moved.get(self.value, self.value)) if moved else self
+
 
 @dataclass(frozen=True, slots=True)
 class Missed:
@@ -35,23 +38,29 @@ class Missed:
     variant: str
     root: Value
     covers: tuple[Value, ...]
+    """The values it would have swallowed, as they were matched."""
     reason: str
     """The stable name of the guard or cause."""
     message: str
     hint: str
+    now: tuple[Value, ...] = ()
+    """Where those values are after the passes that followed."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether the values are still apart."""
+        return len(set(self.now or self.covers)) > 1
+
+    def follow(self, moved: Mapping[Value, Value]) -> Missed:
+        return replace(self, now=tuple([moved.get(v, v) for v in self.now or self.covers])) if moved else self
 
     def __str__(self) -> str:
         return f"missed {self.rule} ({self.reason}): {self.message}\n  hint: {self.hint}"
 
 
-def still_missed(missed: Iterable[Missed], applied: Iterable[Applied]) -> tuple[Missed, ...]:
-    """The misses that stand: nothing else has swallowed their values, and no larger attempt says the same."""
-    swallowed: dict[Value, list[frozenset[Value]]] = {}
-    for fusion in applied:
-        covers = frozenset(fusion.covers)
-        for value in fusion.covers:
-            swallowed.setdefault(value, []).append(covers)
-    open_ = [m for m in missed if not any(set(m.covers) <= c for c in swallowed.get(m.root, ()))]
+def still_missed(missed: Iterable[Missed]) -> tuple[Missed, ...]:
+    """The misses that stand: their values are still apart, and no larger attempt says the same."""
+    open_ = [m for m in missed if m.stands]
     inside = {(m.rule, m.reason, v) for m in open_ for v in m.covers if v is not m.root}
     firm = {m.root for m in open_ if m.reason != NEAR}
     return tuple(

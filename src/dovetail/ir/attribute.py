@@ -45,7 +45,7 @@ def check_attribute(value: Any, depth: int = 0) -> None:
         case _:
             raise GraphError(
                 f"an attribute of the kind {type(value).__name__}",
-                hint="attributes are None, bool, int, float, str, dtypes, sizes, types, arrays, sub-graphs and tuples of them",
+                hint="use None, bool, int, float, str, a dtype, size, type, array or sub-graph, or a tuple of them",
             )
 
 

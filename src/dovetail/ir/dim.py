@@ -197,7 +197,7 @@ def check_size(size: Size) -> None:
                 elif not _NAME.fullmatch(atom.name):
                     raise GraphError(f"{atom.name!r} is not a name for a size", hint=_NAME_HINT)
             if tokens > MOST_TOKENS:
-                raise GraphError("a size that is too long to write", hint="name parts of it or bind some of its symbols")
+                raise GraphError("a size that is too long to write", hint="bind some of its symbols")
 
 
 def symbols(size: Size) -> frozenset[str]:
@@ -245,7 +245,9 @@ def evaluate(size: Size, binding: Mapping[str, Size]) -> int:
     if isinstance(result, int):
         return result
     missing = ", ".join(sorted(symbols(result)))
-    raise BindError(f"the size {size} needs a value for {missing}", hint=f"bind {missing}, for example by an input's shape")
+    raise BindError(
+        f"the size {size} needs a value for {missing}", hint=f"bind {missing}, for example by an input's shape"
+    )
 
 
 def total(sizes: Iterable[Size]) -> Size:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -69,9 +69,13 @@ class Graph:
     """Constraints of values that earlier passes rewrote away; they hold all the same."""
     params: Mapping[str, Array] = field(default_factory=dict[str, Array])
     """Arrays for the parameters, where the model came with them."""
+    moved: Mapping[Value, Value] = field(default_factory=dict[Value, Value])
+    """Where the values of an earlier form of this graph are now; what is not listed stands as it stood."""
 
     @staticmethod
-    def of(outputs: Mapping[str, Value] | Value, *, name: str = "graph", inputs: Iterable[Value] | None = None) -> Graph:
+    def of(
+        outputs: Mapping[str, Value] | Value, *, name: str = "graph", inputs: Iterable[Value] | None = None
+    ) -> Graph:
         """A graph of these outputs. Inputs are listed as they are met unless given."""
         named = {"y": outputs} if isinstance(outputs, Value) else dict(outputs)
         met = [v for v in walk(named.values()) if v.op is leaf.INPUT]
@@ -112,9 +116,28 @@ class Graph:
         """The user's words for a value, for messages."""
         return ", ".join(str(o) for o in self.origins.get(value, ())[:3])
 
-    def replace(self, outputs: Mapping[str, Value], origins: Mapping[Value, tuple[Origin, ...]]) -> Graph:
-        """This graph after a pass: new values, the same interface and the same promises."""
-        return replace(self, outputs=dict(outputs), origins=origins, assumed=self.constraints)
+    def replace(
+        self,
+        outputs: Mapping[str, Value],
+        origins: Mapping[Value, tuple[Origin, ...]],
+        moved: Mapping[Value, Value] | None = None,
+    ) -> Graph:
+        """This graph after a rewrite: new values, the same interface and the same promises."""
+        followed = follow(self.moved, moved or {})
+        return replace(self, outputs=dict(outputs), origins=origins, assumed=self.constraints, moved=followed)
+
+    def settled(self) -> Graph:
+        """This graph as a starting point: `moved` is counted from here."""
+        return replace(self, moved={}) if self.moved else self
+
+
+def follow(first: Mapping[Value, Value], then: Mapping[Value, Value]) -> dict[Value, Value]:
+    """Two moves one after the other; values that stay where they are are left out."""
+    both = {old: then.get(new, new) for old, new in first.items()}
+    for old, new in then.items():
+        if old is not new:
+            both.setdefault(old, new)
+    return both
 
 
 class Uses:
@@ -148,7 +171,7 @@ class Builder:
         self._declared: dict[str, Value] = {}
 
     @contextmanager
-    def recording(self) -> Iterator[Builder]:
+    def recording(self) -> Generator[Builder]:
         with origin.recording(self.recorder):
             yield self
 

@@ -47,5 +47,3 @@ def _above(results: Iterable[Value], stop: dict[Value, Value]) -> list[Value]:
             order.append(value)
             stack.pop()
     return order
-
-

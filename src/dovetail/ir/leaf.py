@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 from typing import Literal as Literal_
 
@@ -44,7 +45,9 @@ class Hole:
 
     def _as(self, written: Literal_["root", "inverse"], known: bool) -> Hole:
         if not known or self.written != "as_is":
-            raise TraceError(f"arithmetic on {self.name}, which a pattern catches", hint="x ** 0.5 and 1 / x can be caught")
+            raise TraceError(
+                f"arithmetic on {self.name}, which a pattern catches", hint="x ** 0.5 and 1 / x can be caught"
+            )
         return Hole(self.name, written)
 
 
@@ -63,18 +66,39 @@ class DTypeOf:
     of: Value
 
 
-class _Named(Op):
+class _Leaf(Op):
+    """An op of this room: its operands are counted, its attributes of fixed kinds in a fixed order."""
+
+    arity: int | None = 0
+    kinds: Mapping[str, type] = MappingProxyType({})
+
+    def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.arity is not None and len(operands) != self.arity:
+            raise TypeRuleError(f"{self.name} of {len(operands)} operands", hint=f"it takes {self.arity}")
+        if attrs.keys() != self.kinds.keys():
+            raise TypeRuleError(
+                f"{self.name} with the attributes ({', '.join(attrs)})", hint=f"it has ({', '.join(self.kinds)})"
+            )
+        for name, kind in self.kinds.items():
+            if not isinstance(attrs[name], kind) or isinstance(attrs[name], bool):
+                raise TypeRuleError(f"{self.name} with {name}={attrs[name]!r}", hint=f"it is a {kind.__name__}")
+        return {name: attrs[name] for name in self.kinds}
+
+
+class _Named(_Leaf):
     """A leaf whose type is one of its attributes."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kinds: Mapping[str, type]) -> None:
         self.name = name
+        self.kinds = kinds
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         return attrs["type"]
 
 
-class _Const(Op):
+class _Const(_Leaf):
     name = "const"
+    kinds = MappingProxyType({"value": Literal})
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         literal: Literal = attrs["value"]
@@ -91,8 +115,9 @@ class _Unknown(Op):
         return None  # type: ignore[return-value]  # the one place where a type is unknown
 
 
-class _Pack(Op):
+class _Pack(_Leaf):
     name = "pack"
+    arity = None
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         items = tuple(t for t in operands if isinstance(t, TensorType))
@@ -101,8 +126,10 @@ class _Pack(Op):
         return TupleType(items)
 
 
-class _Item(Op):
+class _Item(_Leaf):
     name = "item"
+    arity = 1
+    kinds = MappingProxyType({"index": int})
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         (of,), index = operands, attrs["index"]
@@ -113,9 +140,9 @@ class _Item(Op):
         return of.items[index]
 
 
-INPUT = _Named("input")
-PARAM = _Named("param")
-ARGUMENT = _Named("argument")
+INPUT = _Named("input", {"name": str, "type": TensorType})
+PARAM = _Named("param", {"name": str, "type": TensorType})
+ARGUMENT = _Named("argument", {"index": int, "type": TensorType})
 CONST = _Const()
 HOLE = _Unknown("hole")
 NUMBER = _Unknown("number")

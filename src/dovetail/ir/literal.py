@@ -34,7 +34,9 @@ class Literal:
         self.array = owned
         self.dtype = dtype
         # Content, not ==: it tells 0.0 from -0.0 and keeps NaN equal to itself.
-        self.digest = hashlib.blake2b(owned.tobytes(), digest_size=16).digest() if owned.nbytes > 16 else owned.tobytes()
+        self.digest = (
+            hashlib.blake2b(owned.tobytes(), digest_size=16).digest() if owned.nbytes > 16 else owned.tobytes()
+        )
         self._hash = hash((self.digest, dtype.name, owned.shape))
 
     def __hash__(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def active() -> Recorder | None:
 
 
 @contextmanager
-def recording(recorder: Recorder) -> Iterator[Recorder]:
+def recording(recorder: Recorder) -> Generator[Recorder]:
     """Values made inside are noted in the recorder."""
     token = _active.set(recorder)
     try:
@@ -81,7 +81,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
 
 
 @contextmanager
-def scope(name: str) -> Iterator[None]:
+def scope(name: str) -> Generator[None]:
     """Values made inside belong to the module `name`, below the scopes around it."""
     recorder = _active.get()
     if recorder is None:

@@ -24,7 +24,7 @@ def rebuild(graph: Graph, step: Step, *, into_subgraphs: bool = True) -> Graph:
     if all(new[v] is v for v in graph.outputs.values()):
         return graph
     outputs = {name: new[v] for name, v in graph.outputs.items()}
-    return graph.replace(outputs, rewriter.kept(outputs.values()))
+    return graph.replace(outputs, rewriter.kept(outputs.values()), new)
 
 
 def rebuild_values(outputs: Sequence[Value], step: Step) -> dict[Value, Value]:
@@ -56,7 +56,13 @@ def replace_roots(graph: Graph, roots: Mapping[Value, Replacement]) -> Graph:
     rewriter = _Rewriter(lambda value, operands: None, graph.origins, into_subgraphs=False)
     new = rewriter.demand(list(graph.outputs.values()), roots)
     outputs = {name: new[v] for name, v in graph.outputs.items()}
-    return graph.replace(outputs, rewriter.kept(outputs.values()))
+    moved = dict(new)
+    for root, replacement in roots.items():
+        for inner in replacement.covers:
+            # A swallowed value is now part of what stands in place of its root.
+            if root in new and inner not in moved:
+                moved[inner] = new[root]
+    return graph.replace(outputs, rewriter.kept(outputs.values()), moved)
 
 
 class _Rewriter:

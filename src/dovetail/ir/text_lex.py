@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 from dovetail.errors import GraphError, ParseError
 from dovetail.ir import attribute
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import BY_NAME, DType
+from dovetail.ir.dtype import BY_NAME
+from dovetail.ir.literal import Literal
+from dovetail.ir.origin import Origin
 from dovetail.ir.size_text import parse_size, split_sizes
-from dovetail.ir.spell import unquote
+from dovetail.ir.spell import Number, from_base64, from_numbers, unquote
 from dovetail.ir.type import TensorType, TupleType, Type
 
 # Possessive throughout: no text makes the search go back over what it has read.
@@ -21,6 +24,7 @@ _STRING = re.compile(r'"(?:[^"\\\n]++|\\.)*+"')
 _NUMBER = re.compile(r"-?[0-9]++(\.[0-9]*+)?([eE][-+]?[0-9]++)?|-inf(?![A-Za-z0-9_.])")
 _TENSOR = re.compile(r"([a-z]+[0-9]*)[ \t]*\[([^\[\]]*+)\]")
 _BRACKET = re.compile(r"[()]")
+WORDS: dict[str, bool | float] = {"true": True, "false": False, "inf": float("inf"), "nan": float("nan")}
 _LONGEST_NUMBER = 64
 _LONGEST_SIZE = 16384
 
@@ -28,9 +32,11 @@ _LONGEST_SIZE = 16384
 class Lexer:
     """A text and how far it has been read."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, blobs: Sequence[Literal] = ()) -> None:
         self.text = text
+        self._blobs = blobs
         self.at = 0
+        self._lines, self._counted = 1, 0
         self._types: dict[str, TensorType] = {}
         self.skip()
 
@@ -44,6 +50,14 @@ class Lexer:
         place = self.at if at is None else at
         start = self.text.rfind("\n", 0, place) + 1
         raise ParseError(message, line=self.text.count("\n", 0, place) + 1, column=place - start + 1, hint=hint)
+
+    def line(self, file: str) -> Origin | None:
+        """Where the next word stands in the file, or None where the file has no name. Asked from front to back."""
+        if not file:
+            return None
+        self._lines += self.text.count("\n", self._counted, self.at)
+        self._counted = self.at
+        return Origin("text", f"{file}:{self._lines}")
 
     def expected(self, what: str, hint: str = "") -> NoReturn:
         self.fail(f"{what} was expected, and {self.here()} was found", hint or "see docs/text-form.md for the grammar")
@@ -117,9 +131,6 @@ class Lexer:
             self.fail(f"the number {text}", "whole numbers have up to 127 bits", start)
         return whole
 
-    def dtype_ahead(self, word: str) -> DType | None:
-        return BY_NAME.get(word)
-
     def sizes(self) -> list[Size]:
         """Sizes in parentheses, which hold parentheses of their own."""
         start = self.at
@@ -164,6 +175,60 @@ class Lexer:
                 self.fail(error.message, error.hint, start)
             self._types[spelled] = type
         return type
+
+    def literal(self) -> Literal:
+        """The type of an array, then its elements: written out, in base64, or in the file beside the text."""
+        type = self.tensor()
+        start = self.at
+        word = self.word() if not self.sees("[") else None
+        try:
+            match word:
+                case "blob":
+                    return self._blob(type)
+                case "base64":
+                    return Literal(from_base64(self.string(), type))
+                case _:
+                    self.at = start
+                    return Literal(from_numbers([self._element()] if type.rank == 0 else self._elements(), type))
+        except GraphError as error:
+            self.fail(error.message, error.hint, start)
+
+    def _blob(self, type: TensorType) -> Literal:
+        index = self.number()
+        if not isinstance(index, int) or not 0 <= index < len(self._blobs):
+            raise GraphError(f"blob {index} of {len(self._blobs)}", hint="load the file that the text came with")
+        literal = self._blobs[index]
+        if TensorType(literal.dtype, literal.array.shape) != type:
+            raise GraphError(f"blob {index} is {literal!r}, and the text says {type}", hint="save the graph again")
+        return literal
+
+    def _elements(self) -> list[Number]:
+        self.need("[")
+        elements: list[Number] = []
+        while not self.take("]"):
+            if elements:
+                self.need(",")
+            elements.append(self._element())
+        return elements
+
+    def _element(self) -> Number:
+        if self.take("("):
+            real = self._real()
+            self.need(",")
+            imaginary = self._real()
+            self.need(")")
+            return (float(real), float(imaginary))
+        return self._real()
+
+    def _real(self) -> bool | int | float:
+        number = self.number()
+        if number is not None:
+            return number
+        start = self.at
+        word = self.word()
+        if word not in WORDS:
+            self.fail(f"{word!r} where a number is wanted", "write a number, inf, -inf, nan, true or false", start)
+        return WORDS[word]
 
     def type(self) -> Type:
         """A tensor, or the results of an op that has several."""

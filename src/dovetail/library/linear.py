@@ -2,34 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from dovetail import ops
 from dovetail.declare import fused_op
 from dovetail.ir.value import Value
-from dovetail.library.gelu import gelu
-from dovetail.library.silu import silu
-
-Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"]
-
-
-def activation(act: Activation, y: Value) -> Value:
-    """The activation by name."""
-    match act:
-        case "none":
-            return y
-        case "relu":
-            return ops.relu(y)
-        case "gelu":
-            return gelu(y)
-        case "gelu_tanh":
-            return gelu(y, form="tanh")
-        case "silu":
-            return silu(y)
-        case "tanh":
-            return ops.tanh(y)
-        case "sigmoid":
-            return ops.sigmoid(y)
+from dovetail.library.activation import Activation, activation
 
 
 @fused_op(shapes="x[*, m, k] w[k, n] b[n]")
@@ -50,8 +25,8 @@ def weight_is_a_matrix(w: Value) -> bool:
 
 
 @linear.requires(
-    reason="the bias is {b.type}; the epilogue adds one vector of length n to every row",
+    reason="the bias is {b.type}, and the product has {w.shape[1]} columns; one vector is added to every row",
     hint="reshape the bias to [n], or leave the add outside",
 )
 def bias_is_a_vector(w: Value, b: Value | None) -> bool:
-    return b is None or (b.rank == 1 and b.shape[0] == w.shape[-1])
+    return b is None or b.shape == w.shape[-1:]

@@ -14,7 +14,8 @@ from dovetail.derive.join import join
 from dovetail.derive.missed import Applied, Missed, still_missed
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
-from dovetail.ir.graph import Graph
+from dovetail.ir.graph import Graph, follow
+from dovetail.ir.value import Value
 from dovetail.ir.verify import verify
 from dovetail.passes.batch import batch_regions
 from dovetail.passes.canonicalize import RULES, canonicalize
@@ -56,9 +57,18 @@ class State:
     dispatch: tuple[DispatchRow, ...] = ()
 
     def after(self, fused: Fused) -> State:
+        """The state after a pass that fuses: what it did is added to what is already known."""
+        moved = fused.graph.moved
         return replace(
-            self, graph=fused.graph, applied=self.applied + fused.applied, missed=self.missed + fused.missed
+            self,
+            graph=fused.graph,
+            applied=(*(a.follow(moved) for a in self.applied), *fused.applied),
+            missed=(*(m.follow(moved) for m in self.missed), *fused.missed),
         )
+
+    def rewritten(self, graph: Graph) -> State:
+        """The state after a pass that only rewrites."""
+        return self.after(Fused(graph, (), ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,8 @@ class Lowered:
 
     state: State
     records: tuple[PassRecord, ...]
+    moved: Mapping[Value, Value]
+    """Where the values of the graph as written are now."""
 
     @property
     def graph(self) -> Graph:
@@ -104,7 +116,7 @@ _STAGES: tuple[StageName, ...] = ("hir", "mir", "fused", "legal")
 
 
 def _canonicalize(state: State, setup: Setup) -> State:
-    return replace(state, graph=canonicalize(state.graph, without=setup.without, strict=setup.strict))
+    return state.rewritten(canonicalize(state.graph, without=setup.without, strict=setup.strict))
 
 
 def _fuse(state: State, setup: Setup) -> State:
@@ -119,7 +131,7 @@ def _join(state: State, setup: Setup) -> State:
 
 def _legalize(state: State, setup: Setup) -> State:
     legal = legalize(state.graph, setup.claims, policy=setup.policy, lowerings=LOWERINGS)
-    return replace(state, graph=legal.graph, dispatch=legal.dispatch)
+    return replace(state.rewritten(legal.graph), dispatch=legal.dispatch)
 
 
 def _mark_regions(state: State, setup: Setup) -> State:
@@ -131,7 +143,7 @@ def _batch_regions(state: State, setup: Setup) -> State:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass("lower_blocks", "mir", lambda state, setup: replace(state, graph=lower_blocks(state.graph, setup.ops))),
+    Pass("lower_blocks", "mir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops))),
     Pass("canonicalize", "mir", _canonicalize),
     Pass("fuse", "fused", _fuse),
     Pass("join", "fused", _join),
@@ -174,15 +186,16 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
     check_names(setup, passes)
     verify(graph)
     state = State(graph)
+    moved: dict[Value, Value] = {}
     records: list[PassRecord] = []
     for step in passes:
         if step.name in setup.without:
             continue
         started = time.perf_counter()
-        before = state.graph
-        state = step.run(state, setup)
+        before = state.graph.settled()
+        state = step.run(replace(state, graph=before), setup)
+        moved = follow(moved, state.graph.moved)
         records.append(PassRecord(step.name, step.stage, before, state.graph, time.perf_counter() - started))
         if setup.verify_each_pass:
             verify(state.graph)
-    missed = still_missed(state.missed, state.applied)
-    return Lowered(replace(state, missed=missed), tuple(records))
+    return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), moved)

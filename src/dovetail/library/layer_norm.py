@@ -1,0 +1,52 @@
+"""layer_norm: the last axis brought to mean 0 and variance 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dovetail import ops
+from dovetail.declare import fused_op
+from dovetail.ir.value import Value
+from dovetail.library.norms import SPELLED, Divide, Precision, Square, is_a_row, mean, scaled, widened
+
+
+@fused_op(shapes="x[*, n] gain[n] bias[n]", stage="recognise")
+def layer_norm(
+    x: Value, gain: Value | None = None, bias: Value | None = None, *, eps: float, precision: Precision = "own"
+) -> Value:
+    """(x - mean) / sqrt(variance + eps) over the last axis, times a gain, plus a bias: one pass."""
+    wide = widened(x, precision)
+    centred = wide - mean(wide)
+    return scaled(centred * ops.rsqrt(mean(centred * centred) + eps), x, gain, bias, precision)
+
+
+def _spelled(square: Square, divide: Divide) -> Callable[..., Value]:
+    def spelling(
+        x: Value, gain: Value | None = None, bias: Value | None = None, *, eps: float, precision: Precision = "own"
+    ) -> Value:
+        wide = widened(x, precision)
+        centred = wide - mean(wide)
+        return scaled(divide(centred, mean(square(centred)) + eps), x, gain, bias, precision)
+
+    spelling.__name__ = f"{square.__name__}_{divide.__name__}"
+    return spelling
+
+
+for _square, _divide in SPELLED:
+    layer_norm.spelling(_spelled(_square, _divide))
+
+
+@layer_norm.requires(
+    reason="the gain is {gain.type} and x is {x.type}; one vector scales every row",
+    hint="give the gain the shape [n] of the last axis, or multiply by it outside",
+)
+def gain_is_a_vector(x: Value, gain: Value | None) -> bool:
+    return is_a_row(gain, x)
+
+
+@layer_norm.requires(
+    reason="the bias is {bias.type} and x is {x.type}; one vector shifts every row",
+    hint="give the bias the shape [n] of the last axis, or add it outside",
+)
+def bias_is_a_vector(x: Value, bias: Value | None) -> bool:
+    return is_a_row(bias, x)

@@ -1,0 +1,43 @@
+"""residual_rms_norm: the residual add and the norm that reads it, in one pass."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dovetail.declare import fused_op
+from dovetail.ir.value import Value
+from dovetail.library.norms import Precision, is_a_row
+from dovetail.library.rms_norm import rms_norm
+
+
+@fused_op(shapes="x[*, n] r[*, n] gain[n] b[n]")
+def residual_rms_norm(
+    x: Value,
+    r: Value,
+    gain: Value | None = None,
+    b: Value | None = None,
+    *,
+    eps: float,
+    precision: Precision = "own",
+    keep_sum: Literal[False, True] = False,
+) -> Value | tuple[Value, ...]:
+    """rms_norm(x + r), or of x + b + r; the sum is the second result where someone else reads it."""
+    total = (x if b is None else x + b) + r
+    y = rms_norm(total, gain, eps=eps, precision=precision)
+    return (y, total) if keep_sum else y
+
+
+@residual_rms_norm.requires(
+    reason="{x.type} and {r.type} are added; the kernel reads both row by row",
+    hint="expand the smaller operand, or leave the add outside",
+)
+def operands_have_one_shape(x: Value, r: Value) -> bool:
+    return x.shape == r.shape
+
+
+@residual_rms_norm.requires(
+    reason="the bias is {b.type} and x is {x.type}; one vector is added to every row",
+    hint="give the bias the shape [n] of the last axis",
+)
+def bias_is_a_vector(x: Value, b: Value | None) -> bool:
+    return is_a_row(b, x)

@@ -1,0 +1,193 @@
+"""Specialising: symbols become numbers, in types, attributes and sub-graphs, and every constraint is checked."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from dovetail.errors import BindError, GraphError
+from dovetail.ir import origin
+from dovetail.ir.dim import Dim, Size, substitute, symbols
+from dovetail.ir.fact import Constraint
+from dovetail.ir.graph import Graph, Subgraph, walk_into
+from dovetail.ir.origin import Origin
+from dovetail.ir.type import TensorType, TupleType, Type, bind_type, tensors, type_symbols
+from dovetail.ir.value import Value, make
+from dovetail.ir.walk import walk
+from dovetail.ops.primitive import Primitive
+
+
+def specialize(graph: Graph, binding: Mapping[str, int], *, partial: bool = False) -> Graph:
+    """The graph with its symbols replaced by numbers. All of them are wanted unless `partial`."""
+    numbers = _checked(graph, binding, partial)
+    left = [c for constraint in graph.constraints if (c := _bound(constraint, numbers)) is not None]
+    specializer = _Specializer(numbers, graph)
+    new = specializer.run((*graph.inputs, *graph.outputs.values()))
+    return replace(
+        graph,
+        inputs=tuple(new[v] for v in graph.inputs),
+        outputs={name: new[v] for name, v in graph.outputs.items()},
+        origins=specializer.origins,
+        assumed=tuple(dict.fromkeys(left)),
+    )
+
+
+def symbols_of(graph: Graph) -> tuple[set[str], set[str]]:
+    """The symbols that a caller binds, and those that running the graph binds."""
+    found: set[str] = set()
+    fresh: set[str] = set()
+    for value in walk_into((*graph.inputs, *graph.outputs.values())):
+        found.update(value_symbols(value))
+        fresh.update(fresh_symbols(value))
+    for constraint in graph.constraints:
+        found.update(constraint.symbols)
+    for value in (*graph.inputs, *graph.parameters):
+        fresh.difference_update(type_symbols(value.type))
+    return found - fresh, fresh
+
+
+def value_symbols(value: Value) -> Iterator[str]:
+    """The symbols in the type and the attributes of a value; what stands inside sub-graphs is theirs."""
+    yield from type_symbols(value.type)
+    for attr in value.attrs.values():
+        yield from _attr_symbols(attr)
+
+
+def _attr_symbols(attr: Any) -> Iterator[str]:
+    match attr:
+        case Dim():
+            yield from symbols(attr)
+        case TensorType() | TupleType():
+            yield from type_symbols(attr)
+        case tuple():
+            for item in cast(tuple[Any, ...], attr):
+                yield from _attr_symbols(item)
+        case Subgraph():
+            for argument in attr.arguments:
+                yield from type_symbols(argument)
+        case _:
+            pass
+
+
+def fresh_symbols(value: Value) -> Iterator[str]:
+    """The symbols that running this value binds, because its size depends on data."""
+    if isinstance(value.op, Primitive):
+        for name, attr in value.attrs.items():
+            if isinstance(attr, Dim) and value.op.kinds[name].name == "fresh":
+                yield from symbols(attr)
+
+
+def _checked(graph: Graph, binding: Mapping[str, int], partial: bool) -> dict[str, Size]:
+    known, fresh = symbols_of(graph)
+    numbers: dict[str, Size] = {}
+    for name, given in binding.items():
+        if name not in known and name not in fresh:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            listed = f"its symbols are {', '.join(sorted(known))}" if known else "it has no symbols"
+            raise BindError(
+                f"{graph.name} has no symbol {name!r}", hint=f"did you mean {near[0]}?" if near else f"{listed}"
+            )
+        numbers[name] = _number(name, given)
+    missing = sorted(known - numbers.keys())
+    if missing and not partial:
+        raise BindError(
+            f"{graph.name} has no number for {', '.join(missing)}", hint=f"bind it too: {{{missing[0]!r}: 1, …}}"
+        )
+    return numbers
+
+
+def _number(name: str, given: object) -> int:
+    try:
+        number = operator.index(cast(Any, given))
+    except TypeError:
+        number = -1
+    if isinstance(given, bool) or number < 0:
+        raise BindError(f"the symbol {name} is bound to {given!r}", hint="a size is a whole number, zero or more")
+    return number
+
+
+def _bound(constraint: Constraint, numbers: Mapping[str, Size]) -> Constraint | None:
+    try:
+        return constraint.bind(numbers)
+    except GraphError as error:
+        raise BindError(f"{constraint} has no answer: {error.message}", hint=constraint.why) from error
+
+
+class _Specializer:
+    """Rebuilds values with sizes replaced; sub-graphs are entered, origins follow."""
+
+    def __init__(self, binding: Mapping[str, Size], graph: Graph) -> None:
+        self.binding = binding
+        self.graph = graph
+        self.origins: dict[Value, tuple[Origin, ...]] = {}
+        self.bodies: dict[Subgraph, Subgraph] = {}
+
+    def run(self, outputs: Iterable[Value]) -> dict[Value, Value]:
+        new: dict[Value, Value] = {}
+        for value in walk(outputs):
+            fresh = new[value] = self.value(value, tuple([new[v] for v in value.operands]))
+            found = self.graph.origins.get(value)
+            if found:
+                known = self.origins.get(fresh)
+                self.origins[fresh] = found if known is None else origin.merge(known, found)
+        return new
+
+    def value(self, value: Value, operands: tuple[Value, ...]) -> Value:
+        try:
+            attrs = {name: self.attribute(a) for name, a in value.attrs.items()}
+            if operands == value.operands and all(attrs[name] is a for name, a in value.attrs.items()):
+                return value
+            new = make(value.op, operands, attrs)
+        except GraphError as error:
+            raise BindError(
+                f"{value.op.name} does not fit {self.spelled}: {error.message}",
+                hint=error.hint,
+                where=self.graph.where(value) or error.where,
+            ) from error
+        self.refuse_negative(new, value)
+        return new
+
+    def refuse_negative(self, new: Value, old: Value) -> None:
+        for tensor in tensors(new.type):
+            for size in tensor.shape:
+                if isinstance(size, int) and size < 0:
+                    raise BindError(
+                        f"{old!r} gets a negative size with {self.spelled}: {new.type}",
+                        hint="bind larger sizes",
+                        where=self.graph.where(old),
+                    )
+
+    @property
+    def spelled(self) -> str:
+        return ", ".join(f"{name} = {number}" for name, number in self.binding.items())
+
+    def attribute(self, attr: Any) -> Any:
+        """The attribute with its sizes replaced; the same object where there are none."""
+        match attr:
+            case Dim():
+                return substitute(attr, self.binding)
+            case TensorType() | TupleType():
+                return self.type(attr)
+            case tuple():
+                items = cast(tuple[Any, ...], attr)
+                replaced = [self.attribute(item) for item in items]
+                return tuple(replaced) if any(a is not b for a, b in zip(replaced, items, strict=True)) else items
+            case Subgraph():
+                return self.body(attr)
+            case _:
+                return attr
+
+    def type(self, type: Type) -> Type:
+        return bind_type(type, self.binding) if any(True for _ in type_symbols(type)) else type
+
+    def body(self, body: Subgraph) -> Subgraph:
+        if body not in self.bodies:
+            new = self.run(body.results)
+            arguments = tuple(cast(TensorType, self.type(t)) for t in body.arguments)
+            results = tuple(new[v] for v in body.results)
+            same = arguments == body.arguments and results == body.results
+            self.bodies[body] = body if same else Subgraph(arguments, results)
+        return self.bodies[body]

@@ -1,0 +1,1 @@
+"""The CPU, as passes see it."""

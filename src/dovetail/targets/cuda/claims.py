@@ -1,0 +1,60 @@
+"""What the CUDA target keeps. It is described and planned for; it does not run yet."""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.declare.cost import Machine
+from dovetail.ir.dtype import ALL as EVERY
+from dovetail.ir.dtype import c64
+from dovetail.ir.value import Value
+from dovetail.passes.claims import Claims, Condition
+from dovetail.passes.regions import RegionLimits
+
+_REWRITTEN = frozenset({"dot", "if", "while", "scan"})
+_FUSED = (
+    "silu",
+    "gelu",
+    "softmax",
+    "layer_norm",
+    "rms_norm",
+    "group_norm",
+    "group_norm_silu",
+    "residual_layer_norm",
+    "residual_rms_norm",
+    "rope",
+    "linear",
+    "matmul_add",
+    "swiglu",
+    "wide_swiglu",
+    "gated_product",
+    "attention_block",
+    "transformer_layer",
+    "conv_bias_act",
+    "region",
+)
+
+
+def _one_mask_for_all_heads(value: Value) -> bool:
+    masks = [v for name, v in zip(value.attrs.get("operands", ()), value.operands, strict=False) if name in ("mask", "keep")]
+    return all(m.rank < 3 or m.shape[-3] == 1 for m in masks)
+
+
+_MASK = Condition(
+    "mask_serves_all_heads", _one_mask_for_all_heads, "the kernel takes one mask for all heads; export it as [b, 1, sq, sk]"
+)
+
+CLAIMS = Claims(
+    target="cuda",
+    # An H200 through its libraries: bf16 and float32 lie a factor of ten around this rate.
+    machine=Machine(flops_per_second=1.0e14, bytes_per_second=4.0e12, launch_seconds=1.0e-6),
+    native={
+        **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
+        **dict.fromkeys(_FUSED, tuple[Condition, ...]()),
+        "attention": (_MASK,),
+        "rope_attention": (_MASK,),
+    },
+    dtypes=tuple(d for d in EVERY if d is not c64),
+    regions=RegionLimits(steps=32, inputs=16),
+    batches_regions=True,
+    broadcasts="explicit",
+)

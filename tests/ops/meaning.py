@@ -1,0 +1,78 @@
+"""Runs primitives by their meanings, and holds every result against the type that its rule promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import leaf
+from dovetail.ir.dim import Dim, Size, evaluate, symbols
+from dovetail.ir.dtype import DType
+from dovetail.ir.type import TensorType, tensors
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+from dovetail.ops.primitive import Primitive
+
+Array = NDArray[Any]
+
+
+def meaning(op: Primitive, *arrays: Array, **attrs: Any) -> Array:
+    """What one primitive with one result makes of arrays."""
+    (result,) = meanings(op, *arrays, **attrs)
+    return result
+
+
+def meanings(op: Primitive, *arrays: Array, **attrs: Any) -> tuple[Array, ...]:
+    """What one primitive makes of arrays."""
+    return _Run().results(op(*(leaf.constant(a) for a in arrays), **attrs))
+
+
+def run(value: Value) -> Array:
+    """The array of a value over constants."""
+    (result,) = _Run().results(value)
+    return result
+
+
+def array(dtype: DType, numbers: Any) -> Array:
+    """Numbers in a dtype, rounded where it is narrow."""
+    return np.asarray(numbers).astype(dtype.numpy)
+
+
+class _Run:
+    def __init__(self) -> None:
+        self.sizes: dict[str, Size] = {}
+
+    def results(self, output: Value) -> tuple[Array, ...]:
+        found: dict[Value, tuple[Array, ...]] = {}
+        for value in walk([output]):
+            if value.op is leaf.CONST:
+                found[value] = (value.attrs["value"].array,)
+            elif value.op is leaf.ITEM:
+                found[value] = (found[value.operands[0]][value.attrs["index"]],)
+            else:
+                found[value] = self.compute(value, [found[v][0] for v in value.operands])
+        return found[output]
+
+    def compute(self, value: Value, operands: list[Array]) -> tuple[Array, ...]:
+        assert isinstance(value.op, Primitive)
+        result = value.op.compute(*operands, **{k: self.attribute(a) for k, a in value.attrs.items()})
+        results = result if isinstance(result, tuple) else (result,)
+        for found, type in zip(results, tensors(value.type), strict=True):
+            self.check(value, found, type)
+        return results
+
+    def attribute(self, attr: Any) -> Any:
+        if isinstance(attr, tuple):
+            return tuple(self.attribute(a) for a in attr)  # pyright: ignore[reportUnknownVariableType]
+        known = isinstance(attr, Dim) and symbols(attr) <= self.sizes.keys()
+        return evaluate(attr, self.sizes) if known else attr
+
+    def check(self, value: Value, found: Array, type: TensorType) -> None:
+        assert found.dtype == type.dtype.numpy, f"{value.op.name} gave {found.dtype}, its type is {type}"
+        assert found.ndim == type.rank, f"{value.op.name} gave {found.shape}, its type is {type}"
+        for size, actual in zip(type.shape, found.shape, strict=True):
+            if isinstance(size, Dim) and str(size) in symbols(size):
+                self.sizes.setdefault(str(size), actual)
+            assert evaluate(size, self.sizes) == actual, f"{value.op.name} gave {found.shape}, its type is {type}"
