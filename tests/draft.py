@@ -86,10 +86,16 @@ class Draft:
         """The number that a size has in this draft's arrays."""
         return evaluate(size, self.binding)
 
+    @property
+    def bound_sizes(self) -> list[Size]:
+        """The sizes whose number follows from the shape of some leaf."""
+        met = {s for v in self.held if v in self.arrays for s in v.shape}
+        return [s for s in self.sizes if isinstance(s, int) or s in met]
+
     def leaf(self, shape: tuple[Size, ...], dtype: DType, low: float = -2.0, high: float = 2.0) -> Held:
         """A new input, parameter or constant with elements in this interval."""
         array = self._array(tuple(map(self.concrete, shape)), dtype, low, high)
-        kinds = ["input", "param"]
+        kinds = ["input", "param"] * 2
         if all(isinstance(s, int) for s in shape):
             kinds.append("constant")
         type, count = TensorType(dtype, shape), len(self.held)
@@ -114,12 +120,12 @@ class Draft:
         return np.asarray(steps / grain).astype(dtype.numpy)
 
     def pick(self, accept: Callable[[Held], bool]) -> Held | None:
-        """One of the values that fit; values that nobody reads yet are preferred every other time."""
+        """One of the values that fit; one that nobody reads yet is preferred two times of three."""
         fitting = [h for h in self.held.values() if accept(h)]
         if not fitting:
             return None
         unread = [h for h in fitting if h.value not in self.read]
-        return self.one_of(unread if unread and self.chance() else fitting)
+        return self.one_of(unread if unread and self.whole(0, 2) < 2 else fitting)
 
     def attempt(self, move: Callable[[Draft], Held | None]) -> None:
         """Take a move's value in, unless its numbers could leave the range in which dtypes can be compared."""

@@ -286,15 +286,16 @@ def conversion(draft: Draft) -> Held | None:
 
 
 COMPUTING: tuple[Move, ...] = (
-    curve,
-    arithmetic,
-    with_number,
-    power,
-    product_of_matrices,
+    *(curve,) * 5,
+    *(arithmetic,) * 4,
+    *(product_of_matrices,) * 3,
+    *(reduction,) * 3,
+    *(with_number,) * 2,
     contraction,
-    reduction,
-    place_of_extreme,
-    comparison,
+    power,
     choice,
+    comparison,
     conversion,
+    place_of_extreme,
 )
+"""As often as models have them, more or less."""

@@ -81,7 +81,7 @@ def expanding(draft: Draft) -> Held | None:
     return _relocated(
         draft,
         lambda x: bool(_ones(x)),
-        lambda x: ops.expand(x.value, axis=draft.one_of(_ones(x)), size=draft.one_of(draft.sizes)),
+        lambda x: ops.expand(x.value, axis=draft.one_of(_ones(x)), size=draft.one_of(draft.bound_sizes)),
     )
 
 

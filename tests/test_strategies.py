@@ -33,7 +33,7 @@ def run(graph: Graph, feeds: dict[str, Array], *, lifted: bool) -> dict[Value, A
             result = value.attrs["value"].array
         else:
             assert isinstance(value.op, Primitive)
-            attrs = {k: evaluate(a, binding) if isinstance(a, Dim) else a for k, a in value.attrs.items()}
+            attrs: dict[str, Any] = {k: evaluate(a, binding) if isinstance(a, Dim) else a for k, a in value.attrs.items()}
             if lifted and value.op.name == "cast" and attrs["dtype"].is_float:
                 attrs["dtype"] = f64
             result = np.asarray(value.op.meaning(*(found[v] for v in value.operands), **attrs))

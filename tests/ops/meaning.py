@@ -37,7 +37,15 @@ def run(value: Value) -> Array:
 
 def array(dtype: DType, numbers: Any) -> Array:
     """Numbers in a dtype, rounded where it is narrow."""
+    if dtype.is_integer:
+        return np.array(numbers, dtype.numpy)
     return np.asarray(numbers).astype(dtype.numpy)
+
+
+def wrapped(number: int, dtype: DType) -> int:
+    """A whole number as a dtype of so many bits holds it."""
+    lowest = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
+    return (number - lowest) % 2**dtype.bits + lowest
 
 
 class _Run:

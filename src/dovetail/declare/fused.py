@@ -126,7 +126,9 @@ class FusedOp(Op, Generic[P]):
         results = spell(**self.arguments(operands, attrs))
         return leaf.pack(results) if isinstance(results, tuple) else results
 
-    def traced(self, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Type, tuple[Constraint, ...], Subgraph]:
+    def traced(
+        self, operands: tuple[Type, ...], attrs: Mapping[str, Any]
+    ) -> tuple[Type, tuple[Constraint, ...], Subgraph]:
         """The body on operands of these types: its type, what it takes for granted, its values."""
         key = (operands, tuple(attrs.items()))
         found = self._traced.get(key)
@@ -170,22 +172,20 @@ class FusedOp(Op, Generic[P]):
         listed = results if isinstance(results, tuple) else (results,)
         inside = walk(listed[:1])
         if any(r not in inside for r in listed[1:]):
-            raise TraceError(f"{self.name}: a second result is not part of the first", hint="return inner values of the first")
+            raise TraceError(
+                f"{self.name}: a second result is not part of the first", hint="return inner values of the first"
+            )
         size = sum(v.op not in _LEAVES for v in inside)
         return Variant(choice, listed, "" if spell is self.body else spell.__name__, size)
 
     @cached_property
     def parts(self) -> frozenset[FusedOp[...]]:
         """The declared ops that its body is made of."""
-        return frozenset(
-            v.op for variant in self.variants for v in walk(variant.results) if isinstance(v.op, FusedOp)
-        )
+        return frozenset(v.op for variant in self.variants for v in walk(variant.results) if isinstance(v.op, FusedOp))
 
     @cached_property
     def elementwise(self) -> bool:  # type: ignore[override]  # derived here, stored in primitives
-        return all(
-            v.op in _LEAVES or v.op.elementwise for variant in self.variants for v in walk(variant.results)
-        )
+        return all(v.op in _LEAVES or v.op.elementwise for variant in self.variants for v in walk(variant.results))
 
     def __repr__(self) -> str:
         return f"<fused op {self.name}>"

@@ -18,10 +18,10 @@ from dovetail.ir.value import Value
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a body: a tensor, an option with listed choices, or a number that is caught."""
+    """One parameter of a body: a tensor, an option with listed choices, or numbers that are caught."""
 
     name: str
-    kind: Literal["operand", "option", "float", "int"]
+    kind: Literal["operand", "option", "float", "int", "ints"]
     optional: bool
     choices: tuple[Any, ...] = ()
     default: Any = inspect.Parameter.empty
@@ -90,9 +90,12 @@ def _parameter(parameter: inspect.Parameter, hint: Any, body: Callable[..., Any]
     if keyword and inner in (float, int):
         kind: Literal["float", "int"] = "float" if inner is float else "int"
         return Parameter(parameter.name, kind, optional, (), parameter.default)
+    if keyword and get_origin(inner) is tuple and args == (int, ...):
+        return Parameter(parameter.name, "ints", False, (), parameter.default)
     raise TraceError(
         f"{body.__name__}: the parameter {parameter.name!r} is annotated {hint}",
-        hint="tensors are positional (Value or Value | None); options (Literal), float and int are keyword-only",
+        hint="tensors are positional (Value or Value | None); options (Literal), float, int and tuple[int, ...] are "
+        "keyword-only",
     )
 
 
@@ -107,13 +110,25 @@ def _checked(op: str, parameter: Parameter, bound: Mapping[str, Any]) -> Any:
         case "operand":
             fits = isinstance(value, Value)
         case "option":
-            fits = isinstance(value, Hole) or any(value is c or (value == c and type(value) is type(c)) for c in parameter.choices)
+            fits = isinstance(value, Hole) or any(
+                value is c or (value == c and type(value) is type(c)) for c in parameter.choices
+            )
         case "float":
             fits = isinstance(value, float | int | Hole) and not isinstance(value, bool)
-            value = float(value) if isinstance(value, int) else value
+            value = float(value) if fits and isinstance(value, int) else value
         case "int":
             fits = isinstance(value, int | Dim | Hole) and not isinstance(value, bool)
+        case "ints":
+            fits = isinstance(value, Hole) or _are_sizes(value)
     if not fits:
-        wanted = f"one of {parameter.choices}" if parameter.choices else f"a {parameter.kind}"
+        kind = "tuple of whole numbers" if parameter.kind == "ints" else parameter.kind
+        wanted = f"one of {parameter.choices}" if parameter.choices else f"a {kind}"
         raise TypeRuleError(f"{op} got {name}={value!r}", hint=f"{name} is {wanted}")
     return value
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(size, int | Dim) and not isinstance(size, bool)
+        for size in value  # pyright: ignore[reportUnknownVariableType]
+    )

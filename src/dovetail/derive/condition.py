@@ -6,7 +6,8 @@ disjunction of conjunctions. What cannot be asked of a stand-in (a loop over a s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,18 +60,18 @@ class Term:
                 return f"{self.arguments[0]} {self.kind} {self.arguments[1]}"
 
 
-_OPERATIONS: dict[str, Any] = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
 }
 
 
@@ -195,14 +196,12 @@ class _Asked:
 class _AskedShape(_Asked):
     """A stand-in for a shape of unknown rank."""
 
-    def __getitem__(self, index: Any) -> _Asked:
+    def __getitem__(self, index: int | slice[Any, Any, Any]) -> _Asked:
         name = self._term.arguments[0]
         if isinstance(index, slice):
             if index.step is not None:
                 raise OpaqueGuardError("a slice of a shape with a step")
             return _Asked(self._trace, Term("sizes", (name, index.start, index.stop)))
-        if not isinstance(index, int):
-            raise OpaqueGuardError("an axis that is not a plain number")
         return _Asked(self._trace, Term("size", (name, index)))
 
     def __iter__(self) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dovetail.declare.cost import Machine, is_free, kernel_cost
+from dovetail.declare.cost import Machine, total_seconds
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
 from dovetail.derive.near import near_misses
@@ -89,6 +89,8 @@ class _Found:
     names: dict[str, Any]
     covers: tuple[Value, ...]
     results: tuple[Value, ...]
+    gain: float = 0.0
+    """Seconds saved by the machine model."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,7 @@ class _Round:
 
     def _try_root(self, op: FusedOp[...], root: Value, variants: Sequence[Variant]) -> None:
         refused: Missed | None = None
+        best: _Found | None = None
         for variant in variants:
             bound = match(variant.pattern, root)
             if not isinstance(bound, Bound):
@@ -138,17 +141,18 @@ class _Round:
             if any(v in self.claimed for v in found.covers):
                 continue
             verdict = self._refusal(found)
-            if verdict is None:
-                self._take(found)
-                return
-            refused = refused or verdict
-        if refused is not None:
+            if verdict is not None:
+                refused = refused or verdict
+            elif best is None or found.gain > best.gain:
+                best = found
+        if best is not None:
+            self.claimed.update(best.covers)
+            self.taken[root] = best
+        elif refused is not None:
             self.missed.append(refused)
 
     def _found(self, op: FusedOp[...], variant: Variant, root: Value, bound: Bound) -> _Found:
-        fixed = {
-            k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)
-        }
+        fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
         covers = tuple(dict.fromkeys(bound.covered.values()))
         results = tuple(bound.covered[r] for r in variant.results)
         return _Found(op, variant, root, bound, {**fixed, **bound.names}, covers, results)
@@ -164,26 +168,32 @@ class _Round:
             return self._miss(found, TYPE, error.message, error.hint)
         kept = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
         if kept != tuple(r.type for r in found.results):
-            return self._miss(found, TYPE, f"the op gives {fused.type}, the graph has {found.root.type}",
-                              "broadcast the operands explicitly")
+            return self._miss(
+                found,
+                TYPE,
+                f"the op gives {fused.type}, the graph has {found.root.type}",
+                "broadcast the operands explicitly",
+            )
         return self._unprofitable(found, fused)
 
     def _unprofitable(self, found: _Found, fused: Value) -> Missed | None:
         """Fusing must pay, with the inner values that others read kept beside the fused one."""
         shared = self._shared_interior(found)
-        kept = _with_inner_operands(shared, found)
-        apart = sum(self.machine.seconds(kernel_cost(v), self.sizes) for v in found.covers if not is_free(v))
-        beside = sum(self.machine.seconds(kernel_cost(v), self.sizes) for v in kept if not is_free(v))
-        together = self.machine.seconds(kernel_cost(fused), self.sizes)
-        if together + beside < apart or (not shared and (self.always or found.op.stage == "recognise")):
+        apart = self._seconds(found.covers)
+        together = self._seconds([fused])
+        found.gain = apart - together - self._seconds(_with_inner_operands(shared, found))
+        if found.gain > 0 or (not shared and (self.always or found.op.stage == "recognise")):
             return self._cyclic(found)
         if shared:
             culprit = shared[0]
             readers = "a graph output" if self.graph.uses.is_output(culprit) else "read outside the pattern too"
-            return self._miss(found, PRIVATE, f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice",
-                              "drop the other use, or accept the separate kernels")
-        return self._miss(found, COST, f"fused {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model",
-                          "nothing to do: the separate kernels are estimated faster")
+            message = f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice"
+            return self._miss(found, PRIVATE, message, "drop the other use, or accept the separate kernels")
+        message = f"fused {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model"
+        return self._miss(found, COST, message, "nothing to do: the separate kernels are estimated faster")
+
+    def _seconds(self, values: Iterable[Value]) -> float:
+        return total_seconds(values, self.machine, self.sizes)
 
     def _shared_interior(self, found: _Found) -> list[Value]:
         inside: dict[Value, int] = {}
@@ -199,13 +209,13 @@ class _Round:
             return None
         operands = [v for v in found.names.values() if isinstance(v, Value)]
         if _reaches(operands, set(found.results)):
-            return self._miss(found, CYCLE, "an operand is computed from one of the results",
-                              "compute it from a value that the pattern does not make")
+            return self._miss(
+                found,
+                CYCLE,
+                "an operand is computed from one of the results",
+                "compute it from a value that the pattern does not make",
+            )
         return None
-
-    def _take(self, found: _Found) -> None:
-        self.claimed.update(found.covers)
-        self.taken[found.root] = found
 
     def _miss(self, found: _Found, reason: str, message: str, hint: str) -> Missed:
         return Missed(found.op.name, found.variant.label, found.root, found.covers, reason, message, hint)
@@ -218,8 +228,11 @@ class _Round:
             except CyclicReplacementError as error:
                 found = next(f for f in self.taken.values() if error.root in f.results)
                 del self.taken[found.root]
-                self.missed.append(self._miss(found, CYCLE, "two fusions would read each other's results",
-                                              "break the loop between them"))
+                self.missed.append(
+                    self._miss(
+                        found, CYCLE, "two fusions would read each other's results", "break the loop between them"
+                    )
+                )
                 continue
             for found in self.taken.values():
                 if found.root in built:

@@ -91,7 +91,9 @@ def check_meaning(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evalu
             raise LawError(f"{op.name} ({variant.label}): fused and spelled-out values differ at {name}")
 
 
-def check_recognition(op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]) -> None:
+def check_recognition(
+    op: FusedOp[...], variant: Variant, seed: int, canonical: Canonical, parts: Sequence[FusedOp[...]]
+) -> None:
     """What this spelling writes fuses to the one value that the declaration builds."""
     chosen = fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
@@ -136,7 +138,9 @@ def mirrored(graph: Graph) -> Graph:
     return rebuild(graph, swap)
 
 
-def check_inner_outputs(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate, canonical: Canonical) -> None:
+def check_inner_outputs(
+    op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate, canonical: Canonical
+) -> None:
     """Any inner value may be an output as well, and keeps its own value."""
     chosen = fitting(op, variant, seed)
     plain = canonical(graph_of(spelled(op, variant)(**chosen), chosen))
@@ -163,7 +167,10 @@ def counterexample(op: FusedOp[...], guard: Guard, seed: int = 0) -> dict[str, A
             continue
         if refused == [guard]:
             return chosen
-    raise LawError(f"{op.name}.{guard.name} never refuses anything on its own", hint="it can be left out, or its shapes line is too tame")
+    raise LawError(
+        f"{op.name}.{guard.name} never refuses anything on its own",
+        hint="it can be left out, or its shapes line is too tame",
+    )
 
 
 def check_guard(op: FusedOp[...], guard: Guard, canonical: Canonical) -> None:

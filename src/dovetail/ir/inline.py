@@ -14,7 +14,10 @@ def inline(body: Subgraph, operands: Sequence[Value]) -> tuple[Value, ...]:
     """The results of a sub-graph on these operands."""
 
     def step(value: Value, _: tuple[Value, ...]) -> Value | None:
-        return operands[value.attrs["index"]] if value.op is leaf.ARGUMENT else None
+        if value.op is not leaf.ARGUMENT:
+            return None
+        index: int = value.attrs["index"]
+        return operands[index]
 
     new = rebuild_values(body.results, step)
     return tuple(new[v] for v in body.results)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -26,16 +27,19 @@ class Hole:
 
     name: str
     written: Literal_["as_is", "root", "inverse"] = "as_is"
+    or_none: bool = False
+    """Whether a number that is left out is caught too, as None."""
 
-    def recover(self, found: float) -> float:
-        """The number itself, from the form that was found."""
-        match self.written:
-            case "as_is":
-                return found
-            case "root":
-                return found * found
-            case "inverse":
-                return 1.0 / found if found else float("inf")
+    def recover(self, found: float, rounded: Callable[[float], float]) -> float:
+        """The number itself. Of those that are written as what was found, the one with the fewest digits."""
+        if self.written == "as_is":
+            return found
+        exact = found * found if self.written == "root" else 1.0 / found if found else math.inf
+        for digits in range(1, 18):
+            number = rounded(float(f"{exact:.{digits}g}"))
+            if number and rounded(number**0.5 if self.written == "root" else 1.0 / number) == found:
+                return number
+        return exact
 
     def __pow__(self, exponent: float) -> Hole:
         return self._as("root", exponent == 0.5)

@@ -17,13 +17,16 @@ from dovetail.ir.spell import Number, from_base64, from_numbers, unquote
 from dovetail.ir.type import TensorType, TupleType, Type
 
 # Possessive throughout: no text makes the search go back over what it has read.
-_SKIP = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*+")
-_LOCAL = re.compile(r"%[A-Za-z0-9_.]++|\$[0-9]{1,9}+")
-_STRING = re.compile(r'"(?:[^"\\\n]++|\\.)*+"')
-_NUMBER = re.compile(r"-?[0-9]++(\.[0-9]*+)?([eE][-+]?[0-9]++)?|-inf(?![A-Za-z0-9_.])")
-_TENSOR = re.compile(r"([a-z]+[0-9]*)[ \t]*\[([^\[\]]*+)\]")
+_BLANK = r"(?:[ \t\r\n]++|#[^\n]*+)*+"
+_SKIP = re.compile(_BLANK)
+_WORD = re.compile(rf"([A-Za-z_][A-Za-z0-9_.]*+){_BLANK}")
+_LOCAL = re.compile(rf"(%[A-Za-z0-9_.]++|\$[0-9]{{1,9}}+){_BLANK}")
+_REFERENCE = re.compile(rf"([%A-Za-z_][A-Za-z0-9_.]*+|\$[0-9]{{1,9}}+){_BLANK}")
+_STRING = re.compile(rf'("(?:[^"\\\n]++|\\.)*+"){_BLANK}')
+_NUMBER = re.compile(rf"(-?[0-9]++(\.[0-9]*+)?([eE][-+]?[0-9]++)?|-inf(?![A-Za-z0-9_.])){_BLANK}")
+_TENSOR = re.compile(rf"(([a-z]+[0-9]*)[ \t]*\[([^\[\]]*+)\]){_BLANK}")
 _BRACKET = re.compile(r"[()]")
+_BLANKS = " \t\r\n#"
 WORDS: dict[str, bool | float] = {"true": True, "false": False, "inf": float("inf"), "nan": float("nan")}
 _LONGEST_NUMBER = 64
 _LONGEST_SIZE = 16384
@@ -71,7 +74,6 @@ class Lexer:
         found = pattern.match(self.text, self.at)
         if found is not None:
             self.at = found.end()
-            self.skip()
         return found
 
     def sees(self, mark: str) -> bool:
@@ -80,8 +82,9 @@ class Lexer:
     def take(self, mark: str) -> bool:
         """Whether a mark stands next; it is read if it does."""
         if self.text.startswith(mark, self.at):
-            self.at += len(mark)
-            self.skip()
+            self.at += 1
+            if self.text[self.at : self.at + 1] in _BLANKS:
+                self.skip()
             return True
         return False
 
@@ -91,11 +94,15 @@ class Lexer:
 
     def word(self) -> str | None:
         found = self._match(_WORD)
-        return found.group() if found is not None else None
+        return found.group(1) if found is not None else None
 
     def local(self) -> str | None:
         found = self._match(_LOCAL)
-        return found.group() if found is not None else None
+        return found.group(1) if found is not None else None
+
+    def reference(self) -> str | None:
+        found = self._match(_REFERENCE)
+        return found.group(1) if found is not None else None
 
     def string(self) -> str:
         start = self.at
@@ -103,7 +110,7 @@ class Lexer:
         if found is None:
             self.expected("text in quotes", "close the quotes on the same line; write a new line as \\n")
         try:
-            return unquote(found.group())
+            return unquote(found.group(1))
         except GraphError as error:
             self.fail(error.message, error.hint, start)
 
@@ -121,10 +128,10 @@ class Lexer:
         found = self._match(_NUMBER)
         if found is None:
             return None
-        text = found.group()
+        text = found.group(1)
         if len(text) > _LONGEST_NUMBER:
             self.fail(f"a number of {len(text)} characters", "write fewer digits", start)
-        if "i" in text or found.group(1) or found.group(2):
+        if "i" in text or found.group(2) or found.group(3):
             return float(text)
         whole = int(text)
         if abs(whole) > attribute.LARGEST_INT:
@@ -159,13 +166,13 @@ class Lexer:
         found = self._match(_TENSOR)
         if found is None:
             self.expected("a type", "write a dtype and sizes: f32[b, 384]")
-        spelled = found.group()
+        spelled = found.group(1)
         type = self._types.get(spelled)
         if type is None:
-            dtype = BY_NAME.get(found.group(1))
+            dtype = BY_NAME.get(found.group(2))
             if dtype is None:
-                self.fail(f"{found.group(1)[:40]!r} is not a dtype", f"use one of {', '.join(BY_NAME)}", start)
-            listed = split_sizes(found.group(2))
+                self.fail(f"{found.group(2)[:40]!r} is not a dtype", f"use one of {', '.join(BY_NAME)}", start)
+            listed = split_sizes(found.group(3))
             if len(listed) > attribute.HIGHEST_RANK:
                 self.fail(f"a tensor of rank {len(listed)}", f"ranks go up to {attribute.HIGHEST_RANK}", start)
             type = TensorType(dtype, tuple([self.size(s, start) for s in listed]))

@@ -166,8 +166,7 @@ class _Parser(Lexer):
         operands = self.operands(scope)
         attrs = self.attributes(scope) if self.take("{") else {}
         value = self.build(op, operands, attrs, start)
-        if self.take(":"):
-            self.stated(value)
+        self.check_type(value, start)
         return value
 
     def operands(self, scope: _Scope) -> tuple[Value, ...]:
@@ -181,32 +180,38 @@ class _Parser(Lexer):
 
     def operand(self, scope: _Scope) -> Value:
         start = self.at
-        local = self.local()
-        name = self.name() if local is None else local
-        value = (scope.named if local is None else scope.local).get(name)
+        name = self.reference()
+        if name is None:
+            name = self.name()
+            value = scope.named.get(name)
+        else:
+            value = scope.local.get(name) if name[0] in "%$" else scope.named.get(name)
         if value is None:
             self.fail(f"{name[:40]!r} is not known here", "a value is read after the line that names it", start)
         return value
 
     def build(self, op: Op, operands: tuple[Value, ...], attrs: dict[str, Any], start: int) -> Value:
         try:
-            value = make(op, operands, op.normal(operands, attrs))
-            attribute.check_type(value.type)
+            return make(op, operands, op.normal(operands, attrs))
         except DovetailError as error:
             self.fail(error.message, error.hint or f"change the operands or attributes of {op.name}", start)
         except Exception as error:  # a type rule takes attributes as they were built; these were not
             self.fail(f"{op.name} cannot be built: {error}", "check its number of operands and its attributes", start)
-        return value
 
-    def stated(self, value: Value) -> None:
-        start = self.at
-        if self.sees("?"):
-            self.fail("a value without a type", "patterns are printed for people and cannot be read back")
-        type = self.type()
-        if type != value.type:
-            self.fail(
-                f"the type is stated as {type}, and {value.op.name} gives {value.type}", "correct or omit it", start
-            )
+    def check_type(self, value: Value, start: int) -> None:
+        """The type is the one that is stated, or else one that could be."""
+        found = value.known_type
+        stated = self.take(":")
+        at = self.at
+        if found is None or (stated and self.sees("?")):
+            self.fail("a value without a type", "patterns are printed for people and cannot be read back", at)
+        if not stated:
+            try:
+                attribute.check_type(found)
+            except GraphError as error:
+                self.fail(error.message, error.hint, start)
+        elif (type := self.type()) != found:
+            self.fail(f"the type is stated as {type}, and {value.op.name} gives {found}", "correct or omit it", at)
 
     def origins(self, value: Value, line: Origin | None) -> None:
         """What is stated behind a value, or else its line."""

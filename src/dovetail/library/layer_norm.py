@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dovetail import ops
 from dovetail.declare import fused_op
 from dovetail.ir.value import Value
-from dovetail.library.norms import SPELLED, Divide, Precision, Square, is_a_row, mean, scaled, widened
+from dovetail.library.norms import SPELLED, Divide, Precision, Spelling, Square, called, is_a_row, mean, scaled, widened
 
 
 @fused_op(shapes="x[*, n] gain[n] bias[n]", stage="recognise")
@@ -20,7 +18,7 @@ def layer_norm(
     return scaled(centred * ops.rsqrt(mean(centred * centred) + eps), x, gain, bias, precision)
 
 
-def _spelled(square: Square, divide: Divide) -> Callable[..., Value]:
+def _spelled(square: Square, divide: Divide) -> Spelling:
     def spelling(
         x: Value, gain: Value | None = None, bias: Value | None = None, *, eps: float, precision: Precision = "own"
     ) -> Value:
@@ -28,8 +26,7 @@ def _spelled(square: Square, divide: Divide) -> Callable[..., Value]:
         centred = wide - mean(wide)
         return scaled(divide(centred, mean(square(centred)) + eps), x, gain, bias, precision)
 
-    spelling.__name__ = f"{square.__name__}_{divide.__name__}"
-    return spelling
+    return called(spelling, square, divide)
 
 
 for _square, _divide in SPELLED:

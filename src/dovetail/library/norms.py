@@ -16,36 +16,49 @@ Precision = Literal["own", "f32", "f32_affine"]
 
 Square = Callable[[Value], Value]
 Divide = Callable[[Value, Value], Value]
+Spelling = Callable[..., Value]
 
 
 def squared(x: Value) -> Value:
+    """The square is a product."""
     return x * x
 
 
 def power(x: Value) -> Value:
+    """The square is a power."""
     return x**2
 
 
 def times_rsqrt(x: Value, variance: Value) -> Value:
+    """Divided by a product with the inverse root."""
     return x * ops.rsqrt(variance)
 
 
 def over_root(x: Value, variance: Value) -> Value:
+    """Divided by the root itself."""
     return x / ops.sqrt(variance)
 
 
 def times_quotient(x: Value, variance: Value) -> Value:
+    """Divided by a product with 1 / root."""
     return x * (1.0 / ops.sqrt(variance))
 
 
 def times_reciprocal(x: Value, variance: Value) -> Value:
+    """Divided by a product with the root's reciprocal."""
     return x * ops.reciprocal(ops.sqrt(variance))
 
 
-SPELLED: tuple[tuple[Square, Divide], ...] = tuple(
-    product((squared, power), (times_rsqrt, over_root, times_quotient, times_reciprocal))
-)[1:]
+DIVIDED: tuple[Divide, ...] = (times_rsqrt, over_root, times_quotient, times_reciprocal)
+SPELLED: tuple[tuple[Square, Divide], ...] = tuple(product((squared, power), DIVIDED))[1:]
 """The ways that exporters write a norm, but for the first, which the bodies write."""
+
+
+def called(spelling: Spelling, *parts: Callable[..., Value]) -> Spelling:
+    """A spelling that is put together, under the names and words of its parts."""
+    spelling.__name__ = "_".join(p.__name__ for p in parts)
+    spelling.__doc__ = " ".join(p.__doc__ or "" for p in parts)
+    return spelling
 
 
 def mean(x: Value) -> Value:

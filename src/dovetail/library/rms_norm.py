@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dovetail import ops
 from dovetail.declare import fused_op
 from dovetail.ir.value import Value
-from dovetail.library.norms import SPELLED, Divide, Precision, Square, is_a_row, mean, scaled, widened
+from dovetail.library.norms import SPELLED, Divide, Precision, Spelling, Square, called, is_a_row, mean, scaled, widened
 
 
 @fused_op(shapes="x[*, n] gain[n]", stage="recognise")
@@ -17,13 +15,12 @@ def rms_norm(x: Value, gain: Value | None = None, *, eps: float, precision: Prec
     return scaled(wide * ops.rsqrt(mean(wide * wide) + eps), x, gain, None, precision)
 
 
-def _spelled(square: Square, divide: Divide) -> Callable[..., Value]:
+def _spelled(square: Square, divide: Divide) -> Spelling:
     def spelling(x: Value, gain: Value | None = None, *, eps: float, precision: Precision = "own") -> Value:
         wide = widened(x, precision)
         return scaled(divide(wide, mean(square(wide)) + eps), x, gain, None, precision)
 
-    spelling.__name__ = f"{square.__name__}_{divide.__name__}"
-    return spelling
+    return called(spelling, square, divide)
 
 
 for _square, _divide in SPELLED:
@@ -33,10 +30,10 @@ for _square, _divide in SPELLED:
 @rms_norm.spelling
 def gain_first(x: Value, gain: Value | None = None, *, eps: float, precision: Precision = "own") -> Value:
     """The gain is taken before the division, where no cast stands between them."""
-    if gain is None or precision == "f32":
-        return rms_norm.body(x, gain, eps=eps, precision=precision)
     wide = widened(x, precision)
-    return scaled((wide * gain) * ops.rsqrt(mean(wide * wide) + eps), x, None, None, precision)
+    early, late = (None, gain) if precision == "f32" else (gain, None)
+    top = wide if early is None else wide * early
+    return scaled(top * ops.rsqrt(mean(wide * wide) + eps), x, late, None, precision)
 
 
 @rms_norm.requires(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from dovetail.ir import leaf
 from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.match.mismatch import Bound, Mismatch
+from dovetail.match.undo import is_loose, undone
 
+_NOTHING = object()
 _Goals: TypeAlias = "tuple[Value, Value, _Goals] | None"
 
 
@@ -64,7 +69,10 @@ class _Attempt:
                         failed = self._miss(value, f"the same {pattern.op.name} as before", "another value")
                 else:
                     failed = self._node(pattern, value)
-                    if failed is None or self._forgiven(failed, pattern, value):
+                    if failed is not None and (rest := undone(pattern, value)) is not None:
+                        failed = None
+                        goals = (pattern.operands[0], rest, goals)
+                    elif failed is None or self._forgiven(failed, pattern, value):
                         failed = None
                         goals = self._operands(pattern, value, goals)
             if failed is not None:
@@ -96,7 +104,7 @@ class _Attempt:
 
     def _attribute(self, key: str, wanted: Any, found: Any, value: Value) -> Mismatch | None:
         if wanted.__class__ is Hole:
-            if found is None:
+            if found is None and not wanted.or_none:
                 return self._miss(value, f"{value.op.name} with {key}", "none")
             return self._catch(wanted.name, found, value)
         if wanted.__class__ is SizeOf or wanted.__class__ is DTypeOf:
@@ -104,6 +112,9 @@ class _Attempt:
             return None
         if wanted == found:
             return None
+        if wanted.__class__ is tuple and found.__class__ is tuple and len(wanted) == len(found):
+            pairs = zip(wanted, found, strict=True)
+            return next((miss for w, f in pairs if (miss := self._attribute(key, w, f, value)) is not None), None)
         return self._miss(value, f"{value.op.name} with {key}={wanted}", f"{key}={found}")
 
     def _operands(self, pattern: Value, value: Value, goals: _Goals) -> _Goals:
@@ -127,15 +138,17 @@ class _Attempt:
         if isinstance(wanted, Hole):
             if isinstance(number, complex):
                 return self._miss(value, "a real number", "a complex one")
-            return self._catch(wanted.name, wanted.recover(float(number)), value)
+            if wanted.written != "as_is":
+                number = wanted.recover(float(number), partial(_rounded, value.attrs["value"].array.dtype))
+            return self._catch(wanted.name, float(number) if isinstance(number, bool) else number, value)
         array: Array = value.attrs["value"].array
         if array.dtype.type(wanted) == array.reshape(()):
             return None
         return self._miss(value, f"the constant {wanted}", str(number))
 
     def _catch(self, name: str, found: Any, at: Value) -> Mismatch | None:
-        known = self.names.get(name)
-        if known is None:
+        known = self.names.get(name, _NOTHING)
+        if known is _NOTHING:
             self.names[name] = found
             self.trail.append((self.names, name))
             return None
@@ -162,9 +175,15 @@ class _Attempt:
         return Mismatch(at, wanted, found, len(self.seen))
 
 
+def _rounded(dtype: np.dtype[Any], number: float) -> float:
+    """A number as a constant of this dtype has it."""
+    with np.errstate(over="ignore"):
+        return float(dtype.type(number))
+
+
 def _may(pattern: Value, value: Value) -> bool:
     """Whether the first look allows a match: it saves most of the backtracking."""
     op = pattern.op
-    if op is leaf.HOLE:
+    if op is leaf.HOLE or (op is not value.op and is_loose(pattern)):
         return True
     return value.op is leaf.CONST if op is leaf.NUMBER else op is value.op

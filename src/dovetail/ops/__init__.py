@@ -4,6 +4,7 @@ from dovetail.ir.value import Value
 from dovetail.ops import (
     contraction,
     control,
+    convolution,
     cumulative,
     detection,
     elementwise,
@@ -11,13 +12,16 @@ from dovetail.ops import (
     indexing,
     movement,
     ordering,
+    pooling,
     quantised,
     reduction,
 )
+from dovetail.ops import resize as resizing
 from dovetail.ops.activations import *  # noqa: F403
 from dovetail.ops.arithmetic import *  # noqa: F403
 from dovetail.ops.contraction import *  # noqa: F403
 from dovetail.ops.control import *  # noqa: F403
+from dovetail.ops.convolution import *  # noqa: F403
 from dovetail.ops.cumulative import *  # noqa: F403
 from dovetail.ops.detection import *  # noqa: F403
 from dovetail.ops.elementwise import *  # noqa: F403
@@ -26,8 +30,10 @@ from dovetail.ops.indexing import *  # noqa: F403
 from dovetail.ops.movement import *  # noqa: F403
 from dovetail.ops.operators import PrimitiveOperators
 from dovetail.ops.ordering import *  # noqa: F403
+from dovetail.ops.pooling import *  # noqa: F403
 from dovetail.ops.quantised import *  # noqa: F403
 from dovetail.ops.reduction import *  # noqa: F403
+from dovetail.ops.resize import *  # noqa: F403
 from dovetail.ops.tracing import *  # noqa: F403
 
 Value.operators = PrimitiveOperators()
@@ -38,6 +44,9 @@ ALL = (
     *reduction.ALL,
     *movement.ALL,
     *control.ALL,
+    *convolution.ALL,
+    *pooling.ALL,
+    *resizing.ALL,
     *cumulative.ALL,
     *detection.ALL,
     *generate.ALL,

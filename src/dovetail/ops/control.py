@@ -12,7 +12,7 @@ import numpy as np
 
 from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, largest
+from dovetail.ir.dim import Size, evaluate, largest
 from dovetail.ir.dtype import bool_
 from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Subgraph
@@ -167,7 +167,7 @@ ALL = family(globals())
 def _stacked(outputs: Sequence[tuple[Array, ...]], body: Runnable, carries: int) -> list[Array]:
     """The outputs of every trip, one behind the other along a new first axis."""
     if not outputs:
-        return [np.zeros((0, *map(_number, t.shape)), t.dtype.numpy) for t in body.results[carries:]]
+        return [np.zeros((0, *(evaluate(s, {}) for s in t.shape)), t.dtype.numpy) for t in body.results[carries:]]
     columns = list(zip(*outputs, strict=True))
     for column in columns:
         if len({a.shape for a in column}) > 1:
@@ -176,11 +176,6 @@ def _stacked(outputs: Sequence[tuple[Array, ...]], body: Runnable, carries: int)
                 hint="outputs are stacked; pad them to one shape, or carry them",
             )
     return [np.stack(column) for column in columns]
-
-
-def _number(size: Size) -> int:
-    assert isinstance(size, int), "a meaning is asked once sizes are numbers"
-    return size
 
 
 def _stack_types(length: Size, types: Sequence[TensorType]) -> tuple[TensorType, ...]:

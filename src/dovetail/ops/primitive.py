@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -185,11 +185,12 @@ class Primitive(Op):
             given = attrs[name] if name in attrs else self.defaults.get(name, inspect.Parameter.empty)
             if given is inspect.Parameter.empty:
                 raise TypeRuleError(f"{self.name} needs {name}", hint=f"pass {name}=…")
-            caught = given is None or isinstance(given, Hole | SizeOf | DTypeOf)
-            found[name] = given if caught else kind.normal(given, rank)
+            found[name] = given if given is None or _is_asked(given) else kind.normal(given, rank)
         return found
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        if not operands and any(_is_asked(a) for a in attrs.values()):
+            return None  # type: ignore[return-value]  # a leaf of a pattern, like a hole
         return self.type_rule(facts, *operands, **attrs)
 
     def compute(self, *arrays: Array, **attrs: Any) -> Array | tuple[Array, ...]:
@@ -197,6 +198,13 @@ class Primitive(Op):
         with np.errstate(all="ignore"):
             result: Array | tuple[Array, ...] = self.meaning(*arrays, **attrs)
         return tuple(np.asarray(r) for r in result) if isinstance(result, tuple) else np.asarray(result)
+
+
+def _is_asked(attr: Any) -> bool:
+    """Whether an attribute of a pattern is caught from the graph or asked of it, in whole or in part."""
+    if isinstance(attr, tuple):
+        return any(_is_asked(a) for a in cast(tuple[Any, ...], attr))
+    return isinstance(attr, Hole | SizeOf | DTypeOf)
 
 
 def _attributes(meaning: Callable[..., Any]) -> tuple[dict[str, Kind], dict[str, Any]]:

@@ -71,9 +71,9 @@ def _dequantise(facts: Facts, q: Type, scale: Type, zero_point: Type, *, dtype: 
 
 @primitive(_dequantise, flops=_two_per_element)
 def dequantise(q: Array, scale: Array, zero_point: Array, *, dtype: DTypeAttr, axis: Axis | None = None) -> Array:
-    """(q - zero_point) * scale, computed in the scale's dtype."""
-    steps = q.astype(np.int64) - _beside(zero_point, q, axis)
-    return (steps.astype(scale.dtype) * _beside(scale, q, axis)).astype(dtype.numpy)
+    """(q - zero_point) * scale, rounded once."""
+    steps = q.astype(np.float64) - _beside(zero_point, q, axis)
+    return (steps * _beside(scale.astype(np.float64), q, axis)).astype(dtype.numpy)
 
 
 ALL = family(globals())

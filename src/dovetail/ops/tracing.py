@@ -18,7 +18,19 @@ from dovetail.ops.control import if_, scan_, while_
 from dovetail.ops.movement import permute
 from dovetail.ops.primitive import axis_from_end
 
-Traced: TypeAlias = Callable[..., Value | Sequence[Value]]
+Results: TypeAlias = Value | Sequence[Value]
+# Written out, so that type checkers know the parameters of a lambda; `def f(*xs: Value)` fits all of them.
+Traced: TypeAlias = (
+    Callable[[], Results]
+    | Callable[[Value], Results]
+    | Callable[[Value, Value], Results]
+    | Callable[[Value, Value, Value], Results]
+    | Callable[[Value, Value, Value, Value], Results]
+    | Callable[[Value, Value, Value, Value, Value], Results]
+    | Callable[[Value, Value, Value, Value, Value, Value], Results]
+    | Callable[[Value, Value, Value, Value, Value, Value, Value], Results]
+    | Callable[[Value, Value, Value, Value, Value, Value, Value, Value], Results]
+)
 """A function of values, one for each argument, that returns one value or several."""
 
 
@@ -103,7 +115,7 @@ def subgraph(function: Traced, types: Sequence[TensorType]) -> Subgraph:
     # Arguments are interned: a slot of this trace's own cannot be taken for an argument of the trace around it.
     slot = _Slot()
     slots = [make(slot, (), {"index": i, "type": t}) for i, t in enumerate(types)]
-    returned = function(*slots)
+    returned = cast(Callable[..., Results], function)(*slots)
     results = (returned,) if isinstance(returned, Value) else tuple(returned)
     if not all(isinstance(v, cast(Any, Value)) for v in results):
         raise TypeRuleError(f"a traced function returned {results!r}", hint="return values; constant(…) makes one")

@@ -31,7 +31,8 @@ def batch_regions(graph: Graph) -> Fused:
             replacements[lane] = Replacement(needs, _Build(body, needs, index, len(lanes), lane, built), (lane,))
     new = replace_roots(graph, replacements)
     applied = [
-        Applied("batched_region", f"{len(lanes)} lanes", lanes[0], tuple(lanes), built[lanes[0]]) for _, lanes in batches
+        Applied("batched_region", f"{len(lanes)} lanes", lanes[0], tuple(lanes), built[lanes[0]])
+        for _, lanes in batches
     ]
     return Fused(new, tuple(applied), ())
 

@@ -70,9 +70,8 @@ def weight_only(graph: Graph) -> set[Value]:
     """Values that depend on parameters and constants alone; they are computed once, when parameters are bound."""
     static: set[Value] = set()
     for value in graph.values:
-        if value.op is leaf.PARAM or value.op is leaf.CONST:
-            static.add(value)
-        elif value.operands and all(v in static for v in value.operands):
+        given = value.op is leaf.PARAM or value.op is leaf.CONST
+        if given or (value.operands and all(v in static for v in value.operands)):
             static.add(value)
     return static
 

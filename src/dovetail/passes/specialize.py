@@ -40,7 +40,7 @@ def symbols_of(graph: Graph) -> tuple[set[str], set[str]]:
     found: set[str] = set()
     fresh: set[str] = set()
     for value in walk_into((*graph.inputs, *graph.outputs.values())):
-        found.update(value_symbols(value))
+        found.update(value_symbols(value, inside=False))
         fresh.update(fresh_symbols(value))
     for constraint in graph.constraints:
         found.update(constraint.symbols)
@@ -49,14 +49,14 @@ def symbols_of(graph: Graph) -> tuple[set[str], set[str]]:
     return found - fresh, fresh
 
 
-def value_symbols(value: Value) -> Iterator[str]:
-    """The symbols in the type and the attributes of a value; what stands inside sub-graphs is theirs."""
+def value_symbols(value: Value, *, inside: bool = True) -> Iterator[str]:
+    """The symbols in the type and the attributes of a value, and `inside` its sub-graphs."""
     yield from type_symbols(value.type)
     for attr in value.attrs.values():
-        yield from _attr_symbols(attr)
+        yield from _attr_symbols(attr, inside)
 
 
-def _attr_symbols(attr: Any) -> Iterator[str]:
+def _attr_symbols(attr: Any, inside: bool) -> Iterator[str]:
     match attr:
         case Dim():
             yield from symbols(attr)
@@ -64,10 +64,11 @@ def _attr_symbols(attr: Any) -> Iterator[str]:
             yield from type_symbols(attr)
         case tuple():
             for item in cast(tuple[Any, ...], attr):
-                yield from _attr_symbols(item)
+                yield from _attr_symbols(item, inside)
         case Subgraph():
-            for argument in attr.arguments:
-                yield from type_symbols(argument)
+            values = attr.values if inside else []
+            bound = {name for v in values for name in fresh_symbols(v)}
+            yield from (name for v in values for name in value_symbols(v) if name not in bound)
         case _:
             pass
 

@@ -19,7 +19,9 @@ def lower_dot(value: Value, operands: tuple[Value, ...], claims: Claims) -> Valu
     batch = _sizes(x, left_batch)
     inner = product(_sizes(x, left))
     a = build.reshape(build.transpose(x, [*left_batch, *rows, *left]), (*batch, product(_sizes(x, rows)), inner))
-    b = build.reshape(build.transpose(y, [*right_batch, *right, *columns]), (*batch, inner, product(_sizes(y, columns))))
+    b = build.reshape(
+        build.transpose(y, [*right_batch, *right, *columns]), (*batch, inner, product(_sizes(y, columns)))
+    )
     return build.reshape(ops.matmul(a, b), value.shape)
 
 

@@ -35,12 +35,15 @@ _FUSED = (
 
 
 def _one_mask_for_all_heads(value: Value) -> bool:
-    masks = [v for name, v in zip(value.attrs.get("operands", ()), value.operands, strict=False) if name in ("mask", "keep")]
+    given: tuple[str, ...] = value.attrs.get("operands", ())
+    masks = [v for name, v in zip(given, value.operands, strict=False) if name in ("mask", "keep")]
     return all(m.rank < 3 or m.shape[-3] == 1 for m in masks)
 
 
 _MASK = Condition(
-    "mask_serves_all_heads", _one_mask_for_all_heads, "the kernel takes one mask for all heads; export it as [b, 1, sq, sk]"
+    "mask_serves_all_heads",
+    _one_mask_for_all_heads,
+    "the kernel takes one mask for all heads; export it as [b, 1, sq, sk]",
 )
 
 CLAIMS = Claims(

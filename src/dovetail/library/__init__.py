@@ -1,0 +1,48 @@
+"""The fused ops that come with dovetail, one a file. Passes take them as an argument; nothing is registered."""
+
+from __future__ import annotations
+
+from dovetail.declare.fused import FusedOp
+from dovetail.declare.group import Group
+from dovetail.library.conv_batch_norm import conv_batch_norm
+from dovetail.library.conv_bias_act import conv_bias_act
+from dovetail.library.gated_product import gated_product
+from dovetail.library.gelu import gelu
+from dovetail.library.group_norm import group_norm
+from dovetail.library.group_norm_silu import group_norm_silu
+from dovetail.library.layer_norm import layer_norm
+from dovetail.library.linear import linear
+from dovetail.library.lora_matmul import lora_matmul
+from dovetail.library.matmul_add import matmul_add
+from dovetail.library.residual_layer_norm import residual_layer_norm
+from dovetail.library.residual_rms_norm import residual_rms_norm
+from dovetail.library.rms_norm import rms_norm
+from dovetail.library.rms_norm_matmul import rms_norm_matmul
+from dovetail.library.shared_input_matmul import shared_input_matmul
+from dovetail.library.silu import silu
+from dovetail.library.swiglu import swiglu
+from dovetail.library.wide_swiglu import wide_swiglu
+
+ALL: tuple[FusedOp[...], ...] = (
+    silu,
+    gelu,
+    rms_norm,
+    layer_norm,
+    group_norm,
+    conv_batch_norm,
+    swiglu,
+    wide_swiglu,
+    lora_matmul,
+    linear,
+    residual_layer_norm,
+    residual_rms_norm,
+    group_norm_silu,
+    conv_bias_act,
+    matmul_add,
+    gated_product,
+    rms_norm_matmul,
+)
+"""Every op; among those that could be found at the same time, earlier ones are preferred."""
+
+GROUPS: tuple[Group, ...] = (shared_input_matmul,)
+"""Every group of values that are computed together."""

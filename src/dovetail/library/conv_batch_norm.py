@@ -1,0 +1,90 @@
+"""conv_batch_norm: a batch norm folded into the convolution before it.
+
+Its body is the folded form: what it does to the weights needs parameters alone, so it is done once, at bind time.
+The forms that models write are its spellings. In training the statistics are computed from the convolution's own
+result, which then has other readers and stays (`interior_is_private`).
+"""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.declare import fused_op
+from dovetail.ir.value import Value
+from dovetail.library.activation import Activation, activation
+from dovetail.library.conv_bias_act import conv_bias_act, is_one_for_each_channel
+from dovetail.library.norms import DIVIDED, Divide, Spelling, called
+from dovetail.ops.convolution import conv
+
+
+@fused_op(
+    shapes="x[n, c, h, w] w[m, c, i, j] gain[m, 1, 1] bias[m, 1, 1] mean[m, 1, 1] variance[m, 1, 1] b[m, 1, 1]",
+    stage="recognise",
+)
+def conv_batch_norm(
+    x: Value,
+    w: Value,
+    gain: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    b: Value | None = None,
+    *,
+    eps: float,
+    act: Activation = "none",
+    strides: tuple[int, ...] = (1, 1),
+    dilations: tuple[int, ...] = (1, 1),
+    padding: tuple[int, ...] = (0, 0, 0, 0),
+    groups: int = 1,
+) -> Value:
+    """Convolution, batch norm with stored statistics and activation, as one convolution with other weights."""
+    slope = gain * ops.rsqrt(variance + eps)
+    shift = bias - (mean if b is None else mean - b) * slope
+    weights = w * ops.unsqueeze(slope, axes=(-1,))
+    return conv_bias_act(
+        x, weights, shift, act=act, strides=strides, dilations=dilations, padding=padding, groups=groups
+    )
+
+
+def _spelled(divide: Divide) -> Spelling:
+    def spelling(
+        x: Value,
+        w: Value,
+        gain: Value,
+        bias: Value,
+        mean: Value,
+        variance: Value,
+        b: Value | None = None,
+        *,
+        eps: float,
+        act: Activation = "none",
+        strides: tuple[int, ...] = (1, 1),
+        dilations: tuple[int, ...] = (1, 1),
+        padding: tuple[int, ...] = (0, 0, 0, 0),
+        groups: int = 1,
+    ) -> Value:
+        y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
+        y = (y if b is None else y + b) - mean
+        return activation(act, divide(y, variance + eps) * gain + bias)
+
+    return called(spelling, divide)
+
+
+for _divide in DIVIDED:
+    conv_batch_norm.spelling(_spelled(_divide))
+
+
+@conv_batch_norm.requires(
+    reason="the weights are {w.type}, and gain, bias, mean and variance are {gain.type}, {bias.type}, {mean.type} and "
+    "{variance.type}; each is one number for a channel",
+    hint="give each of them the shape [m, 1, 1] (a 1 for each spatial axis), as stored statistics have",
+)
+def statistics_are_one_for_each_channel(w: Value, gain: Value, bias: Value, mean: Value, variance: Value) -> bool:
+    return all(is_one_for_each_channel(vector, w) for vector in (gain, bias, mean, variance))
+
+
+@conv_batch_norm.requires(
+    reason="the convolution's own bias is {b.type} and its weights are {w.type}; one number is added to a channel",
+    hint="give the bias the shape [m, 1, 1] (a 1 for each spatial axis)",
+)
+def bias_is_one_for_each_channel(w: Value, b: Value | None) -> bool:
+    return b is None or is_one_for_each_channel(b, w)

@@ -1,0 +1,38 @@
+"""conv_bias_act: a convolution with bias and activation in its epilogue."""
+
+from __future__ import annotations
+
+from dovetail.declare import fused_op
+from dovetail.ir.value import Value
+from dovetail.library.activation import Activation, activation
+from dovetail.ops.convolution import conv
+
+
+@fused_op(shapes="x[n, c, h, w] w[m, c, i, j] b[m, 1, 1]")
+def conv_bias_act(
+    x: Value,
+    w: Value,
+    b: Value | None = None,
+    *,
+    act: Activation = "none",
+    strides: tuple[int, ...] = (1, 1),
+    dilations: tuple[int, ...] = (1, 1),
+    padding: tuple[int, ...] = (0, 0, 0, 0),
+    groups: int = 1,
+) -> Value:
+    """Convolution with bias and activation in its epilogue: one kernel, one write."""
+    y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
+    return activation(act, y if b is None else y + b)
+
+
+@conv_bias_act.requires(
+    reason="the bias is {b.type} and the weights are {w.type}; one number is added to a channel",
+    hint="give the bias the shape [m, 1, 1] (a 1 for each spatial axis), or leave the add outside",
+)
+def bias_is_one_for_each_channel(w: Value, b: Value | None) -> bool:
+    return b is None or is_one_for_each_channel(b, w)
+
+
+def is_one_for_each_channel(vector: Value, w: Value) -> bool:
+    """Whether it is one number for each channel that the weights make, with a 1 for each spatial axis."""
+    return vector.rank == w.rank - 1 and vector.shape[0] == w.shape[0] and vector.shape[1:] == (1,) * (w.rank - 2)

@@ -1,0 +1,29 @@
+"""matmul_add: a matmul that adds to a tensor of its own shape."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dovetail import ops
+from dovetail.declare import fused_op
+from dovetail.ir.value import Value
+
+Transposed = Literal[False, True]
+
+
+@fused_op(shapes="x[*, m, k] w[k, n] d[*, m, n]")
+def matmul_add(
+    x: Value, w: Value, d: Value, *, transpose_x: Transposed = False, transpose_w: Transposed = False
+) -> Value:
+    """x @ w + d, with the last two axes of x or w swapped as they are read: one kernel, one write."""
+    left = ops.permute(x, order=(-1, -2)) if transpose_x else x
+    right = ops.permute(w, order=(-1, -2)) if transpose_w else w
+    return left @ right + d
+
+
+@matmul_add.requires(
+    reason="{d.type} is added to a product that makes {result.type}; the kernel starts from a tensor of its own shape",
+    hint="expand the addend, or leave the add outside",
+)
+def addend_has_the_result_shape(d: Value, result: Value) -> bool:
+    return d.shape == result.shape

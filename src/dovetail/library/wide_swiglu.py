@@ -1,0 +1,32 @@
+"""wide_swiglu: one matmul whose columns are both halves of a gated product."""
+
+from __future__ import annotations
+
+from dovetail.declare import fused_op
+from dovetail.ir.value import Value
+from dovetail.library.activation import Gate
+from dovetail.library.gated_product import Half, gated_product
+
+
+@fused_op(shapes="x[*, m, k] w[k, 2*n] b[2*n]")
+def wide_swiglu(x: Value, w: Value, b: Value | None = None, *, act: Gate = "silu", gate: Half = "second") -> Value:
+    """The gated product of x @ w + b in the epilogue of the matmul: one kernel, half the width written."""
+    y = x @ w if b is None else x @ w + b
+    # Spelled out, so that it is found together with the matmul and before a smaller rule takes a piece of it.
+    return gated_product.body(y, act=act, gate=gate)  # type: ignore[return-value]
+
+
+@wide_swiglu.requires(
+    reason="the weight is {w.type}; the kernel takes one matrix for the whole batch",
+    hint="keep batched products as matmul",
+)
+def weight_is_a_matrix(w: Value) -> bool:
+    return w.rank == 2
+
+
+@wide_swiglu.requires(
+    reason="the bias is {b.type}, and the product has {w.shape[1]} columns; one vector is added to every row",
+    hint="reshape the bias to [2n], or leave the add outside",
+)
+def bias_is_a_vector(w: Value, b: Value | None) -> bool:
+    return b is None or b.shape == w.shape[-1:]

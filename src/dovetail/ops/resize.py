@@ -1,0 +1,262 @@
+"""Resizing axes by nearest, linear or cubic interpolation, one axis after the other, as ONNX words it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+
+from dovetail.errors import TypeRuleError
+from dovetail.ir.dim import Size, evaluate, floordiv
+from dovetail.ir.dtype import ALL as EVERY
+from dovetail.ir.dtype import FLOATS
+from dovetail.ir.fact import Facts
+from dovetail.ir.type import TensorType, Type
+from dovetail.ops.primitive import Array, Kind, Sizes, axis_from_end, family, primitive
+from dovetail.ops.rules import one_dtype, tensor
+from dovetail.ops.special import wide
+
+Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
+Coordinates: TypeAlias = Literal[
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "asymmetric",
+    "align_corners",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+]
+"""How a place in the result is one in the input."""
+Rounding: TypeAlias = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+"""Which element is the nearest; the two that round differ on halves."""
+
+
+def _rising_axes(axes: Any, rank: int | None) -> tuple[int, ...]:
+    found = tuple(axis_from_end(a, rank) for a in axes)
+    if not found or any(a >= b for a, b in pairwise(found)):
+        raise TypeRuleError(f"axes {tuple(axes)}", hint="name the axes to resize, each once, in rising order")
+    return found
+
+
+RisingAxes = Annotated[tuple[int, ...], Kind("ints", _rising_axes)]
+Floats = Annotated[tuple[float, ...], Kind("floats", lambda numbers, rank: tuple(float(n) for n in numbers))]
+
+
+def _resize(
+    facts: Facts,
+    x: Type,
+    *,
+    axes: tuple[int, ...],
+    sizes: tuple[Size, ...] | None,
+    scales: tuple[float, ...] | None,
+    mode: Mode,
+    coordinates: Coordinates,
+    rounding: Rounding,
+    a: float,
+    exclude_outside: bool,
+    antialias: bool,
+    roi: tuple[float, ...] | None,
+    extrapolation: float,
+) -> Type:
+    image = tensor(x)
+    one_dtype(facts, [image], EVERY if mode == "nearest" else FLOATS)
+    _check(facts, axes, sizes, scales, roi, coordinates)
+    if antialias and mode == "nearest":
+        raise TypeRuleError(f"{facts.op}: nearest with antialias", hint="antialias goes with linear and cubic")
+    shape = list(image.shape)
+    for i, axis in enumerate(axes):
+        facts.at_least(image.shape[axis], 1, "an axis that is resized")
+        if sizes is not None:
+            facts.at_least(sizes[i], 0, "the size of a resized axis")
+            shape[axis] = sizes[i]
+        elif scales is not None:
+            extent = 1.0 if roi is None else roi[len(axes) + i] - roi[i]
+            shape[axis] = _scaled(image.shape[axis], scales[i] * extent)
+    return TensorType(image.dtype, tuple(shape))
+
+
+def _check(
+    facts: Facts,
+    axes: tuple[int, ...],
+    sizes: tuple[Size, ...] | None,
+    scales: tuple[float, ...] | None,
+    roi: tuple[float, ...] | None,
+    coordinates: Coordinates,
+) -> None:
+    if sizes is None and scales is None:
+        raise TypeRuleError(f"{facts.op} to nothing", hint="pass sizes, or scales, or both")
+    for what, numbers, wanted in (
+        ("sizes", sizes, len(axes)),
+        ("scales", scales, len(axes)),
+        ("roi", roi, 2 * len(axes)),
+    ):
+        if numbers is not None and len(numbers) != wanted:
+            raise TypeRuleError(
+                f"{facts.op}: {what} has {len(numbers)} numbers for {len(axes)} axes", hint=f"give {wanted}"
+            )
+    if scales is not None and not all(0 < s < float("inf") for s in scales):
+        raise TypeRuleError(f"{facts.op}: scales {scales}", hint="scales are above 0")
+    if (roi is not None) != (coordinates == "tf_crop_and_resize"):
+        raise TypeRuleError(
+            f"{facts.op}: roi is {roi} with {coordinates}",
+            hint="a region goes with tf_crop_and_resize, and only with it",
+        )
+
+
+def _scaled(size: Size, scale: float) -> Size:
+    """floor(size * scale). A scale that is a small fraction up to rounding, such as 1 / 3, is that fraction."""
+    exact = Fraction(scale)
+    simple = exact.limit_denominator(1000)
+    nearest = simple if abs(simple - exact) <= exact * Fraction(1, 2**24) else exact
+    return floordiv(size * nearest.numerator, nearest.denominator)
+
+
+_TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
+
+
+def _flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
+    return tensor(result).count * 2 * _TAPS[attrs["mode"]] * len(attrs["axes"])
+
+
+@primitive(_resize, flops=_flops)
+def resize(
+    x: Array,
+    *,
+    axes: RisingAxes,
+    sizes: Sizes | None = None,
+    scales: Floats | None = None,
+    mode: Mode = "nearest",
+    coordinates: Coordinates = "half_pixel",
+    rounding: Rounding = "round_prefer_floor",
+    a: float = -0.75,
+    exclude_outside: bool = False,
+    antialias: bool = False,
+    roi: Floats | None = None,
+    extrapolation: float = 0.0,
+) -> Array:
+    """Axes brought to other sizes by interpolation.
+
+    `sizes` is authoritative; `scales` alone gives floor(size * scale), and beside sizes it places the samples.
+    """
+    result = x if mode == "nearest" else x.astype(wide(x.dtype))
+    outside: list[tuple[int, Array]] = []
+    for i, axis in enumerate(axes):
+        length = x.shape[axis]
+        start, end = (0.0, 1.0) if roi is None else (roi[i], roi[len(axes) + i])
+        scale = None if scales is None else scales[i]
+        size: Size = sizes[i] if sizes is not None else _scaled(length, (scale or 1.0) * (end - start))
+        axis_map = _AxisMap(length, evaluate(size, {}), scale, start, end)
+        at = axis_map.positions(coordinates)
+        if mode == "nearest":
+            result = np.take(result, np.clip(_ROUND[rounding](at), 0, length - 1).astype(np.int64), axis)
+        else:
+            narrow = min(axis_map.scale, 1.0) if antialias else 1.0
+            result = _interpolated(result, axis, at, _filter(mode, a), narrow, antialias, exclude_outside)
+        if coordinates == "tf_crop_and_resize":
+            outside.append((axis, (at < 0) | (at > length - 1)))
+    for axis, beyond in outside:
+        cover = beyond.reshape((-1, *(1,) * (-axis - 1)))
+        result = np.where(cover, np.asarray(extrapolation).astype(result.dtype), result)
+    return result.astype(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisMap:
+    """One axis on its way from a length to a size; without a scale it is their quotient."""
+
+    length: int
+    size: int
+    given: float | None
+    start: float
+    end: float
+
+    @property
+    def scale(self) -> float:
+        return self.size / self.length if self.given is None else self.given
+
+    def stretched(self, at: Array) -> Array:
+        """A distance in the result, as one in the input."""
+        # Multiplied first: whole results stay whole, so that floor and ceil do not jump.
+        return at * self.length / self.size if self.given is None else at / self.given
+
+    def positions(self, coordinates: Coordinates) -> Array:
+        """Where in the input each place of the result lies."""
+        at = np.arange(self.size, dtype=np.float64)
+        last = self.length - 1
+        match coordinates:
+            case "half_pixel":
+                return self.stretched(at + 0.5) - 0.5
+            case "half_pixel_symmetric":
+                # The middle of the result is the middle of the input, even where the size was cut to a whole number.
+                centre = self.length / 2 - self.stretched(np.asarray(self.size / 2))
+                return centre + self.stretched(at + 0.5) - 0.5
+            case "pytorch_half_pixel":
+                return self.stretched(at + 0.5) - 0.5 if self.size > 1 else np.zeros_like(at)
+            case "asymmetric":
+                return self.stretched(at)
+            case "tf_half_pixel_for_nn":
+                return self.stretched(at + 0.5)
+            case "align_corners":
+                return at * last / (self.size - 1) if self.size > 1 else np.zeros_like(at)
+            case "tf_crop_and_resize":
+                if self.size > 1:
+                    return self.start * last + at * (self.end - self.start) * last / (self.size - 1)
+                return np.full_like(at, 0.5 * (self.start + self.end) * last)
+
+
+_ROUND: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """The weight of an element by its distance, and the distance from which on it is 0."""
+
+    reach: int
+    weight: Callable[[Array], Array]
+
+
+def _filter(mode: str, a: float) -> _Filter:
+    return _Filter(1, lambda d: np.maximum(1 - d, 0)) if mode == "linear" else _Filter(2, lambda d: _cubic(d, a))
+
+
+def _cubic(d: Array, a: float) -> Array:
+    """Keys' kernel."""
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def _interpolated(
+    x: Array, axis: int, at: Array, kernel: _Filter, narrow: float, antialias: bool, exclude_outside: bool
+) -> Array:
+    """Weighted sums of the elements within reach; those beyond an end are the one at the end, or left out."""
+    length = x.shape[axis]
+    reach = int(np.ceil(kernel.reach / narrow))
+    elements = np.floor(at)[:, None] + np.arange(1 - reach, reach + 1)
+    weights = kernel.weight(np.abs(elements - at[:, None]) * narrow)
+    if exclude_outside:
+        weights = np.where((elements < 0) | (elements > length - 1), 0, weights)
+    if antialias or exclude_outside:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    index = np.clip(elements, 0, length - 1).astype(np.int64)
+    shape = (-1, *(1,) * (-axis - 1))
+    total = np.zeros((*x.shape[:axis], len(at), *(x.shape[axis:][1:])), x.dtype)
+    for tap in range(index.shape[1]):
+        weight = weights[:, tap].reshape(shape)
+        # What has no weight is not read: 0 times infinity would be NaN.
+        total = total + np.where(weight == 0, 0, np.take(x, index[:, tap], axis) * weight)
+    return total
+
+
+ALL = family(globals())
+
+__all__ = ["resize"]

@@ -1,0 +1,299 @@
+"""The arena: one piece of memory that all tensors of a phase share, each where it fits while it lives.
+
+Numbers are placed by best fit. Symbolic sizes come behind them, in cells that only equal sizes share.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dovetail.errors import GraphError
+from dovetail.ir.dim import Size, check_size, divide, floordiv, total
+from dovetail.plan.liveness import Flow, round_up
+
+Pool: TypeAlias = Literal["arena", "scratch", "bound", "heap"]
+"""What a slot lies in: memory of a run, of the bind phase, of bound results, or memory of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The bytes that a tensor takes. In the heap each slot is an allocation of its own, made when its size is known."""
+
+    offset: Size
+    size: Size
+    pool: Pool = "arena"
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where each tensor lies, by number, and which steps write over an operand."""
+
+    slots: dict[int, Slot]
+    over: dict[int, int]
+    """Step -> the tensor whose memory its result takes."""
+    size: Size
+    unshared: Size
+    """What the tensors would take without sharing."""
+    peak: Size
+    """The most that is held at once."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """Memory that one tensor after the other takes, each in place of the one before."""
+
+    size: Size
+    first: int
+    last: int
+    tensors: list[int]
+    offset: Size | None = None
+
+
+def allocate(flow: Flow, order: Sequence[int], pool: Pool, alignment: int, elsewhere: Collection[int] = ()) -> Arena:
+    """Places for the tensors of a schedule but those that lie elsewhere."""
+    aligned = Aligned(alignment)
+    blocks, over, worst = _find_blocks(flow, order, aligned, elsewhere)
+    extent = _place([b for b in blocks if isinstance(b.size, int)])
+    end = _place_cells([b for b in blocks if not isinstance(b.size, int)], extent)
+    inside = [b for b in blocks if b.offset is not None]
+    slots = {t: Slot(0, flow.sizes[t], "heap") for b in blocks if b.offset is None for t in b.tensors}
+    slots |= {t: Slot(b.offset, flow.sizes[t], pool) for b in inside for t in b.tensors if b.offset is not None}
+    slots |= {t: Slot(0, 0, pool) for t, size in enumerate(flow.sizes) if size == 0 and t not in elsewhere}
+    return Arena(
+        slots,
+        {step: taken for step, taken in over.items() if slots[taken].pool == pool},
+        end,
+        add_up(b.size for b in inside for _ in b.tensors),
+        add_up(b.size for b in inside if b.first <= worst <= b.last),
+    )
+
+
+class Aligned:
+    """Sizes rounded up to the alignment; equal sizes are rounded once."""
+
+    def __init__(self, alignment: int) -> None:
+        self.alignment = alignment
+        self._known: dict[Size, Size] = {}
+
+    def __call__(self, size: Size) -> Size:
+        if isinstance(size, int):
+            return round_up(size, self.alignment)
+        found = self._known.get(size)
+        if found is None:
+            exact = divide(size, self.alignment) is not None
+            up = size if exact else floordiv(size + (self.alignment - 1), self.alignment) * self.alignment
+            found = self._known[size] = up
+        return found
+
+
+def add_up(sizes: Iterable[Size]) -> Size:
+    """The sum of many sizes, of which few are different."""
+    counts: dict[Size, int] = {}
+    for size in sizes:
+        counts[size] = counts.get(size, 0) + 1
+    return total(size * count for size, count in counts.items())
+
+
+def _find_blocks(
+    flow: Flow, order: Sequence[int], aligned: Aligned, elsewhere: Collection[int]
+) -> tuple[list[_Block], dict[int, int], int]:
+    """Blocks with the times they live, steps that write over an operand, and the time when most is held."""
+    left = list(flow.readers)
+    living: dict[int, _Block] = {}
+    blocks: list[_Block] = []
+    over: dict[int, int] = {}
+    live = top = worst = 0
+    for time, step in enumerate(order):
+        for tensor in flow.reads[step]:
+            left[tensor] -= 1
+        made = [t for t in flow.makes[step] if t not in elsewhere and flow.sizes[t] != 0]
+        for tensor in made:
+            size = aligned(flow.sizes[tensor])
+            taken = next((t for t in flow.over[step] if not left[t] and _fits(living.get(t), size)), None)
+            if taken is not None:
+                block = living[tensor] = living.pop(taken)
+                block.tensors.append(tensor)
+                over[step] = taken
+            else:
+                block = living[tensor] = _Block(size, time, len(order), [tensor])
+                blocks.append(block)
+                live += flow.weights[tensor]
+        if live > top:
+            top, worst = live, time
+        for tensor in (*flow.reads[step], *made):
+            if not left[tensor] and (ended := living.pop(tensor, None)) is not None:
+                ended.last = time
+                live -= flow.weights[tensor]
+    return blocks, over, worst
+
+
+def _fits(block: _Block | None, size: Size) -> bool:
+    return block is not None and block.size == size
+
+
+def _place(blocks: list[_Block]) -> int:
+    """Offsets for blocks of known size, and the extent of them all."""
+    extent = _best_fit(blocks)
+    least = _lower_bound(blocks)
+    if extent > least:
+        met = _neighbours(blocks)
+        if met is not None:
+            online = [b.offset for b in blocks]
+            other = _largest_first(blocks, met)
+            if other < extent:
+                return other
+            for block, offset in zip(blocks, online, strict=True):
+                block.offset = offset
+    return extent
+
+
+def _number(size: Size | None) -> int:
+    assert isinstance(size, int), "blocks of known size only"
+    return size
+
+
+def _by_end(blocks: list[_Block]) -> list[_Block]:
+    return sorted(blocks, key=lambda b: b.last)
+
+
+def _lower_bound(blocks: list[_Block]) -> int:
+    live = most = ended = 0
+    ends = _by_end(blocks)
+    for block in blocks:
+        while ends[ended].last < block.first:
+            live -= _number(ends[ended].size)
+            ended += 1
+        live += _number(block.size)
+        most = max(most, live)
+    return most
+
+
+def _best_fit(blocks: list[_Block]) -> int:
+    """In the order of time: the smallest hole that is large enough, else more memory."""
+    free = _Free()
+    ends = _by_end(blocks)
+    ended = 0
+    for block in blocks:
+        while ends[ended].last < block.first:
+            free.give(_number(ends[ended].offset), _number(ends[ended].size))
+            ended += 1
+        block.offset = free.take(_number(block.size))
+    return free.extent
+
+
+class _Free:
+    """The holes of an arena that grows."""
+
+    def __init__(self) -> None:
+        self.extent = 0
+        self._holes: list[tuple[int, int]] = []
+        self._starts: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+
+    def take(self, size: int) -> int:
+        at = bisect_left(self._holes, (size, 0))
+        if at < len(self._holes):
+            hole, start = self._holes[at]
+            self._remove(start, hole)
+            if hole > size:
+                self._insert(start + size, hole - size)
+            return start
+        start = self._ends.get(self.extent, self.extent)
+        if start < self.extent:
+            self._remove(start, self.extent - start)
+        self.extent = start + size
+        return start
+
+    def give(self, start: int, size: int) -> None:
+        end = start + size
+        after = self._starts.get(end)
+        if after is not None:
+            self._remove(end, after)
+            end += after
+        before = self._ends.get(start)
+        if before is not None:
+            self._remove(before, start - before)
+            start = before
+        self._insert(start, end - start)
+
+    def _insert(self, start: int, size: int) -> None:
+        insort(self._holes, (size, start))
+        self._starts[start] = size
+        self._ends[start + size] = start
+
+    def _remove(self, start: int, size: int) -> None:
+        del self._holes[bisect_left(self._holes, (size, start))]
+        del self._starts[start]
+        del self._ends[start + size]
+
+
+_MOST_PAIRS = 16
+"""Pairs of blocks alive together, for each block, up to which the second way is tried."""
+
+
+def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
+    """For each block those that live with it; None where there are too many pairs to look at."""
+    met: list[list[int]] = [[] for _ in blocks]
+    active: list[int] = []
+    pairs = 0
+    for index, block in enumerate(blocks):
+        active = [a for a in active if blocks[a].last >= block.first]
+        pairs += len(active)
+        if pairs > _MOST_PAIRS * len(blocks):
+            return None
+        for other in active:
+            met[other].append(index)
+        met[index] = list(active)
+        active.append(index)
+    return met
+
+
+def _largest_first(blocks: list[_Block], met: list[list[int]]) -> int:
+    """The largest block first, each in the tightest gap between the blocks that live with it."""
+    extent = 0
+    placed = [False] * len(blocks)
+    for index in sorted(range(len(blocks)), key=lambda i: (-_number(blocks[i].size), i)):
+        block = blocks[index]
+        taken = sorted([(_number(blocks[o].offset), _number(blocks[o].size)) for o in met[index] if placed[o]])
+        offset = block.offset = _tightest_gap(taken, _number(block.size))
+        placed[index] = True
+        extent = max(extent, offset + _number(block.size))
+    return extent
+
+
+def _tightest_gap(taken: list[tuple[int, int]], size: int) -> int:
+    best, tightest, at = -1, 0, 0
+    for start, length in taken:
+        gap = start - at
+        if gap >= size and (best < 0 or gap < tightest):
+            best, tightest = at, gap
+        at = max(at, start + length)
+    return at if best < 0 else best
+
+
+def _place_cells(blocks: list[_Block], start: Size) -> Size:
+    """Offsets for blocks of symbolic size behind `start`, and the end of them all; what no sum reaches gets none."""
+    end = start
+    free: dict[Size, list[Size]] = {}
+    ends = _by_end(blocks)
+    ended = 0
+    for block in blocks:
+        while ends[ended].last < block.first:
+            offset = ends[ended].offset
+            if offset is not None:
+                free.setdefault(ends[ended].size, []).append(offset)
+            ended += 1
+        cells = free.get(block.size)
+        if cells:
+            block.offset = cells.pop()
+            continue
+        try:
+            further = end + block.size
+            check_size(further)
+        except GraphError:
+            continue  # too many different sizes to add up: the block is allocated alone
+        block.offset, end = end, further
+    return end

@@ -1,0 +1,151 @@
+"""Liveness: what each step makes and reads, how long tensors live, and which of them a step may write over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from dovetail.declare.cost import estimate
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size
+from dovetail.ir.graph import Subgraph
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+from dovetail.ops.region import region
+from dovetail.plan.alias import Alias, is_dense
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The steps of one phase and the tensors between them, by number."""
+
+    tensors: tuple[Value, ...]
+    sizes: tuple[Size, ...]
+    """Bytes of each tensor."""
+    weights: tuple[int, ...]
+    """Bytes of each tensor as numbers, rounded up to the alignment; estimates where sizes are symbolic."""
+    makes: tuple[tuple[int, ...], ...]
+    reads: tuple[tuple[int, ...], ...]
+    """Tensors that a step reads, each once; what is made elsewhere is not listed."""
+    over: tuple[tuple[int, ...], ...]
+    """Tensors that a step may write its result over, if it is the last to read them."""
+    after: tuple[tuple[int, ...], ...]
+    """Steps that go before, because they make what is read or bind a size."""
+    readers: tuple[int, ...]
+    """How many steps read each tensor; what is held to the end counts one more."""
+
+
+def results_of(value: Value) -> tuple[Value, ...]:
+    """The tensors that a step makes: the value itself, or its items."""
+    if isinstance(value.type, TensorType):
+        return (value,)
+    return tuple(leaf.item(value, i) for i in range(len(value.type.items)))
+
+
+class Measure:
+    """Bytes of tensors and rounded estimates of them; equal types are measured once."""
+
+    def __init__(self, alignment: int) -> None:
+        self.alignment = alignment
+        self._known: dict[TensorType, tuple[Size, int]] = {}
+
+    def __call__(self, type: TensorType) -> tuple[Size, int]:
+        found = self._known.get(type)
+        if found is None:
+            size = type.bytes
+            found = self._known[type] = (size, round_up(estimate(size), self.alignment))
+        return found
+
+
+def round_up(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+def make_flow(
+    steps: Sequence[Value],
+    aliases: Mapping[Value, Alias],
+    held: Collection[Value],
+    bound_by: Mapping[Value, Sequence[Value]],
+    measure: Measure,
+) -> Flow:
+    """The flow of these steps. `held` lives to the end; `bound_by` lists steps that bind the sizes of another."""
+    number: dict[Value, int] = {}
+    makes: list[tuple[int, ...]] = []
+    maker: list[int] = []
+    sizes: list[Size] = []
+    weights: list[int] = []
+    for step, value in enumerate(steps):
+        made: list[int] = []
+        for tensor in results_of(value):
+            made.append(len(maker))
+            number[tensor] = len(maker)
+            maker.append(step)
+            size, weight = measure(tensor.tensor)
+            sizes.append(size)
+            weights.append(weight)
+        makes.append(tuple(made))
+    place = {value: i for i, value in enumerate(steps)} if bound_by else {}
+    readers = [1 if v in held else 0 for v in number]
+    reads: list[tuple[int, ...]] = []
+    over: list[tuple[int, ...]] = []
+    after: list[tuple[int, ...]] = []
+    for value in steps:
+        roots = {r: None for v in value.operands if (r := number.get(_root(v, aliases))) is not None}
+        for tensor in roots:
+            readers[tensor] += 1
+        reads.append(tuple(roots))
+        over.append(tuple([number[v] for v in may_overwrite(value, aliases) if v in number]))
+        before = {maker[r]: None for r in roots}
+        before.update((place[v], None) for v in bound_by.get(value, ()) if v in place)
+        after.append(tuple(before))
+    return Flow(
+        tuple(number), tuple(sizes), tuple(weights), tuple(makes), tuple(reads), tuple(over), tuple(after), tuple(readers)
+    )
+
+
+def _root(value: Value, aliases: Mapping[Value, Alias]) -> Value:
+    alias = aliases.get(value)
+    return value if alias is None else alias.root
+
+
+def may_overwrite(value: Value, aliases: Mapping[Value, Alias]) -> list[Value]:
+    """The roots whose memory the result may take, element for element, once nobody else needs them."""
+    if not isinstance(value.type, TensorType):
+        return []
+    direct = _read_directly(value)
+    if not direct:
+        return []
+    found: dict[Value, bool] = {}
+    for index, operand in enumerate(value.operands):
+        root = _root(operand, aliases)
+        # Another way to look at the same root would see elements that are already written over.
+        fits = index in direct and _same_elements(value.type, operand, aliases.get(operand))
+        found[root] = fits and found.get(root, True)
+    return [root for root, fits in found.items() if fits]
+
+
+def _same_elements(result: TensorType, operand: Value, alias: Alias | None) -> bool:
+    """Whether element i of the operand lies in the bytes that element i of a dense result would take."""
+    type = operand.tensor
+    if type.dtype.itemsize != result.dtype.itemsize:
+        return False
+    if type.shape != result.shape and type.count != result.count:
+        return False
+    if alias is None:
+        return True
+    root = alias.root.tensor
+    return alias.offset == 0 and root.bytes == result.bytes and is_dense(type, alias.strides)
+
+
+def _read_directly(value: Value) -> Collection[int]:
+    """The operands that are read at the index of the element that is written, and nowhere else."""
+    if value.op.elementwise:
+        return range(len(value.operands))
+    if value.op is region and value.attrs["lanes"] == 1:
+        body: Subgraph = value.attrs["body"]
+        inside = body.values
+        moved = set(walk([v for reader in inside if not reader.op.elementwise for v in reader.operands]))
+        direct = {int(v.attrs["index"]) for v in inside if v.op is leaf.ARGUMENT and v not in moved}
+        return direct if body.results[0].op.elementwise else ()
+    return ()

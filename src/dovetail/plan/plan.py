@@ -1,0 +1,221 @@
+"""The plan: a graph with a schedule, memory, views, phases, io and a fingerprint. It is what targets compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from dovetail.errors import GraphError, OptionError
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size, check_size, symbols
+from dovetail.ir.graph import Graph
+from dovetail.ir.type import type_symbols
+from dovetail.ir.value import Value
+from dovetail.passes.specialize import fresh_symbols, symbols_of, value_symbols
+from dovetail.plan.alias import Alias, find_aliases, locate
+from dovetail.plan.arena import Aligned, Arena, Slot, allocate
+from dovetail.plan.fingerprint import fingerprint
+from dovetail.plan.liveness import Flow, Measure, make_flow, results_of
+from dovetail.plan.manifest import Manifest, manifest_of
+from dovetail.plan.phases import Phase, bind_values
+from dovetail.plan.schedule import schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel: the value that it computes, in which phase, and the tensor whose memory its result takes over."""
+
+    name: str
+    value: Value
+    phase: Phase
+    over: Value | None = None
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return self.value.operands
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """The tensors that it makes: the value, or each of its items."""
+        return results_of(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a graph runs. Steps of the bind phase come first and run when parameters are bound, the rest in every run.
+
+    Every tensor lies in a slot, in an alias of one, or in the memory of an input, parameter or constant.
+    """
+
+    graph: Graph = field(compare=False)
+    """The fingerprint stands for it where plans are compared."""
+    target: str
+    alignment: int
+    options: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    slots: Mapping[Value, Slot]
+    aliases: Mapping[Value, Alias]
+    manifest: Manifest
+    arena_size: Size
+    """Bytes that a run needs."""
+    scratch_size: Size
+    """Bytes that the bind phase needs and gives back."""
+    bound_size: Size
+    """Bytes that the results of the bind phase keep."""
+    unshared_bytes: Size
+    """What the tensors of a run would take without sharing."""
+    peak: Size
+    """The most bytes that tensors of a run hold at once; no arena is smaller."""
+    symbols: tuple[str, ...]
+    """Sizes that are not known yet: of inputs, or found while running."""
+    fingerprint: str
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    @property
+    def bytes_saved(self) -> Size:
+        """What sharing memory saves."""
+        return self.unshared_bytes - self.arena_size
+
+    def phase(self, phase: Phase) -> tuple[Step, ...]:
+        return tuple([s for s in self.steps if s.phase == phase])
+
+    def locate(self, value: Value) -> Alias:
+        """The root that holds a tensor, and where in it the tensor lies."""
+        return locate(value, self.aliases)
+
+
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+
+def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mapping[str, Any] = _NO_OPTIONS) -> Plan:
+    """Plan a graph whose every value the target runs as one kernel."""
+    if alignment < 1 or alignment & (alignment - 1):
+        raise OptionError(f"the alignment is {alignment}", hint="it is a power of two, such as 64")
+    manifest = manifest_of(graph)
+    aliases = find_aliases(graph.values)
+    bind = bind_values(graph)
+    steps = [v for v in graph.values if v.op not in leaf.LEAVES and v not in aliases]
+    early = [v for v in steps if v in bind]
+    late = [v for v in steps if v not in bind] if early else steps
+    sizes = _Sizes(graph, steps, aliases)
+    outputs = {locate(v, aliases).root for v in graph.outputs.values()}
+    kept = outputs | ({locate(v, aliases).root for step in late for v in step.operands} if early else set())
+    measure = Measure(alignment)
+    at_bind = _phase(make_flow(early, aliases, kept, sizes.sources, measure), sizes, alignment, kept)
+    at_run = _phase(make_flow(late, aliases, outputs, sizes.sources, measure), sizes, alignment, None)
+    slots, bound_size = _keep(at_bind, sizes, alignment)
+    slots |= at_bind.slots | at_run.slots
+    return Plan(
+        graph=graph,
+        target=target,
+        alignment=alignment,
+        options=dict(options),
+        steps=tuple(_named([*at_bind.steps(early, "bind"), *at_run.steps(late, "run")])),
+        slots=slots,
+        aliases=aliases,
+        manifest=manifest,
+        arena_size=at_run.arena.size,
+        scratch_size=at_bind.arena.size,
+        bound_size=bound_size,
+        unshared_bytes=at_run.arena.unshared,
+        peak=at_run.arena.peak,
+        symbols=sizes.symbols,
+        fingerprint=fingerprint(graph, target=target, alignment=alignment, options=options),
+    )
+
+
+class _Sizes:
+    """The symbols of a graph, and which steps find those that depend on data."""
+
+    def __init__(self, graph: Graph, steps: Sequence[Value], aliases: Mapping[Value, Alias]) -> None:
+        asked, found = symbols_of(graph)
+        self.symbols = tuple(sorted(asked | found))
+        self.found = found
+        self.sources = _sources(steps, aliases, found) if found else {}
+
+    def is_found(self, size: Size) -> bool:
+        """Whether only running the graph tells a size."""
+        return bool(self.found) and not self.found.isdisjoint(symbols(size))
+
+
+def _sources(
+    steps: Sequence[Value], aliases: Mapping[Value, Alias], found: set[str]
+) -> dict[Value, Sequence[Value]]:
+    """For each step the steps that bind a size it needs."""
+    source: dict[str, Value] = {}
+    for value in steps:
+        for name in fresh_symbols(value):
+            source.setdefault(name, value)
+    needs: dict[Value, Sequence[Value]] = {}
+    for value in steps:
+        names = {name for name in _needed(value, aliases) if name in found}
+        needs[value] = [source[n] for n in sorted(names) if n in source and source[n] is not value]
+    return needs
+
+
+def _needed(value: Value, aliases: Mapping[Value, Alias]) -> Iterable[str]:
+    yield from value_symbols(value)
+    for operand in value.operands:
+        yield from type_symbols(operand.type)
+        alias = aliases.get(operand)
+        for size in (alias.offset, *alias.strides) if alias is not None else ():
+            yield from symbols(size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """One phase, scheduled and placed; `aside` lists tensors that lie outside of its arena."""
+
+    flow: Flow
+    order: Sequence[int]
+    arena: Arena
+    aside: Sequence[int]
+
+    @property
+    def slots(self) -> dict[Value, Slot]:
+        return {self.flow.tensors[t]: slot for t, slot in self.arena.slots.items()}
+
+    def steps(self, values: Sequence[Value], phase: Phase) -> list[Step]:
+        over, tensors = self.arena.over, self.flow.tensors
+        return [Step("", values[i], phase, tensors[over[i]] if i in over else None) for i in self.order]
+
+
+def _phase(flow: Flow, sizes: _Sizes, alignment: int, kept: set[Value] | None) -> _Phase:
+    """With `kept`, the tensors that outlive the phase lie aside."""
+    order = schedule(flow)
+    tensors = enumerate(flow.tensors)
+    aside = [t for t, value in tensors if (kept is not None and value in kept) or sizes.is_found(flow.sizes[t])]
+    arena = allocate(flow, order, "arena" if kept is None else "scratch", alignment, frozenset(aside))
+    if kept is None:
+        slots = {t: Slot(0, flow.sizes[t], "heap") for t in aside}
+        arena.slots.update(slots)
+        aside = []
+    return _Phase(flow, order, arena, aside)
+
+
+def _keep(phase: _Phase, sizes: _Sizes, alignment: int) -> tuple[dict[Value, Slot], Size]:
+    """Slots one behind the other for the results that are kept, and the bytes of them all."""
+    aligned = Aligned(alignment)
+    end: Size = 0
+    slots: dict[Value, Slot] = {}
+    for tensor in phase.aside:
+        size = phase.flow.sizes[tensor]
+        slot = Slot(0, size, "heap")
+        if not sizes.is_found(size):
+            try:
+                further = end + aligned(size)
+                check_size(further)
+            except GraphError:
+                pass  # too many different sizes to add up: the tensor is allocated alone
+            else:
+                slot, end = Slot(end, size, "bound"), further
+        slots[phase.flow.tensors[tensor]] = slot
+    return slots, end
+
+
+def _named(steps: Sequence[Step]) -> list[Step]:
+    return [Step(f"{s.value.op.name}_{i}", s.value, s.phase, s.over) for i, s in enumerate(steps)]

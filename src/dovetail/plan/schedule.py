@@ -1,0 +1,168 @@
+"""Scheduling: an order of the steps in which little memory is held at once.
+
+Finding the best order is hard, so a few orders are tried that are cheap to find, and the best of them is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+
+from dovetail.errors import GraphError
+from dovetail.plan.liveness import Flow
+
+
+def schedule(flow: Flow) -> list[int]:
+    """The steps in the order with the lowest peak; as they were written where nothing is lower."""
+    best = as_written(flow)
+    lowest = peak_of(flow, best)
+    least = _least(flow)
+    others: tuple[Callable[[Flow], list[int]], ...] = (heaviest_first, freeing_first)
+    for order_by in others:
+        if lowest <= least:
+            break
+        order = order_by(flow)
+        peak = peak_of(flow, order)
+        if peak < lowest:
+            best, lowest = order, peak
+    return best
+
+
+def peak_of(flow: Flow, order: Sequence[int]) -> int:
+    """The most bytes that are held at once; a result in the memory of an operand counts once."""
+    weights, left = flow.weights, list(flow.readers)
+    live = peak = 0
+    for step in order:
+        made = flow.makes[step]
+        freed = 0
+        for tensor in flow.reads[step]:
+            left[tensor] -= 1
+            if not left[tensor]:
+                freed += weights[tensor]
+        for tensor in made:
+            live += weights[tensor]
+        held = live
+        for tensor in flow.over[step]:
+            if not left[tensor] and weights[tensor] == weights[made[0]]:
+                held -= weights[tensor]
+                break
+        if held > peak:
+            peak = held
+        for tensor in made:
+            if not left[tensor]:
+                freed += weights[tensor]
+        live -= freed
+    return peak
+
+
+def _least(flow: Flow) -> int:
+    """What no order can stay below: the largest step alone, less what it may write over."""
+    weights = flow.weights
+    return max(
+        (
+            sum([weights[t] for t in flow.reads[step]])
+            + sum([weights[t] for t in made])
+            - max([weights[t] for t in flow.over[step]], default=0)
+            for step, made in enumerate(flow.makes)
+        ),
+        default=0,
+    )
+
+
+def as_written(flow: Flow) -> list[int]:
+    """The first step that can run, again and again: the order of the graph unless a size is bound later."""
+    if all(before < step for step, steps in enumerate(flow.after) for before in steps):
+        return list(range(len(flow.after)))
+    return _list_schedule(flow, [0] * len(flow.weights))
+
+
+def heaviest_first(flow: Flow) -> list[int]:
+    """Depth first; of several operands the one that needs most while it is computed, less what it leaves behind."""
+    weights = flow.weights
+    leaves = [sum([weights[t] for t in made]) for made in flow.makes]
+    needs: list[int] = [0] * len(flow.makes)
+    ordered: list[list[int]] = []
+    for step, before in enumerate(flow.after):
+        first = sorted(before, key=lambda b: (leaves[b] - needs[b], b)) if len(before) > 1 else list(before)
+        held = need = 0
+        for b in first:
+            need = max(need, held + needs[b])
+            held += leaves[b]
+        needs[step] = max(need, held + leaves[step])
+        ordered.append(first)
+    return _depth_first(flow, ordered)
+
+
+def _depth_first(flow: Flow, ordered: list[list[int]]) -> list[int]:
+    read = {b for before in flow.after for b in before}
+    order: list[int] = []
+    done = [False] * len(ordered)
+    stack = [step for step in reversed(range(len(ordered))) if step not in read]
+    while stack:
+        step = stack[-1]
+        if done[step]:
+            stack.pop()
+            continue
+        pending = [b for b in ordered[step] if not done[b]]
+        if pending:
+            stack.extend(reversed(pending))
+        else:
+            done[step] = True
+            order.append(step)
+            stack.pop()
+    return order
+
+
+def freeing_first(flow: Flow) -> list[int]:
+    """Of the steps that can run, the one that takes least memory and gives back most."""
+    return _list_schedule(flow, flow.weights)
+
+
+def _list_schedule(flow: Flow, weights: Sequence[int]) -> list[int]:
+    """The ready step that adds least to memory, the first of equals; a tensor is given back by its last reader."""
+    left, rest = list(flow.readers), _sums_of_readers(flow)
+    price = [sum([weights[t] for t in made]) for made in flow.makes]
+    for tensor, count in enumerate(left):
+        if count == 1 and rest[tensor] >= 0:
+            price[rest[tensor]] -= weights[tensor]
+    waiting = [len(before) for before in flow.after]
+    users: list[list[int]] = [[] for _ in waiting]
+    for step, before in enumerate(flow.after):
+        for b in before:
+            users[b].append(step)
+    ready = [(price[step], step) for step, count in enumerate(waiting) if not count]
+    heapify(ready)
+    order: list[int] = []
+    done = [False] * len(waiting)
+    while ready:
+        cost, step = heappop(ready)
+        if done[step] or cost != price[step]:
+            continue
+        done[step] = True
+        order.append(step)
+        for tensor in flow.reads[step]:
+            left[tensor] -= 1
+            last = rest[tensor] = rest[tensor] - step
+            if left[tensor] == 1 and last >= 0:
+                price[last] -= weights[tensor]
+                if not waiting[last]:
+                    heappush(ready, (price[last], last))
+        for user in users[step]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heappush(ready, (price[user], user))
+    if len(order) != len(waiting):
+        raise GraphError("a size is needed before the step that finds it", hint="compute it from other operands")
+    return order
+
+
+def _sums_of_readers(flow: Flow) -> list[int]:
+    """The sum of the steps that read each tensor: once one is left, it is that one. Below 0 where it is held."""
+    found = [0] * len(flow.readers)
+    counted = [0] * len(flow.readers)
+    for step, tensors in enumerate(flow.reads):
+        for tensor in tensors:
+            found[tensor] += step
+            counted[tensor] += 1
+    never = -len(flow.reads) * (len(flow.reads) + 1)
+    return [s if flow.readers[t] == counted[t] else never for t, s in enumerate(found)]

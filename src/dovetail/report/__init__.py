@@ -1,0 +1,1 @@
+"""Reports: data first, then text and JSON."""

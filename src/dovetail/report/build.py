@@ -1,0 +1,118 @@
+"""Building the report of a lowered graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from dovetail.declare.cost import ASSUMED_SIZE, Machine, estimate, is_free, kernel_cost, type_bytes
+from dovetail.derive.missed import Applied, Missed
+from dovetail.ir.dim import Size
+from dovetail.ir.graph import Graph
+from dovetail.ir.value import Value
+from dovetail.passes.claims import Claims
+from dovetail.passes.pipeline import Lowered
+from dovetail.passes.regions import weight_only
+from dovetail.report.boundary import boundaries
+from dovetail.report.kernels import KernelMap, kernel_map
+from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, Report
+
+Sizes: TypeAlias = Mapping[str, Size]
+
+
+def build_report(
+    written: Graph, lowered: Lowered, claims: Claims, *, sizes: Sizes | None = None, arena_bytes: int | None = None
+) -> Report:
+    """The report of one compilation."""
+    final = lowered.graph
+    known: Sizes = sizes or {}
+    machine = claims.machine
+    kernels = kernel_map(written, final, lowered.moved)
+    bind_time = frozenset(weight_only(final))
+    listed = tuple(_kernel(k, kernels, k in bind_time, machine, known) for k in kernels.kernels)
+    return Report(
+        graph=written.name,
+        target=claims.target,
+        nodes_before=written.count(),
+        nodes_after=final.count(),
+        ops_before=_histogram(written),
+        ops_after=_histogram(final),
+        fused=_all_fused(kernels, lowered.state.applied, machine, known),
+        missed=tuple(_missed(m, kernels, machine, known) for m in lowered.state.missed),
+        boundaries=boundaries(kernels, lowered.state.missed, bind_time, machine, known),
+        kernels=listed,
+        dispatch=lowered.state.dispatch,
+        passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
+        predicted_seconds=sum(k.seconds for k in listed if k.phase == "run"),
+        assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
+        arena_bytes=arena_bytes,
+    )
+
+
+def _histogram(graph: Graph) -> dict[str, int]:
+    counts = Counter(v.op.name for v in graph.values)
+    return dict(sorted(counts.items()))
+
+
+def _kernel(kernel: Value, kernels: KernelMap, once: bool, machine: Machine, sizes: Sizes) -> Kernel:
+    cost = kernel_cost(kernel)
+    return Kernel(
+        name=kernels.names[kernel],
+        op=kernel.op.name,
+        type=str(kernel.type),
+        phase="bind" if once else "run",
+        nodes=kernels.nodes[kernel],
+        flops=estimate(cost.flops, sizes),
+        bytes=estimate(cost.bytes, sizes),
+        seconds=machine.seconds(cost, sizes),
+    )
+
+
+def _all_fused(
+    kernels: KernelMap, applied: Iterable[Applied], machine: Machine, sizes: Sizes
+) -> tuple[FusedEntry, ...]:
+    """Every kernel that computes several nodes as written."""
+    led_to: dict[Value, list[Applied]] = {}
+    for fusion in applied:
+        kernel = kernels.kernel_of(fusion.value)
+        if kernel is not None:
+            led_to.setdefault(kernel, []).append(fusion)
+    several = [k for k in kernels.kernels if len(kernels.nodes[k]) > 1]
+    return tuple(_fused(k, kernels, led_to.get(k, []), machine, sizes) for k in several)
+
+
+def _fused(kernel: Value, kernels: KernelMap, applied: list[Applied], machine: Machine, sizes: Sizes) -> FusedEntry:
+    chain = tuple(dict.fromkeys(a.rule for a in applied))
+    inner = len(kernels.nodes[kernel]) - 1
+    saved = 2 * estimate(_inner_bytes(applied), sizes)
+    seconds = saved / machine.bytes_per_second + inner * machine.launch_seconds
+    return FusedEntry(kernel.op.name, kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
+
+
+def _inner_bytes(applied: list[Applied]) -> Size:
+    """The tensors that were never written because their reader swallowed them."""
+    roots = {fusion.root for fusion in applied}
+    inner = {v: None for fusion in applied for v in fusion.covers if v not in roots and not is_free(v)}
+    total: Size = 0
+    for value in inner:
+        total = total + type_bytes(value.type)
+    return total
+
+
+def _missed(miss: Missed, kernels: KernelMap, machine: Machine, sizes: Sizes) -> MissedEntry:
+    homes = list(dict.fromkeys(k for v in miss.now or miss.covers if (k := kernels.kernel_of(v)) is not None))
+    inner = homes[1:]
+    traffic = sum(2 * estimate(type_bytes(k.type), sizes) for k in inner)
+    seconds = traffic / machine.bytes_per_second + len(inner) * machine.launch_seconds
+    node = _node(homes[0] if homes else None, miss, kernels)
+    names = tuple(kernels.names[k] for k in homes)
+    return MissedEntry(miss.rule, node, miss.reason, miss.message, miss.hint, traffic, seconds, names)
+
+
+def _node(home: Value | None, miss: Missed, kernels: KernelMap) -> Node:
+    """The node as written that a miss is about: the last one that its root's kernel computes."""
+    if home is not None and kernels.nodes.get(home):
+        return kernels.nodes[home][-1]
+    name = kernels.names.get(home, "") if home is not None else ""
+    return Node(name, miss.root.op.name, kernels.final.where(home) if home is not None else "")

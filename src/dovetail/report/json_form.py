@@ -1,0 +1,66 @@
+"""The report as JSON, with a schema version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from dovetail.report.record import SCHEMA_VERSION, FusedEntry, MissedEntry, Report
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """The report as plain lists and numbers."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "graph": report.graph,
+        "target": report.target,
+        "nodes_before": report.nodes_before,
+        "nodes_after": report.nodes_after,
+        "ops_before": dict(report.ops_before),
+        "ops_after": dict(report.ops_after),
+        "fused": [_fused(f) for f in report.fused],
+        "missed": [_missed(m) for m in report.missed],
+        "boundaries": [asdict(b) for b in report.boundaries],
+        "kernels": [asdict(k) for k in report.kernels],
+        "dispatch": [asdict(d) for d in report.dispatch],
+        "passes": [asdict(p) for p in report.passes],
+        "predicted_seconds": report.predicted_seconds,
+        "assumed_sizes": dict(report.assumed_sizes),
+        "arena_bytes": report.arena_bytes,
+    }
+
+
+def as_json(report: Report, *, indent: int | None = 2) -> str:
+    return json.dumps(as_dict(report), indent=indent, ensure_ascii=True)
+
+
+def _fused(entry: FusedEntry) -> dict[str, Any]:
+    return {
+        "rule": entry.rule,
+        "nodes": [n.name for n in entry.nodes],
+        "ops": [n.op for n in entry.nodes],
+        "where": list(dict.fromkeys(n.where for n in entry.nodes if n.where)),
+        "chain": list(entry.chain),
+        "kernel": entry.kernel,
+        "bytes_saved": entry.bytes_saved,
+        "seconds_saved": entry.seconds_saved,
+    }
+
+
+def _missed(entry: MissedEntry) -> dict[str, Any]:
+    return {
+        "rule": entry.rule,
+        "node": entry.node.name,
+        "op": entry.node.op,
+        "where": entry.node.where,
+        "reason": entry.reason,
+        "message": entry.message,
+        "hint": entry.hint,
+        "bytes": entry.bytes,
+        "seconds": entry.seconds,
+        "kernels": list(entry.kernels),
+    }
+
+
+__all__ = ["as_dict", "as_json"]

@@ -1,0 +1,128 @@
+"""The report as data. Text and JSON are only ways to show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.passes.legalize import DispatchRow
+from dovetail.report.text import as_text
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value of the graph as written: its name in the text form, its op, and the user's words for it."""
+
+    name: str
+    op: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.name}" + (f" at {self.where}" if self.where else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FusedEntry:
+    """A kernel that computes several values of the graph as written."""
+
+    rule: str
+    nodes: tuple[Node, ...]
+    chain: tuple[str, ...]
+    """The rules that led there, in order."""
+    kernel: str
+    bytes_saved: int
+    seconds_saved: float
+
+
+@dataclass(frozen=True, slots=True)
+class MissedEntry:
+    """A fusion that did not happen, the named condition that refused, and what that costs."""
+
+    rule: str
+    node: Node
+    reason: str
+    message: str
+    hint: str
+    bytes: int
+    seconds: float
+    kernels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Two kernels that hand a tensor over in memory, and why they are two."""
+
+    producer: str
+    consumer: str
+    rule: str
+    reason: str
+    message: str
+    hint: str
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A step of the final schedule."""
+
+    name: str
+    op: str
+    type: str
+    phase: str
+    nodes: tuple[Node, ...]
+    flops: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassEntry:
+    name: str
+    nodes_before: int
+    nodes_after: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What fused, what did not and why, and what both cost."""
+
+    graph: str
+    target: str
+    nodes_before: int
+    nodes_after: int
+    ops_before: Mapping[str, int]
+    ops_after: Mapping[str, int]
+    fused: tuple[FusedEntry, ...]
+    missed: tuple[MissedEntry, ...]
+    boundaries: tuple[Boundary, ...]
+    kernels: tuple[Kernel, ...]
+    dispatch: tuple[DispatchRow, ...]
+    passes: tuple[PassEntry, ...]
+    predicted_seconds: float
+    assumed_sizes: Mapping[str, int]
+    """What symbols counted as in the estimates."""
+    arena_bytes: int | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.missed
+
+    def count(self, rule: str) -> int:
+        """How many kernels a rule made, alone or inside a larger one."""
+        return sum(rule == f.rule or rule in f.chain for f in self.fused)
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        seconds = f"{self.predicted_seconds * 1e3:.3g} ms"
+        return (
+            f"{self.graph} on {self.target}: {self.nodes_before} nodes → {len(self.kernels)} kernels, "
+            f"{len(self.fused)} fused, {len(self.missed)} missed, predicted {seconds}"
+        )
+
+    def __str__(self) -> str:
+        return as_text(self)

@@ -1,0 +1,96 @@
+"""The report as text for people: what repeats is shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dovetail.report.record import FusedEntry, MissedEntry, Report
+
+
+@dataclass(slots=True)
+class _Line:
+    """Entries that say the same thing."""
+
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    places: list[str] = field(default_factory=list[str])
+
+    def add(self, bytes: int, seconds: float, where: str) -> None:
+        self.count += 1
+        self.bytes += bytes
+        self.seconds += seconds
+        if where and where not in self.places:
+            self.places.append(where)
+
+
+def as_text(report: Report) -> str:
+    """A ranked summary: the costliest misses first."""
+    lines = [report.summary]
+    if report.arena_bytes is not None:
+        lines[0] += f", arena {_bytes(report.arena_bytes)}"
+    lines += _fused(report.fused)
+    lines += _missed(report.missed, report.predicted_seconds)
+    lines += _apart(report)
+    if report.assumed_sizes:
+        sizes = ", ".join(f"{name} = {size}" for name, size in report.assumed_sizes.items())
+        lines.append(f"estimates count {sizes}")
+    return "\n".join(lines)
+
+
+def _fused(entries: Iterable[FusedEntry]) -> list[str]:
+    groups: dict[str, _Line] = {}
+    for entry in entries:
+        where = next((n.where for n in entry.nodes if n.where), "")
+        groups.setdefault(entry.rule, _Line()).add(entry.bytes_saved, entry.seconds_saved, where)
+    ranked = sorted(groups.items(), key=lambda item: (-item[1].bytes, item[0]))
+    return [
+        f"FUSED   {line.count:4} × {rule:<22} saves {_bytes(line.bytes):>9} a run{_places(line.places)}"
+        for rule, line in ranked
+    ]
+
+
+def _missed(entries: Iterable[MissedEntry], total: float) -> list[str]:
+    groups: dict[tuple[str, str, str, str], _Line] = {}
+    for entry in entries:
+        key = (entry.rule, entry.reason, entry.message, entry.hint)
+        groups.setdefault(key, _Line()).add(entry.bytes, entry.seconds, entry.node.where or str(entry.node))
+    lines: list[str] = []
+    for (rule, reason, message, hint), line in sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0])):
+        share = f" ({100 * line.seconds / total:.0f} %)" if total > 0 else ""
+        lines.append(f"MISSED  {line.count:4} × {rule:<22} costs {_time(line.seconds)}{share}{_places(line.places)}")
+        lines.append(f"        {reason}: {message}")
+        if hint:
+            lines.append(f"        hint: {hint}")
+    return lines
+
+
+def _apart(report: Report) -> list[str]:
+    groups: dict[str, _Line] = {}
+    for boundary in report.boundaries:
+        groups.setdefault(boundary.reason, _Line()).add(boundary.bytes, boundary.seconds, "")
+    return [
+        f"APART   {line.count:4} × {reason:<22} moves {_bytes(line.bytes):>9}, {_time(line.seconds)}"
+        for reason, line in sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
+    ]
+
+
+def _places(places: list[str]) -> str:
+    if not places:
+        return ""
+    shown = ", ".join(places[:2])
+    return f"   at {shown}" + (f" and {len(places) - 2} more" if len(places) > 2 else "")
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"

@@ -1,0 +1,152 @@
+"""Plans run with NumPy inside real memory, so that a wrong plan gives wrong numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size, evaluate
+from dovetail.ir.literal import Array
+from dovetail.ir.solve import Found, solve_symbols
+from dovetail.ir.value import Value
+from dovetail.plan.arena import Pool
+from dovetail.plan.plan import Plan, Step
+from dovetail.targets.reference.interpreter import evaluate_values
+
+
+class PlannedGraph:
+    """A plan that runs step by step. Arrays are taken as they are: names, dtypes and shapes are checked before."""
+
+    def __init__(self, plan: Plan, *, fill: int = 0) -> None:
+        self.plan = plan
+        self.fill = fill
+        """What every byte of fresh memory is, so that tests can tell what was never written."""
+
+    def bind(self, params: Mapping[str, Array]) -> BoundGraph:
+        """Run the bind phase on these parameters; its results are kept."""
+        plan = self.plan
+        memory = _Memory(plan, self.fill)
+        memory.give(leaf.PARAM.name, params, plan.manifest.params)
+        memory.reserve("bound", plan.bound_size)
+        memory.reserve("scratch", plan.scratch_size)
+        memory.run(plan.phase("bind"))
+        memory.release("scratch")
+        return BoundGraph(plan, memory)
+
+
+class BoundGraph:
+    """A plan with its parameters. Every run has memory of its own, so that several threads may run at once."""
+
+    def __init__(self, plan: Plan, kept: _Memory) -> None:
+        self.plan = plan
+        self.kept = kept
+        self.steps = plan.phase("run")
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs by name, in memory that the caller owns."""
+        plan = self.plan
+        memory = self.kept.copy()
+        memory.give(leaf.INPUT.name, inputs, plan.manifest.inputs)
+        for constraint in plan.graph.constraints:
+            constraint.bind(memory.sizes)
+        memory.reserve("arena", plan.arena_size)
+        memory.run(self.steps)
+        return {name: np.array(memory.view(v), order="C") for name, v in plan.graph.outputs.items()}
+
+
+class _Memory:
+    """Bytes of each pool, arrays of the leaves, and the sizes that are known so far."""
+
+    def __init__(self, plan: Plan, fill: int) -> None:
+        self.plan = plan
+        self.fill = fill
+        self.pools: dict[Pool, Array] = {}
+        self.own: dict[Value, Array] = {}
+        """Memory that is no pool's: of leaves, and of tensors whose size was found while running."""
+        self.sizes: dict[str, int] = {}
+
+    def copy(self) -> _Memory:
+        """The same bytes, to which another run adds its own."""
+        other = _Memory(self.plan, self.fill)
+        other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
+        return other
+
+    def give(self, kind: str, arrays: Mapping[str, Array], types: Mapping[str, object]) -> None:
+        """Inputs or parameters, whose shapes bind symbols."""
+        graph = self.plan.graph
+        values = graph.inputs if kind == leaf.INPUT.name else graph.parameters
+        named = {str(v.attrs["name"]): v for v in values}
+        found = [Found(f"the {kind} {name}", named[name].tensor, arrays[name].shape) for name in types]
+        self.sizes = solve_symbols(found, self.sizes)
+        for name in types:
+            self.own[named[name]] = _bytes(np.asarray(arrays[name], named[name].dtype.numpy, order="C"))
+
+    def reserve(self, pool: Pool, size: Size) -> None:
+        self.pools[pool] = self.allocate(self.number(size))
+
+    def release(self, pool: Pool) -> None:
+        del self.pools[pool]
+
+    def allocate(self, count: int) -> Array:
+        """Bytes whose first one is aligned as the plan's offsets are."""
+        alignment = self.plan.alignment
+        raw = np.full(count + alignment, self.fill, np.uint8)
+        start = -raw.ctypes.data % alignment
+        return raw[start : start + count]
+
+    def number(self, size: Size) -> int:
+        return size if isinstance(size, int) else evaluate(size, self.sizes)
+
+    def view(self, value: Value) -> Array:
+        """A tensor where it lies."""
+        type = value.tensor
+        shape = tuple(map(self.number, type.shape))
+        if 0 in shape:
+            return np.empty(shape, type.dtype.numpy)
+        alias = self.plan.locate(value)
+        buffer, start = self.place(alias.root)
+        offset = start + self.number(alias.offset)
+        strides = tuple(map(self.number, alias.strides))
+        return np.ndarray(shape, type.dtype.numpy, buffer, offset, strides)
+
+    def place(self, root: Value) -> tuple[Array, int]:
+        """The bytes that hold a root, and where in them it starts."""
+        if root.op is leaf.CONST:
+            return _bytes(root.attrs["value"].array), 0
+        slot = self.plan.slots.get(root)
+        if slot is None:
+            return self.own[root], 0
+        if slot.pool == "heap":
+            if root not in self.own:
+                self.own[root] = self.allocate(self.number(slot.size))
+            return self.own[root], 0
+        return self.pools[slot.pool], self.number(slot.offset)
+
+    def run(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            arrays = self.compute(step)
+            results = step.results
+            made = [Found(step.name, r.tensor, a.shape) for r, a in zip(results, arrays, strict=True)]
+            self.sizes = solve_symbols(made, self.sizes)
+            if step.over is not None:
+                arrays = [self.in_place(step, arrays[0])]
+            for result, array in zip(results, arrays, strict=True):
+                self.view(result)[...] = array
+
+    def compute(self, step: Step) -> list[Array]:
+        given = {v: self.view(v) for v in step.operands}
+        return evaluate_values(step.results, given, sizes=self.sizes)
+
+    def in_place(self, step: Step, array: Array) -> Array:
+        """The result computed again with half of it written: a step that reads what it has overwritten is found out."""
+        written = self.view(step.value)
+        half = array.size // 2
+        written.reshape(-1)[:half] = array.reshape(-1)[:half]
+        again = self.compute(step)[0]
+        return np.concatenate([array.reshape(-1)[:half], again.reshape(-1)[half:]]).reshape(array.shape)
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)

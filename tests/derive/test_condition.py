@@ -1,0 +1,72 @@
+"""Guards as conditions: the traced form must agree with the guard itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail import Value, f16, f32
+from dovetail.declare.guard import Guard
+from dovetail.derive.condition import OpaqueGuardError, condition_of
+from dovetail.ir.leaf import Hole, hole, input
+
+SHAPES = [f32[4], f32[2, 4], f32[4, 2], f16[4], f32[1, 4], f32[2, 3, 4]]
+
+
+def agree(guard: Guard, *names: str) -> None:
+    condition = condition_of(guard, {n: hole(n) for n in names})
+    outcomes: set[bool] = set()
+    for left in SHAPES:
+        for right in SHAPES:
+            actual = dict(zip(names, (input("l", left), input("r", right)), strict=False))
+            assert condition.holds(actual) is guard.check(actual)
+            outcomes.add(guard.check(actual))
+    assert outcomes == {True, False}
+
+
+def test_and_or_not_and_if_are_followed() -> None:
+    def one(a: Value, b: Value) -> bool:
+        return a.rank == 1 and (b.rank == 2 or not a.dtype == b.dtype)
+
+    def two(a: Value, b: Value) -> bool:
+        if a.rank < b.rank:
+            return a.shape[-1] == b.shape[-1]
+        return a.shape == b.shape
+
+    def three(a: Value, b: Value) -> bool:
+        return (a.rank + 1 == b.rank) or (b.shape[-1] % 2 == 0 and a.shape[:-1] == b.shape[:-1])
+
+    for guard in (one, two, three):
+        agree(Guard.of(guard, "", ""), "a", "b")
+
+
+def test_fixed_choices_are_decided_at_once() -> None:
+    def optional(b: Value | None) -> bool:
+        return b is None or b.rank == 1
+
+    guard = Guard.of(optional, "", "")
+    assert str(condition_of(guard, {"b": None})) == "always"
+    assert str(condition_of(guard, {"b": hole("b")})) == "b.rank == 1"
+
+
+def test_caught_numbers_are_asked() -> None:
+    def positive(eps: float) -> bool:
+        return 0 < eps <= 1
+
+    condition = condition_of(Guard.of(positive, "", ""), {"eps": Hole("eps")})
+    assert [condition.holds({"eps": e}) for e in (-1.0, 0.5, 1.0, 2.0)] == [False, True, True, False]
+
+
+def test_a_loop_over_a_shape_is_opaque() -> None:
+    def loops(a: Value) -> bool:
+        return all(s == 1 for s in a.shape)
+
+    with pytest.raises(OpaqueGuardError, match="loop over a shape"):
+        condition_of(Guard.of(loops, "", ""), {"a": hole("a")})
+
+
+def test_an_unknown_question_is_opaque() -> None:
+    def asks(a: Value) -> bool:
+        return len(a.operands) == 2
+
+    with pytest.raises(OpaqueGuardError, match="operands"):
+        condition_of(Guard.of(asks, "", ""), {"a": hole("a")})

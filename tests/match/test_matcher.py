@@ -1,0 +1,104 @@
+"""The matcher: what it catches, what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+from dovetail import Value, f32, ops
+from dovetail.ir.leaf import Hole, constant, hole, input, scalar
+from dovetail.match import Bound, Mismatch, match
+from dovetail.ops.question import dtype_of, size_of
+
+X, Y, Z = (input(n, f32[4, 4]) for n in "xyz")
+
+
+def caught(pattern: Value, value: Value) -> dict[str, object]:
+    found = match(pattern, value)
+    assert isinstance(found, Bound), str(found)
+    return found.names
+
+
+def missed(pattern: Value, value: Value) -> Mismatch:
+    found = match(pattern, value)
+    assert isinstance(found, Mismatch)
+    return found
+
+
+def test_holes_catch_operands() -> None:
+    assert caught(hole("a") @ hole("b"), X @ Y) == {"a": X, "b": Y}
+
+
+def test_one_hole_is_one_value() -> None:
+    pattern = hole("a") * ops.sigmoid(hole("a"))
+    assert caught(pattern, X * ops.sigmoid(X)) == {"a": X}
+    assert "the same a" in missed(pattern, X * ops.sigmoid(Y)).wanted
+
+
+def test_a_shared_inner_value_is_one_value() -> None:
+    inner = ops.exp(hole("a"))
+    pattern = inner / ops.reduce_sum(inner, axes=(-1,))
+    e = ops.exp(X)
+    assert isinstance(match(pattern, e / ops.reduce_sum(e, axes=(-1,))), Bound)
+    assert isinstance(match(pattern, e / ops.reduce_sum(ops.exp(Y), axes=(-1,))), Mismatch)
+
+
+def test_commutative_operands_are_tried_both_ways() -> None:
+    pattern = ops.exp(hole("a")) + hole("b")
+    assert caught(pattern, Y + ops.exp(X)) == {"a": X, "b": Y}
+
+
+def test_backtracking_undoes_what_it_caught() -> None:
+    """The first order binds `a` and `b`, then fails far from there; the second must start clean."""
+    a, b = hole("a"), hole("b")
+    pattern = (a + b) * ops.exp(b)
+    assert caught(pattern, (X + Y) * ops.exp(X)) == {"a": Y, "b": X}
+
+
+def test_sub_is_not_commutative() -> None:
+    assert isinstance(match(ops.exp(hole("a")) - hole("b"), Y - ops.exp(X)), Mismatch)
+
+
+def test_numbers_are_caught_and_compared_in_their_own_dtype() -> None:
+    assert caught(hole("a") * scalar(Hole("c"), None), X * 0.5) == {"a": X, "c": 0.5}
+    assert caught(hole("a") * scalar(0.1, None), X * 0.1) == {"a": X}
+    assert "constant 0.1" in missed(hole("a") * scalar(0.1, None), X * 0.2).wanted
+
+
+def test_a_root_and_an_inverse_are_recovered() -> None:
+    root = caught(hole("a") * scalar(Hole("c") ** 0.5, None), X * 0.5)
+    inverse = caught(hole("a") / scalar(1 / Hole("c"), None), X / 4.0)
+    assert (root["c"], inverse["c"]) == (0.25, 0.25)
+
+
+def test_attributes_are_caught_and_compared() -> None:
+    pattern = ops.split(hole("a"), axis=-1, parts=Hole("h"))
+    assert caught(pattern, ops.split(X, axis=1, parts=2)) == {"a": X, "h": 2}
+    assert "axis=-1" in missed(pattern, ops.split(X, axis=0, parts=2)).wanted
+
+
+def test_sizes_and_dtypes_are_asked_of_what_was_caught() -> None:
+    a = hole("a")
+    sized = ops.expand(ops.unsqueeze(a, axes=(-1,)), axis=-1, size=size_of(a, -1))
+    once = ops.unsqueeze(X, axes=(-1,))
+    assert isinstance(match(sized, ops.expand(once, axis=-1, size=4)), Bound)
+    assert isinstance(match(sized, ops.expand(once, axis=-1, size=5)), Mismatch)
+    typed = ops.cast(ops.exp(a), dtype=dtype_of(a))
+    assert isinstance(match(typed, ops.cast(ops.exp(X), dtype="f32")), Bound)
+    assert isinstance(match(typed, ops.cast(ops.exp(X), dtype="f16")), Mismatch)
+
+
+def test_a_mismatch_says_how_far_it_got() -> None:
+    far = missed(ops.relu(hole("a") @ hole("b") + hole("c")), ops.relu(ops.exp(X) + Y))
+    assert (far.wanted, far.found, far.matched) == ("matmul", "exp", 2)
+
+
+def test_forgiving_lets_one_op_differ_and_no_more() -> None:
+    pattern = ops.relu(hole("a") @ hole("b") + hole("c"))
+    near = match(pattern, ops.exp(X @ Y + Z), forgive=True)
+    assert isinstance(near, Bound)
+    assert near.forgiven is not None
+    assert (near.forgiven.wanted, near.forgiven.found) == ("relu", "exp")
+    assert isinstance(match(pattern, ops.exp(X @ Y - Z), forgive=True), Mismatch)
+
+
+def test_a_constant_array_is_no_number() -> None:
+    weights = constant([1.0, 1.0, 1.0, 1.0], f32)
+    assert "constant number" in missed(hole("a") * scalar(1.0, None), X * weights).wanted

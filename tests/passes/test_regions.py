@@ -1,0 +1,144 @@
+"""Elementwise regions: SPEC by examples, then at random against the float64 reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from dovetail import Graph, Value, f32, ops
+from dovetail.derive.unfuse import unfuse
+from dovetail.ir.leaf import input, param
+from dovetail.ir.literal import Array
+from dovetail.ops.region import region, steps
+from dovetail.passes.batch import batch_regions
+from dovetail.passes.regions import LIMIT, RegionLimits, mark_regions
+from dovetail.targets.reference.interpreter import evaluate
+from tests.strategies import graphs
+
+A, B, C, D = (input(n, f32[4, 8]) for n in "abcd")
+
+
+def names_of_steps(value: Value) -> list[str]:
+    assert value.op is region
+    return [v.op.name for v in steps(value.attrs["body"])]
+
+
+def regions_in(graph: Graph) -> list[Value]:
+    return [v for v in graph.values if v.op is region]
+
+
+def test_a_chain_is_one_region() -> None:
+    marked = mark_regions(Graph.of(ops.relu((A + B) * C))).graph
+    assert marked.count() == 4
+    assert marked.outputs["y"].operands == (A, B, C)
+    assert names_of_steps(marked.outputs["y"]) == ["add", "mul", "relu"]
+
+
+def test_compare_where_add() -> None:
+    marked = mark_regions(Graph.of(ops.where(ops.less(A, B), A, C) + D)).graph
+    assert names_of_steps(marked.outputs["y"]) == ["less", "where", "add"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [(A + B) * (C + D), (A + B) * (A + B), (A + B) * ops.sigmoid(A + B)],
+    ids=["diamond", "square", "silu"],
+)
+def test_a_dag_is_one_region(value: Value) -> None:
+    assert len(regions_in(mark_regions(Graph.of(value)).graph)) == 1
+
+
+def test_a_value_with_two_readers_outside_is_materialised_once() -> None:
+    shared = A + B
+    graph = Graph.of({"p": ops.exp(shared) * C, "q": ops.relu(shared) + 1.0})
+    marked = mark_regions(graph).graph
+    assert marked.count(ops.add) == 1
+    assert len(regions_in(marked)) == 2
+
+
+def test_an_output_inside_stays_visible() -> None:
+    inner = A + B
+    marked = mark_regions(Graph.of({"y": ops.exp(inner) * C, "inner": inner})).graph
+    assert marked.outputs["inner"] is inner
+
+
+def test_one_op_is_no_region() -> None:
+    graph = Graph.of(A + B)
+    assert mark_regions(graph).graph.outputs["y"] is graph.outputs["y"]
+
+
+def test_unfusing_gives_back_the_same_values() -> None:
+    graph = Graph.of({"y": ops.relu((A + B) * C), "z": ops.exp(A) - D})
+    back = unfuse(mark_regions(graph).graph)
+    assert all(back.outputs[n] is graph.outputs[n] for n in graph.outputs)
+
+
+def test_over_the_limit_a_region_is_cut_and_the_cut_is_reported() -> None:
+    value: Value = A
+    for _ in range(70):
+        value = ops.exp(value) + B
+    marked = mark_regions(Graph.of(value), RegionLimits(steps=32, inputs=16))
+    assert [len(names_of_steps(v)) for v in regions_in(marked.graph)] == [12, 32, 32, 32, 32]
+    assert {m.reason for m in marked.missed} == {LIMIT}
+    assert len(regions_in(mark_regions(Graph.of(value)).graph)) == 1
+
+
+def test_more_inputs_than_the_target_takes() -> None:
+    many = [input(f"i{k}", f32[4, 1 if k % 2 else 8]) for k in range(40)]
+    total = many[0]
+    for one in many[1:]:
+        total = total + one
+    marked = mark_regions(Graph.of(total), RegionLimits(inputs=16)).graph
+    assert max(len(v.operands) for v in regions_in(marked)) <= 16
+    assert len(regions_in(mark_regions(Graph.of(total)).graph)[0].operands) == 40
+    feeds = {str(v.attrs["name"]): np.full([int(str(s)) for s in v.shape], k, np.float32) for k, v in enumerate(many)}
+    np.testing.assert_array_equal(evaluate(marked, feeds)["y"], np.full((4, 8), sum(range(40)), np.float32))
+
+
+def test_movement_that_only_the_region_reads_folds_into_it() -> None:
+    half = ops.part(A, axis=-1, index=0, parts=2) * ops.sigmoid(ops.part(A, axis=-1, index=1, parts=2))
+    graph = Graph.of(half)
+    marked = mark_regions(graph).graph
+    assert marked.outputs["y"].operands == (A,)
+    assert unfuse(marked).outputs["y"] is half
+
+
+def test_weights_alone_are_not_pulled_into_a_region_that_runs_every_time() -> None:
+    scale = ops.exp(param("w", f32[8])) + 1.0
+    marked = mark_regions(Graph.of(ops.relu(A * scale))).graph
+    assert scale in marked.outputs["y"].operands
+
+
+def test_scalars_are_written_into_the_kernel() -> None:
+    assert mark_regions(Graph.of(ops.relu(A * 2.0 + 1.0))).graph.outputs["y"].operands == (A,)
+
+
+def test_regions_of_one_form_run_as_one_kernel() -> None:
+    graph = Graph.of({n: ops.relu(v * 2.0 + 1.0) for n, v in (("p", A), ("q", B), ("r", C))})
+    batched = batch_regions(mark_regions(graph).graph)
+    assert len(regions_in(batched.graph)) == 1
+    assert [a.variant for a in batched.applied] == ["3 lanes"]
+    feeds = {n: np.full((4, 8), i, np.float32) for i, n in enumerate("abc")}
+    got = evaluate(batched.graph, feeds)
+    assert [float(got[n][0, 0]) for n in "pqr"] == [1.0, 3.0, 5.0]
+    assert all(unfuse(batched.graph).outputs[n] is graph.outputs[n] for n in "pqr")
+
+
+def test_regions_that_depend_on_each_other_are_not_batched() -> None:
+    once = ops.relu(A * 2.0 + 1.0)
+    twice = ops.relu(ops.reduce_sum(once, axes=(-1,)) + A * 0.0)
+    graph = Graph.of({"p": once, "q": ops.relu(twice * 2.0 + 1.0)})
+    batched = batch_regions(mark_regions(graph).graph).graph
+    assert all(v.attrs["lanes"] == 1 for v in regions_in(batched))
+
+
+@given(graphs())
+def test_random_graphs_keep_their_values(drawn: tuple[Graph, dict[str, Array]]) -> None:
+    graph, feeds = drawn
+    marked = mark_regions(graph, RegionLimits(steps=5, inputs=4)).graph
+    wanted, got = evaluate(graph, feeds, lift=True), evaluate(marked, feeds, lift=True)
+    for name in wanted:
+        np.testing.assert_array_equal(got[name], wanted[name])
+    back = unfuse(marked)
+    assert all(back.outputs[n] is graph.outputs[n] for n in graph.outputs)
