@@ -1,7 +1,8 @@
 """Declaring fused ops: one function, its guards, its spellings, its cost."""
 
 from dovetail.declare.cost import Cost, Machine
-from dovetail.declare.fused import FusedOp, Variant, fused_op
+from dovetail.declare.fused import FusedOp, UnwrittenError, Variant, fused_op
 from dovetail.declare.guard import Guard
+from dovetail.declare.signature import HANDED_ON
 
-__all__ = ["Cost", "FusedOp", "Guard", "Machine", "Variant", "fused_op"]
+__all__ = ["HANDED_ON", "Cost", "FusedOp", "Guard", "Machine", "UnwrittenError", "Variant", "fused_op"]

@@ -18,10 +18,15 @@ from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
+from dovetail.match.outline import Outline, outline_of
 
 P = ParamSpec("P")
 Result: TypeAlias = Value | tuple[Value, ...]
 Stage = Literal["recognise", "fuse", "block"]
+
+
+class UnwrittenError(TypeRuleError):
+    """Options that do not go together in a body, or that a spelling does not write in a way of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class Variant:
     spelling: str
     size: int
     """How many ops the pattern has."""
+    outline: Outline
+    """The ops that must stand at fixed places under the root: a glance at them refuses most values."""
 
     @property
     def pattern(self) -> Value:
@@ -162,6 +169,8 @@ class FusedOp(Op, Generic[P]):
     def _trace(self, spell: Callable[..., Result], choice: Mapping[str, Any]) -> Variant | None:
         try:
             results = spell(**choice)
+        except UnwrittenError:
+            return None
         except DovetailError:
             raise
         except Exception as error:
@@ -176,7 +185,7 @@ class FusedOp(Op, Generic[P]):
                 f"{self.name}: a second result is not part of the first", hint="return inner values of the first"
             )
         size = sum(v.op not in _LEAVES for v in inside)
-        return Variant(choice, listed, "" if spell is self.body else spell.__name__, size)
+        return Variant(choice, listed, "" if spell is self.body else spell.__name__, size, outline_of(listed[0]))
 
     @cached_property
     def parts(self) -> frozenset[FusedOp[...]]:
@@ -207,4 +216,4 @@ def fused_op(
     return lambda declared: FusedOp(declared, shapes=shapes, stage=stage)
 
 
-__all__ = ["Call", "FusedOp", "Result", "Variant", "fused_op"]
+__all__ = ["Call", "FusedOp", "Result", "UnwrittenError", "Variant", "fused_op"]

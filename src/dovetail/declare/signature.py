@@ -5,15 +5,21 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim
 from dovetail.ir.leaf import Hole
 from dovetail.ir.value import Value
+
+HANDED_ON = "handed on"
+"""Marks a number or option that a body only hands on to another declared op: `Annotated[float | None, HANDED_ON]`.
+
+It is caught there whatever it is, None included, and takes one trace. The body must not look at it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +31,12 @@ class Parameter:
     optional: bool
     choices: tuple[Any, ...] = ()
     default: Any = inspect.Parameter.empty
+    handed_on: bool = False
 
     def open_choices(self) -> tuple[Any, ...]:
         """What tracing has to try for this parameter, one trace each."""
+        if self.handed_on:
+            return (Hole(self.name, or_none=self.optional),)
         if self.kind == "option":
             return self.choices
         unknown = leaf.hole(self.name) if self.kind == "operand" else Hole(self.name)
@@ -42,7 +51,7 @@ class Signature:
 
     @staticmethod
     def of(body: Callable[..., Any]) -> Signature:
-        hints = get_type_hints(body)
+        hints = get_type_hints(body, include_extras=True)
         return Signature(
             tuple(_parameter(p, hints.get(p.name), body) for p in inspect.signature(body).parameters.values())
         )
@@ -79,6 +88,10 @@ class Signature:
 
 
 def _parameter(parameter: inspect.Parameter, hint: Any, body: Callable[..., Any]) -> Parameter:
+    if get_origin(hint) is Annotated:
+        plain, *notes = get_args(hint)
+        handed_on = HANDED_ON in notes and parameter.kind is parameter.KEYWORD_ONLY
+        return replace(_parameter(parameter, plain, body), handed_on=handed_on)
     args = get_args(hint)
     optional = NoneType in args
     inner = next((a for a in args if a is not NoneType), hint) if optional else hint

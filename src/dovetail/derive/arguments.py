@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from dovetail.declare.fused import FusedOp, Variant
+from dovetail.declare.signature import Parameter
 from dovetail.errors import TraceError
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, evaluate, parse_size, symbols
+from dovetail.ir.dim import Size, evaluate, symbols
 from dovetail.ir.dtype import BY_NAME, DType, f16, f32, f64
+from dovetail.ir.size_text import parse_size
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 
@@ -54,17 +58,18 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool 
     names = {s for f in shapes.values() for size in f.sizes for s in symbols(size)}
     sizes: dict[str, Size] = {name: random.choice((2, 3, 4)) for name in sorted(names)}
     leading = tuple(random.choice((1, 2, 3)) for _ in range(random.choice((0, 1, 2))))
-    dtype = f32
+    dtype = random.choice((f32, f32, f32, f16))
     chosen: dict[str, Any] = {}
     for parameter in op.signature.parameters:
         choice = variant.choice[parameter.name]
         if parameter.kind == "operand":
             chosen[parameter.name] = None
             if choice is not None:
-                type = _type(shapes[parameter.name], sizes, leading, dtype)
+                # Now and then an operand stays in f32 beside narrower ones, as the weights of norms do.
+                type = _type(shapes[parameter.name], sizes, leading, random.choice((dtype, dtype, dtype, f32)))
                 chosen[parameter.name] = leaf.input(parameter.name, _strayed(type, random) if wild else type)
         elif isinstance(choice, leaf.Hole):
-            chosen[parameter.name] = _number(parameter.kind, parameter.name, sizes, random, wild)
+            chosen[parameter.name] = _number(parameter, sizes, dtype, random, wild)
         else:
             chosen[parameter.name] = choice
     return chosen
@@ -75,13 +80,16 @@ def _type(fitting: Fitting, sizes: Mapping[str, Size], leading: tuple[int, ...],
     return TensorType(fitting.dtype or dtype, (*leading, *own) if fitting.leading else own)
 
 
-def _number(kind: str, name: str, sizes: Mapping[str, Size], random: Random, wild: bool) -> Any:
-    if kind == "int":
-        fitting = sizes.get(name, random.choice((1, 2, 3)))
+def _number(parameter: Parameter, sizes: Mapping[str, Size], dtype: DType, random: Random, wild: bool) -> Any:
+    if parameter.kind == "ints":
+        return parameter.default
+    if parameter.kind == "int":
+        fitting = sizes.get(parameter.name, random.choice((1, 2, 3)))
         return random.choice((0, 1, 2, 3, 5, 7)) if wild and random.random() < 0.5 else fitting
-    # Caught numbers come out of float32 constants, so they are float32 numbers to begin with.
+    # Caught numbers come out of constants of the operands' dtype, so they are numbers of that dtype to begin with.
     pool = _WILD_FLOATS if wild and random.random() < 0.5 else _FLOATS
-    return float(f32.numpy.type(random.choice(pool)))
+    with np.errstate(over="ignore"):
+        return float(dtype.numpy.type(random.choice(pool)))
 
 
 def _strayed(type: TensorType, random: Random) -> TensorType:

@@ -10,7 +10,7 @@ from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
-from dovetail.match import Bound, match
+from dovetail.match import Bound, fits, match
 
 _SMALLEST = 3
 """A pattern of two ops with one of them wrong says nothing."""
@@ -39,6 +39,8 @@ def _of_op(op: FusedOp[...], by_op: dict[Op, list[Value]], by_operand: dict[Op, 
         roots = dict.fromkeys([*by_op.get(variant.pattern.op, ()), *(by_operand.get(inner, ()) if inner else ())])
         for root in roots:
             if root.op is op or (root in attempts and attempts[root][0][0].size > variant.size):
+                continue
+            if not fits(variant.outline, root, but=1):
                 continue
             bound = match(variant.pattern, root, forgive=True)
             if isinstance(bound, Bound) and bound.forgiven is not None and len(bound.covered) == variant.size - 1:

@@ -164,10 +164,14 @@ def from_bytes(raw: bytes | memoryview, type: TensorType) -> Array:
     shape = static_shape(type)
     if len(raw) != type.bytes:
         raise GraphError(f"{len(raw)} bytes for {type}", hint=f"{type.bytes} are needed")
-    whole = np.frombuffer(raw, np.uint8)
+    whole = np.frombuffer(raw, np.uint8) if len(raw) else np.empty(0, np.uint8)
     if type.dtype.kind == "bool" and whole.size and whole.max() > 1:
         raise GraphError(f"a byte {whole.max()} in an array of bool", hint="0 is false and 1 is true")
-    return swapped(whole.view(type.dtype.numpy)).view(type.dtype.numpy).reshape(shape)
+    array = swapped(whole.view(type.dtype.numpy)).view(type.dtype.numpy).reshape(shape)
+    if not array.flags.aligned:
+        array = array.copy()
+    array.flags.writeable = False
+    return array
 
 
 def swapped(array: Array) -> Array:

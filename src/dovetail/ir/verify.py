@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import numpy as np
+
 from dovetail.errors import DovetailError, GraphError, VerifyError
 from dovetail.ir import leaf
 from dovetail.ir.attribute import DEEPEST, check_attribute, check_type
@@ -229,6 +231,8 @@ class _Verifier:
     def array(self, array: Array, param: Value) -> None:
         """An array fits the parameter that it is for."""
         type = param.tensor
+        if not _is(array, np.ndarray):
+            self.fail(f"the array of {param.attrs['name']!r} is a {array.__class__.__name__}", "pass an array", param)
         fits = len(array.shape) == type.rank and all(
             not isinstance(declared, int) or declared == size
             for declared, size in zip(type.shape, array.shape, strict=True)

@@ -2,5 +2,6 @@
 
 from dovetail.match.matcher import match
 from dovetail.match.mismatch import Bound, Mismatch
+from dovetail.match.outline import fits
 
-__all__ = ["Bound", "Mismatch", "match"]
+__all__ = ["Bound", "Mismatch", "fits", "match"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from dovetail.ir.type import type_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import fresh_symbols, symbols_of, value_symbols
 from dovetail.plan.alias import Alias, find_aliases, locate
-from dovetail.plan.arena import Aligned, Arena, Slot, allocate
+from dovetail.plan.arena import Aligned, Arena, Pool, Slot, allocate
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.liveness import Flow, Measure, make_flow, results_of
 from dovetail.plan.manifest import Manifest, manifest_of
@@ -103,19 +103,19 @@ def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mappin
     late = [v for v in steps if v not in bind] if early else steps
     sizes = _Sizes(graph, steps, aliases)
     outputs = {locate(v, aliases).root for v in graph.outputs.values()}
-    kept = outputs | ({locate(v, aliases).root for step in late for v in step.operands} if early else set())
+    read = {locate(v, aliases).root for step in late for v in step.operands} if early else outputs
+    kept = {v for value in early for v in results_of(value) if v in outputs or v in read}
     measure = Measure(alignment)
-    at_bind = _phase(make_flow(early, aliases, kept, sizes.sources, measure), sizes, alignment, kept)
-    at_run = _phase(make_flow(late, aliases, outputs, sizes.sources, measure), sizes, alignment, None)
-    slots, bound_size = _keep(at_bind, sizes, alignment)
-    slots |= at_bind.slots | at_run.slots
+    at_bind = _Phase.of(make_flow(early, aliases, kept, sizes.sources, measure), sizes, "scratch", alignment, kept)
+    at_run = _Phase.of(make_flow(late, aliases, outputs, sizes.sources, measure), sizes, "arena", alignment)
+    bound, bound_size = _keep(at_bind.flow, kept, sizes, alignment)
     return Plan(
         graph=graph,
         target=target,
         alignment=alignment,
         options=dict(options),
         steps=tuple(_named([*at_bind.steps(early, "bind"), *at_run.steps(late, "run")])),
-        slots=slots,
+        slots={**bound, **at_bind.slots, **at_run.slots},
         aliases=aliases,
         manifest=manifest,
         arena_size=at_run.arena.size,
@@ -168,52 +168,47 @@ def _needed(value: Value, aliases: Mapping[Value, Alias]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """One phase, scheduled and placed; `aside` lists tensors that lie outside of its arena."""
+    """One phase, scheduled and placed."""
 
     flow: Flow
     order: Sequence[int]
     arena: Arena
-    aside: Sequence[int]
+    slots: dict[Value, Slot]
 
-    @property
-    def slots(self) -> dict[Value, Slot]:
-        return {self.flow.tensors[t]: slot for t, slot in self.arena.slots.items()}
+    @staticmethod
+    def of(flow: Flow, sizes: _Sizes, pool: Pool, alignment: int, kept: Collection[Value] = ()) -> _Phase:
+        """Tensors that are `kept` get no slot here; those whose size is found while running are allocated alone."""
+        order = schedule(flow)
+        alone = {t for t, size in enumerate(flow.sizes) if sizes.is_found(size)} if sizes.found else set[int]()
+        aside = {t for t, value in enumerate(flow.tensors) if value in kept} if kept else set[int]()
+        arena = allocate(flow, order, pool, alignment, alone | aside)
+        slots = {flow.tensors[t]: slot for t, slot in arena.slots.items()}
+        slots |= {flow.tensors[t]: Slot(0, flow.sizes[t], "heap") for t in alone - aside}
+        return _Phase(flow, order, arena, slots)
 
     def steps(self, values: Sequence[Value], phase: Phase) -> list[Step]:
         over, tensors = self.arena.over, self.flow.tensors
         return [Step("", values[i], phase, tensors[over[i]] if i in over else None) for i in self.order]
 
 
-def _phase(flow: Flow, sizes: _Sizes, alignment: int, kept: set[Value] | None) -> _Phase:
-    """With `kept`, the tensors that outlive the phase lie aside."""
-    order = schedule(flow)
-    tensors = enumerate(flow.tensors)
-    aside = [t for t, value in tensors if (kept is not None and value in kept) or sizes.is_found(flow.sizes[t])]
-    arena = allocate(flow, order, "arena" if kept is None else "scratch", alignment, frozenset(aside))
-    if kept is None:
-        slots = {t: Slot(0, flow.sizes[t], "heap") for t in aside}
-        arena.slots.update(slots)
-        aside = []
-    return _Phase(flow, order, arena, aside)
-
-
-def _keep(phase: _Phase, sizes: _Sizes, alignment: int) -> tuple[dict[Value, Slot], Size]:
+def _keep(
+    flow: Flow, kept: Collection[Value], sizes: _Sizes, alignment: int
+) -> tuple[dict[Value, Slot], Size]:
     """Slots one behind the other for the results that are kept, and the bytes of them all."""
     aligned = Aligned(alignment)
     end: Size = 0
     slots: dict[Value, Slot] = {}
-    for tensor in phase.aside:
-        size = phase.flow.sizes[tensor]
-        slot = Slot(0, size, "heap")
+    for value, size in zip(flow.tensors, flow.sizes, strict=True):
+        if value not in kept:
+            continue
+        slots[value] = Slot(0, size, "heap")
         if not sizes.is_found(size):
             try:
                 further = end + aligned(size)
                 check_size(further)
             except GraphError:
-                pass  # too many different sizes to add up: the tensor is allocated alone
-            else:
-                slot, end = Slot(end, size, "bound"), further
-        slots[phase.flow.tensors[tensor]] = slot
+                continue  # too many different sizes to add up: the tensor is allocated alone
+            slots[value], end = Slot(end, size, "bound"), further
     return slots, end
 
 

@@ -1,8 +1,17 @@
-"""Lowerings: primitives spelled in others, for targets that do not run them natively. One op a file."""
+"""Lowerings: primitives spelled in others, for targets that do not run them natively. One subject a file."""
 
 from dovetail.passes.legalize import Lowering
+from dovetail.passes.lowerings.broadcast import spell_broadcast
+from dovetail.passes.lowerings.control import lower_if, lower_scan, lower_while
 from dovetail.passes.lowerings.dot import lower_dot
 
-LOWERINGS: dict[str, Lowering] = {"dot": lower_dot}
+LOWERINGS: dict[str, Lowering] = {
+    "dot": lower_dot,
+    "if": lower_if,
+    "while": lower_while,
+    "scan": lower_scan,
+    "broadcast": spell_broadcast,
+}
+"""Op name -> how it is spelled in others; `broadcast` is the one for operands of elementwise ops."""
 
 __all__ = ["LOWERINGS"]

@@ -1,0 +1,71 @@
+"""Control flow for targets that cannot branch: both branches are run, loops are unrolled with early freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.ir import leaf
+from dovetail.ir.graph import Subgraph
+from dovetail.ir.inline import inline
+from dovetail.ir.value import Value
+from dovetail.passes.claims import Claims
+
+
+def lower_if(value: Value, operands: tuple[Value, ...], claims: Claims) -> Value | None:
+    """Both branches, and one of their results selected for each output."""
+    predicate, given = operands[0], operands[1:]
+    yes, no = inline(value.attrs["then"], given), inline(value.attrs["otherwise"], given)
+    return leaf.pack(_select(predicate, yes, no))
+
+
+def lower_while(value: Value, operands: tuple[Value, ...], claims: Claims) -> Value | None:
+    """As many trips as the limit allows; once the condition has failed, every carry keeps its value."""
+    limit, carries = value.attrs["limit"], value.attrs["carries"]
+    stacks = len(value.attrs["body"].results) > carries
+    if stacks or not isinstance(limit, int) or limit > claims.unrolls_at_most:
+        return None
+    condition: Subgraph = value.attrs["condition"]
+    carried, captures = operands[:carries], operands[carries:]
+    (active,) = inline(condition, (*carried, *captures))
+    for _ in range(limit):
+        carried = _select(active, inline(value.attrs["body"], (*carried, *captures)), carried)
+        (again,) = inline(condition, (*carried, *captures))
+        active = ops.bit_and(active, again)
+    return leaf.pack((*carried, active))
+
+
+def lower_scan(value: Value, operands: tuple[Value, ...], claims: Claims) -> Value | None:
+    """One copy of the body for each slice."""
+    carries, scanned = value.attrs["carries"], value.attrs["scanned"]
+    carried, xs, captures = operands[:carries], operands[carries : carries + scanned], operands[carries + scanned :]
+    length = value.attrs["length"] if value.attrs["length"] is not None else xs[0].shape[0]
+    if not isinstance(length, int) or length > claims.unrolls_at_most:
+        return None
+    body: Subgraph = value.attrs["body"]
+    outputs: list[tuple[Value, ...]] = []
+    for trip in range(length):
+        at = length - 1 - trip if value.attrs["reverse"] else trip
+        results = inline(body, (*carried, *(_slice(x, at) for x in xs), *captures))
+        carried = results[:carries]
+        outputs.append(results[carries:])
+    in_order = outputs[::-1] if value.attrs["reverse"] else outputs
+    return leaf.pack((*carried, *_stack(in_order, body, carries)))
+
+
+def _select(predicate: Value, yes: Sequence[Value], no: Sequence[Value]) -> tuple[Value, ...]:
+    return tuple(a if a is b else ops.where(predicate, a, b) for a, b in zip(yes, no, strict=True))
+
+
+def _slice(x: Value, at: int) -> Value:
+    return ops.squeeze(ops.slice_(x, axis=0, start=at, stop=at + 1), axes=(0,))
+
+
+def _stack(trips: Sequence[tuple[Value, ...]], body: Subgraph, carries: int) -> list[Value]:
+    types = [v.tensor for v in body.results[carries:]]
+    if not trips:
+        return [leaf.constant(np.zeros((0, *t.shape)), t.dtype) for t in types]
+    columns = zip(*trips, strict=True)
+    return [ops.concat(*(ops.unsqueeze(v, axes=(-v.rank - 1,)) for v in column), axis=0) for column in columns]
