@@ -134,6 +134,6 @@ def binding_of(graph: Graph, feeds: Mapping[str, NDArray[Any]]) -> dict[str, int
     arrays = {**graph.params, **feeds}
     for value in (*graph.inputs, *graph.parameters):
         for size, number in zip(value.shape, arrays[value.attrs["name"]].shape, strict=True):
-            if isinstance(size, Dim):
+            if str(size) in SYMBOLS:
                 found[str(size)] = number
     return found

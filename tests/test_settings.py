@@ -10,10 +10,8 @@ from tests.golden import Golden
 
 
 def test_options_fill_the_fields() -> None:
-    assert settings_of({}) == Settings(verify_each_pass=False, report=False)
-    assert settings_of({"verify_each_pass": True, "fold_limit_bytes": 0}) == Settings(
-        verify_each_pass=True, fold_limit_bytes=0
-    )
+    assert settings_of({}) == Settings(strict=False, verify_each_pass=False, print_report=False)
+    assert settings_of({"verify_each_pass": True, "strict": True}) == Settings(verify_each_pass=True, strict=True)
 
 
 def test_unknown_option_names_the_nearest() -> None:
@@ -22,10 +20,10 @@ def test_unknown_option_names_the_nearest() -> None:
     assert caught.value.hint == "did you mean verify_each_pass?"
     with pytest.raises(OptionError) as caught:
         settings_of({"zzz": 1})
-    assert "fold_limit_bytes" in caught.value.hint
+    assert "strict, verify_each_pass" in caught.value.hint
 
 
-@pytest.mark.parametrize(("name", "value"), [("report", 1), ("fold_limit_bytes", True), ("fold_limit_bytes", -1)])
+@pytest.mark.parametrize(("name", "value"), [("strict", 1), ("print_report", "yes"), ("print_report", None)])
 def test_wrong_value_is_refused(name: str, value: object) -> None:
     with pytest.raises(OptionError, match=f"the option {name} is {value!r}") as caught:
         settings_of({name: value})
@@ -33,9 +31,9 @@ def test_wrong_value_is_refused(name: str, value: object) -> None:
 
 
 def test_environment_is_read_and_an_option_wins() -> None:
-    assert settings_of({}, {"DOVETAIL_REPORT": "1"}).report is True
-    assert settings_of({}, {"DOVETAIL_REPORT": "0"}).report is False
-    assert settings_of({"report": False}, {"DOVETAIL_REPORT": "1"}).report is False
+    assert settings_of({}, {"DOVETAIL_REPORT": "1"}).print_report is True
+    assert settings_of({}, {"DOVETAIL_REPORT": "0"}).print_report is False
+    assert settings_of({"print_report": False}, {"DOVETAIL_REPORT": "1"}).print_report is False
     with pytest.raises(OptionError, match="DOVETAIL_REPORT is 'yes'"):
         settings_of({}, {"DOVETAIL_REPORT": "yes"})
 

@@ -22,18 +22,21 @@ def _option(default: _T, doc: str) -> _T:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to compile, where there is a choice that changes no result."""
+    """How to compile, where there is a choice."""
+
+    strict: bool = _option(
+        False, "Allow only rewrites that keep every bit; others may change the last digits, as reordering a sum does."
+    )
 
     verify_each_pass: bool = _option(
         False, "Verify the graph after every pass, so that an error names the pass that made it. Slower; tests do it."
     )
-    fold_limit_bytes: int = _option(
-        1 << 20, "Constant expressions are folded when their result takes at most this many bytes; 0 folds nothing."
+    print_report: bool = _option(
+        False, "Print the report of every compilation to stderr. It exists as data in any case."
     )
-    report: bool = _option(False, "Print the report of every compilation to stderr. It exists as data in any case.")
 
 
-FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "report"})
+FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "print_report"})
 """The environment variables that are read, each with the option that it switches on."""
 
 
@@ -61,11 +64,8 @@ def describe() -> str:
 
 
 def _check(name: str, value: Any, wanted: type[Any]) -> None:
-    # bool is an int to Python, and not to anyone who writes an option.
-    if type(value) is not wanted:
+    if not isinstance(value, wanted):
         raise OptionError(f"the option {name} is {value!r}", hint=f"it takes a value of type {wanted.__name__}")
-    if wanted is int and value < 0:
-        raise OptionError(f"the option {name} is {value}", hint="it takes 0 or more")
 
 
 def _switch(name: str, text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, evaluate, symbols
-from dovetail.ir.dtype import DType
+from dovetail.ir.dtype import DType, bool_
 from dovetail.ir.type import TensorType, tensors
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
@@ -46,6 +47,23 @@ def wrapped(number: int, dtype: DType) -> int:
     """A whole number as a dtype of so many bits holds it."""
     lowest = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
     return (number - lowest) % 2**dtype.bits + lowest
+
+
+def nasty(dtype: DType) -> Array:
+    """The numbers of a dtype where things go wrong."""
+    if dtype is bool_:
+        return np.array([False, True])
+    if dtype.is_integer:
+        limits = np.iinfo(dtype.numpy)
+        return np.array([0, 1, 2, 3, 7, limits.min, limits.max, limits.max - 1], dtype.numpy)
+    numbers = [0.0, -0.0, 1.0, -1.5, 2.5, 1e4, math.inf, -math.inf, math.nan]
+    return array(dtype, numbers)
+
+
+def same(got: Array, expected: list[float]) -> None:
+    """Equal to the sign of zero; NaN where NaN is expected."""
+    for a, b in zip(got.astype(np.float64).tolist(), expected, strict=True):
+        assert (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b)), (got, b)
 
 
 class _Run:

@@ -34,26 +34,15 @@ from dovetail.ir.dtype import (
 )
 from dovetail.ops import elementwise
 from dovetail.ops.primitive import Primitive
-from tests.ops.meaning import Array, array, meaning, run, wrapped
+from tests.ops.meaning import array, meaning, nasty, run, same, wrapped
 from tests.tolerances import assert_close
 
 EVERYTHING = [op for op in elementwise.ALL if op is not ops.cast and op is not ops.where]
 
 
-def _nasty(dtype: DType) -> Array:
-    """The numbers of a dtype where things go wrong."""
-    if dtype is bool_:
-        return np.array([False, True])
-    if dtype.is_integer:
-        limits = np.iinfo(dtype.numpy)
-        return np.array([0, 1, 2, 3, 7, limits.min, limits.max, limits.max - 1], dtype.numpy)
-    numbers = [0.0, -0.0, 1.0, -1.5, 2.5, 1e4, math.inf, -math.inf, math.nan]
-    return array(dtype, numbers)
-
-
 def _takes(op: Primitive, dtype: DType) -> bool:
     try:
-        op(*[leaf.constant(_nasty(dtype))] * (op.arity or 0))
+        op(*[leaf.constant(nasty(dtype))] * (op.arity or 0))
     except TypeRuleError:
         return False
     return True
@@ -64,9 +53,8 @@ def _takes(op: Primitive, dtype: DType) -> bool:
 def test_the_meaning_keeps_the_type_rule_and_warns_of_nothing(op: Primitive, dtype: DType) -> None:
     if not _takes(op, dtype):
         return
-    nasty = _nasty(dtype)
-    column, row = nasty.reshape(-1, 1), nasty.reshape(1, -1)
-    for operands in ((column, row), (nasty, nasty[:1]), (nasty[:0], nasty[:1]), (nasty[0:1].reshape(()),) * 2):
+    x = nasty(dtype)
+    for operands in ((x.reshape(-1, 1), x.reshape(1, -1)), (x, x[:1]), (x[:0], x[:1]), (x[:1].reshape(()),) * 2):
         meaning(op, *operands[: op.arity])
 
 
@@ -206,36 +194,30 @@ def test_floats_round_once(dtype: DType) -> None:
     assert meaning(ops.pow_, x[[2, 6]], array(dtype, 2.0)).tolist() == [6.25, 9]
 
 
-def _same(got: Array, expected: list[float]) -> None:
-    """Equal to the sign of zero; NaN where NaN is expected."""
-    for a, b in zip(got.astype(np.float64).tolist(), expected, strict=True):
-        assert (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b)), (got, b)
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_infinities_nan_and_signed_zeros(dtype: DType) -> None:
     inf, nan = math.inf, math.nan
     x = array(dtype, [0.0, -0.0, inf, -inf, nan])
     one, zero = array(dtype, 1.0), array(dtype, 0.0)
-    _same(meaning(ops.div, one, x), [inf, -inf, 0.0, -0.0, nan])
-    _same(meaning(ops.div, x, zero), [nan, nan, inf, -inf, nan])
-    _same(meaning(ops.reciprocal, x), [inf, -inf, 0.0, -0.0, nan])
-    _same(meaning(ops.rsqrt, x), [inf, -inf, 0.0, nan, nan])
-    _same(meaning(ops.sqrt, x), [0.0, -0.0, inf, nan, nan])
-    _same(meaning(ops.log, x), [-inf, -inf, inf, nan, nan])
-    _same(meaning(ops.exp, x), [1.0, 1.0, inf, 0.0, nan])
-    _same(meaning(ops.neg, x), [-0.0, 0.0, -inf, inf, nan])
-    _same(meaning(ops.abs_, x), [0.0, 0.0, inf, inf, nan])
-    _same(meaning(ops.sign, x), [0.0, 0.0, 1.0, -1.0, nan])
-    _same(meaning(ops.tanh, x), [0.0, -0.0, 1.0, -1.0, nan])
-    _same(meaning(ops.erf, x), [0.0, -0.0, 1.0, -1.0, nan])
-    _same(meaning(ops.sigmoid, x), [0.5, 0.5, 1.0, 0.0, nan])
-    _same(meaning(ops.softplus, x)[2:], [inf, 0.0, nan])
-    _same(meaning(ops.relu, x)[2:], [inf, 0.0, nan])
-    _same(meaning(ops.sub, x[2:], x[2:]), [nan, nan, nan])
-    _same(meaning(ops.maximum, x[2:], one), [inf, 1.0, nan])
-    _same(meaning(ops.minimum, one, x[2:]), [1.0, -inf, nan])
-    _same(meaning(ops.round_, x), [0.0, -0.0, inf, -inf, nan])
+    same(meaning(ops.div, one, x), [inf, -inf, 0.0, -0.0, nan])
+    same(meaning(ops.div, x, zero), [nan, nan, inf, -inf, nan])
+    same(meaning(ops.reciprocal, x), [inf, -inf, 0.0, -0.0, nan])
+    same(meaning(ops.rsqrt, x), [inf, -inf, 0.0, nan, nan])
+    same(meaning(ops.sqrt, x), [0.0, -0.0, inf, nan, nan])
+    same(meaning(ops.log, x), [-inf, -inf, inf, nan, nan])
+    same(meaning(ops.exp, x), [1.0, 1.0, inf, 0.0, nan])
+    same(meaning(ops.neg, x), [-0.0, 0.0, -inf, inf, nan])
+    same(meaning(ops.abs_, x), [0.0, 0.0, inf, inf, nan])
+    same(meaning(ops.sign, x), [0.0, 0.0, 1.0, -1.0, nan])
+    same(meaning(ops.tanh, x), [0.0, -0.0, 1.0, -1.0, nan])
+    same(meaning(ops.erf, x), [0.0, -0.0, 1.0, -1.0, nan])
+    same(meaning(ops.sigmoid, x), [0.5, 0.5, 1.0, 0.0, nan])
+    same(meaning(ops.softplus, x)[2:], [inf, 0.0, nan])
+    same(meaning(ops.relu, x)[2:], [inf, 0.0, nan])
+    same(meaning(ops.sub, x[2:], x[2:]), [nan, nan, nan])
+    same(meaning(ops.maximum, x[2:], one), [inf, 1.0, nan])
+    same(meaning(ops.minimum, one, x[2:]), [1.0, -inf, nan])
+    same(meaning(ops.round_, x), [0.0, -0.0, inf, -inf, nan])
     assert meaning(ops.is_nan, x).tolist() == [False, False, False, False, True]
     assert meaning(ops.is_inf, x).tolist() == [False, False, True, True, False]
 
@@ -262,7 +244,7 @@ COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 def test_comparison_is_bool_everywhere(name: str, dtype: DType) -> None:
     if dtype is c64 and "equal" != name != "not_equal":
         return
-    pairs = list(itertools.product(_nasty(dtype).tolist(), repeat=2))
+    pairs = list(itertools.product(nasty(dtype).tolist(), repeat=2))
     x, y = (array(dtype, [p[i] for p in pairs]) for i in (0, 1))
     got = meaning(NAMED[name], x, y)
     assert got.dtype == np.bool_
@@ -281,7 +263,7 @@ def test_bool_has_logic() -> None:
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_where_keeps_the_dtype_and_broadcasts_all_three(dtype: DType) -> None:
-    x, y = _nasty(dtype)[:2], _nasty(dtype)[:1]
+    x, y = nasty(dtype)[:2], nasty(dtype)[:1]
     got = meaning(ops.where, np.array([[True], [False]]), x, y)
     assert got.shape == (2, 2)
     np.testing.assert_array_equal(got[0], x)
@@ -312,10 +294,10 @@ def _cast(x: Any, source: DType, target: DType) -> Any:
 @pytest.mark.parametrize("source", ALL, ids=str)
 @pytest.mark.parametrize("target", ALL, ids=str)
 def test_cast(source: DType, target: DType) -> None:
-    nasty = _nasty(source)
-    got = meaning(ops.cast, nasty, dtype=target)
-    numbers = [complex(x) if source is c64 else float(x) if source.is_float else x for x in nasty.tolist()]
-    expected = [_cast(x, source, target) for x in numbers]
+    x = nasty(source)
+    got = meaning(ops.cast, x, dtype=target)
+    numbers = [complex(n) if source is c64 else float(n) if source.is_float else n for n in x.tolist()]
+    expected = [_cast(n, source, target) for n in numbers]
     if target.is_inexact:
         assert_close(got, np.array(expected, np.complex128 if target is c64 else np.float64), target)
     else:

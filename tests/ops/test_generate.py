@@ -14,6 +14,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import FLOATS, NUMBERS, UNSIGNED, DType, bf16, bool_, f16, f32, f64, i8, i64, u32, u64
 from dovetail.ir.value import Value
 from tests.ops.meaning import Array, meaning, run
+from tests.tolerances import assert_close
 
 KEY = leaf.constant(np.array([20, 24], np.uint32))
 MANY = 40_000
@@ -155,6 +156,13 @@ def test_normal(dtype: DType) -> None:
     for edge in (-2.0, -1.0, 0.0, 0.5, 2.0):
         share = _below(edge)
         assert abs((x < edge).mean() - share) < 5 * math.sqrt(share * (1 - share) / MANY) + 2.0**-9
+
+
+def test_normal_is_the_method_of_box_and_muller() -> None:
+    words = [_words((20, 24), (i, 0))[0] for i in range(8)]
+    radius, angle = ([(w >> 8) / 2**24 for w in half] for half in (words[:4], words[4:]))
+    expected = [math.sqrt(-2 * math.log(1 - u)) * math.cos(2 * math.pi * v) for u, v in zip(radius, angle, strict=True)]
+    assert_close(run(ops.random_normal(KEY, shape=(4,))), np.array(expected), f32)
 
 
 def test_normal_of_another_mean_and_shape() -> None:

@@ -1,0 +1,1 @@
+"""What follows from declarations: fuse, unfuse, missed fusions, rules, laws, catalogue."""

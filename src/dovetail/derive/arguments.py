@@ -21,6 +21,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 
 _OPERAND = re.compile(r"(\w+)(?::(\w+))?\[([^\]]*)\]")
+_FITTING_NUMBER = re.compile(r"(\w+)=(\S+)")
 _FLOATS = (0.5, 1e-5, 0.125, 2.0)
 _WILD_FLOATS = (0.0, -1.0, 1e-30, 1e30, float("inf"), float("nan"), -1e9, float("-inf"))
 
@@ -57,6 +58,8 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool 
     shapes = fittings(op)
     names = {s for f in shapes.values() for size in f.sizes for s in symbols(size)}
     sizes: dict[str, Size] = {name: random.choice((2, 3, 4)) for name in sorted(names)}
+    # A number that is left out and is a size too leaves that axis alone.
+    sizes.update({name: 1 for name in sizes if name in variant.choice and variant.choice[name] is None})
     leading = tuple(random.choice((1, 2, 3)) for _ in range(random.choice((0, 1, 2))))
     dtype = random.choice((f32, f32, f32, f16))
     chosen: dict[str, Any] = {}
@@ -70,9 +73,17 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool 
                 chosen[parameter.name] = leaf.input(parameter.name, _strayed(type, random) if wild else type)
         elif isinstance(choice, leaf.Hole):
             chosen[parameter.name] = _number(parameter, sizes, dtype, random, wild)
+            fitting = fitting_numbers(op).get(parameter.name)
+            if fitting is not None and not wild:
+                chosen[parameter.name] = int(fitting) if parameter.kind == "int" else fitting
         else:
             chosen[parameter.name] = choice
     return chosen
+
+
+def fitting_numbers(op: FusedOp[...]) -> dict[str, float]:
+    """The numbers that the declaration names as fitting: "x[m, n] fill=-inf"."""
+    return {name: float(number) for name, number in _FITTING_NUMBER.findall(op.shapes)}
 
 
 def _type(fitting: Fitting, sizes: Mapping[str, Size], leading: tuple[int, ...], dtype: DType) -> TensorType:
@@ -83,6 +94,8 @@ def _type(fitting: Fitting, sizes: Mapping[str, Size], leading: tuple[int, ...],
 def _number(parameter: Parameter, sizes: Mapping[str, Size], dtype: DType, random: Random, wild: bool) -> Any:
     if parameter.kind == "ints":
         return parameter.default
+    if parameter.kind == "option":
+        return random.choice(parameter.choices)
     if parameter.kind == "int":
         fitting = sizes.get(parameter.name, random.choice((1, 2, 3)))
         return random.choice((0, 1, 2, 3, 5, 7)) if wild and random.random() < 0.5 else fitting

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from dovetail.declare.cost import Machine, total_seconds
@@ -18,10 +19,14 @@ from dovetail.ir.op import Op
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
-from dovetail.match import Bound, match
+from dovetail.match import Bound, fits, matches
+from dovetail.match.outline import Outline
 
 ANY_MACHINE = Machine(flops_per_second=1e11, bytes_per_second=2e10, launch_seconds=1e-6)
 """What decides where no target is named: traffic and launches matter, arithmetic is cheap."""
+
+_MOST_ORDERS = 8
+"""How many orders of the operands of commutative ops the guards are asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +138,26 @@ class _Round:
     def _try_root(self, op: FusedOp[...], root: Value, variants: Sequence[Variant]) -> None:
         refused: Missed | None = None
         best: _Found | None = None
-        for variant in variants:
-            bound = match(variant.pattern, root)
-            if not isinstance(bound, Bound):
-                continue
-            found = self._found(op, variant, root, bound)
-            if any(v in self.claimed for v in found.covers):
-                continue
-            verdict = self._refusal(found)
-            if verdict is not None:
+        for variant in _at_a_glance(variants, root):
+            for bound in islice(matches(variant.pattern, root), _MOST_ORDERS):
+                found = self._found(op, variant, root, bound)
+                if self._is_claimed(found):
+                    continue
+                verdict = self._refusal(found)
+                if verdict is None:
+                    best = found if best is None or found.gain > best.gain else best
+                    break
                 refused = refused or verdict
-            elif best is None or found.gain > best.gain:
-                best = found
         if best is not None:
             self.claimed.update(best.covers)
             self.taken[root] = best
         elif refused is not None:
             self.missed.append(refused)
+
+    def _is_claimed(self, found: _Found) -> bool:
+        """Whether another match has what this one would swallow; what is kept beside both serves both."""
+        claimed = [v for v in found.covers if v in self.claimed]
+        return bool(claimed) and not set(_with_inner_operands(self._shared_interior(found), found)).issuperset(claimed)
 
     def _found(self, op: FusedOp[...], variant: Variant, root: Value, bound: Bound) -> _Found:
         fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
@@ -263,6 +271,17 @@ class _Build:
         value = self.found.op(**names)
         self.built[self.found.root] = value
         return value if len(self.found.results) == 1 else leaf.item(value, self.index)
+
+
+def _at_a_glance(variants: Sequence[Variant], root: Value) -> Iterator[Variant]:
+    """The variants whose outlines fit the root; each outline is looked at once."""
+    seen: dict[Outline, bool] = {}
+    for variant in variants:
+        fitting = seen.get(variant.outline)
+        if fitting is None:
+            fitting = seen[variant.outline] = fits(variant.outline, root)
+        if fitting:
+            yield variant
 
 
 def _with_inner_operands(shared: Iterable[Value], found: _Found) -> list[Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of
@@ -78,5 +78,7 @@ def _number(value: Any) -> str:
             return f"size({of.attrs.get('name', of.op.name)}, {axis})"
         case leaf.DTypeOf(of=of):
             return f"dtype({of.attrs.get('name', of.op.name)})"
+        case tuple():
+            return f"({', '.join(_number(v) for v in cast(tuple[Any, ...], value))})"
         case _:
             return str(value)

@@ -34,7 +34,7 @@ def to_bytes(graph: Graph) -> bytes:
 
 def from_buffer(content: bytes | bytearray | memoryview, ops: Iterable[Op]) -> Graph:
     """The graph in a string of bytes; the arrays of its parameters are read-only views of it."""
-    return _load(memoryview(content).toreadonly(), ops, "the bytes")
+    return _load(memoryview(content).toreadonly().cast("B"), ops, "the bytes")
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:

@@ -1,7 +1,7 @@
 """The head and the table of a saved graph: where each array lies, checked before anything is read or allocated.
 
 The file is little-endian throughout:
-    head    magic (8 bytes), version (u32), length of the text (u64), length of the table (u64), digest of both (16 bytes)
+    head    magic (8 bytes), version (u32), lengths of the text and of the table (u64 each), digest of both (16 bytes)
     text    the graph's text form in UTF-8; it refers to larger constants by their number in the table
     table   for each array: kind (u8), length of its name (u32), length of its dtype's name (u8), rank (u8), both names,
             its sizes (u64 each), offset (u64), bytes (u64), digest (16 bytes); constants come before parameters
@@ -148,7 +148,8 @@ class _Table:
         return self.content[self.at - count : self.at]
 
     def entry(self) -> Entry:
-        kind, name_length, dtype_length, rank = _ROW.unpack(self.take(_ROW.size))
+        row: tuple[int, int, int, int] = _ROW.unpack(self.take(_ROW.size))
+        kind, name_length, dtype_length, rank = row
         if kind >= len(_KINDS) or rank > HIGHEST_RANK:
             raise LoadError(f"an array of kind {kind} and rank {rank}", hint=_BROKEN)
         try:

@@ -86,10 +86,11 @@ def _element(dtype: DType, raw: bytes) -> str | None:
 
 
 def _shortest(dtype: DType, number: float) -> str:
-    for digits in range(1, 17):
-        text = repr(float(f"{number:.{digits}g}"))
-        if float(np.array(float(text)).astype(dtype.numpy)) == number:
-            return text
+    with np.errstate(over="ignore"):
+        for digits in range(1, 17):
+            text = repr(float(f"{number:.{digits}g}"))
+            if float(np.array(float(text)).astype(dtype.numpy)) == number:
+                return text
     return repr(number)
 
 

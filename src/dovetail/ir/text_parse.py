@@ -11,7 +11,7 @@ from dovetail.errors import DovetailError, GraphError
 from dovetail.ir import attribute, leaf
 from dovetail.ir.dtype import BY_NAME
 from dovetail.ir.fact import Constraint, Relation
-from dovetail.ir.graph import Graph, Subgraph
+from dovetail.ir.graph import Graph, Subgraph, walk_into
 from dovetail.ir.literal import Literal
 from dovetail.ir.op import Op
 from dovetail.ir.origin import Origin, merge
@@ -89,7 +89,9 @@ class _Parser(Lexer):
         self.need("}")
         if self.at < len(self.text):
             self.expected("the end of the text", "a text holds one graph")
-        return Graph(name, tuple(inputs), outputs, self.found, tuple(assumed))
+        alive = (*inputs, *walk_into(outputs.values()))
+        origins = {v: self.found[v] for v in alive if v in self.found}
+        return Graph(name, tuple(inputs), outputs, origins, tuple(assumed))
 
     def here_at(self, at: int) -> str:
         self.at = at

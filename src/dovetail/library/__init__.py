@@ -26,8 +26,9 @@ from dovetail.library.wide_swiglu import wide_swiglu
 ALL: tuple[FusedOp[...], ...] = (
     silu,
     gelu,
-    rms_norm,
     layer_norm,
+    # A layer norm is the rms norm of a centred value: it is looked for first.
+    rms_norm,
     group_norm,
     conv_batch_norm,
     swiglu,

@@ -7,13 +7,17 @@ result, which then has other readers and stays (`interior_is_private`).
 
 from __future__ import annotations
 
+from typing import Literal
+
 from dovetail import ops
 from dovetail.declare import fused_op
 from dovetail.ir.value import Value
-from dovetail.library.activation import Activation, activation
+from dovetail.library.activation import activation
 from dovetail.library.conv_bias_act import conv_bias_act, is_one_for_each_channel
 from dovetail.library.norms import DIVIDED, Divide, Spelling, called
 from dovetail.ops.convolution import conv
+
+FoldedActivation = Literal["none", "relu", "silu"]
 
 
 @fused_op(
@@ -30,7 +34,7 @@ def conv_batch_norm(
     b: Value | None = None,
     *,
     eps: float,
-    act: Activation = "none",
+    act: FoldedActivation = "none",
     strides: tuple[int, ...] = (1, 1),
     dilations: tuple[int, ...] = (1, 1),
     padding: tuple[int, ...] = (0, 0, 0, 0),
@@ -56,7 +60,7 @@ def _spelled(divide: Divide) -> Spelling:
         b: Value | None = None,
         *,
         eps: float,
-        act: Activation = "none",
+        act: FoldedActivation = "none",
         strides: tuple[int, ...] = (1, 1),
         dilations: tuple[int, ...] = (1, 1),
         padding: tuple[int, ...] = (0, 0, 0, 0),
@@ -75,16 +79,10 @@ for _divide in DIVIDED:
 
 @conv_batch_norm.requires(
     reason="the weights are {w.type}, and gain, bias, mean and variance are {gain.type}, {bias.type}, {mean.type} and "
-    "{variance.type}; each is one number for a channel",
+    "{variance.type}; each of them, and the convolution's own bias, is one number for a channel",
     hint="give each of them the shape [m, 1, 1] (a 1 for each spatial axis), as stored statistics have",
 )
-def statistics_are_one_for_each_channel(w: Value, gain: Value, bias: Value, mean: Value, variance: Value) -> bool:
-    return all(is_one_for_each_channel(vector, w) for vector in (gain, bias, mean, variance))
-
-
-@conv_batch_norm.requires(
-    reason="the convolution's own bias is {b.type} and its weights are {w.type}; one number is added to a channel",
-    hint="give the bias the shape [m, 1, 1] (a 1 for each spatial axis)",
-)
-def bias_is_one_for_each_channel(w: Value, b: Value | None) -> bool:
-    return b is None or is_one_for_each_channel(b, w)
+def statistics_are_one_for_each_channel(
+    w: Value, gain: Value, bias: Value, mean: Value, variance: Value, b: Value | None
+) -> bool:
+    return all(v is None or is_one_for_each_channel(v, w) for v in (gain, bias, mean, variance, b))

@@ -1,7 +1,7 @@
 """Matching traced patterns against graphs."""
 
-from dovetail.match.matcher import match
+from dovetail.match.matcher import match, matches
 from dovetail.match.mismatch import Bound, Mismatch
 from dovetail.match.outline import fits
 
-__all__ = ["Bound", "Mismatch", "fits", "match"]
+__all__ = ["Bound", "Mismatch", "fits", "match", "matches"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,6 +22,11 @@ _Goals: TypeAlias = "tuple[Value, Value, _Goals] | None"
 def match(pattern: Value, value: Value, *, forgive: bool = False) -> Bound | Mismatch:
     """Match, or say where it failed. With `forgive`, one inner op may be another than the pattern's."""
     return _Attempt(forgive).run(pattern, value)
+
+
+def matches(pattern: Value, value: Value) -> Iterator[Bound]:
+    """Every way to match, one for each operand order that fits: guards may like another one than the first."""
+    return _Attempt(forgive=False).every(pattern, value)
 
 
 class _Attempt:
@@ -48,11 +54,25 @@ class _Attempt:
                 self.best = failed
             if not self.choices:
                 return self.best
-            goals, undo, asked, self.forgiven = self.choices.pop()
-            while len(self.trail) > undo:
-                table, key = self.trail.pop()
-                del table[key]
-            del self.asked[asked:]
+            goals = self._back()
+
+    def every(self, pattern: Value, value: Value) -> Iterator[Bound]:
+        goals: _Goals = (pattern, value, None)
+        while True:
+            if self._solve(goals) is None:
+                yield Bound(dict(self.names), dict(self.seen), self.forgiven)
+            if not self.choices:
+                return
+            goals = self._back()
+
+    def _back(self) -> _Goals:
+        """The goals of the last choice, with everything that was caught since then let go."""
+        goals, undo, asked, self.forgiven = self.choices.pop()
+        while len(self.trail) > undo:
+            table, key = self.trail.pop()
+            del table[key]
+        del self.asked[asked:]
+        return goals
 
     def _solve(self, goals: _Goals) -> Mismatch | None:
         while goals is not None:

@@ -16,13 +16,15 @@ _OPEN = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
 
 
 def outline_of(pattern: Value) -> Outline:
-    """The ops of a pattern that stand under no commutative op, the root left out."""
+    """The ops of a pattern that stand under no commutative op, each once, the root left out."""
     places: list[tuple[tuple[int, ...], Op]] = []
+    seen: set[Value] = set()
     pending: list[tuple[tuple[int, ...], Value]] = [((), pattern)]
     for path, value in pending:
+        if value in seen or value.op in _OPEN or is_loose(value):
+            continue
+        seen.add(value)
         if path:
-            if value.op in _OPEN or is_loose(value):
-                continue
             places.append((path, value.op))
         if not value.op.commutative:
             pending += [((*path, i), operand) for i, operand in enumerate(value.operands)]

@@ -14,6 +14,7 @@ from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
 from dovetail.ops.primitive import Array, Ints, family, primitive
 from dovetail.ops.rules import broadcast, one_dtype, tensor
+from dovetail.ops.special import wide
 
 
 def _matmul(facts: Facts, x: Type, y: Type) -> Type:
@@ -33,7 +34,8 @@ def _matmul_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, 
 @primitive(_matmul, flops=_matmul_flops)
 def matmul(x: Array, y: Array) -> Array:
     """Matrix product over the last two axes; axes in front broadcast."""
-    return np.matmul(x, y)
+    # Of bf16 NumPy makes f32.
+    return np.matmul(x, y).astype(x.dtype, copy=False)
 
 
 def _dot_axes(left: TensorType, right: TensorType, axes: tuple[Ints, ...]) -> None:
@@ -63,7 +65,8 @@ def _dot(facts: Facts, x: Type, y: Type, *, left: Ints, right: Ints, left_batch:
 
 def _dot_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
     total = tensor(result).count * 2
-    for axis in attrs["left"]:
+    contracted: Ints = attrs["left"]
+    for axis in contracted:
         total = total * tensor(operands[0]).shape[axis]
     return total
 
@@ -79,7 +82,10 @@ def dot(x: Array, y: Array, *, left: Ints, right: Ints, left_batch: Ints = (), r
     summed = {names_x[i] for i in left}
     rows = [n for n in names_x if n not in summed and n not in batch]
     columns = [n for n in names_y if n not in summed and n not in batch]
-    return np.einsum(x, names_x, y, names_y, [*batch, *rows, *columns])
+    # Added up in its own type, a narrow sum stops growing; and einsum does not know bf16.
+    sums = wide(x.dtype)
+    product = np.einsum(x.astype(sums), names_x, y.astype(sums), names_y, [*batch, *rows, *columns])
+    return product.astype(x.dtype)
 
 
 ALL = family(globals())

@@ -165,7 +165,8 @@ def _bins(start: float, stop: float, bins: int, samples: int, aligned: bool, siz
     valid = (at >= -1) & (at <= size)
     at = np.clip(at, 0, size - 1)
     low = np.floor(at).astype(np.int64)
-    return [(low, valid * (low + 1 - at)), (np.minimum(low + 1, size - 1), valid * (at - low))]
+    # What was clipped lies on a pixel, so that its other side has no weight.
+    return [(low, valid * (low + 1 - at)), (np.minimum(low + 1, size - 1), at - low)]
 
 
 def _corner(image: Array, row: tuple[Array, Array], column: tuple[Array, Array]) -> Array:

@@ -43,22 +43,10 @@ def _elementwise(
     )
 
 
-def _whole_numbers(function: Callable[..., Any]) -> Callable[[Array, Array], Array]:
-    """A division that gives 0 where a whole number is divided by 0; floats do as IEEE says."""
-
-    def meaning(x: Array, y: Array) -> Array:
-        if x.dtype.kind not in "iu":
-            return function(x, y)
-        by_zero = y == 0
-        return np.where(by_zero, np.zeros_like(x), function(x, np.where(by_zero, np.ones_like(y), y)))
-
-    return meaning
-
-
 def _divide(x: Array, y: Array) -> Array:
     if x.dtype.kind not in "iu":
         return np.divide(x, y)
-    # The remainder has the sign of x, so that nothing is left to round: min / -1 wraps to min.
+    # Without its remainder x is a multiple of y, and nothing is left to round. NumPy gives 0 where y is 0.
     return np.floor_divide(x - np.fmod(x, y), y)
 
 
@@ -110,13 +98,9 @@ _BITS = (*INTEGERS, bool_)
 add = _elementwise("add", np.add, NUMBERS, "x + y", commutative=True)
 sub = _elementwise("sub", np.subtract, NUMBERS, "x - y")
 mul = _elementwise("mul", np.multiply, NUMBERS, "x * y", commutative=True)
-div = _elementwise(
-    "div", _whole_numbers(_divide), NUMBERS, "x / y; whole numbers are cut towards zero, and x / 0 is 0 for them"
-)
-mod = _elementwise("mod", _whole_numbers(np.mod), _REAL, "Remainder with the sign of y; x mod 0 is 0 for whole numbers")
-rem = _elementwise(
-    "rem", _whole_numbers(np.fmod), _REAL, "Remainder with the sign of x; 0 for whole numbers divided by 0"
-)
+div = _elementwise("div", _divide, NUMBERS, "x / y; whole numbers are cut towards zero, and x / 0 is 0 for them")
+mod = _elementwise("mod", np.mod, _REAL, "Remainder with the sign of y; x mod 0 is 0 for whole numbers")
+rem = _elementwise("rem", np.fmod, _REAL, "Remainder with the sign of x; 0 for whole numbers divided by 0")
 pow_ = _elementwise(
     "pow", _power, NUMBERS, "x to the power y; whole numbers wrap, and are cut to 0 where y < 0", flops=10
 )

@@ -41,13 +41,12 @@ def _one_rank(facts: Facts, x: TensorType, indices: TensorType) -> None:
 
 
 def checked(indices: Array, size: int, op: str) -> Array:
-    """The indices counted from the start, all of them within the axis."""
+    """The indices, all of them within the axis; NumPy counts negative ones from the end as we do."""
     bad = (indices < -size) | (indices >= size)
     if np.any(bad):
         hint = f"indices go from {-size} to {size - 1}" if size else "an empty axis has no element to take"
         raise BindError(f"{op}: index {indices[bad].flat[0]} into an axis of size {size}", hint=hint)
-    found = indices.astype(np.int64)
-    return np.where(found < 0, found + size, found)
+    return indices.astype(np.int64)
 
 
 def counted(found: int, count: int | Dim, op: str) -> None:

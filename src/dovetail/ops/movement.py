@@ -202,6 +202,18 @@ def concat(*xs: Array, axis: Axis) -> Array:
     return np.concatenate(xs, axis=axis)
 
 
+def _sized(facts: Facts, x: Type, *, axis: int, size: Size) -> Type:
+    of = tensor(x)
+    facts.equal(of.shape[axis], size, "an axis whose size is stated")
+    return _put(of, axis, size)
+
+
+@primitive(_sized, flops=no_flops, view=True)
+def sized(x: Array, *, axis: Axis, size: SizeAttr) -> Array:
+    """The same elements; how many there are along an axis is stated, where it does not follow from the shapes."""
+    return x
+
+
 def _flip(facts: Facts, x: Type, *, axes: tuple[int, ...]) -> Type:
     return tensor(x)
 

@@ -165,12 +165,12 @@ class Primitive(Op):
 
     def __call__(self, *operands: Operand, **attrs: Any) -> Value:
         values = as_values(operands)
-        if self.arity is not None and len(values) != self.arity:
-            raise TypeRuleError(f"{self.name} of {len(values)} operands", hint=f"it takes {self.arity}")
         return make(self, values, self.normal(values, attrs))
 
     def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
         """The attributes in their normal form, in the order of the signature, defaults filled in."""
+        if self.arity is not None and len(operands) != self.arity:
+            raise TypeRuleError(f"{self.name} of {len(operands)} operands", hint=f"it takes {self.arity}")
         if not self.kinds and not attrs:
             return {}
         unknown = [k for k in attrs if k not in self.kinds]
@@ -185,8 +185,16 @@ class Primitive(Op):
             given = attrs[name] if name in attrs else self.defaults.get(name, inspect.Parameter.empty)
             if given is inspect.Parameter.empty:
                 raise TypeRuleError(f"{self.name} needs {name}", hint=f"pass {name}=…")
-            found[name] = given if given is None or _is_asked(given) else kind.normal(given, rank)
+            found[name] = given if _is_asked(given) else self._attribute(name, kind, given, rank)
         return found
+
+    def _attribute(self, name: str, kind: Kind, given: Any, rank: int | None) -> Any:
+        if given is None and self.defaults.get(name, inspect.Parameter.empty) is None:
+            return None
+        try:
+            return kind.normal(given, rank)
+        except (TypeError, ValueError):
+            raise TypeRuleError(f"{self.name} with {name}={given!r}", hint=f"{name} is: {kind.name}") from None
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         if not operands and any(_is_asked(a) for a in attrs.values()):

@@ -59,9 +59,7 @@ class View:
         self.typed = isinstance(type, TensorType)
         self.lengths: list[Size] = list(type.shape) if isinstance(type, TensorType) else []
         rank = len(self.lengths)
-        self.blocks = [
-            _UNIT if n == 1 else Block((Piece(i - rank, 1, n),), (n,)) for i, n in enumerate(self.lengths)
-        ]
+        self.blocks = [_UNIT if n == 1 else Block((Piece(i - rank, 1, n),), (n,)) for i, n in enumerate(self.lengths)]
         self.spelled: dict[Size, Any] = {}
         """What a pattern catches, by the symbol that stands for it here."""
 
@@ -303,8 +301,10 @@ def _span(rest: list[Piece], shape: Sequence[Size], at: int) -> tuple[Block, lis
     while True:
         if end > at and have == want:
             return Block(tuple(pieces), tuple(shape[at:end])), rest[:used]
-        numbers = isinstance(have, int) and isinstance(want, int)
-        grows = (have < want) if numbers else quotient(want, have) is not None and end > at
+        if isinstance(have, int) and isinstance(want, int):
+            grows = have < want
+        else:
+            grows = end == len(shape) or (end > at and quotient(want, have) is not None)
         if grows and used:
             used -= 1
             pieces.append(rest[used])
@@ -312,9 +312,5 @@ def _span(rest: list[Piece], shape: Sequence[Size], at: int) -> tuple[Block, lis
         elif end < len(shape):
             want = want * shape[end]
             end += 1
-        elif not numbers and used:
-            used -= 1
-            pieces.append(rest[used])
-            have = have * rest[used].size
         else:
             return None

@@ -1,0 +1,1 @@
+"""Passes, one a file, and the pipeline that runs them."""

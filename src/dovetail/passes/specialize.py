@@ -12,7 +12,7 @@ from dovetail.errors import BindError, GraphError
 from dovetail.ir import origin
 from dovetail.ir.dim import Dim, Size, substitute, symbols
 from dovetail.ir.fact import Constraint
-from dovetail.ir.graph import Graph, Subgraph, walk_into
+from dovetail.ir.graph import Graph, Subgraph, subgraphs, walk_into
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType, TupleType, Type, bind_type, tensors, type_symbols
 from dovetail.ir.value import Value, make
@@ -39,9 +39,12 @@ def symbols_of(graph: Graph) -> tuple[set[str], set[str]]:
     """The symbols that a caller binds, and those that running the graph binds."""
     found: set[str] = set()
     fresh: set[str] = set()
-    for value in walk_into((*graph.inputs, *graph.outputs.values())):
-        found.update(value_symbols(value, inside=False))
-        fresh.update(fresh_symbols(value))
+    for value in (*graph.inputs, *graph.values):
+        if _has_symbols(value):
+            found.update(value_symbols(value))
+            fresh.update(fresh_symbols(value))
+            for body in subgraphs(value):
+                fresh.update(name for inner in walk_into(body.results) for name in fresh_symbols(inner))
     for constraint in graph.constraints:
         found.update(constraint.symbols)
     for value in (*graph.inputs, *graph.parameters):
@@ -49,14 +52,26 @@ def symbols_of(graph: Graph) -> tuple[set[str], set[str]]:
     return found - fresh, fresh
 
 
-def value_symbols(value: Value, *, inside: bool = True) -> Iterator[str]:
-    """The symbols in the type and the attributes of a value, and `inside` its sub-graphs."""
+def _has_symbols(value: Value) -> bool:
+    """Whether it is worth while to look closer: most values have none."""
+    type = value.type
+    for attr in value.attrs.values():
+        if attr.__class__ in _MAY_HAVE_SYMBOLS and attr is not type:
+            return True
+    return any([size.__class__ is Dim for tensor in tensors(type) for size in tensor.shape])
+
+
+_MAY_HAVE_SYMBOLS = frozenset((Dim, tuple, TensorType, TupleType, Subgraph))
+
+
+def value_symbols(value: Value) -> Iterator[str]:
+    """The symbols in the type and the attributes of a value; a sub-graph keeps those that running it binds."""
     yield from type_symbols(value.type)
     for attr in value.attrs.values():
-        yield from _attr_symbols(attr, inside)
+        yield from _attr_symbols(attr)
 
 
-def _attr_symbols(attr: Any, inside: bool) -> Iterator[str]:
+def _attr_symbols(attr: Any) -> Iterator[str]:
     match attr:
         case Dim():
             yield from symbols(attr)
@@ -64,9 +79,9 @@ def _attr_symbols(attr: Any, inside: bool) -> Iterator[str]:
             yield from type_symbols(attr)
         case tuple():
             for item in cast(tuple[Any, ...], attr):
-                yield from _attr_symbols(item, inside)
+                yield from _attr_symbols(item)
         case Subgraph():
-            values = attr.values if inside else []
+            values = attr.values
             bound = {name for v in values for name in fresh_symbols(v)}
             yield from (name for v in values for name in value_symbols(v) if name not in bound)
         case _:

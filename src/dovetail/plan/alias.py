@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from dovetail import ops
@@ -88,7 +89,7 @@ def _merge(value: Value, offset: Size, strides: Strides) -> _Seen | None:
     first = last - value.attrs["count"] + 1
     # Axes of size 1 have no stride to speak of.
     axes = [i for i in range(first, last + 1) if shape[i] != 1]
-    for outer, inner in zip(axes, axes[1:], strict=False):
+    for outer, inner in pairwise(axes):
         if strides[outer] != shape[inner] * strides[inner]:
             return None
     return offset, (*strides[:first], strides[axes[-1]] if axes else 0, *strides[last + 1 :])

@@ -6,7 +6,7 @@ Numbers are placed by best fit. Symbolic sizes come behind them, in cells that o
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -101,37 +101,44 @@ def _find_blocks(
     flow: Flow, order: Sequence[int], aligned: Aligned, elsewhere: Collection[int]
 ) -> tuple[list[_Block], dict[int, int], int]:
     """Blocks with the times they live, steps that write over an operand, and the time when most is held."""
-    left = list(flow.readers)
+    left, sizes, weights = list(flow.readers), flow.sizes, flow.weights
     living: dict[int, _Block] = {}
     blocks: list[_Block] = []
     over: dict[int, int] = {}
     live = top = worst = 0
     for time, step in enumerate(order):
-        for tensor in flow.reads[step]:
+        read, made = flow.reads[step], flow.makes[step]
+        for tensor in read:
             left[tensor] -= 1
-        made = [t for t in flow.makes[step] if t not in elsewhere and flow.sizes[t] != 0]
         for tensor in made:
-            size = aligned(flow.sizes[tensor])
-            taken = next((t for t in flow.over[step] if not left[t] and _fits(living.get(t), size)), None)
+            if sizes[tensor] == 0 or tensor in elsewhere:
+                continue
+            size = aligned(sizes[tensor])
+            taken = _taken(flow.over[step], left, living, size)
             if taken is not None:
-                block = living[tensor] = living.pop(taken)
+                block = living.pop(taken)
                 block.tensors.append(tensor)
                 over[step] = taken
             else:
-                block = living[tensor] = _Block(size, time, len(order), [tensor])
+                block = _Block(size, time, len(order), [tensor])
                 blocks.append(block)
-                live += flow.weights[tensor]
+                live += weights[tensor]
+            living[tensor] = block
         if live > top:
             top, worst = live, time
-        for tensor in (*flow.reads[step], *made):
+        for tensor in read + made:
             if not left[tensor] and (ended := living.pop(tensor, None)) is not None:
                 ended.last = time
-                live -= flow.weights[tensor]
+                live -= weights[tensor]
     return blocks, over, worst
 
 
-def _fits(block: _Block | None, size: Size) -> bool:
-    return block is not None and block.size == size
+def _taken(over: Sequence[int], left: Sequence[int], living: Mapping[int, _Block], size: Size) -> int | None:
+    """The first of the tensors that may be written over which nobody reads any more and whose block fits."""
+    for tensor in over:
+        if not left[tensor] and tensor in living and living[tensor].size == size:
+            return tensor
+    return None
 
 
 def _place(blocks: list[_Block]) -> int:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
+from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import GraphError, OptionError
@@ -18,9 +19,8 @@ from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.literal import Literal
 from dovetail.ir.spell import little_endian
-from dovetail.ir.type import TensorType, Type
-from dovetail.ir.value import Value
-from dovetail.ir.walk import walk
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value, attrs_key
 from dovetail.version import __version__
 
 
@@ -28,7 +28,9 @@ def fingerprint(graph: Graph, *, target: str, alignment: int, options: Mapping[s
     """Digest of all that decides what is compiled, as hex digits."""
     encoder = _Encoder()
     head = [__version__, target, alignment, tuple((name, checked(name, options[name])) for name in sorted(options))]
-    parts = [encoder.attribute(tuple(head)), encoder.values((*graph.inputs, *graph.outputs.values()))]
+    read = graph.values
+    unread = [v for v in graph.inputs if v not in set(read)] if graph.inputs else []
+    parts = [encoder.attribute(tuple(head)), encoder.values([*read, *unread], (*graph.inputs, *graph.outputs.values()))]
     parts += [encoder.attribute((c.left, c.relation, c.right)) for c in graph.constraints]
     parts.append(encoder.attribute((len(graph.inputs), tuple(graph.outputs))))
     return _digest(parts)
@@ -45,82 +47,76 @@ def checked(name: str, option: Any) -> Any:
     return option
 
 
-def _digest(parts: Iterable[str]) -> str:
-    found = hashlib.sha256()
-    for part in parts:
-        # The length in front keeps two parts from reading as two others.
-        found.update(f"{len(part)}:{part}".encode())
-    return found.hexdigest()
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 class _Encoder:
-    """Spells values, each kind of attribute in a way that no other can be taken for."""
+    """Spells values, each kind of attribute in a way that no other can be taken for: text has its length in front."""
 
     def __init__(self) -> None:
         self.bodies: dict[Subgraph, str] = {}
         self.meanings: dict[tuple[Any, ...], str] = {}
+        self.types: dict[TensorType, str] = {}
+        self.spellings: dict[type, Callable[[Any], str]] = {
+            NoneType: lambda _: "n;",
+            bool: lambda attr: f"b{attr:d};",
+            int: lambda attr: f"i{attr};",
+            float: lambda attr: f"f{attr.hex()};",
+            str: lambda attr: f"s{len(attr)}:{attr}",
+            tuple: lambda attr: f"({''.join([self.attribute(item) for item in attr])})",
+            Dim: lambda attr: f"z{attr};",
+            DType: lambda attr: f"d{attr.name};",
+            TensorType: self.type,
+            Literal: self.literal,
+            Subgraph: self.body,
+        }
 
-    def values(self, outputs: Iterable[Value]) -> str:
+    def values(self, values: Iterable[Value], outputs: Iterable[Value]) -> str:
         """A digest of the outputs and all they need, numbered in the order of the walk."""
-        outputs = tuple(outputs)
         number: dict[Value, str] = {}
         lines: list[str] = []
-        for value in walk(outputs):
+        for value in values:
             number[value] = str(len(number))
-            operands = ",".join([number[v] for v in value.operands])
-            attrs = self.attributes(value.attrs) if value.attrs else ""
-            op = value.op
-            meaning = self.meaning(op, value, attrs) if isinstance(op, FusedOp) else ""
-            lines.append(f"{op.name}({operands}){attrs}{meaning}")
+            op, attrs = value.op, value.attrs
+            line = f"{op.name}({','.join([number[v] for v in value.operands])})"
+            if attrs:
+                line += "".join([f"{len(name)}:{name}{self.attribute(a)}" for name, a in attrs.items()])
+            lines.append(line + self.meaning(op, value) if isinstance(op, FusedOp) else line)
         lines.append(",".join([number[v] for v in outputs]))
         return _digest(lines)
 
-    def attributes(self, attrs: Mapping[str, Any]) -> str:
-        return "".join([f"{len(name)}:{name}{self.attribute(a)}" for name, a in attrs.items()])
-
-    def meaning(self, op: FusedOp[...], value: Value, attrs: str) -> str:
+    def meaning(self, op: FusedOp[...], value: Value) -> str:
         """What a declared op spells out here: two ops of one name may differ."""
         types = tuple([v.type for v in value.operands])
-        key = (op, attrs, types)
+        key = (op, attrs_key(value.attrs), types)
         found = self.meanings.get(key)
         if found is None:
             _, _, body = op.traced(types, value.attrs)
-            found = self.meanings[key] = "=" + self.body(body)
+            found = self.meanings[key] = self.body(body)
         return found
+
+    def attribute(self, attr: Any) -> str:
+        spell = self.spellings.get(attr.__class__)
+        if spell is None:
+            raise OptionError(f"an attribute of the kind {attr.__class__.__name__}", hint="verify the graph first")
+        return spell(attr)
+
+    def type(self, type: TensorType) -> str:
+        found = self.types.get(type)
+        if found is None:
+            found = self.types[type] = f"t{type};"
+        return found
+
+    def literal(self, literal: Literal) -> str:
+        return f"a{self.type(TensorType(literal.dtype, literal.array.shape))}{content(literal).hex()};"
 
     def body(self, body: Subgraph) -> str:
         found = self.bodies.get(body)
         if found is None:
-            found = self.bodies[body] = f"[{self.attribute(body.arguments)}{self.values(body.results)}]"
+            inside = self.values(body.values, body.results)
+            found = self.bodies[body] = f"g{''.join(map(self.type, body.arguments))}{inside};"
         return found
-
-    def attribute(self, attr: Any) -> str:
-        match attr:
-            case bool() | None:
-                return f"!{attr};"
-            case int():
-                return f"i{attr};"
-            case float():
-                return f"f{attr.hex()};"
-            case str():
-                return f"s{len(attr)}:{attr}"
-            case tuple():
-                return f"({''.join([self.attribute(a) for a in cast(tuple[Any, ...], attr)])})"
-            case Dim():
-                return f"z{attr};"
-            case DType():
-                return f"d{attr.name};"
-            case TensorType():
-                return self.type(attr)
-            case Literal():
-                return f"a{self.type(TensorType(attr.dtype, attr.array.shape))}{content(attr).hex()};"
-            case Subgraph():
-                return f"g{self.body(attr)}"
-            case _:
-                raise OptionError(f"an attribute of the kind {type(attr).__name__}", hint="verify the graph first")
-
-    def type(self, type: Type) -> str:
-        return f"t{type};"
 
 
 def content(literal: Literal) -> bytes:

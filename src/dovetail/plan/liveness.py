@@ -34,6 +34,8 @@ class Flow:
     """Steps that go before, because they make what is read or bind a size."""
     readers: tuple[int, ...]
     """How many steps read each tensor; what is held to the end counts one more."""
+    ordered: bool
+    """Whether every step stands behind those that go before it."""
 
 
 def results_of(value: Value) -> tuple[Value, ...]:
@@ -76,66 +78,72 @@ def make_flow(
     sizes: list[Size] = []
     weights: list[int] = []
     for step, value in enumerate(steps):
-        made: list[int] = []
+        first = len(maker)
         for tensor in results_of(value):
-            made.append(len(maker))
             number[tensor] = len(maker)
             maker.append(step)
             size, weight = measure(tensor.tensor)
             sizes.append(size)
             weights.append(weight)
-        makes.append(tuple(made))
+        makes.append(tuple(range(first, len(maker))))
     place = {value: i for i, value in enumerate(steps)} if bound_by else {}
     readers = [1 if v in held else 0 for v in number]
     reads: list[tuple[int, ...]] = []
     over: list[tuple[int, ...]] = []
     after: list[tuple[int, ...]] = []
-    for value in steps:
-        roots = {r: None for v in value.operands if (r := number.get(_root(v, aliases))) is not None}
-        for tensor in roots:
-            readers[tensor] += 1
+    ordered = True
+    for step, value in enumerate(steps):
+        roots: dict[int, None] = {}
+        for operand in value.operands:
+            alias = aliases.get(operand)
+            root = number.get(operand if alias is None else alias.root)
+            if root is not None and root not in roots:
+                roots[root] = None
+                readers[root] += 1
         reads.append(tuple(roots))
-        over.append(tuple([number[v] for v in may_overwrite(value, aliases) if v in number]))
-        before = {maker[r]: None for r in roots}
-        before.update((place[v], None) for v in bound_by.get(value, ()) if v in place)
+        before = dict.fromkeys([maker[r] for r in roots])
+        if bound_by:
+            before.update((place[v], None) for v in bound_by.get(value, ()) if v in place)
+            ordered = ordered and max(before, default=-1) < step
         after.append(tuple(before))
+        over.append(tuple([number[v] for v in may_overwrite(value, aliases) if v in number]) if roots else ())
     return Flow(
-        tuple(number), tuple(sizes), tuple(weights), tuple(makes), tuple(reads), tuple(over), tuple(after), tuple(readers)
+        tuple(number),
+        tuple(sizes),
+        tuple(weights),
+        tuple(makes),
+        tuple(reads),
+        tuple(over),
+        tuple(after),
+        tuple(readers),
+        ordered,
     )
-
-
-def _root(value: Value, aliases: Mapping[Value, Alias]) -> Value:
-    alias = aliases.get(value)
-    return value if alias is None else alias.root
 
 
 def may_overwrite(value: Value, aliases: Mapping[Value, Alias]) -> list[Value]:
     """The roots whose memory the result may take, element for element, once nobody else needs them."""
-    if not isinstance(value.type, TensorType):
-        return []
     direct = _read_directly(value)
-    if not direct:
+    if not direct or not isinstance(value.type, TensorType):
         return []
     found: dict[Value, bool] = {}
     for index, operand in enumerate(value.operands):
-        root = _root(operand, aliases)
+        alias = aliases.get(operand)
+        root = operand if alias is None else alias.root
         # Another way to look at the same root would see elements that are already written over.
-        fits = index in direct and _same_elements(value.type, operand, aliases.get(operand))
+        fits = index in direct and _same_elements(value.type, operand.tensor, alias)
         found[root] = fits and found.get(root, True)
     return [root for root, fits in found.items() if fits]
 
 
-def _same_elements(result: TensorType, operand: Value, alias: Alias | None) -> bool:
+def _same_elements(result: TensorType, type: TensorType, alias: Alias | None) -> bool:
     """Whether element i of the operand lies in the bytes that element i of a dense result would take."""
-    type = operand.tensor
     if type.dtype.itemsize != result.dtype.itemsize:
         return False
     if type.shape != result.shape and type.count != result.count:
         return False
     if alias is None:
         return True
-    root = alias.root.tensor
-    return alias.offset == 0 and root.bytes == result.bytes and is_dense(type, alias.strides)
+    return alias.offset == 0 and alias.root.tensor.bytes == result.bytes and is_dense(type, alias.strides)
 
 
 def _read_directly(value: Value) -> Collection[int]:

@@ -42,7 +42,8 @@ def _named(values: Iterable[Value]) -> dict[str, TensorType]:
         name = str(value.attrs["name"])
         if found.setdefault(name, value.tensor) != value.tensor:
             raise GraphError(
-                f"{name!r} is {found[name]} and {value.type} at once", hint="give inputs and parameters names of their own"
+                f"{name!r} is {found[name]} and {value.type} at once",
+                hint="give inputs and parameters names of their own",
             )
     return found
 

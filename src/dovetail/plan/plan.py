@@ -114,7 +114,7 @@ def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mappin
         target=target,
         alignment=alignment,
         options=dict(options),
-        steps=tuple(_named([*at_bind.steps(early, "bind"), *at_run.steps(late, "run")])),
+        steps=(*at_bind.steps(early, "bind", 0), *at_run.steps(late, "run", len(early))),
         slots={**bound, **at_bind.slots, **at_run.slots},
         aliases=aliases,
         manifest=manifest,
@@ -142,9 +142,7 @@ class _Sizes:
         return bool(self.found) and not self.found.isdisjoint(symbols(size))
 
 
-def _sources(
-    steps: Sequence[Value], aliases: Mapping[Value, Alias], found: set[str]
-) -> dict[Value, Sequence[Value]]:
+def _sources(steps: Sequence[Value], aliases: Mapping[Value, Alias], found: set[str]) -> dict[Value, Sequence[Value]]:
     """For each step the steps that bind a size it needs."""
     source: dict[str, Value] = {}
     for value in steps:
@@ -186,14 +184,17 @@ class _Phase:
         slots |= {flow.tensors[t]: Slot(0, flow.sizes[t], "heap") for t in alone - aside}
         return _Phase(flow, order, arena, slots)
 
-    def steps(self, values: Sequence[Value], phase: Phase) -> list[Step]:
-        over, tensors = self.arena.over, self.flow.tensors
-        return [Step("", values[i], phase, tensors[over[i]] if i in over else None) for i in self.order]
+    def steps(self, values: Sequence[Value], phase: Phase, first: int) -> list[Step]:
+        """The values in order as steps, numbered from `first`."""
+        steps: list[Step] = []
+        for number, i in enumerate(self.order, first):
+            taken = self.arena.over.get(i)
+            over = None if taken is None else self.flow.tensors[taken]
+            steps.append(Step(f"{values[i].op.name}_{number}", values[i], phase, over))
+        return steps
 
 
-def _keep(
-    flow: Flow, kept: Collection[Value], sizes: _Sizes, alignment: int
-) -> tuple[dict[Value, Slot], Size]:
+def _keep(flow: Flow, kept: Collection[Value], sizes: _Sizes, alignment: int) -> tuple[dict[Value, Slot], Size]:
     """Slots one behind the other for the results that are kept, and the bytes of them all."""
     aligned = Aligned(alignment)
     end: Size = 0
@@ -210,7 +211,3 @@ def _keep(
                 continue  # too many different sizes to add up: the tensor is allocated alone
             slots[value], end = Slot(end, size, "bound"), further
     return slots, end
-
-
-def _named(steps: Sequence[Step]) -> list[Step]:
-    return [Step(f"{s.value.op.name}_{i}", s.value, s.phase, s.over) for i, s in enumerate(steps)]

@@ -58,20 +58,17 @@ def peak_of(flow: Flow, order: Sequence[int]) -> int:
 def _least(flow: Flow) -> int:
     """What no order can stay below: the largest step alone, less what it may write over."""
     weights = flow.weights
-    return max(
-        (
-            sum([weights[t] for t in flow.reads[step]])
-            + sum([weights[t] for t in made])
-            - max([weights[t] for t in flow.over[step]], default=0)
-            for step, made in enumerate(flow.makes)
-        ),
-        default=0,
-    )
+    most = 0
+    for made, read, over in zip(flow.makes, flow.reads, flow.over, strict=True):
+        held = sum([weights[t] for t in made]) + sum([weights[t] for t in read])
+        if held > most:
+            most = max(most, held - max([weights[t] for t in over], default=0))
+    return most
 
 
 def as_written(flow: Flow) -> list[int]:
     """The first step that can run, again and again: the order of the graph unless a size is bound later."""
-    if all(before < step for step, steps in enumerate(flow.after) for before in steps):
+    if flow.ordered:
         return list(range(len(flow.after)))
     return _list_schedule(flow, [0] * len(flow.weights))
 

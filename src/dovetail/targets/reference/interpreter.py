@@ -23,6 +23,8 @@ from dovetail.targets.feeds import bind_leaves, check_array, named_leaf
 
 Result: TypeAlias = Array | tuple[Array, ...]
 
+_Expansion: TypeAlias = tuple[tuple[Value, ...], Value, tuple[Constraint, ...]]
+
 _C128 = DType("c128", np.dtype(np.complex128), "complex", 128)
 _LIFTED: dict[DType, DType] = {f16: f64, bf16: f64, f32: f64, c64: _C128}
 
@@ -53,7 +55,7 @@ def evaluate_values(
     """The arrays of some values, given those of others; whatever lies behind a given value is not computed."""
     accepts = _fits_lifted if lift else None
     checked = {v: check_array(named_leaf(v), v, array, accepts) for v, array in leaves.items()}
-    constraints = dict.fromkeys(c for v in walk(outputs, until=checked) if v not in checked for c in v.constraints)
+    constraints = _constraints(v for v in walk(outputs, until=checked) if v not in checked)
     return _Interpreter(lift).outputs(outputs, checked, _Scope(_solve(checked, sizes), constraints))
 
 
@@ -63,6 +65,10 @@ def _solve(leaves: Mapping[Value, Array], sizes: Mapping[str, int] | None) -> di
 
 def _fits_lifted(declared: DType, found: DType) -> bool:
     return _LIFTED.get(declared) is found
+
+
+def _constraints(values: Iterable[Value]) -> tuple[Constraint, ...]:
+    return tuple(dict.fromkeys(c for v in values for c in v.constraints))
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -89,9 +95,9 @@ class _Scope:
             self.sizes = known
             self._check()
 
-    def inner(self, values: Iterable[Value]) -> _Scope:
-        """A scope for values of their own: it sees these sizes, and what it binds stays inside."""
-        return _Scope(self.sizes, dict.fromkeys(c for v in values for c in v.constraints))
+    def inner(self, constraints: Iterable[Constraint]) -> _Scope:
+        """A scope for a body of its own: it sees these sizes, and what it binds stays inside."""
+        return _Scope(self.sizes, constraints)
 
     def _check(self) -> None:
         self.open = [c for c in self.open if c.bind(self.sizes) is not None]
@@ -104,6 +110,7 @@ class _Body:
         self.interpreter = interpreter
         self.body = body
         self.scope = scope
+        self.constraints = _constraints(body.values)
 
     @property
     def results(self) -> tuple[TensorType, ...]:
@@ -112,7 +119,7 @@ class _Body:
 
     def __call__(self, *arguments: Array) -> tuple[Array, ...]:
         slots = [leaf.argument(i, t) for i, t in enumerate(self.body.arguments)]
-        scope = self.scope.inner(self.body.values)
+        scope = self.scope.inner(self.constraints)
         results = self.interpreter.values(self.body.results, dict(zip(slots, arguments, strict=True)), scope)
         return cast(tuple[Array, ...], tuple(results))
 
@@ -123,7 +130,7 @@ class _Interpreter:
     def __init__(self, lift: bool, where: Callable[[Value], str] = lambda value: "") -> None:
         self.lift = lift
         self.where = where
-        self.expansions: dict[Value, tuple[tuple[Value, ...], Value]] = {}
+        self.expansions: dict[Value, _Expansion] = {}
 
     def outputs(self, outputs: Sequence[Value], leaves: Mapping[Value, Array], scope: _Scope) -> list[Array]:
         """The results as arrays that the caller owns."""
@@ -181,10 +188,10 @@ class _Interpreter:
             return tuple(cast(list[Array], operands))
         if op is leaf.INPUT or op is leaf.PARAM or op is leaf.ARGUMENT:
             raise BindError(f"{named_leaf(value)} ({value.type}) is missing", hint="pass an array for it")
-        slots, spelled = self.expand(value)
-        return self.values([spelled], dict(zip(slots, operands, strict=True)), scope.inner(walk([spelled])))[0]
+        slots, spelled, constraints = self.expand(value)
+        return self.values([spelled], dict(zip(slots, operands, strict=True)), scope.inner(constraints))[0]
 
-    def expand(self, value: Value) -> tuple[tuple[Value, ...], Value]:
+    def expand(self, value: Value) -> _Expansion:
         """What a declared op spells out, on one slot for each operand. Equal calls are spelled out once."""
         slots = tuple(make(leaf.ARGUMENT, (), {"index": i, "type": v.type}) for i, v in enumerate(value.operands))
         call = value.with_operands(slots)
@@ -194,7 +201,7 @@ class _Interpreter:
                 raise UnsupportedError(
                     f"{value.op.name} has neither a NumPy meaning nor a body", hint="build it from primitives"
                 )
-            self.expansions[call] = (slots, spelled)
+            self.expansions[call] = (slots, spelled, _constraints(walk([spelled])))
         return self.expansions[call]
 
     def attribute(self, attr: Any, scope: _Scope, fresh: bool) -> Any:

@@ -1,0 +1,219 @@
+"""attention: what each query takes from the values of the keys that it may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from dovetail import ops
+from dovetail.declare import HANDED_ON, UnwrittenError, fused_op
+from dovetail.ir import leaf
+from dovetail.ir.dtype import f16
+from dovetail.ir.value import Value
+from dovetail.library import masks
+from dovetail.library.scores import scores, swapped
+from dovetail.library.softmax import Empty, softmax
+
+Flag = Literal[False, True]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the weights of an attention are made from."""
+
+    q: Value
+    k: Value
+    mask: Value | None
+    keep: Value | None
+    scale: float | None
+    softcap: float | None
+    groups: int | None
+    causal: bool
+    window: int | None
+    fill: float | None
+
+
+@fused_op(
+    shapes="q[*, groups*h, sq, d] k[*, h, sk, d] v[*, h, sk, dv] mask[*, 1, sq, sk] keep:bool[*, 1, sq, sk] fill=-inf"
+)
+def attention(
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    keep: Value | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    groups: int | None = None,
+    causal: Flag = False,
+    window: int | None = None,
+    fill: float | None = None,
+    empty: Annotated[Empty, HANDED_ON] = "nan",
+) -> Value:
+    """softmax(q @ kᵀ * scale + mask) @ v, where keys that are not kept score `fill`: the scores stay in the kernel.
+
+    `groups` query heads share one head of k and v. `softcap` bends scores to softcap * tanh(scores / softcap).
+    A causal query sees the keys up to its own position, with a window only the last of them.
+    """
+    asked = _Asked(q, k, mask, keep, scale, softcap, groups, causal, window, fill)
+    return softmax(_masked(asked), empty=empty) @ _widened(v, groups)
+
+
+def _masked(asked: _Asked) -> Value:
+    found = _plus(_capped(asked), asked.mask)
+    visible = _visible(asked)
+    return found if visible is None else ops.where(visible, found, asked.fill)
+
+
+def _plus(found: Value, mask: Value | None) -> Value:
+    return found if mask is None else found + mask
+
+
+def _capped(asked: _Asked) -> Value:
+    """The scores before any mask."""
+    k = _widened(asked.k, asked.groups)
+    found = asked.q @ swapped(k) if asked.scale is None else scores(asked.q, k, scale=asked.scale)
+    if asked.softcap is None:
+        return found
+    if asked.scale is None:
+        raise UnwrittenError("attention with a softcap and without a scale", hint="pass scale=1.0")
+    return ops.tanh(found / asked.softcap) * asked.softcap
+
+
+def _widened(x: Value, groups: int | None) -> Value:
+    """Each head once for every query head that shares it."""
+    if groups is None:
+        return x
+    return ops.merge(ops.expand(ops.unsqueeze(x, axes=(-3,)), axis=-3, size=groups), axis=-3)
+
+
+def _visible(asked: _Asked, rank: int = 2) -> Value | None:
+    """Whether a query may see a key, or None where it sees them all."""
+    if asked.window is not None and not asked.causal:
+        raise UnwrittenError("attention with a window that is not causal", hint="pass causal=True")
+    if (asked.keep is None and not asked.causal) != (asked.fill is None):
+        raise UnwrittenError("attention with hidden keys or a fill, and not both", hint="pass fill=-inf for such keys")
+    if not asked.causal:
+        return asked.keep
+    if asked.window is None:
+        position = masks.causal(asked.q, asked.k, rank=rank)
+    else:
+        position = masks.sliding(asked.q, asked.k, window=asked.window, rank=rank)
+    return position if asked.keep is None else ops.bit_and(position, asked.keep)
+
+
+def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
+    """Declare another way to write what goes into the softmax."""
+
+    def spelling(
+        q: Value,
+        k: Value,
+        v: Value,
+        mask: Value | None = None,
+        keep: Value | None = None,
+        *,
+        scale: float | None = None,
+        softcap: float | None = None,
+        groups: int | None = None,
+        causal: Flag = False,
+        window: int | None = None,
+        fill: float | None = None,
+        empty: Annotated[Empty, HANDED_ON] = "nan",
+    ) -> Value:
+        found = masked(_Asked(q, k, mask, keep, scale, softcap, groups, causal, window, fill))
+        return softmax(found, empty=empty) @ _widened(v, groups)
+
+    spelling.__name__ = masked.__name__
+    attention.spelling(spelling)
+    return masked
+
+
+def _only(written: bool) -> None:
+    """Where a spelling is no other way of writing, it says nothing."""
+    if not written:
+        raise UnwrittenError("options that this spelling does not write", hint="use the body")
+
+
+def _keeps_alone(asked: _Asked) -> bool:
+    """Whether hidden keys are given by a mask, and nothing but a scale bends the scores."""
+    return asked.keep is not None and not asked.causal and asked.softcap is None and asked.groups is None
+
+
+@_spelling
+def position_mask_added(asked: _Asked, rank: int = 2) -> Value:
+    """Positions and padding become one mask that is added."""
+    _only(asked.causal and asked.mask is None)
+    visible = _visible(asked, rank)
+    assert visible is not None and asked.fill is not None
+    return _capped(asked) + ops.where(visible, _like(0.0, asked.q), _like(asked.fill, asked.q))
+
+
+@_spelling
+def position_mask_of_rank_4_added(asked: _Asked) -> Value:
+    return position_mask_added(asked, rank=4)
+
+
+@_spelling
+def filled_before_the_mask(asked: _Asked) -> Value:
+    _only(_keeps_alone(asked) and asked.mask is not None)
+    return _plus(ops.where(asked.keep, _capped(asked), asked.fill), asked.mask)
+
+
+@_spelling
+def filled_before_the_scale(asked: _Asked) -> Value:
+    """Hidden keys are filled in, then all is scaled, then a mask is added."""
+    _only(_keeps_alone(asked) and asked.scale is not None)
+    filled = ops.where(asked.keep, asked.q @ swapped(asked.k), asked.fill)
+    return _plus(filled / (1.0 / asked.scale), asked.mask)
+
+
+@_spelling
+def hidden_instead_of_kept(asked: _Asked) -> Value:
+    """The mask says which keys are hidden."""
+    _only(_keeps_alone(asked))
+    return ops.where(ops.bit_not(asked.keep), asked.fill, _plus(_capped(asked), asked.mask))
+
+
+def _like(number: float, x: Value) -> Value:
+    """A number of the dtype of x."""
+    return leaf.scalar(number, None if x.known_type is None else x.dtype)
+
+
+@attention.requires(
+    reason="q is {q.type}, k is {k.type} and v is {v.type}; the kernel walks the same leading axes in all three",
+    hint="expand or unsqueeze the smaller ones",
+)
+def leading_axes_agree(q: Value, k: Value, v: Value) -> bool:
+    return q.rank == k.rank and q.rank == v.rank and q.shape[:-3] == k.shape[:-3] and q.shape[:-3] == v.shape[:-3]
+
+
+@attention.requires(
+    reason="q is {q.type} and shares its heads in groups of {groups}, k is {k.type} and v is {v.type}",
+    hint="give k and v the heads of q, one head for all, or one head a group",
+)
+def heads_divide(q: Value, k: Value, v: Value, groups: int | None) -> bool:
+    own, shared = q.shape[-3:-2], k.shape[-3:-2]
+    if q.rank != k.rank or q.rank != v.rank:
+        return True
+    if groups is not None:
+        return shared == v.shape[-3:-2]
+    return (own == shared or shared == (1,)) and shared == v.shape[-3:-2]
+
+
+@attention.requires(
+    reason="the result is {result.type} and q is {q.type}; a mask stretches to [.., heads, queries, keys] by its last "
+    "axes, and never stretches these",
+    hint="unsqueeze the mask to [batch, 1, 1, keys] or [batch, 1, queries, keys]",
+)
+def masks_broadcast(q: Value, result: Value) -> bool:
+    return result.shape[:-1] == q.shape[:-1]
+
+
+@attention.requires(
+    reason="hidden keys score {fill}, which other scores can fall below",
+    hint="fill with -inf or with the lowest number of the dtype",
+)
+def fill_hides(q: Value, fill: float | None) -> bool:
+    return fill is None or fill <= (-6e4 if q.dtype is f16 else -1e9)

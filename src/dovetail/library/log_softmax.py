@@ -1,0 +1,23 @@
+"""log_softmax: the logarithm of softmax, without its rounding to 0."""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.declare import fused_op
+from dovetail.errors import TypeRuleError
+from dovetail.ir.value import Value
+from dovetail.library.softmax import softmax
+
+
+@fused_op(shapes="x[*, m, n] axis=-1", stage="recognise")
+def log_softmax(x: Value, *, axis: int = -1) -> Value:
+    """x - max - log(sum(exp(x - max))) along an axis: one pass."""
+    if isinstance(axis, int) and axis >= 0:
+        raise TypeRuleError(f"log_softmax along axis {axis}", hint="count the axis from the end: the last one is -1")
+    shifted = x - ops.reduce_max(x, axes=(axis,))
+    return shifted - ops.log(ops.reduce_sum(ops.exp(shifted), axes=(axis,)))
+
+
+@log_softmax.spelling
+def log_of_softmax(x: Value, *, axis: int = -1) -> Value:
+    return ops.log(softmax(x, axis=axis))

@@ -1,0 +1,75 @@
+"""A rewrite as data: what it looks at, what it gives, whether it keeps every bit."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dovetail.ir import leaf
+from dovetail.ir.dtype import DType
+from dovetail.ir.op import Op
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+
+Numerics = Literal["exact", "reassociated"]
+"""Every bit stays but the payload of NaN; or rounding and the sign of zero may change."""
+Inner = Literal["visit", "keep", "final"]
+"""What becomes of the new values below a result: they are canonicalised, they stay, or the result stays as well."""
+Rewrite = Callable[[Value], "Value | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Gives what stands in place of a value with canonical operands, or None where it has nothing to say."""
+
+    name: str
+    ops: tuple[Op, ...]
+    rewrite: Rewrite
+    numerics: Numerics
+    on_constant: bool
+    """Whether it looks at values with a constant operand only."""
+    inner: Inner
+    doc: str
+
+
+def rule(
+    *ops: Op, numerics: Numerics = "exact", on_constant: bool = False, inner: Inner = "visit"
+) -> Callable[[Rewrite], Rule]:
+    """Declare a rule for values of these ops by a function whose name is the rule's."""
+
+    def declare(rewrite: Rewrite) -> Rule:
+        doc = (inspect.getdoc(rewrite) or "").split("\n")[0]
+        return Rule(rewrite.__name__, ops, rewrite, numerics, on_constant, inner, doc)
+
+    return declare
+
+
+def listed(namespace: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """The rules that a module declares, in the order of its lines."""
+    return tuple(v for v in namespace.values() if isinstance(v, Rule))
+
+
+def dtype_if_known(value: Value) -> DType | None:
+    """The dtype of one tensor; None in a pattern."""
+    type = value.known_type
+    return type.dtype if isinstance(type, TensorType) else None
+
+
+def number_in(value: Value) -> float | int | bool | None:
+    """The real number that a one-element constant holds, in a graph or a pattern; None for anything else."""
+    if value.op is leaf.NUMBER:
+        number = value.attrs["value"]
+        return number if isinstance(number, int | float) else None
+    found = leaf.scalar_of(value)
+    return None if isinstance(found, complex) else found
+
+
+def number_like(number: float, value: Value) -> Value:
+    """A number in the dtype of a value."""
+    return leaf.scalar(number, dtype_if_known(value))
+
+
+def is_constant(value: Value) -> bool:
+    return value.op is leaf.CONST or value.op is leaf.NUMBER

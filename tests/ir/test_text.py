@@ -1,0 +1,414 @@
+"""Text and back: the identical graph, or an error with its place."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dovetail import ops
+from dovetail.errors import GraphError, ParseError
+from dovetail.ir import dtype as dtypes
+from dovetail.ir import leaf
+from dovetail.ir.dim import symbol
+from dovetail.ir.dtype import DType, bf16, bool_, f16, f32
+from dovetail.ir.graph import Builder, Graph, Subgraph
+from dovetail.ir.origin import Origin, scope
+from dovetail.ir.text import local_names, parse_graph, print_graph
+from dovetail.ir.value import make
+from dovetail.ops.region import region
+from tests import strategies
+from tests.ir.graphs import VOCABULARY, anything, assert_identical, kitchen_sink, nested
+
+
+def there_and_back(graph: Graph) -> str:
+    text = print_graph(graph)
+    assert_identical(parse_graph(text, VOCABULARY), graph)
+    return text
+
+
+@given(strategies.graphs(symbolic=True, empty=True))
+def test_random_graphs_come_back(drawn: tuple[Graph, Any]) -> None:
+    there_and_back(drawn[0])
+
+
+def test_sub_graphs_origins_and_assumptions_come_back() -> None:
+    graph = nested()
+    text = there_and_back(graph)
+    assert '@module "layers.0" @onnx "node \\"a\\"\\n"' in text
+    assert "unused: i64[3, s]" in text
+    assert 'assume multiple_of(s, h) "heads: a whole number"' in text
+
+
+def test_every_kind_of_attribute_comes_back() -> None:
+    graph = Graph.of(kitchen_sink())
+    there_and_back(graph)
+    found = parse_graph(print_graph(graph), VOCABULARY).outputs["y"].attrs
+    assert [type(found[k]) for k in ("yes", "one", "one_float")] == [bool, int, float]
+    assert str(found["minus_zero"]) == "-0.0"
+
+
+def test_it_reads_well() -> None:
+    builder = Builder("ffn", lines=False)
+    with builder.recording():
+        x, w = builder.input("x", f32["b", 4]), builder.param("layers.0.weight", f32[4, 8])
+        with scope("layers.0"):
+            builder.output("y", ops.part(x @ w, axis=1, index=0, parts=2) * 0.1)
+    assert print_graph(builder.graph()) == (
+        "graph ffn(x: f32[b, 4]) {\n"
+        "  param layers.0.weight: f32[4, 8]\n"
+        '  %0 = matmul(x, layers.0.weight) : f32[b, 8]  @module "layers.0"\n'
+        '  %1 = part(%0) {axis=-1, index=0, parts=2} : f32[b, 4]  @module "layers.0"\n'
+        '  %2 = const f32[] 0.1  @module "layers.0"\n'
+        '  %3 = mul(%1, %2) : f32[b, 4]  @module "layers.0"\n'
+        "  return y = %3\n"
+        "}\n"
+    )
+
+
+def test_the_documented_example_is_what_it_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "text-form.md").read_text(encoding="utf-8")
+    example = re.findall(r"```\n(graph .*?)```", page, re.DOTALL)[0]
+    graph = parse_graph(example, VOCABULARY)
+    x, w = leaf.input("x", f32["b", "s", 384]), leaf.param("w", f32[384, 1536])
+    y = x @ w
+    half = f32["b", "s", 768]
+    body = Subgraph((half, half), (leaf.argument(0, half) * 0.5 * leaf.argument(1, half),))
+    gated = region(body, [ops.part(y, axis=-1, index=i, parts=2) for i in (0, 1)])
+    assert graph.outputs["y"] is gated
+    assert graph.outputs["by window"] is ops.split(gated, axis=-2, size=2 * symbol("t"))
+    assert graph.outputs["keep"] is leaf.input("keep", bool_["b", "s"])
+    assert graph.origins == {y: (Origin("module", "layers.0.ffn"),)}
+    assert [str(c) for c in graph.assumed] == ["s equals 4*t"]
+    there_and_back(graph)
+
+
+def test_several_results_and_items_come_back() -> None:
+    x = leaf.input("x", f32[3, 5])
+    values, places = ops.top_k(x, axis=-1, k=2, largest=True)[0], ops.top_k(x, axis=-1, k=2, largest=True)[1]
+    graph = Graph.of({"values": values, "places": places, "both": leaf.pack((values, places))})
+    assert ": (f32[3, 2], i64[3, 2])" in there_and_back(graph)
+
+
+@given(st.text(st.characters(), min_size=1), st.text(st.characters(), min_size=1))
+def test_any_name_comes_back(first: str, second: str) -> None:
+    x, w = leaf.input(first, f32[2]), leaf.param(second + "'", f32[2])
+    graph = Graph(second, (x,), {first: x + w, second + "!": x}, {x: (Origin("module", second),)})
+    text = there_and_back(graph)
+    assert text.encode("utf-8").decode("utf-8") == text
+    assert text.count("\n") == len(text.splitlines())
+
+
+@pytest.mark.parametrize("name", ["inf", "nan", "true", "none", "f32", "graph", "param", "return", "const", "size", "%0"])
+def test_names_that_are_words_elsewhere_come_back(name: str) -> None:
+    x, s = leaf.input(name, f32["s"]), leaf.param(name + "2", f32["s"])
+    text = there_and_back(Graph(name, (x,), {name: x + s}))
+    if name != "%0":
+        assert '"' not in text
+        size = make(anything, (leaf.input("x", f32[name]),), {name: symbol(name)})
+        there_and_back(Graph.of(size))
+
+
+def test_an_input_and_a_parameter_of_one_name_are_still_told_apart() -> None:
+    x, w = leaf.input("x", f32[2]), leaf.param("x", f32[2])
+    stray = leaf.input("x", f32[3])
+    text = there_and_back(Graph("twice", (x,), {"y": x + w, "stray": stray}))
+    assert '%0 = param() {name="x", type=f32[2]} : f32[2]' in text
+
+
+def test_long_headers_are_broken_and_come_back() -> None:
+    inputs = tuple(leaf.input(f"a_rather_long_name_{i}", f32[i + 1]) for i in range(9))
+    text = there_and_back(Graph("wide", inputs, {"y": inputs[4]}))
+    assert max(map(len, text.splitlines())) < 60
+    there_and_back(Graph("n" * 200, (), {"y": leaf.constant(1.0, f32)}))
+
+
+SPECIAL: dict[str, list[Any]] = {
+    "bool": [True, False],
+    "c64": [0j, complex(-0.0, -0.0), complex(np.nan, np.inf), complex(1e-45, -np.inf), 1 + 0.1j],
+}
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_special_elements_keep_their_bits(dtype: DType) -> None:
+    listed: list[Any] = SPECIAL.get(dtype.name, [])
+    if dtype.is_integer:
+        listed = [np.iinfo(dtype.numpy).min, 0, np.iinfo(dtype.numpy).max]
+    elif dtype.is_float:
+        limits = ml_dtypes.finfo(dtype.numpy)
+        listed = [0.0, -0.0, 0.1, 1 / 3, np.inf, -np.inf, np.nan, limits.max, limits.tiny, limits.smallest_subnormal]
+    array = np.array(listed, dtype.numpy)
+    text = there_and_back(Graph.of(leaf.constant(array, dtype)))
+    assert "base64" not in text
+    for element in array:
+        there_and_back(Graph.of(leaf.constant(np.array(element, dtype.numpy), dtype)))
+
+
+@given(st.sampled_from(dtypes.ALL), st.binary(min_size=1, max_size=48), st.booleans())
+def test_any_bits_come_back(dtype: DType, raw: bytes, large: bool) -> None:
+    width = dtype.itemsize
+    whole = (raw * (width if not large else 40 * width))[: len(raw) // width * width * (40 if large else 1) or width]
+    array = np.frombuffer(whole[: len(whole) // width * width], dtype.numpy)
+    literal = leaf.constant(array, dtype).attrs["value"]
+    graph = Graph.of({"const": leaf.constant(array, dtype), "attribute": make(anything, (), {"array": literal})})
+    there_and_back(graph)
+    found: NDArray[Any] = parse_graph(print_graph(graph), VOCABULARY).outputs["const"].attrs["value"].array
+    if dtype is not bool_:
+        assert found.tobytes() == array.tobytes()
+
+
+def test_a_nan_with_a_payload_is_kept() -> None:
+    plain = np.array(np.nan, np.float32)
+    odd = (plain.view(np.uint32) | np.uint32(1)).view(np.float32)
+    values = {"plain": leaf.constant(plain), "odd": leaf.constant(odd)}
+    assert values["plain"] is not values["odd"]
+    text = there_and_back(Graph.of(values))
+    assert "const f32[] nan" in text
+    assert 'const f32[] base64 "AQDAfw=="' in text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "spelled"),
+    [(f32, 0.1, "0.1"), (bf16, 0.1, "0.1"), (f16, 1 / 3, "0.3333"), (dtypes.f64, 0.1, "0.1"), (f32, 1e-5, "1e-05"),
+     (f32, 16777216.0, "16777216.0"), (bf16, 3e38, "3e+38"), (f32, 123456.79, "123456.79")],
+)  # fmt: skip
+def test_numbers_are_short(dtype: DType, number: float, spelled: str) -> None:
+    assert f"const {dtype}[] {spelled}\n" in print_graph(Graph.of(leaf.constant(number, dtype)))
+
+
+def test_empty_constants_come_back() -> None:
+    there_and_back(Graph.of(leaf.constant(np.zeros((0, 3, 2**40), np.float32))))
+    there_and_back(Graph.of(leaf.constant(np.zeros((2, 0), bool))))
+
+
+def test_constants_are_written_as_the_caller_likes() -> None:
+    literal = leaf.constant(np.arange(100, dtype=np.int64))
+    graph = Graph.of(literal)
+    text = print_graph(graph, constant=lambda _: "blob 1")
+    assert "const i64[100] blob 1" in text
+    found = parse_graph(text, VOCABULARY, blobs=[leaf.constant(1).attrs["value"], literal.attrs["value"]])
+    assert_identical(found, graph)
+    with pytest.raises(ParseError, match="blob 1 of 0"):
+        parse_graph(text, VOCABULARY)
+    with pytest.raises(ParseError, match="blob 1 is"):
+        parse_graph(text, VOCABULARY, blobs=[literal.attrs["value"], leaf.constant(1).attrs["value"]])
+
+
+def test_what_is_left_out_is_filled_in() -> None:
+    text = """
+    # a comment
+    graph g(x: f32[2, s]) { %a.b = cum_sum(x) {axis=1}  # another
+      %c = reduce_sum(%a.b) {axes=(0,)} return y=%c }"""
+    graph = parse_graph(text, VOCABULARY)
+    x = leaf.input("x", f32[2, "s"])
+    assert graph.outputs["y"] is ops.reduce_sum(ops.cum_sum(x, axis=-1), axes=-2)
+
+
+def test_values_without_an_origin_get_their_line_if_asked() -> None:
+    text = 'graph g(x: f32[2]) {\n  %0 = relu(x)\n\n  %1 = neg(%0) @module "m"\n  return y = %1\n}'
+    graph = parse_graph(text, VOCABULARY, file="model.txt")
+    x = leaf.input("x", f32[2])
+    relu = ops.relu(x)
+    assert {v: [str(o) for o in found] for v, found in graph.origins.items()} == {
+        x: ["model.txt:1"],
+        relu: ["model.txt:2"],
+        ops.neg(relu): ["m"],
+    }
+    lines = parse_graph(print_graph(nested()), VOCABULARY, file="n")
+    for value, found in lines.origins.items():
+        for origin in found:
+            if origin.name.startswith("n:"):
+                line = print_graph(nested()).splitlines()[int(origin.name[2:]) - 1]
+                assert value.op.name in line or value.op in (leaf.INPUT, leaf.ARGUMENT)
+
+
+def test_patterns_print_and_do_not_read() -> None:
+    text = print_graph(Graph.of(ops.relu(leaf.hole("x") * leaf.scalar(leaf.Hole("k"), None))))
+    assert "%1 = number() {value=?\"Hole(name='k'" in text
+    with pytest.raises(ParseError):
+        parse_graph(text, (*VOCABULARY, leaf.HOLE, leaf.NUMBER))
+
+
+def test_two_ops_of_one_name_are_refused() -> None:
+    class Other(type(anything)):
+        pass
+
+    with pytest.raises(GraphError, match="two ops are named 'anything'"):
+        parse_graph("graph g() { return }", (anything, Other()))
+
+
+def wrap(line: str) -> str:
+    return f"graph g(x: f32[2, s], m: bool[2]) {{\n  {line}\n  return y = %0\n}}"
+
+
+WRONG = [
+    ("", 1, 1, "does not start with a graph"),
+    ("graph", 1, 6, "a name was expected"),
+    ("graph g(x: f32[2]) {\n", 2, 1, "where a statement starts"),
+    ("graph g(x: f32[2] {", 1, 19, "',' was expected"),
+    ("graph g(x: f32[2], x: f32[2]) { return }", 1, 20, "declared twice"),
+    ("graph g(x: f31[2]) { return }", 1, 12, "'f31' is not a dtype"),
+    ("graph g(x: f32[2) { return }", 1, 12, "a type was expected"),
+    ("graph g(x: f32[-2]) { return }", 1, 12, "a size is -2"),
+    ("graph g(x: f32[2 2]) { return }", 1, 12, "is not a size"),
+    ("graph g(x: f32[99999999999999999999]) { return }", 1, 12, "63 bits"),
+    ("graph g(x: f32[floordiv(s, 0)]) { return }", 1, 12, "divided by zero"),
+    ("graph g(x: f32[" + "1," * 64 + "1]) { return }", 1, 12, "rank 65"),
+    ("graph g() { return y = x }", 1, 24, "'x' is not known here"),
+    ("graph g(x: f32[2]) { return y = x, y = x }", 1, 36, "two outputs are named 'y'"),
+    ("graph g(x: f32[2]) { return y = x } graph", 1, 37, "end of the text"),
+    (wrap("%0 = rleu(x)"), 2, 8, "no op named 'rleu'"),
+    (wrap("%0 = relu(x, x)"), 2, 3, "relu of 2 operands"),
+    (wrap("%0 = relu(%1)"), 2, 13, "'%1' is not known here"),
+    (wrap("%0 = relu($0)"), 2, 13, "'$0' is not known here"),
+    (wrap("%0 = add(x, m)"), 2, 3, "add of f32 and bool"),
+    (wrap("%0 = relu(x) : f32[2, t]"), 2, 18, "stated as f32[2, t], and relu gives f32[2, s]"),
+    (wrap("%0 = relu(x) {axis=1}"), 2, 3, "axis"),
+    (wrap("%0 = flip(x) {axes=(7,)}"), 2, 3, "axis 7"),
+    (wrap("%0 = flip(x) {axes=none}"), 2, 3, "flip with axes=None"),
+    (wrap("%0 = flip(x) {axes=(0,), axes=(1,)}"), 2, 28, "given twice"),
+    (wrap("%0 = flip(x) {axes=s}"), 2, 22, "'s' is not an attribute"),
+    (wrap("%0 = flip(x) {axes=}"), 2, 22, "an attribute was expected"),
+    (wrap("%0 = item(x) {index=0}"), 2, 3, "one tensor"),
+    (wrap("%0 = item(x)"), 2, 3, "item with the attributes ()"),
+    (wrap('%0 = param() {name=3, type=f32[1]}'), 2, 3, "param with name=3"),
+    (wrap("%0 = input(x) {name=\"x\", type=f32[1]}"), 2, 3, "input of 1 operands"),
+    (wrap("%0 = relu(x) @ nowhere \"a\""), 2, 18, "'nowhere' is not a kind of origin"),
+    (wrap("%0 = relu(x)\n  %0 = neg(x)"), 3, 3, "%0 is given a value twice"),
+    (wrap('%0 = anything() {a="'), 2, 22, "text in quotes was expected"),
+    (wrap('%0 = anything() {a="\\q"}'), 2, 22, "is not an escape"),
+    (wrap('%0 = anything() {a="\\u{ffffff}"}'), 2, 22, "is not an escape"),
+    (wrap("%0 = anything() {a=" + "9" * 60 + "}"), 2, 22, "the number"),
+    (wrap("%0 = anything() {a=" + "9" * 100 + "}"), 2, 22, "a number of 100 characters"),
+    (wrap("%0 = anything() {a=size(s, s)}"), 2, 22, "a size of several"),
+    (wrap("%0 = anything() {a=size(s}"), 2, 26, "do not close"),
+    (wrap("%0 = anything() {a=" + "(" * 50), 2, 54, "levels inside each other"),
+    (wrap("%0 = anything() {a=(" + "1," * 5000 + ")}"), 2, 22, "too long"),
+    (wrap("%0 = anything() {a=graph($1: f32[]) { return }}"), 2, 28, "'$1' where an argument"),
+    (wrap("%0 = anything() {a=graph() { return x }}"), 2, 39, "'x' is not known here"),
+    (wrap("%0 = const f32[2] [1.0]"), 2, 21, "1 elements for f32[2]"),
+    (wrap("%0 = const f32[] [1.0]"), 2, 20, "a number is wanted"),
+    (wrap("%0 = const f32[s] []"), 2, 21, "an array of type"),
+    (wrap("%0 = const i8[] 300"), 2, 19, "300 does not fit i8"),
+    (wrap("%0 = const i8[] 1.0"), 2, 19, "1.0 as an element of i8"),
+    (wrap("%0 = const f16[] 1e9"), 2, 20, "does not fit f16"),
+    (wrap("%0 = const c64[] 1"), 2, 20, "1 as an element of c64"),
+    (wrap("%0 = const bool[] 1"), 2, 21, "1 as an element of bool"),
+    (wrap('%0 = const f32[] base64 "AAA"'), 2, 20, "not base64"),
+    (wrap('%0 = const f32[] base64 "AAAA"'), 2, 20, "3 bytes for f32[]"),
+    (wrap('%0 = const bool[] base64 "Ag=="'), 2, 21, "a byte 2"),
+    (wrap("%0 = const f32[9999999999, 9999999999] []"), 2, 42, "an array of type f32[9999999999, 9999999999]"),
+    (wrap('assume differs(s, t) ""'), 2, 10, "'differs' is not a relation"),
+    (wrap('assume equals(s) ""'), 2, 10, "1 sizes"),
+    (wrap("assume equals(s, t)"), 3, 3, "text in quotes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "column", "message"), WRONG)
+def test_what_is_wrong_has_its_place_and_a_hint(text: str, line: int, column: int, message: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_graph(text, VOCABULARY)
+    assert message in caught.value.message
+    assert (caught.value.line, caught.value.column) == (line, column)
+    assert caught.value.hint
+
+
+def test_close_names_are_offered() -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_graph(wrap("%0 = matmull(x)"), VOCABULARY)
+    assert "matmul" in caught.value.hint
+
+
+def test_sizes_cannot_explode() -> None:
+    sums = ", ".join(f"a{i}+b{i}" for i in range(40))
+    text = f"graph g(x: f32[{sums}]) {{ %0 = merge(x) {{axis=-1, count=40}} return y = %0 }}"
+    started = time.process_time()
+    with pytest.raises(ParseError, match="terms"):
+        parse_graph(text, VOCABULARY)
+    grown = "\n".join(f"%{i + 1} = concat(%{i}, %{i}) {{axis=-1}}" for i in range(300))
+    with pytest.raises(ParseError, match="63 bits"):
+        parse_graph(f"graph g(x: f32[9]) {{ %0 = relu(x) {grown} return y = %0 }}", VOCABULARY)
+    assert time.process_time() - started < 5
+
+
+TEXTS = [print_graph(nested()), print_graph(Graph.of(kitchen_sink())), wrap("%0 = flip(x) {axes=(-1,)} : f32[2, s]")]
+PIECES = ["(", ")", "{", "}", "[", "]", ",", ":", "=", "@", '"', "%0", "$0", "-", "9" * 30, "inf", "size(", "graph(", "#",
+          "\\", "\n", "\x00", "ü", "\ud800", "return", "const", "none", "f32", "1e999", "floordiv(s, ", "*", "%"]  # fmt: skip
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    text = draw(st.sampled_from(TEXTS))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 12)))
+        middle = draw(st.sampled_from(["", *PIECES]) | st.text(max_size=3) | st.just(text[start:end] * 2))
+        text = text[:start] + middle + text[end:]
+    return text
+
+
+@given(mutated())
+def test_no_text_gives_another_error(text: str) -> None:
+    try:
+        graph = parse_graph(text, VOCABULARY)
+    except ParseError:
+        return
+    there_and_back(graph)
+
+
+@given(st.text(alphabet="graph x(:f32[])%0=$,{}\"\\\n@#size-.e", max_size=200))
+def test_nonsense_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_graph("graph g(x: f32[2]) { @" + text, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "graph g(" * 100_000,
+        "#" * 1_000_000,
+        "# " * 500_000 + "\n" + '"' * 1_000_000,
+        "graph g(x: f32[" + "(" * 500_000,
+        "graph g(x: f32[" + "1," * 500_000 + "]) { return }",
+        wrap("%0 = anything() {a=" + "(" * 500_000),
+        wrap("%0 = anything() {a=size(" + "(" * 500_000),
+        wrap('%0 = anything() {a="' + "\\u{41}" * 200_000),
+        wrap("%0 = anything() {a=" + "graph() { %0 = anything() {a=" * 100_000),
+        wrap("%0 = const f32[2] [" + "1," * 300_000),
+        wrap("%0 = anything() {a=" + "1" * 1_000_000),
+        "graph g(x: f32[s]) {" + 'assume equals(s, 2) "" ' * 50_000,
+    ],
+    ids=range(12),
+)
+def test_hostile_texts_are_refused_quickly(text: str) -> None:
+    started = time.process_time()
+    with pytest.raises(ParseError):
+        parse_graph(text, VOCABULARY)
+    assert time.process_time() - started < 5
+
+
+def test_numbers_of_values_are_those_of_the_text() -> None:
+    graph = nested()
+    names = local_names(graph, graph.values)
+    for value, name in names.items():
+        if name.startswith("%"):
+            assert re.search(rf"^  {name} = (const|{value.op.name}\()", print_graph(graph), re.MULTILINE)
+
+
+def test_an_unknown_result_type_of_a_user_op_is_refused() -> None:
+    class Broken(type(anything)):
+        name = "broken"
+
+        def infer(self, facts: Any, operands: Any, attrs: Any) -> Any:
+            return [][1]
+
+    with pytest.raises(ParseError, match="broken cannot be built"):
+        parse_graph("graph g() { %0 = broken() return y = %0 }", (Broken(),))

@@ -1,0 +1,109 @@
+"""What the tests of fused ops share: numbers for a graph, the reference in float64, formulas written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail import DType, Graph, Value
+from dovetail.declare import FusedOp
+from dovetail.derive.fuse import Fused, fuse
+from dovetail.library import ALL
+from dovetail.targets.reference.interpreter import evaluate
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+Formula = Callable[[Array], Array]
+
+
+def numbers(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """A float64 array for every input and parameter, by name."""
+    rng = np.random.default_rng(seed)
+    leaves = dict.fromkeys((*graph.inputs, *graph.parameters))
+    return {str(v.attrs["name"]): rng.normal(size=tuple(int(str(s)) for s in v.shape)) for v in leaves}
+
+
+def run(graph: Graph, arrays: Arrays) -> dict[str, Array]:
+    """The outputs in float64."""
+    inputs = {str(v.attrs["name"]) for v in graph.inputs}
+    parameters = {str(v.attrs["name"]) for v in graph.parameters}
+    feeds = {k: v for k, v in arrays.items() if k in inputs}
+    return evaluate(graph, feeds, params={k: v for k, v in arrays.items() if k in parameters}, lift=True)
+
+
+def fused(outputs: Mapping[str, Value] | Value, ops: Sequence[FusedOp[...]] = ALL, *, always: bool = False) -> Fused:
+    """What the library makes of these outputs."""
+    return fuse(Graph.of(outputs), ops, always=always)
+
+
+def near(got: Array, expected: Array) -> None:
+    """Equal but for constants, which graphs hold in float32."""
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=2e-6)
+
+
+def names(graph: Graph) -> list[str]:
+    """The ops of a graph without its leaves, in order."""
+    return [v.op.name for v in graph.values if v.op.name not in ("input", "param", "const")]
+
+
+def only_miss(result: Fused) -> tuple[str, str]:
+    """Rule and reason of the one miss."""
+    (missed,) = result.missed
+    assert missed.message
+    assert missed.hint
+    return missed.rule, missed.reason
+
+
+def erf(x: Array) -> Array:
+    return np.vectorize(math.erf)(x)
+
+
+def gelu(x: Array) -> Array:
+    """x times the normal distribution's share below x."""
+    return x * (1 + erf(x / math.sqrt(2))) / 2
+
+
+def gelu_tanh(x: Array) -> Array:
+    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * np.power(x, 3))))
+
+
+def silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def relu(x: Array) -> Array:
+    return np.where(x > 0, x, 0)
+
+
+def layer_norm(x: Array, eps: float) -> Array:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
+
+
+def rms_norm(x: Array, eps: float) -> Array:
+    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps)
+
+
+__all__ = [
+    "Array",
+    "Arrays",
+    "DType",
+    "Formula",
+    "erf",
+    "evaluate",
+    "fused",
+    "gelu",
+    "gelu_tanh",
+    "layer_norm",
+    "names",
+    "near",
+    "numbers",
+    "only_miss",
+    "relu",
+    "rms_norm",
+    "run",
+    "silu",
+]

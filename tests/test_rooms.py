@@ -1,0 +1,146 @@
+"""The shape of the tree: direction of imports, sizes of files, a complete façade, described options."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+import dovetail
+from dovetail import errors
+from dovetail.ir import dtype
+from dovetail.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "dovetail"
+FILES = sorted(SRC.rglob("*.py"))
+MOST_LINES = 400
+
+EVERYWHERE = "*"
+IMPORTED_BY = {"numpy": EVERYWHERE, "ml_dtypes": "ir"}
+"""Each third-party package and the one room that imports it."""
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level and node.module, f"{where(path, node.lineno)} imports relatively"
+            yield node.lineno, node.module
+
+
+def test_rooms_import_downwards_only(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True, no_logo=True)
+    assert verdict == 0, capsys.readouterr().out
+
+
+def test_each_package_is_imported_in_its_room() -> None:
+    strangers: list[str] = []
+    for path in FILES:
+        for line, module in imports(path):
+            package = module.split(".")[0]
+            if package in sys.stdlib_module_names or package == "dovetail":
+                continue
+            if IMPORTED_BY.get(package) not in (EVERYWHERE, room(path)):
+                strangers.append(f"{where(path, line)} imports {package}")
+    assert not strangers, "\n".join(strangers)
+
+
+def test_the_table_of_packages_has_nothing_left_over() -> None:
+    met = {module.split(".")[0] for path in FILES for _, module in imports(path)}
+    assert set(IMPORTED_BY) <= met
+
+
+def test_files_are_small() -> None:
+    sizes = {str(p.relative_to(SRC)): len(p.read_text(encoding="utf-8").splitlines()) for p in FILES}
+    for name, lines in sorted(sizes.items(), key=lambda item: -item[1]):
+        print(f"{lines:5} {name}")
+    large = {name: lines for name, lines in sizes.items() if lines > MOST_LINES}
+    assert not large, f"two subjects share one file: {large}"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [p.relative_to(ROOT) for p in FILES if ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) is None]
+    assert not silent
+
+
+def test_the_facade_is_complete() -> None:
+    tree = ast.parse((SRC / "__init__.py").read_text(encoding="utf-8"))
+    imported = [a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names]
+    defined = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name[0] != "_"]
+    offered = {name for name in imported + defined if name != "annotations"}
+    assert set(dovetail.__all__) == offered
+    assert len(dovetail.__all__) == len(offered), "a name is listed twice"
+    assert all(hasattr(dovetail, name) for name in dovetail.__all__)
+
+
+def test_the_facade_has_every_error_and_dtype() -> None:
+    listed = {c.__name__ for c in vars(errors).values() if isinstance(c, type) and issubclass(c, Exception)}
+    assert set(errors.__all__) == listed
+    assert listed <= set(dovetail.__all__)
+    assert all(getattr(dovetail, d.name if d is not dtype.bool_ else "bool_") is d for d in dtype.ALL)
+
+
+def test_every_error_stands_in_the_tree_of_the_docstring() -> None:
+    drawn = re.findall(r"\b\w+Error\b", errors.__doc__ or "")
+    assert sorted(drawn) == sorted(errors.__all__)
+
+
+def test_every_setting_is_described() -> None:
+    for field in dataclasses.fields(Settings):
+        assert len(field.metadata["doc"].split()) >= 5, f"{field.name} is not described"
+
+
+def test_every_setting_is_read() -> None:
+    if not any((SRC / "runtime").glob("*.py")):
+        pytest.skip("nothing compiles yet")
+    code = "\n".join(p.read_text(encoding="utf-8") for p in FILES if p.name != "settings.py")
+    unread = [f.name for f in dataclasses.fields(Settings) if not re.search(rf"\.{f.name}\b", code)]
+    assert not unread, f"options that change nothing: {unread}"
+
+
+def test_nothing_is_put_off() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert not list(matches(marks, FILES))
+
+
+def test_nothing_must_be_kept_in_step_by_hand() -> None:
+    promise = re.compile(r"keep (this |these |it |them )?in (sync|step) with", re.IGNORECASE)
+    assert not list(matches(promise, FILES))
+
+
+def test_classes_are_named_for_what_they_are() -> None:
+    vague = re.compile(r"^class \w*(Manager|Helper|Utils?|Base|Info|Context)\b", re.MULTILINE)
+    assert not list(matches(vague, FILES))
+
+
+def test_no_path_of_one_machine() -> None:
+    private = re.compile(r"(?<![\w.~])/(home|root|Users|mnt|opt)/\w+")
+    texts = [
+        p for folder in ("src", "tests", "docs", "examples", "benchmarks", ".ci") for p in (ROOT / folder).rglob("*")
+    ]
+    texts += [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    assert not list(matches(private, [p for p in texts if p.suffix in (".py", ".md", ".txt", ".toml", "")]))
+
+
+def matches(pattern: re.Pattern[str], paths: list[Path]) -> Iterator[str]:
+    for path in paths:
+        if path.is_file():
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if pattern.search(line):
+                    yield f"{where(path, number)}: {line.strip()}"
