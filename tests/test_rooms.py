@@ -107,7 +107,7 @@ def test_every_setting_is_described() -> None:
 
 
 def test_every_setting_is_read() -> None:
-    if not any((SRC / "runtime").glob("*.py")):
+    if "compile" not in dovetail.__all__:
         pytest.skip("nothing compiles yet")
     code = "\n".join(p.read_text(encoding="utf-8") for p in FILES if p.name != "settings.py")
     unread = [f.name for f in dataclasses.fields(Settings) if not re.search(rf"\.{f.name}\b", code)]

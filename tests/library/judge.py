@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail import DType, Graph, Value
+from dovetail import DType, Graph, Value, ops
 from dovetail.declare import FusedOp
+from dovetail.declare.fused import Result
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.library import ALL
 from dovetail.targets.reference.interpreter import evaluate
@@ -18,6 +19,15 @@ from dovetail.targets.reference.interpreter import evaluate
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 Formula = Callable[[Array], Array]
+
+SQUARES: dict[str, Callable[[Value], Value]] = {"product": lambda x: x * x, "power": lambda x: ops.pow_(x, 2.0)}
+DIVISIONS: dict[str, Callable[[Value, Value], Value]] = {
+    "rsqrt": lambda x, v: x * ops.rsqrt(v),
+    "root": lambda x, v: x / ops.sqrt(v),
+    "quotient": lambda x, v: x * (1.0 / ops.sqrt(v)),
+    "reciprocal": lambda x, v: ops.reciprocal(ops.sqrt(v)) * x,
+}
+"""How exporters write the square and the division of a norm."""
 
 
 def numbers(graph: Graph, seed: int = 0) -> dict[str, Array]:
@@ -38,6 +48,12 @@ def run(graph: Graph, arrays: Arrays) -> dict[str, Array]:
 def fused(outputs: Mapping[str, Value] | Value, ops: Sequence[FusedOp[...]] = ALL, *, always: bool = False) -> Fused:
     """What the library makes of these outputs."""
     return fuse(Graph.of(outputs), ops, always=always)
+
+
+def one(result: Result) -> Value:
+    """The result of a body that has one."""
+    assert isinstance(result, Value)
+    return result
 
 
 def near(got: Array, expected: Array) -> None:
@@ -75,6 +91,10 @@ def silu(x: Array) -> Array:
     return x / (1 + np.exp(-x))
 
 
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
 def relu(x: Array) -> Array:
     return np.where(x > 0, x, 0)
 
@@ -88,10 +108,13 @@ def rms_norm(x: Array, eps: float) -> Array:
 
 
 __all__ = [
+    "DIVISIONS",
+    "SQUARES",
     "Array",
     "Arrays",
     "DType",
     "Formula",
+    "Value",
     "erf",
     "evaluate",
     "fused",
@@ -101,9 +124,11 @@ __all__ = [
     "names",
     "near",
     "numbers",
+    "one",
     "only_miss",
     "relu",
     "rms_norm",
     "run",
+    "sigmoid",
     "silu",
 ]

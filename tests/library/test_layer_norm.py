@@ -11,7 +11,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.library.layer_norm import layer_norm
 from dovetail.ops.elementwise import cast
 from tests.library import judge
-from tests.library.judge import fused, names, near, numbers, only_miss, run
+from tests.library.judge import DIVISIONS, SQUARES, fused, names, near, numbers, only_miss, run
 
 X, GAIN, BIAS = input("x", f32[2, 3, 8]), param("gain", f32[8]), param("bias", f32[8])
 EPS = 2.0**-10
@@ -22,13 +22,6 @@ def mean(x: Value) -> Value:
 
 
 CENTRED = X - mean(X)
-SQUARES = {"product": lambda x: x * x, "power": lambda x: ops.pow_(x, 2.0)}
-DIVISIONS = {
-    "rsqrt": lambda x, v: x * ops.rsqrt(v),
-    "root": lambda x, v: x / ops.sqrt(v),
-    "quotient": lambda x, v: x * (1.0 / ops.sqrt(v)),
-    "reciprocal": lambda x, v: ops.reciprocal(ops.sqrt(v)) * x,
-}
 NORMED = CENTRED / ops.sqrt(mean(ops.pow_(CENTRED, 2.0)) + EPS)
 
 

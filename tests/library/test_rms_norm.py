@@ -16,7 +16,7 @@ from dovetail.library.norms import Precision
 from dovetail.library.rms_norm import rms_norm
 from dovetail.ops.elementwise import cast
 from tests.library import judge
-from tests.library.judge import fused, names, near, numbers, only_miss, run
+from tests.library.judge import DIVISIONS, SQUARES, fused, names, near, numbers, only_miss, run
 
 X, GAIN = input("x", f32[2, 3, 8]), param("gain", f32[8])
 EPS = 2.0**-10
@@ -24,15 +24,6 @@ EPS = 2.0**-10
 
 def mean(x: Value) -> Value:
     return ops.reduce_mean(x, axes=(-1,))
-
-
-SQUARES = {"product": lambda x: x * x, "power": lambda x: ops.pow_(x, 2.0)}
-DIVISIONS = {
-    "rsqrt": lambda x, v: x * ops.rsqrt(v),
-    "root": lambda x, v: x / ops.sqrt(v),
-    "quotient": lambda x, v: x * (1.0 / ops.sqrt(v)),
-    "reciprocal": lambda x, v: ops.reciprocal(ops.sqrt(v)) * x,
-}
 
 
 @pytest.mark.parametrize(("square", "division"), list(product(SQUARES, DIVISIONS)))

@@ -22,17 +22,25 @@ class Block(FusedOp[P]):
 
     def build(self, policy: Policy, *args: P.args, **kwargs: P.kwargs) -> Value:
         """The block under a policy."""
-        if policy not in get_args(Policy):
-            raise TypeRuleError(f"the policy {policy!r} of {self.name}", hint="use direct or fusable")
         plain = super().__call__(*args, **kwargs)
-        return make(self, plain.operands, {**plain.attrs, "policy": policy})
+        return make(self, plain.operands, self.normal(plain.operands, {**plain.attrs, "policy": policy}))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Value:
         """The block, to be lowered as `fusable`."""
         return self.build("fusable", *args, **kwargs)
 
     def arguments(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
-        return super().arguments(operands, {k: v for k, v in attrs.items() if k != "policy"})
+        return super().arguments(operands, _without_policy(attrs))
+
+    def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        policy = attrs.get("policy", "fusable")
+        if policy not in get_args(Policy):
+            raise TypeRuleError(f"the policy {policy!r} of {self.name}", hint="use direct or fusable")
+        return {**super().normal(operands, _without_policy(attrs)), "policy": policy}
+
+
+def _without_policy(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in attrs.items() if k != "policy"}
 
 
 def block(*, shapes: str) -> Callable[[Callable[P, Result]], Block[P]]:

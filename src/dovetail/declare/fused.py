@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, cast, overload
 
 from dovetail.declare.guard import Guard
 from dovetail.declare.signature import Signature
@@ -16,7 +16,7 @@ from dovetail.ir.fact import Constraint, Facts
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, Type
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Value, attrs_key, make
 from dovetail.ir.walk import walk
 from dovetail.match.outline import Outline, outline_of
 
@@ -88,11 +88,32 @@ class FusedOp(Op, Generic[P]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Value:
         """The fused value itself."""
         bound = self.signature.bind(self.name, args, kwargs)
-        given = [p.name for p in self.signature.operands if bound[p.name] is not None]
+        given = self._given(bound)
+        return make(self, tuple(bound[name] for name in given), self._stored(bound, given))
+
+    def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes as a call stores them, defaults filled in; the first operands are meant where none are named."""
+        listed: Any = attrs.get("operands", tuple(p.name for p in self.signature.operands[: len(operands)]))
+        bound: dict[str, Any] = {}
+        if isinstance(listed, tuple) and len(cast(tuple[Any, ...], listed)) == len(operands):
+            named = {**attrs, **dict(zip(cast(tuple[Any, ...], listed), operands, strict=True))}
+            named.pop("operands", None)
+            bound = self.signature.bind(self.name, (), named)
+        if not bound or self._given(bound) != listed:
+            raise TypeRuleError(
+                f"{self.name} of {len(operands)} operands named {listed!r}",
+                hint=f"it takes, in this order, {', '.join(p.name for p in self.signature.operands)}",
+            )
+        return self._stored(bound, listed)
+
+    def _given(self, bound: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(p.name for p in self.signature.operands if bound[p.name] is not None)
+
+    def _stored(self, bound: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
         attrs: dict[str, Any] = {p.name: bound[p.name] for p in self.signature.attributes}
         if any(p.optional for p in self.signature.operands):
-            attrs["operands"] = tuple(given)
-        return make(self, tuple(bound[name] for name in given), attrs)
+            attrs["operands"] = given
+        return attrs
 
     def requires(self, *, reason: str, hint: str) -> Callable[[Callable[..., bool]], Callable[..., bool]]:
         """Declare a fact that must hold; its function name is the code in reports."""
@@ -137,7 +158,7 @@ class FusedOp(Op, Generic[P]):
         self, operands: tuple[Type, ...], attrs: Mapping[str, Any]
     ) -> tuple[Type, tuple[Constraint, ...], Subgraph]:
         """The body on operands of these types: its type, what it takes for granted, its values."""
-        key = (operands, tuple(attrs.items()))
+        key = (operands, attrs_key(attrs))
         found = self._traced.get(key)
         if found is None:
             types = tuple(t for t in operands if isinstance(t, TensorType))

@@ -204,12 +204,16 @@ class _Round:
         return total_seconds(values, self.machine, self.sizes)
 
     def _shared_interior(self, found: _Found) -> list[Value]:
+        """What a match would swallow and others read; in `mm + mm` the fused op reads one of them itself."""
         inside: dict[Value, int] = {}
         for value in found.covers:
             for operand in value.operands:
                 inside[operand] = inside.get(operand, 0) + 1
         uses = self.graph.uses
-        return [v for v in found.covers if v not in found.results and uses.count(v) > inside.get(v, 0)]
+        caught = {v for v in found.names.values() if isinstance(v, Value)}
+        return [
+            v for v in found.covers if v not in found.results and (v in caught or uses.count(v) > inside.get(v, 0))
+        ]
 
     def _cyclic(self, found: _Found) -> Missed | None:
         """A second result must not feed the operands of the value that now makes it."""

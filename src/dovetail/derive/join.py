@@ -147,7 +147,7 @@ class _Joining:
             value = stack.pop()
             if value in goals:
                 return True
-            if value not in seen and self.position[value] > first:
+            if value not in seen and self.position.get(value, first + 1) > first:
                 seen.add(value)
                 stack.extend(value.operands)
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -44,6 +44,10 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __iter__(self) -> NoReturn:
+        # Python would iterate by f32[0], f32[1], … for ever.
+        raise TypeError(f"{self.name} is a dtype and holds no items")
 
     def __getitem__(self, shape: SizeLike | tuple[SizeLike, ...]) -> TensorType:
         from dovetail.ir.type import TensorType  # a type is written with its dtype in front

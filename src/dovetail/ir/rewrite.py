@@ -87,17 +87,19 @@ class _Rewriter:
             new[value] = replaced
         return new
 
-    def _credit_all(self, replaced: Value, old: Value) -> None:
-        """A replacement may be several new values: all of them come from the old one."""
-        self.credit(replaced, old)
+    def _credit_all(self, replaced: Value, *old: Value) -> None:
+        """A replacement may be several new values: all of them come from the old ones."""
+        fresh = {replaced: None}
         stack = [replaced]
         while stack:
             value = stack.pop()
             if value not in self.settled:
                 self.settled.add(value)
-                if value is not replaced:
-                    self.credit(value, old)
+                fresh[value] = None
                 stack.extend(value.operands)
+        for value in fresh:
+            for one in old:
+                self.credit(value, one)
 
     def _same(self, value: Value, operands: tuple[Value, ...]) -> Value:
         if self.into_subgraphs and value.attrs and subgraphs(value):
@@ -142,12 +144,12 @@ class _Rewriter:
                 continue
             stack.pop()
             if root is None:
-                new[value] = self._same(value, tuple([new[v] for v in value.operands]))
+                same = new[value] = self._same(value, tuple([new[v] for v in value.operands]))
+                self.credit(same, value)
+                self.settled.add(same)
             else:
                 new[value] = root.build(new.__getitem__)
-                for inner in root.covers:
-                    self.credit(new[value], inner)
-            self.credit(new[value], value)
+                self._credit_all(new[value], *root.covers, value)
         return new
 
     def kept(self, outputs: Iterable[Value]) -> dict[Value, tuple[Origin, ...]]:

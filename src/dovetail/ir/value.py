@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 from weakref import WeakValueDictionary
@@ -126,6 +126,13 @@ class Value:
 
     def __getitem__(self, index: int) -> Value:
         return self.operators.item(self, index)
+
+    def __iter__(self) -> Iterator[Value]:
+        """The results of an op that has several, one by one."""
+        type = self.type
+        if not isinstance(type, TupleType):
+            raise TypeRuleError(f"{self.op.name} has one result, and several are wanted", hint="use part or slice")
+        return iter([self[index] for index in range(len(type.items))])
 
     def __repr__(self) -> str:
         name = self.attrs.get("name", self.op.name)

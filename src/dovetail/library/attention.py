@@ -35,7 +35,7 @@ class _Asked:
 
 
 @fused_op(
-    shapes="q[*, groups*h, sq, d] k[*, h, sk, d] v[*, h, sk, dv] mask[*, 1, sq, sk] keep:bool[*, 1, sq, sk] fill=-inf"
+    shapes="q[b, groups*h, sq, d] k[b, h, sk, d] v[b, h, sk, dv] mask[b, 1, sq, sk] keep:bool[b, 1, sq, sk] fill=-inf"
 )
 def attention(
     q: Value,
@@ -64,7 +64,7 @@ def attention(
 def _masked(asked: _Asked) -> Value:
     found = _plus(_capped(asked), asked.mask)
     visible = _visible(asked)
-    return found if visible is None else ops.where(visible, found, asked.fill)
+    return found if visible is None else ops.where(visible[0], found, visible[1])
 
 
 def _plus(found: Value, mask: Value | None) -> Value:
@@ -89,19 +89,23 @@ def _widened(x: Value, groups: int | None) -> Value:
     return ops.merge(ops.expand(ops.unsqueeze(x, axes=(-3,)), axis=-3, size=groups), axis=-3)
 
 
-def _visible(asked: _Asked, rank: int = 2) -> Value | None:
-    """Whether a query may see a key, or None where it sees them all."""
+def _visible(asked: _Asked, rank: int = 2) -> tuple[Value, float] | None:
+    """Whether a query may see a key and what the key scores if not; None where it sees all of them."""
     if asked.window is not None and not asked.causal:
         raise UnwrittenError("attention with a window that is not causal", hint="pass causal=True")
     if (asked.keep is None and not asked.causal) != (asked.fill is None):
         raise UnwrittenError("attention with hidden keys or a fill, and not both", hint="pass fill=-inf for such keys")
-    if not asked.causal:
-        return asked.keep
-    if asked.window is None:
-        position = masks.causal(asked.q, asked.k, rank=rank)
-    else:
-        position = masks.sliding(asked.q, asked.k, window=asked.window, rank=rank)
-    return position if asked.keep is None else ops.bit_and(position, asked.keep)
+    if asked.fill is None:
+        return None
+    seen = None
+    if asked.causal:
+        seen = masks.causal(asked.q, asked.k, rank=rank)
+        if asked.window is not None:
+            seen = masks.sliding(asked.q, asked.k, window=asked.window, rank=rank)
+    if asked.keep is not None:
+        seen = asked.keep if seen is None else ops.bit_and(seen, asked.keep)
+    assert seen is not None
+    return seen, asked.fill
 
 
 def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
@@ -130,50 +134,59 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
     return masked
 
 
-def _only(written: bool) -> None:
-    """Where a spelling is no other way of writing, it says nothing."""
-    if not written:
-        raise UnwrittenError("options that this spelling does not write", hint="use the body")
-
-
-def _keeps_alone(asked: _Asked) -> bool:
-    """Whether hidden keys are given by a mask, and nothing but a scale bends the scores."""
-    return asked.keep is not None and not asked.causal and asked.softcap is None and asked.groups is None
+def _no_other_way() -> UnwrittenError:
+    return UnwrittenError("options that this spelling does not write in a way of its own", hint="use the body")
 
 
 @_spelling
-def position_mask_added(asked: _Asked, rank: int = 2) -> Value:
+def position_mask_added(asked: _Asked) -> Value:
     """Positions and padding become one mask that is added."""
-    _only(asked.causal and asked.mask is None)
-    visible = _visible(asked, rank)
-    assert visible is not None and asked.fill is not None
-    return _capped(asked) + ops.where(visible, _like(0.0, asked.q), _like(asked.fill, asked.q))
+    return _position_mask_added(asked, 2)
 
 
 @_spelling
 def position_mask_of_rank_4_added(asked: _Asked) -> Value:
-    return position_mask_added(asked, rank=4)
+    return _position_mask_added(asked, 4)
+
+
+def _position_mask_added(asked: _Asked, rank: int) -> Value:
+    visible = _visible(asked, rank)
+    if visible is None or not asked.causal or asked.mask is not None:
+        raise _no_other_way()
+    return _capped(asked) + ops.where(visible[0], _like(0.0, asked.q), _like(visible[1], asked.q))
 
 
 @_spelling
 def filled_before_the_mask(asked: _Asked) -> Value:
-    _only(_keeps_alone(asked) and asked.mask is not None)
-    return _plus(ops.where(asked.keep, _capped(asked), asked.fill), asked.mask)
+    """Hidden keys are filled in, then a mask is added."""
+    keep, fill = _kept_alone(asked)
+    if asked.mask is None:
+        raise _no_other_way()
+    return ops.where(keep, _capped(asked), fill) + asked.mask
 
 
 @_spelling
 def filled_before_the_scale(asked: _Asked) -> Value:
     """Hidden keys are filled in, then all is scaled, then a mask is added."""
-    _only(_keeps_alone(asked) and asked.scale is not None)
-    filled = ops.where(asked.keep, asked.q @ swapped(asked.k), asked.fill)
-    return _plus(filled / (1.0 / asked.scale), asked.mask)
+    keep, fill = _kept_alone(asked)
+    if asked.scale is None:
+        raise _no_other_way()
+    return _plus(ops.where(keep, asked.q @ swapped(asked.k), fill) / (1.0 / asked.scale), asked.mask)
 
 
 @_spelling
 def hidden_instead_of_kept(asked: _Asked) -> Value:
     """The mask says which keys are hidden."""
-    _only(_keeps_alone(asked))
-    return ops.where(ops.bit_not(asked.keep), asked.fill, _plus(_capped(asked), asked.mask))
+    keep, fill = _kept_alone(asked)
+    return ops.where(ops.bit_not(keep), fill, _plus(_capped(asked), asked.mask))
+
+
+def _kept_alone(asked: _Asked) -> tuple[Value, float]:
+    """The keep-mask and the fill, where no position hides keys and nothing but a scale bends the scores."""
+    visible = _visible(asked)
+    if visible is None or asked.causal or asked.softcap is not None or asked.groups is not None:
+        raise _no_other_way()
+    return visible
 
 
 def _like(number: float, x: Value) -> Value:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.declare import fused_op
-from dovetail.errors import TypeRuleError
 from dovetail.ir.value import Value
-from dovetail.library.softmax import softmax
+from dovetail.library.softmax import along, softmax
 
 
 @fused_op(shapes="x[*, m, n] axis=-1", stage="recognise")
 def log_softmax(x: Value, *, axis: int = -1) -> Value:
     """x - max - log(sum(exp(x - max))) along an axis: one pass."""
-    if isinstance(axis, int) and axis >= 0:
-        raise TypeRuleError(f"log_softmax along axis {axis}", hint="count the axis from the end: the last one is -1")
-    shifted = x - ops.reduce_max(x, axes=(axis,))
-    return shifted - ops.log(ops.reduce_sum(ops.exp(shifted), axes=(axis,)))
+    shifted = x - ops.reduce_max(x, axes=along(axis))
+    return shifted - ops.log(ops.reduce_sum(ops.exp(shifted), axes=along(axis)))
 
 
 @log_softmax.spelling

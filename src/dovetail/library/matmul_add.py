@@ -22,8 +22,15 @@ def matmul_add(
 
 
 @matmul_add.requires(
-    reason="{d.type} is added to a product that makes {result.type}; the kernel starts from a tensor of its own shape",
+    reason="{d.type} is added to the product of {x.type} and {w.type}, which makes {result.type}; the kernel starts "
+    "from a tensor of its own shape",
     hint="expand the addend, or leave the add outside",
 )
-def addend_has_the_result_shape(d: Value, result: Value) -> bool:
-    return d.shape == result.shape
+def addend_has_the_product_shape(
+    x: Value, w: Value, d: Value, result: Value, transpose_x: Transposed, transpose_w: Transposed
+) -> bool:
+    rows = x.shape[-1 if transpose_x else -2]
+    columns = w.shape[-2 if transpose_w else -1]
+    if d.rank < 2 or d.shape[-2] != rows or d.shape[-1] != columns:
+        return False
+    return d.shape == result.shape and (d.shape[:-2] == x.shape[:-2] or d.shape[:-2] == w.shape[:-2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from dovetail import ops
 from dovetail.declare import UnwrittenError, fused_op
@@ -16,10 +16,8 @@ Empty = Literal["nan", "zero"]
 @fused_op(shapes="x[*, m, n] axis=-1", stage="recognise")
 def softmax(x: Value, *, axis: int = -1, empty: Empty = "nan") -> Value:
     """exp(x - max) / sum(exp(x - max)) along an axis: one pass."""
-    if isinstance(axis, int) and axis >= 0:
-        raise TypeRuleError(f"softmax along axis {axis}", hint="count the axis from the end: the last one is -1")
-    raised = ops.exp(x - ops.reduce_max(x, axes=(axis,)))
-    return _guarded(raised / ops.reduce_sum(raised, axes=(axis,)), empty)
+    raised = ops.exp(x - ops.reduce_max(x, axes=along(axis)))
+    return _guarded(raised / ops.reduce_sum(raised, axes=along(axis)), empty)
 
 
 @softmax.spelling
@@ -32,3 +30,10 @@ def guard_apart(x: Value, *, axis: int = -1, empty: Empty = "nan") -> Value:
 
 def _guarded(weights: Value, empty: Empty) -> Value:
     return ops.where(ops.is_nan(weights), 0.0, weights) if empty == "zero" else weights
+
+
+def along(axis: Any) -> tuple[Any]:
+    """The one axis of a reduction, which has one spelling only: counted from the end."""
+    if isinstance(axis, int) and axis >= 0:
+        raise TypeRuleError(f"softmax along axis {axis}", hint="count the axis from the end: the last one is -1")
+    return (axis,)

@@ -13,7 +13,7 @@ from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.match.mismatch import Bound, Mismatch
-from dovetail.match.undo import is_loose, undone
+from dovetail.match.undo import inverted, is_loose, undone
 
 _NOTHING = object()
 _Goals: TypeAlias = "tuple[Value, Value, _Goals] | None"
@@ -92,6 +92,11 @@ class _Attempt:
                     if failed is not None and (rest := undone(pattern, value)) is not None:
                         failed = None
                         goals = (pattern.operands[0], rest, goals)
+                    elif failed is not None and (pairs := inverted(pattern, value)) is not None:
+                        failed = None
+                        self._see(pattern, value)
+                        (factor, found), (number, constant) = pairs
+                        goals = (number, constant, (factor, found, goals))
                     elif failed is None or self._forgiven(failed, pattern, value):
                         failed = None
                         goals = self._operands(pattern, value, goals)
@@ -100,10 +105,10 @@ class _Attempt:
         return self._answer()
 
     def _forgiven(self, failed: Mismatch, pattern: Value, value: Value) -> bool:
-        """One op may be another than the pattern's, if it has operands of the same number."""
+        """One op may be another of its kind: elementwise for elementwise, with operands of the same number."""
         if not self.forgive or self.forgiven is not None or pattern.op is value.op:
             return False
-        if len(pattern.operands) != len(value.operands):
+        if len(pattern.operands) != len(value.operands) or not (pattern.op.elementwise and value.op.elementwise):
             return False
         self.forgiven = failed
         return True
@@ -118,9 +123,12 @@ class _Attempt:
             failed = self._attribute(key, wanted, found[key], value)
             if failed is not None:
                 return failed
+        self._see(pattern, value)
+        return None
+
+    def _see(self, pattern: Value, value: Value) -> None:
         self.seen[pattern] = value
         self.trail.append((self.seen, pattern))
-        return None
 
     def _attribute(self, key: str, wanted: Any, found: Any, value: Value) -> Mismatch | None:
         if wanted.__class__ is Hole:

@@ -2,42 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bool_
 from dovetail.ir.value import Value
-from dovetail.ops.elementwise import bit_not, equal, not_equal
+from dovetail.ops.elementwise import bit_not, div, equal, mul, not_equal
 from dovetail.ops.movement import permute
+from dovetail.ops.view import VIEW_OPS, View
+from dovetail.ops.view_chain import build_view
+
+_LONGEST = 32
+"""How far down a chain of views is followed."""
 
 
 def undone(pattern: Value, value: Value) -> Value | None:
     """What the hole under the pattern's op must be for the pattern to be `value`; None where that is not said."""
-    if not is_loose(pattern):
-        return None
-    return _permuted_back(pattern, value) if pattern.op is permute else _negated(value)
+    if pattern.op is permute and is_loose(pattern):
+        return _permuted_back(pattern, value)
+    return _negated(value) if pattern.op is bit_not and is_loose(pattern) else None
 
 
 def is_loose(pattern: Value) -> bool:
-    """Whether the pattern is a hole that is permuted or negated, which other ops can spell too."""
+    """Whether other ops can spell it too: a hole that is permuted or negated, a product with a number."""
+    if pattern.op is mul or pattern.op is div:
+        return any(v.op is leaf.NUMBER for v in pattern.operands)
     return (pattern.op is permute or pattern.op is bit_not) and pattern.operands[0].op is leaf.HOLE
 
 
-def _permuted_back(pattern: Value, value: Value) -> Value | None:
-    """Any permutation is the wanted one after another one; the views stay as many as they were."""
-    order: tuple[int, ...] = pattern.attrs["order"]
-    if value.op is not permute or value.rank < len(order):
+def inverted(pattern: Value, value: Value) -> tuple[tuple[Value, Value], tuple[Value, Value]] | None:
+    """x / c as x * (1 / c) and the other way round: the factors, and the numbers, pattern and value of each."""
+    other = div if pattern.op is mul else mul if pattern.op is div else None
+    if value.op is not other or not value.dtype.is_inexact:
         return None
-    found: tuple[int, ...] = value.attrs["order"]
-    length = max(len(order), len(found))
-    wanted, stood = _extended(order, length), _extended(found, length)
-    # Axis a of what is caught becomes axis wanted.index(a) of the value.
-    rest = [stood[wanted.index(axis)] for axis in range(-length, 0)]
-    while rest and rest[0] == -len(rest):
-        rest.pop(0)
-    return permute(value.operands[0], order=tuple(rest)) if rest else value.operands[0]
+    factor, number = _number_last(pattern)
+    found, constant = _number_last(value)
+    written = _inverse(number.attrs["value"]) if number.op is leaf.NUMBER and constant.op is leaf.CONST else None
+    return None if written is None else ((factor, found), (leaf.scalar(written, None), constant))
 
 
-def _extended(order: tuple[int, ...], length: int) -> list[int]:
-    return [*range(-length, -len(order)), *order]
+def _number_last(value: Value) -> tuple[Value, Value]:
+    x, y = value.operands
+    return (y, x) if value.op is mul and x.op in (leaf.NUMBER, leaf.CONST) else (x, y)
+
+
+def _inverse(number: float | leaf.Hole) -> float | leaf.Hole | None:
+    if not isinstance(number, leaf.Hole):
+        return 1.0 / number if number else None
+    turned = {"as_is": "inverse", "inverse": "as_is"}.get(number.written)
+    return None if turned is None else replace(number, written=turned)
+
+
+def _permuted_back(pattern: Value, value: Value) -> Value | None:
+    """Any view that permutes is the wanted permutation after another view, which is caught in its minimal form."""
+    order: tuple[int, ...] = pattern.attrs["order"]
+    chain: list[Value] = []
+    source = value
+    while source.op in VIEW_OPS and len(chain) < _LONGEST:
+        chain.append(source)
+        source = source.operands[0]
+    if value.rank < len(order) or all(v.op is not permute for v in chain):
+        return None
+    view = View(source)
+    back = tuple(order.index(axis) - len(order) for axis in range(-len(order), 0))
+    return build_view(view) if all(map(view.apply, reversed(chain))) and view.permute(back) else None
 
 
 def _negated(value: Value) -> Value | None:

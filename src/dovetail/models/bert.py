@@ -14,7 +14,6 @@ from dovetail.ir.origin import scope
 from dovetail.ir.type import SizeLike
 from dovetail.ir.value import Value
 from dovetail.library.layer_norm import layer_norm
-from dovetail.ops import build
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def _embed(builder: Builder, of: BertShape, ids: Value, types: Value) -> Value:
     words = builder.param("embeddings.words", of.dtype[of.vocabulary, of.hidden])
     places = builder.param("embeddings.positions", of.dtype[of.positions, of.hidden])
     kinds = builder.param("embeddings.types", of.dtype[of.types, of.hidden])
-    here = build.slice_axis(places, 0, stop=ids.shape[-1])
+    here = ops.slice_(places, axis=0, start=0, stop=ids.shape[-1])
     total = ops.gather(words, ids, axis=0) + ops.gather(kinds, types, axis=0) + here
     gain = builder.param("embeddings.norm.gain", of.dtype[of.hidden])
     bias = builder.param("embeddings.norm.bias", of.dtype[of.hidden])

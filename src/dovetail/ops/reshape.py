@@ -1,4 +1,4 @@
-"""Absolute reshapes as relative movement: as few splits and merges as possible, and no count taken on trust silently."""
+"""Absolute reshapes as relative movement: few splits and merges, and no count of elements taken on trust."""
 
 from __future__ import annotations
 

@@ -68,10 +68,34 @@ class View:
         return [size for block in self.blocks for size in block.sizes]
 
     @property
+    def has_spans(self) -> bool:
+        """Whether some sizes do not fit the pieces one by one."""
+        return any(len(block.sizes) > 1 for block in self.blocks)
+
+    @property
     def keeps_order(self) -> bool:
         """Whether the elements stay in the order of the source."""
         seen = [p.axis for p in _joined(self._flat())]
         return REPEATED not in seen and seen == sorted(set(seen))
+
+    def cut_axes(self) -> list[list[Piece]] | None:
+        """The pieces of each axis of the source from the outermost in, none for an axis of size 1."""
+        found: dict[int, dict[Size, Piece]] = {}
+        for piece in self._flat():
+            if piece.axis != REPEATED:
+                found.setdefault(piece.axis, {})[piece.inner] = piece
+        axes: list[list[Piece]] = []
+        for axis in range(-len(self.lengths), 0):
+            by_inner = found.get(axis, {})
+            pieces: list[Piece] = []
+            inner: Size = 1
+            while (piece := by_inner.pop(inner, None)) is not None:
+                pieces.insert(0, piece)
+                inner = piece.inner * piece.size
+            if by_inner or (not pieces and self.lengths[axis] != 1):
+                return None
+            axes.append(pieces)
+        return axes
 
     def apply(self, value: Value) -> bool:
         """Let the view be followed by the op of a value."""
@@ -101,7 +125,7 @@ class View:
 
     def permute(self, order: tuple[int, ...]) -> bool:
         self._need(len(order))
-        if not self._has_spans():
+        if not self.has_spans:
             kept = len(self.blocks) - len(order)
             self.blocks[kept:] = [self.blocks[a] for a in order]
             return True
@@ -124,7 +148,7 @@ class View:
         whole = shape[axis]
         known = self._number(parts if parts is not None else size)
         other = quotient(whole, known)
-        block = None if self._has_spans() else self.blocks[axis]
+        block = None if self.has_spans else self.blocks[axis]
         if other is None and block is not None and len(block.pieces) == 1:
             # Not by algebra, but the op says that it divides.
             rest = whole // known if self.typed else _symbol(f"{block.pieces[0]} / {known}")
@@ -145,7 +169,7 @@ class View:
         whole: Size = 1
         for size in shape[last - count + 1 : last + 1]:
             whole = whole * size
-        if self._has_spans():
+        if self.has_spans:
             return self.reshape([*shape[: last - count + 1], whole, *shape[last + 1 :]])
         pieces = [p for block in self.blocks[last - count + 1 : last + 1] for p in block.pieces]
         self.blocks[last - count + 1 : last + 1] = [Block(tuple(_joined(pieces)), (whole,))]
@@ -157,7 +181,7 @@ class View:
             return False
         shape = self.shape
         kept = [s for i, s in enumerate(shape) if i - len(shape) not in axes]
-        if self._has_spans():
+        if self.has_spans:
             return self.reshape(kept)
         self.blocks = [b for i, b in enumerate(self.blocks) if i - len(shape) not in axes]
         return True
@@ -165,7 +189,7 @@ class View:
     def unsqueeze(self, axes: tuple[int, ...]) -> bool:
         self._need(max((-a for a in axes), default=0) - len(axes))
         rank = len(self.shape) + len(axes)
-        if self._has_spans():
+        if self.has_spans:
             rest = iter(self.shape)
             return self.reshape([1 if a in axes else next(rest) for a in range(-rank, 0)])
         blocks = iter(self.blocks)
@@ -174,7 +198,7 @@ class View:
 
     def expand(self, axis: int, size: Any) -> bool:
         self._need(-axis)
-        if self._has_spans() or not self._make_unit(axis):
+        if self.has_spans or not self._make_unit(axis):
             return False
         number = self._number(size)
         if number != 1:
@@ -183,9 +207,6 @@ class View:
 
     def _flat(self) -> list[Piece]:
         return [p for block in self.blocks for p in block.pieces]
-
-    def _has_spans(self) -> bool:
-        return any(len(block.sizes) > 1 for block in self.blocks)
 
     def _need(self, count: int) -> None:
         """A pattern does not know its rank: axes are met when they are asked for."""
@@ -197,7 +218,7 @@ class View:
 
     def _make_unit(self, axis: int) -> bool:
         """Whether an axis has size 1; in a pattern an axis that is squeezed or expanded has."""
-        if self._has_spans():
+        if self.has_spans:
             return self.shape[axis] == 1
         block = self.blocks[axis]
         if not block.pieces:

@@ -41,9 +41,10 @@ _Axis = _Unit | Piece | _Slot
 
 def build_view(view: View) -> Value | None:
     """The value of a view by the fewest ops, or None where they cannot be written."""
-    cut = _cut_axes(view)
-    if cut is None:
+    axes = view.cut_axes()
+    if axes is None:
         return None
+    cut: list[list[_Unit | Piece]] = [[*pieces] or [_Unit(at - len(axes))] for at, pieces in enumerate(axes)]
     rows = [_row(block, gap) for block, gap in _with_gaps(view.blocks)]
     slots = [entry for row in rows for entry in row if isinstance(entry, _Slot)]
     _assign(cut, [entry for row in rows for entry in row if isinstance(entry, Piece)], slots)
@@ -51,33 +52,6 @@ def build_view(view: View) -> Value | None:
         return _Chain(view).run(cut, rows)
     except _Unwritable:
         return None
-
-
-def _cut_axes(view: View) -> list[list[_Unit | Piece]] | None:
-    """The pieces of each axis of the source, from the outermost in."""
-    found: dict[int, dict[Size, Piece]] = {}
-    for block in view.blocks:
-        for piece in block.pieces:
-            if piece.axis != REPEATED:
-                found.setdefault(piece.axis, {})[piece.inner] = piece
-    axes: list[list[_Unit | Piece]] = []
-    rank = len(view.lengths)
-    for axis in range(-rank, 0):
-        by_inner = found.get(axis)
-        if by_inner is None:
-            if view.lengths[axis] != 1:
-                return None
-            axes.append([_Unit(axis)])
-            continue
-        pieces: list[_Unit | Piece] = []
-        inner: Size = 1
-        while (piece := by_inner.pop(inner, None)) is not None:
-            pieces.insert(0, piece)
-            inner = piece.inner * piece.size
-        if by_inner:
-            return None
-        axes.append(pieces)
-    return axes
 
 
 def _with_gaps(blocks: Sequence[Block]) -> list[tuple[Block, int]]:
@@ -125,7 +99,7 @@ def _assign(cut: list[list[_Unit | Piece]], order: list[Piece], slots: list[_Slo
             for unit, slot in pairs:
                 slot.unit = unit
             return
-    for (unit, _), slot in zip(units[:few], _preferred(slots, few), strict=True):
+    for (unit, _), slot in zip(units[len(units) - few :], _preferred(slots, few), strict=True):
         slot.unit = unit
 
 

@@ -44,7 +44,6 @@ class Setup:
     sizes: Mapping[str, Size] = field(default_factory=dict[str, Size])
     """What symbols count as in estimates."""
     verify_each_pass: bool = False
-    near: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named step of the pipeline and the stage that its result belongs to."""
+    """A named step of the pipeline and the stage that it belongs to."""
 
     name: str
     stage: StageName
@@ -97,8 +96,10 @@ class Lowered:
 
     state: State
     records: tuple[PassRecord, ...]
+    written: Graph
+    """The graph as written, with its blocks spelled out; reports speak of its nodes."""
     moved: Mapping[Value, Value]
-    """Where the values of the graph as written are now."""
+    """Where the values of that graph are now."""
 
     @property
     def graph(self) -> Graph:
@@ -108,8 +109,10 @@ class Lowered:
         """The graph as it stood at the end of a stage."""
         if not self.records:
             return self.graph
+        if name == "hir":
+            return self.records[0].before
         reached = [r.after for r in self.records if _STAGES.index(r.stage) <= _STAGES.index(name)]
-        return reached[-1] if reached else self.records[0].before
+        return reached[-1]
 
 
 _STAGES: tuple[StageName, ...] = ("hir", "mir", "fused", "legal")
@@ -120,7 +123,7 @@ def _canonicalize(state: State, setup: Setup) -> State:
 
 
 def _fuse(state: State, setup: Setup) -> State:
-    fused = fuse(state.graph, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes, near=setup.near)
+    fused = fuse(state.graph, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes, near=True)
     return state.after(fused)
 
 
@@ -143,7 +146,7 @@ def _batch_regions(state: State, setup: Setup) -> State:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass("lower_blocks", "mir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops))),
+    Pass("lower_blocks", "hir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops))),
     Pass("canonicalize", "mir", _canonicalize),
     Pass("fuse", "fused", _fuse),
     Pass("join", "fused", _join),
@@ -186,6 +189,7 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
     check_names(setup, passes)
     verify(graph)
     state = State(graph)
+    written = graph
     moved: dict[Value, Value] = {}
     records: list[PassRecord] = []
     for step in passes:
@@ -194,8 +198,11 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
         started = time.perf_counter()
         before = state.graph.settled()
         state = step.run(replace(state, graph=before), setup)
-        moved = follow(moved, state.graph.moved)
+        if step.stage == "hir":
+            written = state.graph
+        else:
+            moved = follow(moved, state.graph.moved)
         records.append(PassRecord(step.name, step.stage, before, state.graph, time.perf_counter() - started))
         if setup.verify_each_pass:
             verify(state.graph)
-    return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), moved)
+    return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), written, moved)

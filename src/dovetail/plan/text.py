@@ -25,13 +25,17 @@ from dovetail.plan.plan import Plan, Step
 _MEMORY = ("arena_size", "scratch_size", "bound_size", "unshared_bytes", "peak")
 # Every line of a graph but its first and last is indented, so that this stands nowhere inside it.
 _START = re.compile(r"^plan(?= )", re.MULTILINE)
-_POOLS: tuple[str, ...] = get_args(Pool.__value__ if hasattr(Pool, "__value__") else Pool)
+_POOLS: tuple[str, ...] = get_args(Pool)
 
 
 def print_plan(plan: Plan) -> str:
     """The graph as text, then one line for each option, total, step and view."""
     names = local_names(plan.graph, plan.graph.values)
-    lines = [f"plan {name(plan.target)} {{", f"  alignment {plan.alignment}", f"  fingerprint {quote(plan.fingerprint)}"]
+    lines = [
+        f"plan {name(plan.target)} {{",
+        f"  alignment {plan.alignment}",
+        f"  fingerprint {quote(plan.fingerprint)}",
+    ]
     lines += [f"  option {name(key)} = {_spell(value)}" for key, value in plan.options.items()]
     lines += [f"  {total}({getattr(plan, total)})" for total in _MEMORY]
     lines += [_step(step, plan, names) for step in plan.steps]
@@ -59,7 +63,9 @@ def _spell(option: Any) -> str:
             items = [_spell(item) for item in cast(tuple[Any, ...], option)]
             return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
         case _:
-            raise GraphError(f"the option {option!r} has no text form", hint="use None, bool, int, float, str and tuples")
+            raise GraphError(
+                f"the option {option!r} has no text form", hint="use None, bool, int, float, str and tuples"
+            )
 
 
 def parse_plan(text: str, ops: Iterable[Op]) -> Plan:
@@ -93,9 +99,10 @@ class _Parser(Lexer):
             self.statement()
         if self.at < len(self.text):
             self.expected("the end of the text", "a text holds one plan")
-        missing = [m for m in _MEMORY if m not in self.totals]
-        if missing or not self.alignment or not self.fingerprint:
-            self.fail(f"a plan without {(*missing, 'alignment or fingerprint')[0]}", "print the plan again")
+        known = {"alignment": self.alignment, "fingerprint": self.fingerprint}
+        missing = [m for m in _MEMORY if m not in self.totals] + [m for m, given in known.items() if not given]
+        if missing:
+            self.fail(f"a plan without {' and '.join(missing)}", "print the plan again")
         asked, found = symbols_of(self.graph)
         return Plan(
             graph=self.graph,

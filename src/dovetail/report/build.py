@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from dovetail.declare.cost import ASSUMED_SIZE, Machine, estimate, is_free, kernel_cost, type_bytes
+from dovetail.declare.cost import ASSUMED_SIZE, Cost, Machine, estimate, is_free, kernel_cost, type_bytes
+from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import Applied, Missed
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
+from dovetail.ops.region import region
 from dovetail.passes.claims import Claims
 from dovetail.passes.pipeline import Lowered
-from dovetail.passes.regions import weight_only
+from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.kernels import KernelMap, kernel_map
 from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, Report
@@ -21,15 +23,14 @@ from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEn
 Sizes: TypeAlias = Mapping[str, Size]
 
 
-def build_report(
-    written: Graph, lowered: Lowered, claims: Claims, *, sizes: Sizes | None = None, arena_bytes: int | None = None
-) -> Report:
-    """The report of one compilation."""
+def build_report(lowered: Lowered, plan: Plan, claims: Claims, *, sizes: Sizes | None = None) -> Report:
+    """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
+    written = lowered.written
     final = lowered.graph
     known: Sizes = sizes or {}
     machine = claims.machine
-    kernels = kernel_map(written, final, lowered.moved)
-    bind_time = frozenset(weight_only(final))
+    kernels = kernel_map(written, plan, lowered.moved)
+    bind_time = frozenset(step.value for step in plan.phase("bind"))
     listed = tuple(_kernel(k, kernels, k in bind_time, machine, known) for k in kernels.kernels)
     return Report(
         graph=written.name,
@@ -46,7 +47,7 @@ def build_report(
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
         predicted_seconds=sum(k.seconds for k in listed if k.phase == "run"),
         assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
-        arena_bytes=arena_bytes,
+        arena_bytes=plan.arena_size if isinstance(plan.arena_size, int) else None,
     )
 
 
@@ -56,7 +57,9 @@ def _histogram(graph: Graph) -> dict[str, int]:
 
 
 def _kernel(kernel: Value, kernels: KernelMap, once: bool, machine: Machine, sizes: Sizes) -> Kernel:
-    cost = kernel_cost(kernel)
+    # A view that is a step of its own is one that has to be copied.
+    copied = type_bytes(kernel.type) * 2
+    cost = Cost(0, copied) if is_free(kernel) else kernel_cost(kernel)
     return Kernel(
         name=kernels.names[kernel],
         op=kernel.op.name,
@@ -72,19 +75,19 @@ def _kernel(kernel: Value, kernels: KernelMap, once: bool, machine: Machine, siz
 def _all_fused(
     kernels: KernelMap, applied: Iterable[Applied], machine: Machine, sizes: Sizes
 ) -> tuple[FusedEntry, ...]:
-    """Every kernel that computes several nodes as written."""
+    """Every kernel that computes several nodes as written, or that was written fused."""
     led_to: dict[Value, list[Applied]] = {}
     for fusion in applied:
         kernel = kernels.kernel_of(fusion.value)
         if kernel is not None:
             led_to.setdefault(kernel, []).append(fusion)
-    several = [k for k in kernels.kernels if len(kernels.nodes[k]) > 1]
+    several = [k for k in kernels.kernels if len(kernels.nodes[k]) > 1 or isinstance(k.op, FusedOp) or k.op is region]
     return tuple(_fused(k, kernels, led_to.get(k, []), machine, sizes) for k in several)
 
 
 def _fused(kernel: Value, kernels: KernelMap, applied: list[Applied], machine: Machine, sizes: Sizes) -> FusedEntry:
     chain = tuple(dict.fromkeys(a.rule for a in applied))
-    inner = len(kernels.nodes[kernel]) - 1
+    inner = max(len(kernels.nodes[kernel]) - 1, 0)
     saved = 2 * estimate(_inner_bytes(applied), sizes)
     seconds = saved / machine.bytes_per_second + inner * machine.launch_seconds
     return FusedEntry(kernel.op.name, kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dovetail.declare.cost import is_free
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.text_print import local_names
 from dovetail.ir.value import Value
+from dovetail.plan.plan import Plan
 from dovetail.report.record import Node
 
 
@@ -24,26 +24,24 @@ class KernelMap:
     """Kernel -> the nodes as written that it computes, operands first."""
 
     def kernel_of(self, value: Value) -> Value | None:
-        """The kernel that makes a value, seen through views and projections."""
-        while is_free(value):
-            if not value.operands or value.op is leaf.PACK:
+        """The kernel that makes a value, seen through views and projections; None for what no kernel makes."""
+        while value not in self.nodes:
+            if len(value.operands) != 1:
                 return None
             value = value.operands[0]
         return value
 
 
-def kernel_map(written: Graph, final: Graph, moved: Mapping[Value, Value]) -> KernelMap:
+def kernel_map(written: Graph, plan: Plan, moved: Mapping[Value, Value]) -> KernelMap:
     """Where each node as written ended up."""
-    kernels = tuple(v for v in final.values if not is_free(v))
+    kernels = tuple(step.value for step in plan.steps)
     names = local_names(written, written.values)
     computed: dict[Value, list[Node]] = {k: [] for k in kernels}
     for value in written.values:
-        if value.op in leaf.LEAVES:
-            continue
         home = moved.get(value, value)
-        while home not in computed and is_free(home) and home.op is leaf.ITEM:
+        if home.op is leaf.ITEM:
             home = home.operands[0]
-        if home in computed:
+        if value.op not in leaf.LEAVES and home in computed:
             computed[home].append(Node(names[value], value.op.name, written.where(value)))
-    final_names = local_names(final, final.values)
-    return KernelMap(final, kernels, final_names, {k: tuple(n) for k, n in computed.items()})
+    final_names = local_names(plan.graph, plan.graph.values)
+    return KernelMap(plan.graph, kernels, final_names, {k: tuple(n) for k, n in computed.items()})

@@ -1,1 +1,21 @@
 """Targets: what each keeps, and how it compiles and runs."""
+
+from __future__ import annotations
+
+from dovetail.errors import OptionError
+from dovetail.targets import cpu, cuda, reference
+from dovetail.targets.target import Target
+
+ALL: tuple[Target, ...] = (reference.TARGET, cpu.TARGET, cuda.TARGET)
+"""Every target."""
+
+
+def target_named(name: str) -> Target:
+    """The target of a name."""
+    for target in ALL:
+        if target.name == name:
+            return target
+    raise OptionError(f"there is no target {name!r}", hint=f"the targets are {', '.join(t.name for t in ALL)}")
+
+
+__all__ = ["ALL", "Target", "target_named"]

@@ -10,7 +10,7 @@ from dovetail.ir.value import Value
 from dovetail.passes.canonical.rule import Rule
 
 _MOST_REWRITES = 1000
-"""How many rewrites one value may set off. No chain of rules is near as long; it is here so that none can be endless."""
+"""How many rewrites one value may set off. No chain of rules is near as long; with this none can be endless."""
 
 
 class Canonicalizer:
@@ -18,7 +18,7 @@ class Canonicalizer:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.table: dict[Op, tuple[list[Rule], list[Rule]]] = {}
-        for rule in rules:
+        for rule in sorted(rules, key=lambda rule: rule.final):
             for op in rule.ops:
                 always, on_constant = self.table.setdefault(op, ([], []))
                 (on_constant if rule.on_constant else always).append(rule)
@@ -46,7 +46,6 @@ class Canonicalizer:
         """The canonical form of a value and of everything below it that is not known yet."""
         known = self.known
         instead: dict[Value, Value] = {}
-        kept: set[Value] = set()
         stack = [root]
         left = _MOST_REWRITES
         while stack:
@@ -58,31 +57,28 @@ class Canonicalizer:
                 # What stands in its place is settled by now, unless it leads back here.
                 known[value] = known.get(instead[value], value)
                 continue
-            if value not in kept:
-                pending = [v for v in value.operands if v not in known]
-                if pending:
-                    stack.extend(pending)
-                    continue
-                renewed = value.with_operands(tuple([known[v] for v in value.operands]))
-                if renewed is not value:
-                    instead[value] = renewed
-                    stack.append(renewed)
-                    continue
+            pending = [v for v in value.operands if v not in known]
+            if pending:
+                stack.extend(pending)
+                continue
+            renewed = value.with_operands(tuple([known[v] for v in value.operands]))
+            if renewed is not value:
+                instead[value] = renewed
+                stack.append(renewed)
+                continue
             entry = self.table.get(value.op)
             fired = None if entry is None else _first(value, entry)
             if fired is None:
                 known[value] = value
                 continue
             rule, result = fired
-            if rule.inner == "final":
+            if rule.final:
                 known[value] = known[result] = result
                 continue
             left -= 1
             if left < 0 or result in instead:
                 known[value] = value
                 continue
-            if rule.inner == "keep":
-                kept.add(result)
             instead[value] = result
             stack.append(result)
         return known[root]
@@ -98,9 +94,6 @@ def _first(value: Value, entry: tuple[list[Rule], list[Rule]]) -> tuple[Rule, Va
                 if fired is not None:
                     return fired
                 break
-        else:
-            if not value.operands:
-                return _try(value, on_constant)
     return _try(value, always) if always else None
 
 

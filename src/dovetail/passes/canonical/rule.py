@@ -15,8 +15,6 @@ from dovetail.ir.value import Value
 
 Numerics = Literal["exact", "reassociated"]
 """Every bit stays but the payload of NaN; or rounding and the sign of zero may change."""
-Inner = Literal["visit", "keep", "final"]
-"""What becomes of the new values below a result: they are canonicalised, they stay, or the result stays as well."""
 Rewrite = Callable[[Value], "Value | None"]
 
 
@@ -30,18 +28,19 @@ class Rule:
     numerics: Numerics
     on_constant: bool
     """Whether it looks at values with a constant operand only."""
-    inner: Inner
+    final: bool
+    """Whether its result stays as it is, for it is written to suit its place; such a rule comes last."""
     doc: str
 
 
 def rule(
-    *ops: Op, numerics: Numerics = "exact", on_constant: bool = False, inner: Inner = "visit"
+    *ops: Op, numerics: Numerics = "exact", on_constant: bool = False, final: bool = False
 ) -> Callable[[Rewrite], Rule]:
     """Declare a rule for values of these ops by a function whose name is the rule's."""
 
     def declare(rewrite: Rewrite) -> Rule:
         doc = (inspect.getdoc(rewrite) or "").split("\n")[0]
-        return Rule(rewrite.__name__, ops, rewrite, numerics, on_constant, inner, doc)
+        return Rule(rewrite.__name__, ops, rewrite, numerics, on_constant, final, doc)
 
     return declare
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from dovetail import ops
 from dovetail.declare.cost import Machine
+from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.regions import RegionLimits
@@ -32,6 +36,12 @@ _FUSED = (
     "conv_bias_act",
     "region",
 )
+
+
+def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
+    """The claims for a vocabulary with the user's own ops, which run by their bodies."""
+    return replace(CLAIMS, native={**CLAIMS.native, **{op.name: () for op in declared}})
+
 
 CLAIMS = Claims(
     target="cpu",

@@ -1,1 +1,11 @@
-"""The judge of every other target: plain NumPy, in the graph's own dtypes or in float64."""
+"""The reference: the plain NumPy meaning of every primitive, and the judge of everything else."""
+
+from __future__ import annotations
+
+from dovetail.targets.reference.claims import claims
+from dovetail.targets.reference.planned import PlannedGraph
+from dovetail.targets.target import Target
+
+TARGET = Target("reference", claims, PlannedGraph)
+
+__all__ = ["TARGET"]

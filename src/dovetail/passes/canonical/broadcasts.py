@@ -1,0 +1,160 @@
+"""What operands need not spell out, because elementwise ops and matmul broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.ops import elementwise
+from dovetail.passes.canonical.rule import listed, rule
+
+_JOINING = tuple(op for op in elementwise.ALL if op.arity is not None and op.arity > 1)
+_LARGEST_LOOKED_AT = 1 << 16
+"""Elements of a constant that is read to see whether they are all one number."""
+
+_LARGEST_COPIED = 1 << 24
+"""Bytes of a constant that is copied to drop axes of size 1."""
+
+
+@rule(*elementwise.ALL)
+def repeat_after_elementwise(value: Value) -> Value | None:
+    """Operands are not repeated before an elementwise op: it stretches them, or its result is repeated."""
+    operands = value.operands
+    for operand in operands:
+        if operand.op is ops.expand:
+            break
+    else:
+        return None
+    if len(operands) == 1:
+        x, attrs = operands[0].operands[0], operands[0].attrs
+        return ops.expand(value.with_operands((x,)), axis=attrs["axis"], size=attrs["size"])
+    return None if value.known_type is None else _repeat_late(value, 0)
+
+
+@rule(ops.matmul)
+def repeat_after_matmul(value: Value) -> Value | None:
+    """Matrices are not repeated before a matmul: it stretches their leading axes, or its result is repeated."""
+    if value.known_type is None or all(v.op is not ops.expand for v in value.operands):
+        return None
+    return _repeat_late(value, 2)
+
+
+def _repeat_late(value: Value, kept: int) -> Value | None:
+    """The op on operands that are not repeated, but along the last `kept` axes; repeated afterwards where needed."""
+    shape = value.shape
+    bases: list[Value] = []
+    repeated: set[int] = set()
+    for operand in value.operands:
+        while operand.op is ops.expand and operand.attrs["axis"] < -kept:
+            repeated.add(operand.attrs["axis"])
+            (operand,) = operand.operands
+        bases.append(operand)
+    again: list[int] = []
+    for axis in sorted(repeated):
+        sizes = [v.shape[axis] for v in bases if v.rank >= -axis]
+        if all(size == 1 for size in sizes):
+            again.append(axis)
+        elif any(size not in (1, shape[axis]) for size in sizes):
+            return None
+    result = value.with_operands(tuple(bases))
+    for axis in again:
+        result = ops.expand(result, axis=axis, size=shape[axis])
+    return result if repeated else None
+
+
+@rule(*_JOINING, ops.matmul)
+def leading_axes(value: Value) -> Value | None:
+    """Axes of size 1 are not put in front of an operand where another one has as many."""
+    operands = value.operands
+    for at, operand in enumerate(operands):
+        if operand.op is ops.unsqueeze and operand.known_type is not None:
+            others = [v.rank for i, v in enumerate(operands) if i != at and v.known_type is not None]
+            if max(others, default=0) < operand.rank:
+                continue
+            axes: tuple[int, ...] = operand.attrs["axes"]
+            kept = 2 if value.op is ops.matmul else 0
+            front = 0
+            while front < len(axes) and axes[front] == front - operand.rank and axes[front] < -kept:
+                front += 1
+            if front:
+                (x,) = operand.operands
+                rest = axes[front:]
+                return _replaced(value, at, ops.unsqueeze(x, axes=rest) if rest else x)
+    return None
+
+
+def _replaced(value: Value, at: int, operand: Value) -> Value:
+    return value.with_operands((*value.operands[:at], operand, *value.operands[at + 1 :]))
+
+
+@rule(*_JOINING, on_constant=True)
+def lone_number(value: Value) -> Value | None:
+    """A constant of one element has rank 0 where the other operands give the shape."""
+    return _with_constant(value, _as_number)
+
+
+@rule(*_JOINING, on_constant=True)
+def uniform_constant(value: Value) -> Value | None:
+    """A constant of one number throughout is that number where the other operands give the shape."""
+    return _with_constant(value, _as_uniform)
+
+
+def _with_constant(value: Value, simpler: Callable[[Array], Array | None]) -> Value | None:
+    if value.known_type is None:
+        return None
+    for at, operand in enumerate(value.operands):
+        if operand.op is leaf.CONST and operand.shape:
+            number = simpler(operand.attrs["value"].array)
+            if number is not None and _give_shape(value, at):
+                return _replaced(value, at, leaf.constant(number))
+    return None
+
+
+def _as_number(array: Array) -> Array | None:
+    return array.reshape(()) if array.size == 1 else None
+
+
+def _as_uniform(array: Array) -> Array | None:
+    if not 1 < array.size <= _LARGEST_LOOKED_AT:
+        return None
+    # Bits, not ==: NaN is itself, and 0.0 is not -0.0.
+    bits = array.reshape(-1).view(np.uint8).reshape(array.size, -1)
+    return array.reshape(-1)[0] if bool((bits == bits[0]).all()) else None
+
+
+def _give_shape(value: Value, without: int) -> bool:
+    """Whether the other operands stretch to the shape of the result by themselves."""
+    shape: tuple[Size, ...] = value.shape
+    others = [v.shape for i, v in enumerate(value.operands) if i != without]
+    if max(map(len, others)) < len(shape):
+        return False
+    return all(
+        size == 1 or any(len(other) >= axis and other[-axis] == size for other in others)
+        for axis, size in zip(range(len(shape), 0, -1), shape, strict=True)
+    )
+
+
+@rule(*_JOINING, on_constant=True)
+def leading_ones(value: Value) -> Value | None:
+    """A constant has no axes of size 1 in front where another operand has as many axes."""
+    if value.known_type is None:
+        return None
+    for at, operand in enumerate(value.operands):
+        if operand.op is leaf.CONST and operand.shape and operand.shape[0] == 1:
+            others = [v.rank for i, v in enumerate(value.operands) if i != at]
+            if max(others) >= operand.rank:
+                array: Array = operand.attrs["value"].array
+                if array.nbytes > _LARGEST_COPIED:
+                    continue
+                front = next((i for i, size in enumerate(array.shape) if size != 1), array.ndim)
+                return _replaced(value, at, leaf.constant(array.reshape(array.shape[front:])))
+    return None
+
+
+RULES = listed(globals())

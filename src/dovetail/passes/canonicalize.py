@@ -1,0 +1,62 @@
+"""Canonicalise: of the many ways to write a computation, graphs and patterns both use one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from dovetail.ir.graph import Graph
+from dovetail.ir.rewrite import rebuild
+from dovetail.ir.value import Value
+from dovetail.passes.canonical import arithmetic, broadcasts, casts, constants, logic, slices, views
+from dovetail.passes.canonical.engine import Canonicalizer
+from dovetail.passes.canonical.rule import Rule
+
+RULES: tuple[Rule, ...] = (
+    *constants.RULES,
+    *casts.RULES,
+    *arithmetic.RULES,
+    *logic.RULES,
+    *slices.RULES,
+    *views.RULES,
+    *broadcasts.RULES,
+)
+"""Every rule, in the order in which they are tried."""
+
+
+def canonicalize(
+    graph: Graph,
+    *,
+    rules: Sequence[Rule] = RULES,
+    without: AbstractSet[str] = frozenset(),
+    strict: bool = False,
+    fold_bytes: int = constants.FOLD_BYTES,
+) -> Graph:
+    """The same graph in canonical form; `strict` admits only rules that keep every bit."""
+    return rebuild(graph, _engine(rules, without, strict, fold_bytes).step)
+
+
+def canonical_value(
+    values: Sequence[Value],
+    *,
+    rules: Sequence[Rule] = RULES,
+    without: AbstractSet[str] = frozenset(),
+    strict: bool = False,
+    fold_bytes: int = constants.FOLD_BYTES,
+) -> list[Value]:
+    """Values in canonical form, those of patterns included; what needs a type is left where there is none."""
+    engine = _engine(rules, without, strict, fold_bytes)
+    return [engine.settle(value) for value in values]
+
+
+def _engine(rules: Sequence[Rule], without: AbstractSet[str], strict: bool, fold_bytes: int) -> Canonicalizer:
+    limited = {rule.name: rule for rule in constants.folding(fold_bytes)} if fold_bytes != constants.FOLD_BYTES else {}
+    chosen = [
+        limited.get(rule.name, rule)
+        for rule in rules
+        if rule.name not in without and not (strict and rule.numerics != "exact")
+    ]
+    return Canonicalizer(chosen)
+
+
+__all__ = ["RULES", "canonical_value", "canonicalize"]

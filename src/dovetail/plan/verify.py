@@ -1,0 +1,137 @@
+"""The verifier of plans: every step reads what is there, and nothing is written over while someone needs it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+from dovetail.errors import VerifyError
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size, evaluate
+from dovetail.ir.value import Value
+from dovetail.plan.arena import Pool
+from dovetail.plan.liveness import may_overwrite
+from dovetail.plan.phases import bind_values
+from dovetail.plan.plan import Plan, Step
+
+_HINT = "make the plan again with make_plan"
+
+
+def verify_plan(plan: Plan) -> None:
+    """Raise unless the plan computes its graph. Symbolic sizes are checked for one choice of numbers."""
+    _check_steps(plan)
+    trial = _Trial(plan)
+    for value in plan.aliases:
+        trial.check_alias(value)
+    for step in plan.phase("bind"):
+        trial.run(step)
+    trial.end_binding()
+    for step in plan.phase("run"):
+        trial.run(step)
+    for name, value in plan.graph.outputs.items():
+        trial.need(value, f"the output {name}")
+
+
+def _check_steps(plan: Plan) -> None:
+    """Each value that is computed has one step, in the right phase."""
+    wanted = [v for v in plan.graph.values if v.op not in leaf.LEAVES and v not in plan.aliases]
+    if len({s.name for s in plan.steps}) != len(plan.steps):
+        raise VerifyError("two steps have one name", hint=_HINT)
+    if len(plan.steps) != len(wanted) or {s.value for s in plan.steps} != set(wanted):
+        raise VerifyError(f"there are {len(plan.steps)} steps for {len(wanted)} values", hint=_HINT)
+    early = bind_values(plan.graph)
+    phases = [s.phase for s in plan.steps]
+    if phases != sorted(phases):
+        raise VerifyError("a step of the bind phase stands behind one of the run", hint=_HINT)
+    for step in plan.steps:
+        if step.phase == "bind" and step.value not in early:
+            raise _wrong(plan, step, "is in the bind phase and depends on an input")
+
+
+def _wrong(plan: Plan, step: Step, what: str) -> VerifyError:
+    return VerifyError(f"the step {step.name} {what}", hint=_HINT, where=plan.graph.where(step.value))
+
+
+class _Trial:
+    """Memory as the steps write it: which tensor the bytes of each pool belong to."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.binding: Mapping[str, Size] = {name: 3 + 2 * i for i, name in enumerate(plan.symbols)}
+        self.extents: dict[Pool, int] = {
+            "arena": self.number(plan.arena_size),
+            "scratch": self.number(plan.scratch_size),
+            "bound": self.number(plan.bound_size),
+        }
+        self.starts: dict[Pool, list[int]] = {pool: [] for pool in self.extents}
+        self.owners: dict[tuple[Pool, int], Value] = {}
+        self.alive: set[Value] = set()
+
+    def number(self, size: Size) -> int:
+        return size if isinstance(size, int) else evaluate(size, self.binding)
+
+    def check_alias(self, value: Value) -> None:
+        """The elements of a view lie inside its root, which is no view itself."""
+        alias = self.plan.aliases[value]
+        shape = [self.number(s) for s in value.shape]
+        first = last = self.number(alias.offset)
+        if alias.root in self.plan.aliases or len(alias.strides) != len(shape) or alias.root.dtype is not value.dtype:
+            raise VerifyError(f"{value!r} is no view of {alias.root!r}", hint=_HINT)
+        for size, stride in zip(shape, map(self.number, alias.strides), strict=True):
+            first += min(0, (size - 1) * stride)
+            last += max(0, (size - 1) * stride)
+        if 0 not in shape and not 0 <= first <= last <= self.number(alias.root.tensor.bytes) - value.dtype.itemsize:
+            raise VerifyError(f"{value!r} reaches beyond {alias.root!r}", hint=_HINT)
+
+    def need(self, value: Value, who: str) -> None:
+        root = self.plan.locate(value).root
+        if root.op in (leaf.INPUT, leaf.PARAM, leaf.CONST) or root in self.alive or root.tensor.count == 0:
+            return
+        raise VerifyError(f"{who} reads {root!r}, which is not there", hint=_HINT)
+
+    def end_binding(self) -> None:
+        """The scratch memory of the bind phase is given back."""
+        self.alive = {v for v in self.alive if self.plan.slots[v].pool != "scratch"}
+
+    def run(self, step: Step) -> None:
+        for operand in step.operands:
+            self.need(operand, f"the step {step.name}")
+        read = {self.plan.locate(v).root for v in step.operands}
+        if step.over is not None and step.over not in may_overwrite(step.value, self.plan.aliases):
+            raise _wrong(self.plan, step, f"may not write over {step.over!r}")
+        made: set[Value] = set()
+        for result in step.results:
+            for lost in self.write(step, result):
+                if lost in made or (lost in read and lost is not step.over):
+                    raise _wrong(self.plan, step, f"writes over {lost!r}, which it needs")
+                self.alive.discard(lost)
+            made.add(result)
+        self.alive |= made
+
+    def write(self, step: Step, result: Value) -> list[Value]:
+        """Put a result into its slot; the tensors that it writes over."""
+        slot = self.plan.slots.get(result)
+        if slot is None or slot.size != result.tensor.bytes:
+            raise _wrong(self.plan, step, f"has no slot of {result.tensor.bytes} bytes for {result!r}")
+        pool = slot.pool
+        if pool == "heap" or slot.size == 0:
+            return []
+        start, end = self.number(slot.offset), self.number(slot.offset) + self.number(slot.size)
+        if start % self.plan.alignment or start < 0 or end > self.extents[pool]:
+            raise _wrong(
+                self.plan, step, f"puts {result!r} at {slot.offset}, which is unaligned or outside of the {pool}"
+            )
+        if (pool == "arena") != (step.phase == "run"):
+            raise _wrong(self.plan, step, f"writes to the {pool}, which is not there in the {step.phase} phase")
+        starts = self.starts[pool]
+        at = bisect_left(starts, start)
+        if at and starts[at - 1] + self.length(pool, starts[at - 1]) > start:
+            at -= 1
+        behind = bisect_left(starts, end)
+        lost = [self.owners.pop((pool, s)) for s in starts[at:behind]]
+        starts[at:behind] = [start]
+        self.owners[pool, start] = result
+        return lost
+
+    def length(self, pool: Pool, start: int) -> int:
+        return self.number(self.plan.slots[self.owners[pool, start]].size)

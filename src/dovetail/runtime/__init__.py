@@ -1,0 +1,1 @@
+"""Programs: compiled plans with their parameters, ready to run."""

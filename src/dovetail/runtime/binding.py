@@ -1,0 +1,49 @@
+"""Arrays given by name, checked against what a program declares."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from dovetail.errors import BindError
+from dovetail.ir.literal import Array
+from dovetail.ir.solve import Found, solve_symbols
+from dovetail.ir.value import Value
+from dovetail.targets.feeds import check_array, named_leaf
+
+
+def check_named(
+    kind: str, given: Mapping[str, object], declared: Mapping[str, Value], others: Mapping[str, Value], advice: str
+) -> dict[str, Array]:
+    """The given arrays, each with a declared name and its dtype; `advice` is for a name among the others."""
+    found: dict[str, Array] = {}
+    for name, array in given.items():
+        value = declared.get(name)
+        if value is None:
+            near = difflib.get_close_matches(str(name), declared, n=1)
+            listed = f"the {kind}s are {', '.join(declared)}" if declared else f"it has no {kind}s"
+            hint = advice if name in others else f"did you mean {near[0]}?" if near else listed
+            raise BindError(f"there is no {kind} named {name!r}", hint=hint)
+        found[name] = check_array(named_leaf(value), value, array)
+    return found
+
+
+def refuse_missing(kind: str, given: Mapping[str, object], declared: Mapping[str, Value], hint: str) -> None:
+    missing = [f"{name} ({value.type})" for name, value in declared.items() if name not in given]
+    if missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        some = ", ".join(missing[:4])
+        raise BindError(f"no array for the {kind}{'s' if len(missing) > 1 else ''} {some}{more}", hint=hint)
+
+
+def sizes_of(
+    arrays: Mapping[str, Array], declared: Mapping[str, Value], known: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The numbers that shapes give to symbols; shapes that do not fit their types are refused."""
+    return solve_symbols(
+        [Found(named_leaf(declared[n]), declared[n].tensor, a.shape) for n, a in arrays.items()], known
+    )
+
+
+def by_name(values: Iterable[Value]) -> dict[str, Value]:
+    return {str(v.attrs["name"]): v for v in values}

@@ -1,0 +1,42 @@
+"""Graphs from files: the text form or the serialised form, told apart by their first bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from dovetail.declare.fused import FusedOp
+from dovetail.errors import LoadError, UnsupportedError
+from dovetail.ir import serial
+from dovetail.ir.graph import Graph
+from dovetail.ir.serial_table import MAGIC
+from dovetail.ir.text import parse_graph
+from dovetail.runtime.vocabulary import vocabulary
+
+MOST_TEXT_BYTES = 1 << 30
+
+
+def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
+    """The graph in a file. `ops` are the user's own declared ops that it may use."""
+    file = Path(path)
+    if "\0" in str(path):
+        raise LoadError("a path with a NUL in it", hint="check the path")
+    if file.suffix == ".onnx":
+        raise UnsupportedError(f"{file} is an ONNX model", hint="this version reads dovetail's own text and binary forms")
+    try:
+        if not file.is_file():
+            found = "is not a file" if file.exists() else "does not exist"
+            raise LoadError(f"{file} {found}", hint="check the path")
+        with file.open("rb") as stream:
+            start = stream.read(len(MAGIC))
+        if start == MAGIC:
+            return serial.load(file, vocabulary(ops))
+        if file.stat().st_size > MOST_TEXT_BYTES:
+            raise LoadError(f"{file} has {file.stat().st_size} bytes of text", hint="save large graphs with dovetail.save")
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{file} is neither a saved graph nor UTF-8 text", hint="check what the file is") from error
+    except OSError as error:
+        raise LoadError(f"{file} cannot be read: {error.strerror}", hint="check the path and its permissions") from error
+    return parse_graph(text, vocabulary(ops))

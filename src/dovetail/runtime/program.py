@@ -1,0 +1,155 @@
+"""A program: a compiled plan and its parameters. It is not changed by what is done with it."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
+
+from dovetail.errors import BindError
+from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
+from dovetail.passes.specialize import symbols_of
+from dovetail.plan.plan import Plan
+from dovetail.runtime.binding import by_name, check_named, refuse_missing, sizes_of
+from dovetail.runtime.recent import Recent
+from dovetail.targets.target import Executable, Runner
+
+
+Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
+"""Compiles the source graph anew with these sizes: fused, legalised, planned and reported again."""
+
+MOST_SPECIALIZED = 8
+"""How many sizes a symbolic program keeps compiled."""
+
+
+class Program:
+    """Runs a plan. `bind` and `specialize` give new programs and leave this one as it is.
+
+    Arrays of parameters are taken as they are, not copied: to change one, bind it again.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        executable: Executable | None,
+        *,
+        report: Any = None,
+        specializer: Specializer | None = None,
+        params: Mapping[str, Array] | None = None,
+    ) -> None:
+        """`params` go before those that the graph came with. A symbolic plan with a specializer needs no executable."""
+        self.plan = plan
+        self.report = report
+        self._executable = executable
+        self._specializer = specializer
+        self._inputs = by_name(plan.graph.inputs)
+        self._declared = by_name(plan.graph.parameters)
+        came = {name: array for name, array in plan.graph.params.items() if name in self._declared}
+        self._params = self._check({**came, **(params or {})})
+        self._sizes = sizes_of(self._params, self._declared)
+        self._symbols = symbols_of(plan.graph)[0] if plan.symbols else set[str]()
+        self._compiled: Recent[Program] = Recent(MOST_SPECIALIZED)
+        """Specialised and not bound: what all programs that were bound from one another share."""
+        self._bound: Recent[Program] = Recent(MOST_SPECIALIZED)
+        self._runner: Runner | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the plan runs."""
+        return self.plan.graph
+
+    @property
+    def params(self) -> Mapping[str, Array]:
+        """The parameters that are bound so far."""
+        return dict(self._params)
+
+    def __call__(self, **inputs: Array) -> dict[str, Array]:
+        """The outputs by name; inputs are given by keyword."""
+        return self.run(inputs)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs by name, in arrays of the caller's own."""
+        self._refuse_unbound()
+        arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
+        refuse_missing("input", arrays, self._inputs, "pass an array for each input")
+        sizes = sizes_of(arrays, self._inputs, self._sizes)
+        if self._specializes:
+            return self._specialized({n: s for n, s in sizes.items() if n in self._symbols})._run(arrays)
+        return self._run(arrays)
+
+    def bind(self, params: Mapping[str, Array]) -> Program:
+        """A program with these parameters in place of those before; once all are there, the bind phase is run."""
+        bound = Program(
+            self.plan,
+            self._executable,
+            report=self.report,
+            specializer=self._specializer,
+            params={**self._params, **self._check(params)},
+        )
+        bound._compiled = self._compiled
+        if len(bound._params) == len(bound._declared) and not bound._specializes:
+            bound._ready()
+        return bound
+
+    def specialize(self, sizes: Mapping[str, int]) -> Program:
+        """The program compiled for these sizes, with the parameters of this one and a report of its own."""
+        if self._specializer is None:
+            why = "was made without a specializer" if self._symbols else "has no symbols"
+            raise BindError(f"{self.graph.name} {why}", hint="compile a graph with symbolic sizes to specialise it")
+        return self._specialized(sizes)
+
+    @property
+    def _specializes(self) -> bool:
+        return bool(self._symbols) and self._specializer is not None
+
+    def _specialized(self, sizes: Mapping[str, int]) -> Program:
+        specializer = self._specializer
+        assert specializer is not None, "asked for by callers that have one"
+        key = tuple(sorted((name, _key(size)) for name, size in sizes.items()))
+
+        def bound() -> Program:
+            program = self._compiled.get(key, lambda: specializer(dict(sizes)))
+            mine = {name: a for name, a in self._params.items() if name in program._declared}
+            return program.bind(mine) if mine else program
+
+        return self._bound.get(key, bound)
+
+    def _run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        self._refuse_unbound()
+        return self._ready().run({name: arrays[name] for name in self._inputs})
+
+    def _ready(self) -> Runner:
+        """The bind phase, run once."""
+        with self._lock:
+            if self._runner is None:
+                if self._executable is None:
+                    raise BindError(
+                        f"{self.graph.name} has sizes that are not known: {', '.join(self.plan.symbols)}",
+                        hint="specialise it before it runs",
+                    )
+                self._runner = self._executable.bind({name: self._params[name] for name in self._declared})
+            return self._runner
+
+    def _refuse_unbound(self) -> None:
+        if len(self._params) != len(self._declared):
+            refuse_missing("parameter", self._params, self._declared, "bind them: program.bind({name: array})")
+
+    def _check(self, params: Mapping[str, Array]) -> dict[str, Array]:
+        return check_named("parameter", params, self._declared, self._inputs, "it is an input: give it to run")
+
+    def __repr__(self) -> str:
+        return f"<program {self.graph.name} for {self.plan.target}: {len(self.plan.steps)} steps>"
+
+
+def _key(size: object) -> Any:
+    """A size as a key; what is no size is left to the specializer to refuse."""
+    try:
+        return repr(size) if isinstance(size, bool) else operator.index(cast(Any, size))
+    except TypeError:
+        return repr(size)
+
+
+__all__ = ["MOST_SPECIALIZED", "Executable", "Program", "Runner", "Specializer"]

@@ -1,0 +1,41 @@
+"""What was made last, kept for the next time."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class _Entry(Generic[V]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    made: list[V] = field(default_factory=list[V])
+
+
+class Recent(Generic[V]):
+    """Values by key, made once each; beyond `most`, the one that was asked for longest ago is dropped."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Hashable, _Entry[V]] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of a key. Threads that ask for one key wait for one of them to make it; others do not wait."""
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            while len(self._entries) > self.most:
+                self._entries.popitem(last=False)
+        with entry.lock:
+            if not entry.made:
+                entry.made.append(make())
+            return entry.made[0]
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,0 +1,179 @@
+"""Places in the arena, judged byte by byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.ir.dim import Size, evaluate, symbol
+from dovetail.plan.arena import Aligned, Arena, add_up, allocate
+from dovetail.plan.liveness import Flow
+from tests.plan.test_schedule import flows
+
+S, B = symbol("s"), symbol("b")
+
+
+def flow(
+    sizes: list[Size], reads: list[tuple[int, ...]], held: set[int], over: list[tuple[int, ...]] | None = None
+) -> Flow:
+    """Steps that make one tensor each, in the order given."""
+    readers = tuple(sum(t in r for r in reads) + (t in held) for t in range(len(sizes)))
+    weights = tuple(-(-evaluate(s, {"s": 128, "b": 128}) // 64) * 64 for s in sizes)
+    makes = tuple((t,) for t in range(len(sizes)))
+    inplace = tuple(over or [()] * len(sizes))
+    return Flow((), tuple(sizes), weights, makes, tuple(reads), inplace, tuple(reads), readers, True)
+
+
+def paint(of: Flow, arena: Arena, sizes: dict[str, Size]) -> None:
+    """Every step finds its operands whole, writes inside the arena, and outputs are whole at the end."""
+    memory = np.full(evaluate(arena.size, sizes), -1)
+
+    def place(tensor: int) -> slice:
+        slot = arena.slots[tensor]
+        start = evaluate(slot.offset, sizes)
+        assert start % 64 == 0
+        assert start + evaluate(slot.size, sizes) <= len(memory)
+        return slice(start, start + evaluate(slot.size, sizes))
+
+    for step, (tensor,) in enumerate(of.makes):
+        for read in of.reads[step]:
+            assert (memory[place(read)] == read).all()
+        kept = [r for r in of.reads[step] if r != arena.over.get(step)]
+        memory[place(tensor)] = tensor
+        for read in kept:
+            assert (memory[place(read)] == read).all(), "an operand is written over by its own reader"
+    for tensor, count in enumerate(of.readers):
+        if count > sum(tensor in r for r in of.reads):
+            assert (memory[place(tensor)] == tensor).all()
+
+
+@given(flows(14))
+def test_nothing_is_written_over_too_early(of: Flow) -> None:
+    arena = allocate(of, range(len(of.makes)), "arena", 64)
+    paint(of, arena, {})
+    assert isinstance(arena.size, int) and isinstance(arena.peak, int) and isinstance(arena.unshared, int)
+    assert arena.peak <= arena.size <= arena.unshared == sum(of.weights)
+
+
+@given(flows(14), st.lists(st.sampled_from([4 * S, 4 * S * B, 64 * S, 128, 0, 4 * B + 4]), min_size=14, max_size=14))
+def test_symbolic_sizes(of: Flow, sizes: list[Size]) -> None:
+    given_sizes = sizes[: len(of.makes)]
+    over = [tuple(t for t in o if given_sizes[t] == given_sizes[s]) for s, o in enumerate(of.over)]
+    held = {t for t, count in enumerate(of.readers) if count > sum(t in r for r in of.reads)}
+    named = flow(given_sizes, list(of.reads), held, over)
+    arena = allocate(named, range(len(of.makes)), "arena", 64)
+    for s, b in ((0, 1), (1, 1), (5, 3), (200, 7)):
+        paint(named, arena, {"s": s, "b": b})
+        saved = arena.unshared - arena.size
+        assert 0 <= evaluate(saved, {"s": s, "b": b})
+    assert all(
+        slot.size == size for slot, size in zip(map(arena.slots.get, range(99)), given_sizes, strict=False) if slot
+    )
+
+
+def test_chain_in_place_takes_one_block() -> None:
+    sizes: list[Size] = [256] * 5
+    arena = allocate(
+        flow(sizes, [(), (0,), (1,), (2,), (3,)], {4}, [(), (0,), (1,), (2,), (3,)]), range(5), "arena", 64
+    )
+    assert arena.size == arena.peak == 256 and arena.unshared == 5 * 256
+    assert arena.over == {1: 0, 2: 1, 3: 2, 4: 3}
+
+
+def test_in_place_needs_the_last_reader() -> None:
+    sizes: list[Size] = [256] * 3
+    reads: list[tuple[int, ...]] = [(), (0,), (0, 1)]
+    arena = allocate(flow(sizes, reads, {2}, [(), (0,), (0,)]), range(3), "arena", 64)
+    assert arena.over == {2: 0} and arena.size == 512
+
+
+def test_what_is_held_is_never_taken() -> None:
+    sizes: list[Size] = [256] * 2
+    arena = allocate(flow(sizes, [(), (0,)], {0, 1}, [(), (0,)]), range(2), "arena", 64)
+    assert arena.over == {} and arena.size == 512
+
+
+def test_smallest_hole_that_fits() -> None:
+    """Holes of 640 and 128 stand open; 128 goes into the small one, and 640 still fits."""
+    sizes: list[Size] = [640, 64, 128, 64, 128, 640]
+    reads: list[tuple[int, ...]] = [(), (), (), (0, 2), (), ()]
+    arena = allocate(flow(sizes, reads, {1, 3, 4, 5}), range(6), "arena", 64)
+    paint(flow(sizes, reads, {1, 3, 4, 5}), arena, {})
+    assert arena.size == arena.peak == 640 + 64 + 128 + 64
+
+
+def test_neighbouring_holes_join() -> None:
+    sizes: list[Size] = [128, 128, 64, 256]
+    arena = allocate(flow(sizes, [(), (), (0, 1), ()], {2, 3}), range(4), "arena", 64)
+    assert arena.size == 128 + 128 + 64 and arena.slots[3].offset == 0
+
+
+def test_second_way_wins_where_time_order_leaves_gaps() -> None:
+    """In the order of time 64 bytes that live long cut the memory; the largest first finds the bound."""
+    sizes: list[Size] = [64, 64, 640, 640]
+    reads: list[tuple[int, ...]] = [(), (), (0,), (1,)]
+    of = flow(sizes, reads, {3})
+    arena = allocate(of, range(4), "arena", 64)
+    paint(of, arena, {})
+    assert arena.size == arena.peak
+
+
+def test_equal_symbolic_sizes_share_and_different_ones_do_not() -> None:
+    sizes: list[Size] = [4 * S, 8 * S, 4 * S, 8 * S, 4 * S]
+    arena = allocate(flow(sizes, [(), (0,), (1,), (2,), (3,)], {4}), range(5), "arena", 64)
+    offsets = [arena.slots[t].offset for t in range(5)]
+    assert offsets[0] == offsets[2] == offsets[4] and offsets[1] == offsets[3] != offsets[0]
+
+
+def test_numbers_come_first_and_symbols_behind_them() -> None:
+    sizes: list[Size] = [64 * S, 128]
+    arena = allocate(flow(sizes, [(), (0,)], {1}), range(2), "arena", 64)
+    assert arena.slots[1].offset == 0 and arena.slots[0].offset == 128
+    assert arena.size == 64 * S + 128
+
+
+def test_too_many_different_sizes_to_add_up_are_allocated_alone() -> None:
+    sizes: list[Size] = [(4 * symbol(f"n{i}") + 1) * 4 for i in range(300)]
+    of = Flow(
+        (),
+        tuple(sizes),
+        (64,) * 300,
+        tuple((t,) for t in range(300)),
+        ((),) * 300,
+        ((),) * 300,
+        ((),) * 300,
+        (1,) * 300,
+        True,
+    )
+    arena = allocate(of, range(300), "arena", 64)
+    pools = [arena.slots[t].pool for t in range(300)]
+    assert set(pools) == {"arena", "heap"} and pools[0] == "arena" and pools[-1] == "heap"
+    assert all(arena.slots[t].size == sizes[t] for t in range(300))
+
+
+def test_elsewhere_and_empty() -> None:
+    sizes: list[Size] = [64, 0, 64]
+    arena = allocate(flow(sizes, [(), (), (0, 1)], {2}), range(3), "scratch", 64, {2})
+    assert 2 not in arena.slots and arena.slots[0].pool == "scratch"
+    assert arena.slots[1].size == 0 and arena.size == 64
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(0, 0), (1, 64), (64, 64), (65, 128), (64 * S, 64 * S), (128 * S * B + 64, 128 * S * B + 64)]
+)
+def test_aligned(size: Size, expected: Size) -> None:
+    assert Aligned(64)(size) == expected
+
+
+def test_aligned_symbols_cover_every_number() -> None:
+    up = Aligned(64)(4 * S + 2)
+    for s in range(70):
+        found = evaluate(up, {"s": s})
+        assert found % 64 == 0 and 0 <= found - (4 * s + 2) < 64
+
+
+def test_sum() -> None:
+    assert add_up([S, 3, S, B, 4]) == 2 * S + B + 7
+    assert add_up([]) == 0
