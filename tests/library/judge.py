@@ -14,6 +14,7 @@ from dovetail.declare import FusedOp
 from dovetail.declare.fused import Result
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.library import ALL
+from dovetail.passes.canonicalize import canonicalize
 from dovetail.targets.reference.interpreter import evaluate
 
 Array = NDArray[Any]
@@ -46,8 +47,8 @@ def run(graph: Graph, arrays: Arrays) -> dict[str, Array]:
 
 
 def fused(outputs: Mapping[str, Value] | Value, ops: Sequence[FusedOp[...]] = ALL, *, always: bool = False) -> Fused:
-    """What the library makes of these outputs."""
-    return fuse(Graph.of(outputs), ops, always=always)
+    """What the library makes of these outputs, once they are canonical."""
+    return fuse(canonicalize(Graph.of(outputs)), ops, always=always)
 
 
 def one(result: Result) -> Value:

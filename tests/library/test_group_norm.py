@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, ops
-from dovetail.derive.fuse import fuse
+from dovetail import Value, f32, ops
 from dovetail.derive.missed import PRIVATE
 from dovetail.ir.leaf import input, param
-from dovetail.library import ALL
 from dovetail.library.group_norm import group_norm
 from dovetail.library.group_norm_silu import group_norm_silu
 from dovetail.library.layer_norm import layer_norm
@@ -90,7 +88,7 @@ def test_a_gain_or_bias_that_is_not_one_for_each_channel(shape: tuple[int, ...])
 
 def test_silu_behind_it_makes_one_node() -> None:
     normed = instance_norm("power", "root") * GAIN + BIAS
-    graph = fuse(Graph.of(normed * ops.sigmoid(normed)), ALL).graph
+    graph = fused(normed * ops.sigmoid(normed)).graph
     assert graph.outputs["y"] is group_norm_silu(X, GAIN, BIAS, groups=GROUPS, eps=EPS)
     assert graph.count() == 4
     arrays = numbers(graph)

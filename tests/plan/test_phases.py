@@ -28,7 +28,7 @@ def test_weights_are_joined_once() -> None:
 
 def test_parameters_and_constants_alone() -> None:
     scaled = W * leaf.constant(np.full((1,), 2.0), f32)
-    counted = ops.iota(f32[8], axis=0)
+    counted = ops.iota(size=8, dtype=f32)
     graph = Graph.of(X @ scaled + counted)
     assert bind_values(graph) == {W, *scaled.operands, scaled, counted}
 

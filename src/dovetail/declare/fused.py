@@ -92,19 +92,20 @@ class FusedOp(Op, Generic[P]):
         return make(self, tuple(bound[name] for name in given), self._stored(bound, given))
 
     def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes as a call stores them, defaults filled in; the first operands are meant where none are named."""
-        listed: Any = attrs.get("operands", tuple(p.name for p in self.signature.operands[: len(operands)]))
+        """The attributes as a call stores them. Where no operands are named, the first ones are meant."""
+        listed = attrs.get("operands", tuple(p.name for p in self.signature.operands[: len(operands)]))
+        names = cast(tuple[Any, ...], listed) if isinstance(listed, tuple) else ()
         bound: dict[str, Any] = {}
-        if isinstance(listed, tuple) and len(cast(tuple[Any, ...], listed)) == len(operands):
-            named = {**attrs, **dict(zip(cast(tuple[Any, ...], listed), operands, strict=True))}
+        if len(names) == len(operands):
+            named = {**attrs, **dict(zip(names, operands, strict=True))}
             named.pop("operands", None)
             bound = self.signature.bind(self.name, (), named)
-        if not bound or self._given(bound) != listed:
+        if not bound or self._given(bound) != names:
             raise TypeRuleError(
                 f"{self.name} of {len(operands)} operands named {listed!r}",
                 hint=f"it takes, in this order, {', '.join(p.name for p in self.signature.operands)}",
             )
-        return self._stored(bound, listed)
+        return self._stored(bound, names)
 
     def _given(self, bound: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(p.name for p in self.signature.operands if bound[p.name] is not None)

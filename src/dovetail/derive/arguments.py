@@ -58,8 +58,9 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool 
     shapes = fittings(op)
     names = {s for f in shapes.values() for size in f.sizes for s in symbols(size)}
     sizes: dict[str, Size] = {name: random.choice((2, 3, 4)) for name in sorted(names)}
+    left_out = _left_out(op, variant, random)
     # A number that is left out and is a size too leaves that axis alone.
-    sizes.update({name: 1 for name in sizes if name in variant.choice and variant.choice[name] is None})
+    sizes.update({name: 1 for name in sizes if name in left_out})
     leading = tuple(random.choice((1, 2, 3)) for _ in range(random.choice((0, 1, 2))))
     dtype = random.choice((f32, f32, f32, f16))
     chosen: dict[str, Any] = {}
@@ -71,19 +72,28 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool 
                 # Now and then an operand stays in f32 beside narrower ones, as the weights of norms do.
                 type = _type(shapes[parameter.name], sizes, leading, random.choice((dtype, dtype, dtype, f32)))
                 chosen[parameter.name] = leaf.input(parameter.name, _strayed(type, random) if wild else type)
+        elif parameter.name in left_out:
+            chosen[parameter.name] = None
         elif isinstance(choice, leaf.Hole):
-            chosen[parameter.name] = _number(parameter, sizes, dtype, random, wild)
-            fitting = fitting_numbers(op).get(parameter.name)
-            if fitting is not None and not wild:
-                chosen[parameter.name] = int(fitting) if parameter.kind == "int" else fitting
+            declared = None if wild else _declared(op, parameter, sizes)
+            chosen[parameter.name] = _number(parameter, sizes, dtype, random, wild) if declared is None else declared
         else:
             chosen[parameter.name] = choice
     return chosen
 
 
-def fitting_numbers(op: FusedOp[...]) -> dict[str, float]:
-    """The numbers that the declaration names as fitting: "x[m, n] fill=-inf"."""
-    return {name: float(number) for name, number in _FITTING_NUMBER.findall(op.shapes)}
+def _left_out(op: FusedOp[...], variant: Variant, random: Random) -> set[str]:
+    """The numbers that this variant does not have, and some of those that it hands on whatever they are."""
+    numbers = [p for p in op.signature.attributes if p.optional]
+    return {p.name for p in numbers if variant.choice[p.name] is None or (p.handed_on and random.random() < 0.5)}
+
+
+def _declared(op: FusedOp[...], parameter: Parameter, sizes: Mapping[str, Size]) -> float | None:
+    """The number that the declaration says fits: "x[m, h*d] heads=h fill=-inf"."""
+    said = dict(_FITTING_NUMBER.findall(op.shapes)).get(parameter.name)
+    if said is None:
+        return None
+    return evaluate(parse_size(said), sizes) if parameter.kind == "int" else float(said)
 
 
 def _type(fitting: Fitting, sizes: Mapping[str, Size], leading: tuple[int, ...], dtype: DType) -> TensorType:

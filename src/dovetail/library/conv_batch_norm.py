@@ -14,7 +14,6 @@ from dovetail.declare import fused_op
 from dovetail.ir.value import Value
 from dovetail.library.activation import activation
 from dovetail.library.conv_bias_act import conv_bias_act, is_one_for_each_channel
-from dovetail.library.norms import DIVIDED, Divide, Spelling, called
 from dovetail.ops.convolution import conv
 
 FoldedActivation = Literal["none", "relu", "silu"]
@@ -43,46 +42,65 @@ def conv_batch_norm(
     """Convolution, batch norm with stored statistics and activation, as one convolution with other weights."""
     slope = gain * ops.rsqrt(variance + eps)
     shift = bias - (mean if b is None else mean - b) * slope
-    weights = w * ops.unsqueeze(slope, axes=(-1,))
+    weights = w * ops.unsqueeze(slope, axes=(-3,))
     return conv_bias_act(
         x, weights, shift, act=act, strides=strides, dilations=dilations, padding=padding, groups=groups
     )
 
 
-def _spelled(divide: Divide) -> Spelling:
-    def spelling(
-        x: Value,
-        w: Value,
-        gain: Value,
-        bias: Value,
-        mean: Value,
-        variance: Value,
-        b: Value | None = None,
-        *,
-        eps: float,
-        act: FoldedActivation = "none",
-        strides: tuple[int, ...] = (1, 1),
-        dilations: tuple[int, ...] = (1, 1),
-        padding: tuple[int, ...] = (0, 0, 0, 0),
-        groups: int = 1,
-    ) -> Value:
-        y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
-        y = (y if b is None else y + b) - mean
-        return activation(act, divide(y, variance + eps) * gain + bias)
+@conv_batch_norm.spelling
+def norm_after(
+    x: Value,
+    w: Value,
+    gain: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    b: Value | None = None,
+    *,
+    eps: float,
+    act: FoldedActivation = "none",
+    strides: tuple[int, ...] = (1, 1),
+    dilations: tuple[int, ...] = (1, 1),
+    padding: tuple[int, ...] = (0, 0, 0, 0),
+    groups: int = 1,
+) -> Value:
+    """The convolution, then the norm."""
+    y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
+    centred = (y if b is None else y + b) - mean
+    return activation(act, (centred * ops.rsqrt(variance + eps)) * gain + bias)
 
-    return called(spelling, divide)
 
-
-for _divide in DIVIDED:
-    conv_batch_norm.spelling(_spelled(_divide))
+@conv_batch_norm.spelling
+def norm_after_by_division(
+    x: Value,
+    w: Value,
+    gain: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    b: Value | None = None,
+    *,
+    eps: float,
+    act: FoldedActivation = "none",
+    strides: tuple[int, ...] = (1, 1),
+    dilations: tuple[int, ...] = (1, 1),
+    padding: tuple[int, ...] = (0, 0, 0, 0),
+    groups: int = 1,
+) -> Value:
+    """The convolution, then the norm with a division by the root."""
+    y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
+    centred = (y if b is None else y + b) - mean
+    return activation(act, (centred / ops.sqrt(variance + eps)) * gain + bias)
 
 
 @conv_batch_norm.requires(
     reason="the weights are {w.type}, and gain, bias, mean and variance are {gain.type}, {bias.type}, {mean.type} and "
-    "{variance.type}; each of them, and the convolution's own bias, is one number for a channel",
-    hint="give each of them the shape [m, 1, 1] (a 1 for each spatial axis), as stored statistics have",
+    "{variance.type}; each of them, and the convolution's own bias, is one number for a channel of an image",
+    hint="give each of them the shape [m, 1, 1], as stored statistics have",
 )
 def statistics_are_one_for_each_channel(
     w: Value, gain: Value, bias: Value, mean: Value, variance: Value, b: Value | None
 ) -> bool:
-    return all(v is None or is_one_for_each_channel(v, w) for v in (gain, bias, mean, variance, b))
+    vectors = (gain, bias, mean, variance, b)
+    return w.rank == 4 and all(v is None or is_one_for_each_channel(v, w) for v in vectors)

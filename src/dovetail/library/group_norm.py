@@ -18,10 +18,10 @@ def _affine(y: Value, gain: Value | None, bias: Value | None) -> Value:
 @fused_op(shapes="x[*, groups*c, h, w] gain[groups*c, 1, 1] bias[groups*c, 1, 1]", stage="recognise")
 def group_norm(x: Value, gain: Value | None = None, bias: Value | None = None, *, groups: int, eps: float) -> Value:
     """Each group of channels of [*, c, h, w] normalised over its channels and pixels, times a gain, plus a bias."""
-    flat = ops.split(ops.merge(x, axis=-1, count=3), axis=-1, parts=groups)
-    y = ops.merge(layer_norm(flat, eps=eps), axis=-1)
-    image = ops.split(ops.split(y, axis=-1, parts=size_of(x, -3)), axis=-1, parts=size_of(x, -2))
-    return _affine(image, gain, bias)
+    grouped = ops.split(x, axis=-3, parts=groups)
+    y = layer_norm(ops.merge(grouped, axis=-1, count=3), eps=eps)
+    image = ops.split(ops.split(y, axis=-1, parts=size_of(grouped, -3)), axis=-1, parts=size_of(grouped, -2))
+    return _affine(ops.merge(image, axis=-3), gain, bias)
 
 
 @group_norm.spelling

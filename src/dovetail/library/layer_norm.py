@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail import ops
 from dovetail.declare import fused_op
 from dovetail.ir.value import Value
-from dovetail.library.norms import SPELLED, Divide, Precision, Spelling, Square, called, is_a_row, mean, scaled, widened
+from dovetail.library.norms import Precision, casts_anything, is_a_row, mean, scaled, widened
 
 
 @fused_op(shapes="x[*, n] gain[n] bias[n]", stage="recognise")
@@ -18,19 +18,14 @@ def layer_norm(
     return scaled(centred * ops.rsqrt(mean(centred * centred) + eps), x, gain, bias, precision)
 
 
-def _spelled(square: Square, divide: Divide) -> Spelling:
-    def spelling(
-        x: Value, gain: Value | None = None, bias: Value | None = None, *, eps: float, precision: Precision = "own"
-    ) -> Value:
-        wide = widened(x, precision)
-        centred = wide - mean(wide)
-        return scaled(divide(centred, mean(square(centred)) + eps), x, gain, bias, precision)
-
-    return called(spelling, square, divide)
-
-
-for _square, _divide in SPELLED:
-    layer_norm.spelling(_spelled(_square, _divide))
+@layer_norm.spelling
+def divided(
+    x: Value, gain: Value | None = None, bias: Value | None = None, *, eps: float, precision: Precision = "own"
+) -> Value:
+    """Divided by the root itself."""
+    wide = widened(x, precision)
+    centred = wide - mean(wide)
+    return scaled(centred / ops.sqrt(mean(centred * centred) + eps), x, gain, bias, precision)
 
 
 @layer_norm.requires(
@@ -47,3 +42,11 @@ def gain_is_a_vector(x: Value, gain: Value | None) -> bool:
 )
 def bias_is_a_vector(x: Value, bias: Value | None) -> bool:
     return is_a_row(bias, x)
+
+
+@layer_norm.requires(
+    reason="x is {x.type} and is cast to f32, which changes nothing",
+    hint="leave out the casts",
+)
+def casts_change_the_dtype(x: Value, precision: Precision) -> bool:
+    return casts_anything(x, precision)

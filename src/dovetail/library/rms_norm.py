@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail import ops
 from dovetail.declare import fused_op
 from dovetail.ir.value import Value
-from dovetail.library.norms import SPELLED, Divide, Precision, Spelling, Square, called, is_a_row, mean, scaled, widened
+from dovetail.library.norms import Precision, casts_anything, is_a_row, mean, scaled, widened
 
 
 @fused_op(shapes="x[*, n] gain[n]", stage="recognise")
@@ -15,16 +15,11 @@ def rms_norm(x: Value, gain: Value | None = None, *, eps: float, precision: Prec
     return scaled(wide * ops.rsqrt(mean(wide * wide) + eps), x, gain, None, precision)
 
 
-def _spelled(square: Square, divide: Divide) -> Spelling:
-    def spelling(x: Value, gain: Value | None = None, *, eps: float, precision: Precision = "own") -> Value:
-        wide = widened(x, precision)
-        return scaled(divide(wide, mean(square(wide)) + eps), x, gain, None, precision)
-
-    return called(spelling, square, divide)
-
-
-for _square, _divide in SPELLED:
-    rms_norm.spelling(_spelled(_square, _divide))
+@rms_norm.spelling
+def divided(x: Value, gain: Value | None = None, *, eps: float, precision: Precision = "own") -> Value:
+    """Divided by the root itself."""
+    wide = widened(x, precision)
+    return scaled(wide / ops.sqrt(mean(wide * wide) + eps), x, gain, None, precision)
 
 
 @rms_norm.spelling
@@ -42,3 +37,11 @@ def gain_first(x: Value, gain: Value | None = None, *, eps: float, precision: Pr
 )
 def gain_is_a_vector(x: Value, gain: Value | None) -> bool:
     return is_a_row(gain, x)
+
+
+@rms_norm.requires(
+    reason="x is {x.type} and is cast to f32, which changes nothing",
+    hint="leave out the casts",
+)
+def casts_change_the_dtype(x: Value, precision: Precision) -> bool:
+    return casts_anything(x, precision)

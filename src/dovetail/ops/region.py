@@ -27,7 +27,9 @@ class Region(Op):
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         body: Subgraph = attrs["body"]
         lanes: int = attrs["lanes"]
-        if lanes < 1 or tuple(operands) != body.arguments * lanes or len(body.results) != 1:
+        # The number of lanes is checked first: a lane has an operand at least, so that no text asks for a billion.
+        fits = 1 <= lanes <= max(len(operands), 1) and operands == body.arguments * lanes
+        if not fits or len(body.results) != 1:
             raise TypeRuleError(
                 f"region of {len(operands)} operands for {len(body.arguments)} arguments in {lanes} lanes",
                 hint="give each lane one operand for each argument, of its type",

@@ -92,21 +92,15 @@ def _assign(cut: list[list[_Unit | Piece]], order: list[Piece], slots: list[_Slo
         pairs: list[tuple[_Unit, _Slot]] = []
         for gap in dict.fromkeys(gap for _, gap in units):
             here = [unit for unit, g in units if g == gap]
-            free = _preferred([slot for slot in slots if slot.gap == gap], len(here))
+            there = [slot for slot in slots if slot.gap == gap]
             # Of several in one place the last stay, so that a new one stands in front of them.
-            pairs += zip(here[len(here) - len(free) :], free, strict=True)
+            pairs += list(zip(reversed(here), reversed(there), strict=False))
         if len(pairs) == few:
             for unit, slot in pairs:
                 slot.unit = unit
             return
-    for (unit, _), slot in zip(units[len(units) - few :], _preferred(slots, few), strict=True):
+    for (unit, _), slot in zip(reversed(units), reversed(slots), strict=False):
         slot.unit = unit
-
-
-def _preferred(slots: list[_Slot], count: int) -> list[_Slot]:
-    """The slots that axes of the source go to, in order; a repeated axis is a new one where there is a choice."""
-    ranked = sorted(range(len(slots)), key=lambda i: (slots[i].size != 1, -i))
-    return [slots[i] for i in sorted(ranked[:count])]
 
 
 class _Unwritable(Exception):

@@ -160,9 +160,12 @@ REQUIRED = frozenset({"lower_blocks", "legalize"})
 
 
 def worthwhile(setup: Setup) -> list[FusedOp[...]]:
-    """The ops to look for: what the target runs as one kernel, and what those are made of."""
+    """The ops to look for: what the target runs as one kernel, what those are made of, and all recognised forms.
+
+    A form that the target does not run is expanded again, and its body may be the better spelling.
+    """
     wanted = [op for op in setup.ops if op.name not in setup.without]
-    native = [op for op in wanted if setup.claims.has(op.name)]
+    native = [op for op in wanted if setup.claims.has(op.name) or op.stage == "recognise"]
     parts: set[FusedOp[...]] = set(native)
     pending = list(native)
     while pending:

@@ -169,3 +169,8 @@ def _checked_policy(dispatch: Mapping[str, Dispatch], declared: Sequence[FusedOp
 def _plan_options(setup: Setup) -> dict[str, Any]:
     """What changes the code beside the graph; it goes into the fingerprint."""
     return {"strict": setup.strict}
+
+
+def scan(graph: Graph, **options: Any) -> Report:
+    """The report of compiling a graph, without a program; `options` are those of `compile`."""
+    return make_request(**options).compilation(graph).report()

@@ -1,0 +1,48 @@
+"""rope: positions told by rotating pairs of features."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dovetail import ops
+from dovetail.declare import fused_op
+from dovetail.ir.value import Value
+from dovetail.ops.question import size_of
+
+Form = Literal["half", "interleaved"]
+"""Feature i is paired with the one half an axis on, or with its neighbour."""
+
+
+@fused_op(shapes="x[*, s, 2*n] cos[s, 2*n] sin[s, 2*n]", stage="recognise")
+def rope(x: Value, cos: Value, sin: Value, *, form: Form = "half") -> Value:
+    """x * cos + turned(x) * sin, where turned takes (a, b) to (-b, a) in every pair: one pass.
+
+    cos and sin are as wide as x: each angle stands at both features of its pair.
+    """
+    return x * cos + _turned(x, form) * sin
+
+
+def _turned(x: Value, form: Form) -> Value:
+    if form == "half":
+        first, second = (ops.part(x, axis=-1, index=index, parts=2) for index in (0, 1))
+        return ops.concat(-second, first, axis=-1)
+    stop = size_of(x, -1)
+    even, odd = (ops.slice_(x, axis=-1, start=start, stop=stop, step=2) for start in (0, 1))
+    pairs = [ops.unsqueeze(v, axes=(-1,)) for v in (-odd, even)]
+    return ops.merge(ops.concat(*pairs, axis=-1), axis=-1)
+
+
+@rope.requires(
+    reason="x is {x.type} and the result is {result.type}; an angle stretches to x, never x to the angles",
+    hint="give x the axes of the angles first",
+)
+def angles_broadcast(x: Value, result: Value) -> bool:
+    return result.shape == x.shape
+
+
+@rope.requires(
+    reason="the angles are {cos.type} and {sin.type}, and x is {x.type}; there is one angle for each feature",
+    hint="join the angles of both halves: concat(angles, angles)",
+)
+def angles_are_as_wide_as_x(x: Value, cos: Value, sin: Value) -> bool:
+    return cos.shape[-1:] == x.shape[-1:] and sin.shape[-1:] == x.shape[-1:]
