@@ -65,7 +65,8 @@ def test_right_as_it_is() -> None:
         (moved(PLAN, GATE, Slot(0, 128)), "writes over .*matmul.*, which it needs"),
         (over("exp_3", PRODUCT), "may not write over"),
         (over("mul_4", None), "writes over .*exp.*, which it needs"),
-        (moved(PLAN, leaf.item(SEVERAL, 0), PLAN.slots[Y]), "writes over .*mul.*, which it needs"),
+        (moved(PLAN, Y, Slot(0, 128)), "mul_4 is not where .*exp.* lies"),
+        (moved(PLAN, leaf.item(SEVERAL, 0), Slot(PLAN.slots[Y].offset, 64)), "writes over .*mul.*, which it needs"),
         (replace(PLAN, aliases={HALF: Alias(PRODUCT, 144, (32, 4))}), "reaches beyond"),
         (replace(PLAN, aliases={HALF: Alias(PRODUCT, 0, (-32, 4))}), "reaches beyond"),
         (replace(PLAN, aliases={HALF: Alias(PRODUCT, 16, (32,))}), "is no view of"),
@@ -83,7 +84,7 @@ def test_output_that_is_written_over() -> None:
     plan = make_plan(Graph.of({"first": first, "second": second}), target="reference")
     assert len({plan.slots[v].offset for v in (first, second)}) == 2
     verify_plan(plan)
-    with pytest.raises(VerifyError, match="the output first reads .*exp.*, which is not there"):
+    with pytest.raises(VerifyError, match=r"the output first reads .*exp.*, which is not there"):
         verify_plan(moved(plan, second, plan.slots[first]))
 
 

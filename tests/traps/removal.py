@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any
 
 from pytest import MonkeyPatch
@@ -47,16 +48,16 @@ def without_guard(op: FusedOp[...] | Group, name: str) -> Removal:
 
 
 def replaced(target: str, new: Any) -> Removal:
-    """Something of a module, by its dotted name, is another thing."""
-    return lambda patch: patch.setattr(target, new)
+    """What a dotted name stands for is another thing."""
+    return wrapped(target, lambda old: new)
 
 
 def wrapped(target: str, around: Callable[[Any], Any]) -> Removal:
-    """Something of a module, by its dotted name, is what `around` makes of it."""
+    """What a dotted name stands for is what `around` makes of it."""
 
     def remove(patch: MonkeyPatch) -> None:
-        module, name = target.rsplit(".", 1)
-        patch.setattr(target, around(_found(module, name)))
+        owner, name = target.rsplit(".", 1)
+        patch.setattr(resolve_name(owner), name, around(resolve_name(target)))
 
     return remove
 
@@ -78,3 +79,8 @@ def both(*removals: Removal) -> Removal:
 
 def _always(**caught: Any) -> bool:
     return True
+
+
+def constantly(result: Any) -> Callable[..., Any]:
+    """A function that gives one result whatever it is asked."""
+    return lambda *args, **kwargs: result

@@ -210,6 +210,11 @@ class FusedOp(Op, Generic[P]):
         return Variant(choice, listed, "" if spell is self.body else spell.__name__, size, outline_of(listed[0]))
 
     @cached_property
+    def patterns(self) -> tuple[Variant, ...]:
+        """The variants to look for: to find one op alone is to recognise it, not to fuse."""
+        return tuple(v for v in self.variants if v.size > 1 or self.stage == "recognise")
+
+    @cached_property
     def parts(self) -> frozenset[FusedOp[...]]:
         """The declared ops that its body is made of."""
         return frozenset(v.op for variant in self.variants for v in walk(variant.results) if isinstance(v.op, FusedOp))

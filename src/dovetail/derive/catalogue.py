@@ -24,7 +24,7 @@ def page(op: FusedOp[...]) -> str:
         lines.append("")
     derived = rules([op])
     opaque = sorted({r.opaque for r in derived if r.opaque})
-    lines += ["## Derived", "", f"- {len(derived)} patterns, the largest of {op.variants[0].size} ops."]
+    lines += ["## Derived", "", f"- {len(derived)} patterns, the largest of {op.patterns[0].size} ops."]
     if op.parts:
         lines.append(f"- Made of {', '.join(sorted(f'`{p.name}`' for p in op.parts))}.")
     lines.append(f"- Cost: {_cost(op)}.")

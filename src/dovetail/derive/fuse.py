@@ -114,7 +114,7 @@ class _Round:
 
     def run(self) -> Graph:
         by_op: dict[Op, list[Value]] = {}
-        wanted = {v.pattern.op for op in self.ops for v in op.variants}
+        wanted = {v.pattern.op for op in self.ops for v in op.patterns}
         for value in reversed(self.graph.values):
             if value.op in wanted:
                 by_op.setdefault(value.op, []).append(value)
@@ -124,9 +124,8 @@ class _Round:
 
     def _try_op(self, op: FusedOp[...], by_op: Mapping[Op, list[Value]]) -> None:
         at_root: dict[Op, list[Variant]] = {}
-        for variant in op.variants:
-            if variant.size > 1 or op.stage == "recognise":
-                at_root.setdefault(variant.pattern.op, []).append(variant)
+        for variant in op.patterns:
+            at_root.setdefault(variant.pattern.op, []).append(variant)
         roots = [v for root_op in at_root for v in by_op.get(root_op, ())]
         if len(at_root) > 1:
             position = {v: i for i, v in enumerate(self.graph.values)}

@@ -32,7 +32,7 @@ def near_misses(graph: Graph, ops: Sequence[FusedOp[...]]) -> list[Missed]:
 
 def _of_op(op: FusedOp[...], by_op: dict[Op, list[Value]], by_operand: dict[Op, list[Value]]) -> list[Missed]:
     attempts: dict[Value, list[tuple[Variant, Bound]]] = {}
-    for variant in op.variants:
+    for variant in op.patterns:
         if variant.size < _SMALLEST:
             continue
         inner = next((v.op for v in variant.pattern.operands if v.op not in _LEAVES), None)

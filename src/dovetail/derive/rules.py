@@ -37,7 +37,7 @@ class Rule:
 
 def rules(ops: Sequence[FusedOp[...]]) -> list[Rule]:
     """Every variant of every op, in order, one rule each."""
-    return [_rule(op, variant) for op in ops for variant in op.variants]
+    return [_rule(op, variant) for op in ops for variant in op.patterns]
 
 
 def _rule(op: FusedOp[...], variant: Variant) -> Rule:

@@ -74,7 +74,7 @@ def _furthest(
 ) -> Attempt | None:
     """The attempt that found most of its pattern; rules whose pattern starts with another op were not tried."""
     best: Attempt | None = None
-    for variant in op.variants:
+    for variant in op.patterns:
         found = match(variant.pattern, value)
         if isinstance(found, Bound):
             outcome: Literal["fused", "refused"] = "fused" if swallowed else "refused"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from dovetail import ops
-from dovetail.declare import fused_op
+from dovetail.declare import UnwrittenError, fused_op
 from dovetail.ir.value import Value
-from dovetail.ops.question import size_of
 
 Form = Literal["half", "interleaved"]
 """Feature i is paired with the one half an axis on, or with its neighbour."""
@@ -26,10 +25,24 @@ def _turned(x: Value, form: Form) -> Value:
     if form == "half":
         first, second = (ops.part(x, axis=-1, index=index, parts=2) for index in (0, 1))
         return ops.concat(-second, first, axis=-1)
-    stop = size_of(x, -1)
-    even, odd = (ops.slice_(x, axis=-1, start=start, stop=stop, step=2) for start in (0, 1))
-    pairs = [ops.unsqueeze(v, axes=(-1,)) for v in (-odd, even)]
-    return ops.merge(ops.concat(*pairs, axis=-1), axis=-1)
+    even, odd = _neighbours(x)
+    return ops.merge(ops.concat(-odd, even, axis=-1), axis=-1)
+
+
+def _neighbours(x: Value) -> list[Value]:
+    """Every other feature from the first and from the second, with an axis of size 1 behind."""
+    pairs = ops.split(x, axis=-1, size=2)
+    return [ops.part(pairs, axis=-1, index=index, parts=2) for index in (0, 1)]
+
+
+@rope.spelling
+def neighbours_taken_out(x: Value, cos: Value, sin: Value, *, form: Form = "half") -> Value:
+    """Every other feature is an axis of its own while it is negated."""
+    if form == "half":
+        raise UnwrittenError("halves, which stay where they are", hint="use the body")
+    even, odd = _neighbours(x)
+    negative = ops.unsqueeze(-ops.squeeze(odd, axes=(-1,)), axes=(-1,))
+    return x * cos + ops.merge(ops.concat(negative, even, axis=-1), axis=-1) * sin
 
 
 @rope.requires(

@@ -12,6 +12,7 @@ from dovetail.ir import leaf
 from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.match.attributes import attributes_as
 from dovetail.match.mismatch import Bound, Mismatch
 from dovetail.match.undo import inverted, is_loose, undone
 
@@ -114,11 +115,11 @@ class _Attempt:
         return True
 
     def _node(self, pattern: Value, value: Value) -> Mismatch | None:
-        if pattern.op is not value.op:
+        found = attributes_as(pattern, value)
+        if found is None:
             return self._miss(value, pattern.op.name, value.op.name)
         if len(pattern.operands) != len(value.operands):
             return self._miss(value, f"{len(pattern.operands)} operands", str(len(value.operands)))
-        found = value.attrs
         for key, wanted in pattern.attrs.items():
             failed = self._attribute(key, wanted, found[key], value)
             if failed is not None:

@@ -8,7 +8,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dtype import bool_
 from dovetail.ir.value import Value
 from dovetail.ops.elementwise import bit_not, div, equal, mul, not_equal
-from dovetail.ops.movement import permute
+from dovetail.ops.movement import part, permute, slice_
 from dovetail.ops.view import VIEW_OPS, View
 from dovetail.ops.view_chain import build_view
 
@@ -17,17 +17,20 @@ _LONGEST = 32
 
 
 def undone(pattern: Value, value: Value) -> Value | None:
-    """What the hole under the pattern's op must be for the pattern to be `value`; None where that is not said."""
+    """What the hole under the op of a pattern must be for the pattern to be `value`; None where that is not said."""
     if pattern.op is permute and is_loose(pattern):
-        return _permuted_back(pattern, value)
+        return _swapped_back(value)
     return _negated(value) if pattern.op is bit_not and is_loose(pattern) else None
 
 
 def is_loose(pattern: Value) -> bool:
-    """Whether other ops can spell it too: a hole that is permuted or negated, a product with a number."""
+    """Whether other ops can spell it too: a hole swapped or negated, a product with a number, a slice."""
     if pattern.op is mul or pattern.op is div:
         return any(v.op is leaf.NUMBER for v in pattern.operands)
-    return (pattern.op is permute or pattern.op is bit_not) and pattern.operands[0].op is leaf.HOLE
+    if pattern.op is slice_ or pattern.op is part:
+        return True
+    swaps = pattern.op is permute and pattern.attrs["order"] == (-1, -2)
+    return (swaps or pattern.op is bit_not) and pattern.operands[0].op is leaf.HOLE
 
 
 def inverted(pattern: Value, value: Value) -> tuple[tuple[Value, Value], tuple[Value, Value]] | None:
@@ -53,19 +56,21 @@ def _inverse(number: float | leaf.Hole) -> float | leaf.Hole | None:
     return None if turned is None else replace(number, written=turned)
 
 
-def _permuted_back(pattern: Value, value: Value) -> Value | None:
-    """Any view that permutes is the wanted permutation after another view, which is caught in its minimal form."""
-    order: tuple[int, ...] = pattern.attrs["order"]
+def _swapped_back(value: Value) -> Value | None:
+    """What has its last two axes swapped in a view whose innermost axis is the last but one, in its minimal form."""
     chain: list[Value] = []
     source = value
     while source.op in VIEW_OPS and len(chain) < _LONGEST:
         chain.append(source)
         source = source.operands[0]
-    if value.rank < len(order) or all(v.op is not permute for v in chain):
+    if value.rank < 2 or all(v.op is not permute for v in chain):
         return None
     view = View(source)
-    back = tuple(order.index(axis) - len(order) for axis in range(-len(order), 0))
-    return build_view(view) if all(map(view.apply, reversed(chain))) and view.permute(back) else None
+    if not all(map(view.apply, reversed(chain))) or not view.permute((-1, -2)):
+        return None
+    inner = view.blocks[-1].pieces
+    axes = [piece.axis for block in view.blocks for piece in block.pieces if piece.axis < 0]
+    return build_view(view) if inner and inner[-1].axis == max(axes) and inner[-1].inner == 1 else None
 
 
 def _negated(value: Value) -> Value | None:

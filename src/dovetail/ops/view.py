@@ -198,11 +198,12 @@ class View:
 
     def expand(self, axis: int, size: Any) -> bool:
         self._need(-axis)
-        if self.has_spans or not self._make_unit(axis):
+        at = self._block_at(axis)
+        if at is None or not self._make_unit(axis):
             return False
         number = self._number(size)
         if number != 1:
-            self.blocks[axis] = _block(Piece(REPEATED, 1, number))
+            self.blocks[at] = _block(Piece(REPEATED, 1, number))
         return True
 
     def _flat(self) -> list[Piece]:
@@ -215,6 +216,12 @@ class View:
             length = _symbol(f"axis {axis}")
             self.lengths.insert(0, length)
             self.blocks.insert(0, _block(Piece(axis, 1, length)))
+
+    def _block_at(self, axis: int) -> int | None:
+        """Which block is an axis of the result; None for an axis within a span."""
+        places = [(i, len(block.sizes)) for i, block in enumerate(self.blocks) for _ in block.sizes]
+        at, axes = places[axis]
+        return at if axes == 1 else None
 
     def _make_unit(self, axis: int) -> bool:
         """Whether an axis has size 1; in a pattern an axis that is squeezed or expanded has."""

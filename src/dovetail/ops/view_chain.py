@@ -116,9 +116,10 @@ class _Chain:
 
     def run(self, cut: list[list[_Unit | Piece]], rows: list[list[_Axis]]) -> Value:
         axes = self._split(self._squeeze(cut, rows))
-        rows = self._repeat(self._permute(axes, rows), rows)
-        self._merge(rows)
-        self._finish(rows)
+        self._permute(axes, rows)
+        there = [[e for e in row if not isinstance(e, _Slot) or e.unit is not None or e.joined] for row in rows]
+        self._merge(there)
+        self._finish(there)
         return self.value
 
     def _squeeze(self, cut: list[list[_Unit | Piece]], rows: list[list[_Axis]]) -> list[list[_Unit | Piece]]:
@@ -158,7 +159,7 @@ class _Chain:
             raise _Unwritable
         return self.view.spelled[size]
 
-    def _permute(self, axes: list[_Unit | Piece], rows: list[list[_Axis]]) -> list[_Axis]:
+    def _permute(self, axes: list[_Unit | Piece], rows: list[list[_Axis]]) -> None:
         """The pieces and the kept axes of size 1 in the order of the result."""
         wanted = [entry for row in rows for entry in row if not isinstance(entry, _Slot) or entry.unit is not None]
         order = [axes.index(e.unit if isinstance(e, _Slot) and e.unit else e) - len(axes) for e in wanted]  # type: ignore[arg-type]
@@ -167,29 +168,26 @@ class _Chain:
             start += 1
         if start < len(order):
             self.value = permute(self.value, order=tuple(order[start:]))
-        return wanted
-
-    def _repeat(self, present: list[_Axis], rows: list[list[_Axis]]) -> list[list[_Axis]]:
-        """Axes that are repeated and then merged are put in; gives back what is there of each row."""
-        there = [[e for e in row if e in present or (isinstance(e, _Slot) and e.joined)] for row in rows]
-        flat = [entry for row in there for entry in row]
-        new = [i - len(flat) for i, e in enumerate(flat) if e not in present]
-        if new:
-            self.value = unsqueeze(self.value, axes=tuple(new))
-        for i, entry in enumerate(flat):
-            if isinstance(entry, _Slot) and entry.joined:
-                self.value = expand(self.value, axis=i - len(flat), size=self._written(entry.size))
-        return there
 
     def _merge(self, rows: list[list[_Axis]]) -> None:
         """Each row becomes one axis, or the sizes that its block asks for; the last first."""
         behind = 0
         for row, block in zip(reversed(rows), reversed(self.view.blocks), strict=True):
+            self._repeat(row, behind)
             if len(row) > 1:
                 self.value = merge(self.value, axis=-behind - 1, count=len(row))
             sizes = [size for size in block.sizes if size != 1] if len(block.sizes) > 1 else []
             self._cut(-behind - 1, sizes)
             behind += len(sizes) or min(len(row), 1)
+
+    def _repeat(self, row: list[_Axis], behind: int) -> None:
+        """Axes that are repeated to be merged with others of their row are put in and repeated."""
+        slots = [(i - len(row) - behind, e) for i, e in enumerate(row) if isinstance(e, _Slot) and e.joined]
+        new = tuple(axis for axis, slot in slots if slot.unit is None)
+        if new:
+            self.value = unsqueeze(self.value, axes=new)
+        for axis, slot in slots:
+            self.value = expand(self.value, axis=axis, size=self._written(slot.size))
 
     def _finish(self, rows: list[list[_Axis]]) -> None:
         """New axes of size 1 are put in, and those that are repeated alone are repeated."""

@@ -99,6 +99,8 @@ class _Trial:
         read = {self.plan.locate(v).root for v in step.operands}
         if step.over is not None and step.over not in may_overwrite(step.value, self.plan.aliases):
             raise _wrong(self.plan, step, f"may not write over {step.over!r}")
+        if step.over is not None and not self.same_place(step.over, step.value):
+            raise _wrong(self.plan, step, f"is not where {step.over!r} lies")
         made: set[Value] = set()
         for result in step.results:
             for lost in self.write(step, result):
@@ -107,6 +109,10 @@ class _Trial:
                 self.alive.discard(lost)
             made.add(result)
         self.alive |= made
+
+    def same_place(self, one: Value, other: Value) -> bool:
+        slots = self.plan.slots
+        return one in slots and other in slots and slots[one] == slots[other]
 
     def write(self, step: Step, result: Value) -> list[Value]:
         """Put a result into its slot; the tensors that it writes over."""

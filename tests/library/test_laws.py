@@ -1,0 +1,69 @@
+"""The laws over every declared op and variant, present and future."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from dovetail import Graph, library
+from dovetail.declare import FusedOp, Guard, Variant
+from dovetail.derive import laws
+from dovetail.ir.literal import Array
+from dovetail.passes.canonicalize import canonicalize
+from dovetail.targets.reference.interpreter import evaluate
+
+CASES = [(op, variant) for op in library.ALL for variant in op.variants]
+FOUND = [(op, variant) for op in library.ALL for variant in op.patterns]
+SOME = FOUND[:: max(1, len(FOUND) // 80)]
+GUARDS = [(op, guard) for op in library.ALL for guard in op.guards]
+
+
+def over(cases: list[tuple[FusedOp[...], Variant]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("op", "variant"), cases, ids=[f"{op.name}[{v.label}]" for op, v in cases])
+
+
+def lifted(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    return evaluate(graph, feeds, lift=True)
+
+
+def made_of(op: FusedOp[...]) -> list[FusedOp[...]]:
+    """The declared ops that must be found before this one can be."""
+    found: dict[FusedOp[...], None] = {}
+    pending = list(op.parts)
+    while pending:
+        part = pending.pop()
+        if part not in found:
+            found[part] = None
+            pending += part.parts
+    return [p for p in library.ALL if p in found]
+
+
+@over(CASES)
+def test_meaning(op: FusedOp[...], variant: Variant) -> None:
+    laws.check_meaning(op, variant, seed=1, evaluate=lifted)
+
+
+@over(FOUND)
+def test_recognition(op: FusedOp[...], variant: Variant) -> None:
+    laws.check_recognition(op, variant, seed=2, canonical=canonicalize, parts=made_of(op))
+
+
+@over(FOUND)
+def test_round_trip(op: FusedOp[...], variant: Variant) -> None:
+    laws.check_round_trip(op, variant, seed=3, canonical=canonicalize)
+
+
+@over(FOUND)
+def test_operand_order(op: FusedOp[...], variant: Variant) -> None:
+    laws.check_operand_order(op, variant, seed=4, canonical=canonicalize)
+
+
+@over(SOME)
+def test_any_inner_value_may_be_an_output(op: FusedOp[...], variant: Variant) -> None:
+    laws.check_inner_outputs(op, variant, seed=5, evaluate=lifted, canonical=canonicalize)
+
+
+@pytest.mark.parametrize(("op", "guard"), GUARDS, ids=[f"{op.name}.{guard.name}" for op, guard in GUARDS])
+def test_every_guard_can_refuse(op: FusedOp[...], guard: Guard) -> None:
+    laws.check_guard(op, guard, canonicalize)

@@ -1,0 +1,68 @@
+"""Every trap test fails once its defence is gone: none of them passes for want of anything to find."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from dovetail.errors import DovetailError
+from dovetail.ir import leaf
+from dovetail.library import ALL
+from tests.traps.defences import DEFENCES
+from tests.traps.removal import Defence, trap_of
+
+TRAPS = range(1, 36)
+
+Failed = (AssertionError, DovetailError, pytest.fail.Exception)
+"""How a trap test fails: an assertion, a typed error, or an error that was awaited and did not come."""
+
+
+def trap_tests() -> set[str]:
+    """The names of the trap tests that stand beside this file."""
+    found: set[str] = set()
+    for path in Path(__file__).parent.glob("test_*.py"):
+        module = import_module(f"tests.traps.{path.stem}")
+        found |= {name for name in vars(module) if name.startswith("test_trap_")}
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """What was inferred without a defence is not remembered, and neither is what was inferred with it."""
+    _forget()
+    yield
+    _forget()
+
+
+def _forget() -> None:
+    for op in ALL:
+        vars(op)["_traced"].clear()
+    vars(leaf)["_scalar_literal"].cache_clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("defence", DEFENCES, ids=str)
+def test_a_trap_test_fails_without_its_defence(defence: Defence, monkeypatch: pytest.MonkeyPatch) -> None:
+    defence.test()
+    _forget()
+    with monkeypatch.context() as patch:
+        defence.remove(patch)
+        with pytest.raises(Failed):
+            defence.test()
+
+
+def test_every_trap_has_a_test() -> None:
+    assert {trap_of(name) for name in trap_tests()} >= set(TRAPS)
+
+
+def test_every_trap_test_has_a_defence() -> None:
+    assert {d.test.__name__ for d in DEFENCES} == trap_tests()
+
+
+def test_every_trap_test_tells_its_story() -> None:
+    for defence in DEFENCES:
+        assert len((defence.test.__doc__ or "").split()) >= 20, f"{defence.test.__name__} does not say what goes wrong"
