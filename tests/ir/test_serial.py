@@ -6,7 +6,6 @@ import os
 import struct
 import time
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,9 +250,8 @@ def row(
     offset: int | None = None,
     length: int = 16,
     digest: bytes | None = None,
-    before: int = 0,
 ) -> bytes:
-    """One row of a table in which `before` bytes of rows and arrays come first."""
+    """The row of an array that follows the table, if the row is the only one."""
     size = 7 + len(name) + len(dtype) + 8 * len(shape) + 32
     start = HEAD + len(TEXT) + size
     place = start + -start % 64 if offset is None else offset
@@ -281,8 +279,8 @@ def test_a_forged_file_that_is_right_is_read() -> None:
         (row(dtype=b"object"), "cannot be read"),
         (row(shape=(1,) * 65, length=4), "rank 65"),
         (row(shape=(2**63,)), "63 bits"),
-        (row(shape=(2**62, 2**62), length=0), "fits into memory"),
-        (row(shape=(2**32, 2**32), length=0), "fits into memory"),
+        (row(shape=(2**62, 2**62), length=0), "an array that cannot be"),
+        (row(shape=(2**32, 2**32), length=0), "an array that cannot be"),
         (row(shape=(5,)), "16 bytes for an array of f32[5]"),
         (row(length=2**60), "bytes for an array of f32[4]"),
         (row(shape=(2**40,), length=2**42), "bytes of at least"),
@@ -296,6 +294,7 @@ def test_a_forged_file_that_is_right_is_read() -> None:
         (row() + row(), "two arrays for the parameter 'w'"),
         (b"\x01" + struct.pack("<I", 2**32 - 1) + b"\x03\x01" + b"w" * 50, "ends"),
     ],
+    ids=range(25),
 )  # fmt: skip
 def test_tables_that_lie_are_refused(rows: bytes, message: str) -> None:
     error = refused(forged(TEXT, rows, ARRAY))
@@ -326,13 +325,14 @@ def test_arrays_that_overlap_are_refused() -> None:
         (b"graph g() { %0 = input() {name=\"x\", type=f32[1]} return y = %0 }", "not among the inputs"),
         (b"graph g() { " + b"%0 = anything() {a=(" * 10_000, "expected"),
     ],
+    ids=range(8),
 )  # fmt: skip
 def test_texts_that_are_no_graphs_are_refused(text: bytes, message: str) -> None:
     assert message in str(refused(forged(text, b"")))
 
 
 def test_many_rows_take_little_time() -> None:
-    many = b"".join(row(name=b"%d" % i, shape=(0,), length=0, digest=serial_table.digest(b"")) for i in range(20_000))
+    many = b"".join(row(name=b"%d" % i, shape=(0,), length=0, digest=serial_table.digest(b"")) for i in range(2_000))
     assert "an array at" in refused(forged(TEXT, many)).message
 
 
@@ -369,8 +369,7 @@ def test_the_vocabulary_is_what_is_passed() -> None:
 
 
 def test_a_row_is_packed_and_unpacked_alike() -> None:
-    make: Callable[..., Entry] = Entry
-    entries = [make("constant", "", i64[3], bytes(16)), make("parameter", "p", f32[0, 2], b"d" * 16)]
+    entries = [Entry("constant", "", i64[3], bytes(16)), Entry("parameter", "p", f32[0, 2], b"d" * 16)]
     head = serial_table.pack(b"text", entries)
     first = serial_table.aligned(len(head))
     content = head + bytes(first - len(head)) + bytes(24) + bytes(40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -145,7 +145,7 @@ def test_special_elements_keep_their_bits(dtype: DType) -> None:
     if dtype.is_integer:
         listed = [np.iinfo(dtype.numpy).min, 0, np.iinfo(dtype.numpy).max]
     elif dtype.is_float:
-        limits: Any = ml_dtypes.finfo(dtype.numpy)  # pyright: ignore[reportUnknownVariableType]
+        limits = cast("Any", ml_dtypes.finfo(dtype.numpy))
         listed = [0.0, -0.0, 0.1, 1 / 3, np.inf, -np.inf, np.nan, limits.max, limits.tiny, limits.smallest_subnormal]
     array = np.array(listed, dtype.numpy)
     text = there_and_back(Graph.of(leaf.constant(array, dtype)))
@@ -314,7 +314,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "line", "column", "message"), WRONG)
+@pytest.mark.parametrize(("text", "line", "column", "message"), WRONG, ids=[row[3] for row in WRONG])
 def test_what_is_wrong_has_its_place_and_a_hint(text: str, line: int, column: int, message: str) -> None:
     with pytest.raises(ParseError) as caught:
         parse_graph(text, VOCABULARY)
@@ -342,12 +342,19 @@ def test_sizes_cannot_explode() -> None:
 
 
 TEXTS = [print_graph(nested()), print_graph(Graph.of(kitchen_sink())), wrap("%0 = flip(x) {axes=(-1,)} : f32[2, s]")]
-PIECES = (
-    '( ) { } [ ] , : = @ " %0 $0 - inf size( graph( # \\ \x00 ü \ud800 return const none f32 1e999 * % floordiv(s,'.split(
-        " "
-    )
-    + ["\n", "9" * 30]
-)
+PIECES = [
+    *'(){}[],:=@"-#\\*%\n\x00ü\ud800',
+    "%0",
+    "$0",
+    "inf",
+    "size(",
+    "graph(",
+    "return",
+    "const",
+    "none",
+    "f32",
+    "1e999",
+]
 
 
 @st.composite
@@ -356,7 +363,11 @@ def mutated(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
         end = min(len(text), start + draw(st.integers(0, 12)))
-        middle = draw(st.sampled_from(["", *PIECES]) | st.text(max_size=3) | st.just(text[start:end] * 2))
+        middle = draw(
+            st.sampled_from(["", "9" * 30, "floordiv(s, ", *PIECES])
+            | st.text(max_size=3)
+            | st.just(text[start:end] * 2)
+        )
         text = text[:start] + middle + text[end:]
     return text
 

@@ -46,9 +46,15 @@ def run(graph: Graph, arrays: Arrays) -> dict[str, Array]:
     return evaluate(graph, feeds, params={k: v for k, v in arrays.items() if k in parameters}, lift=True)
 
 
-def fused(outputs: Mapping[str, Value] | Value, ops: Sequence[FusedOp[...]] = ALL, *, always: bool = False) -> Fused:
-    """What the library makes of these outputs, once they are canonical."""
-    return fuse(canonicalize(Graph.of(outputs)), ops, always=always)
+def fused(
+    outputs: Mapping[str, Value] | Value,
+    ops: Sequence[FusedOp[...]] = ALL,
+    *,
+    always: bool = False,
+    strict: bool = False,
+) -> Fused:
+    """What the library makes of these outputs, once they are canonical; `strict` keeps every bit until then."""
+    return fuse(canonicalize(Graph.of(outputs), strict=strict), ops, always=always)
 
 
 def one(result: Result) -> Value:

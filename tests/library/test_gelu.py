@@ -32,8 +32,9 @@ WAVED_BY_PRODUCT = ops.tanh(SLOPE * (X + 0.044715 * (X * X * X))) + 1.0
     ],
     ids=["dynamo", "torchscript", "half first", "root as a factor", "root as a factor, half last"],
 )
-def test_erf_forms(spelled: Value) -> None:
-    result = fused(spelled)
+@pytest.mark.parametrize("strict", [False, True], ids=["canonical", "strict"])
+def test_erf_forms(spelled: Value, strict: bool) -> None:
+    result = fused(spelled, strict=strict)
     assert result.graph.outputs["y"] is gelu(X)
     arrays = numbers(result.graph)
     near(run(result.graph, arrays)["y"], judge.gelu(arrays["x"]))
@@ -54,6 +55,10 @@ def test_tanh_forms(spelled: Value) -> None:
     assert result.graph.outputs["y"] is gelu(X, form="tanh")
     arrays = numbers(result.graph)
     near(run(result.graph, arrays)["y"], judge.gelu_tanh(arrays["x"]))
+
+
+def test_the_form_of_gpt_2_where_every_bit_is_kept() -> None:
+    assert fused((X * 0.5) * WAVED, strict=True).graph.outputs["y"] is gelu(X, form="tanh")
 
 
 def test_constants_of_shape_1_are_numbers_too() -> None:

@@ -25,8 +25,9 @@ CENTRED = X - mean(X)
 NORMED = CENTRED / ops.sqrt(mean(ops.pow_(CENTRED, 2.0)) + EPS)
 
 
+@pytest.mark.parametrize("strict", [False, True], ids=["canonical", "strict"])
 @pytest.mark.parametrize(("square", "division"), list(product(SQUARES, DIVISIONS)))
-def test_every_spelling_is_the_same_value(square: str, division: str) -> None:
+def test_every_spelling_is_the_same_value(square: str, division: str, strict: bool) -> None:
     normed = DIVISIONS[division](CENTRED, mean(SQUARES[square](CENTRED)) + EPS)
     for spelled, gain, bias in (
         (BIAS + GAIN * normed, GAIN, BIAS),
@@ -35,7 +36,7 @@ def test_every_spelling_is_the_same_value(square: str, division: str) -> None:
         (normed + BIAS, None, BIAS),
         (normed, None, None),
     ):
-        result = fused(spelled)
+        result = fused(spelled, strict=strict)
         assert result.graph.outputs["y"] is layer_norm(X, gain, bias, eps=EPS)
         assert not result.missed
         arrays = numbers(result.graph)

@@ -109,3 +109,10 @@ def test_a_bias_declared_after_its_reader() -> None:
     product = X @ W
     late = param("late", f32[1536])
     assert fused(late + product).graph.outputs["y"] is linear(X, W, late)
+
+
+def test_symbolic_rows_and_columns() -> None:
+    x, w, b = input("x", f32["b", "s", "k"]), param("w", f32["k", "n"]), param("b", f32["n"])
+    assert fused(ops.relu(x @ w + b)).graph.outputs["y"] is linear(x, w, b, act="relu")
+    other = param("b", f32["m"])
+    assert only_miss(fused(x @ w + other, [linear])) == ("linear", "bias_is_a_vector")

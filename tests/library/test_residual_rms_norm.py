@@ -87,3 +87,10 @@ def test_half_precision_keeps_its_casts() -> None:
     assert result.graph.outputs["sum"] is item(
         residual_rms_norm(x, r, gain, eps=EPS, precision="f32", keep_sum=True), 1
     )
+
+
+def test_symbolic_rows() -> None:
+    x, r = input("x", f32["b", "s", 128]), input("r", f32["b", "s", 128])
+    assert fused(rms_norm(x + r, GAIN, eps=EPS)).graph.outputs["y"] is residual_rms_norm(x, r, GAIN, eps=EPS)
+    other = input("r", f32["b", "t", 128])
+    assert only_miss(fused(rms_norm(x + other, GAIN, eps=EPS)))[1] == "operands_have_one_shape"

@@ -26,11 +26,12 @@ def mean(x: Value) -> Value:
     return ops.reduce_mean(x, axes=(-1,))
 
 
+@pytest.mark.parametrize("strict", [False, True], ids=["canonical", "strict"])
 @pytest.mark.parametrize(("square", "division"), list(product(SQUARES, DIVISIONS)))
-def test_every_spelling_is_the_same_value(square: str, division: str) -> None:
+def test_every_spelling_is_the_same_value(square: str, division: str, strict: bool) -> None:
     normed = DIVISIONS[division](X, mean(SQUARES[square](X)) + EPS)
     for spelled, gain in ((GAIN * normed, GAIN), (normed * GAIN, GAIN), (normed, None)):
-        result = fused(spelled)
+        result = fused(spelled, strict=strict)
         assert result.graph.outputs["y"] is rms_norm(X, gain, eps=EPS)
         assert not result.missed
         arrays = numbers(result.graph)

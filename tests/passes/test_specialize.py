@@ -205,9 +205,16 @@ def test_origins_and_parameters_are_kept() -> None:
 
 
 def test_where_a_mistake_is() -> None:
-    builder = Builder(lines=False)
-    with builder.recording(), origin.scope("layer.3"):
-        x = builder.input("x", f32["s"])
-        builder.output("y", ops.iota(size=symbol("s") - 5) + ops.cast(x, dtype=ops.iota(size=1).dtype))
-    with pytest.raises(BindError):
-        specialize(builder.graph(), {"s": 3})
+    def told(stop: int, size: int) -> str:
+        builder = Builder(lines=False)
+        with builder.recording():
+            with origin.scope("input"):
+                x = builder.input("x", f32[12 // (S - 3)])
+            with origin.scope("layer.3"):
+                builder.output("y", ops.slice_(x, axis=0, start=0, stop=stop) if stop else x)
+        with pytest.raises(BindError) as caught:
+            specialize(builder.graph(), {"s": size})
+        return caught.value.where
+
+    assert told(stop=0, size=3) == "input"
+    assert told(stop=3, size=12) == "layer.3"

@@ -101,7 +101,7 @@ def test_parameters_bound_one_by_one() -> None:
         half(x=numbers(3, 4))
     assert "program.bind" in caught.value.hint
     assert half.bind({"v": v})(x=numbers(3, 4))["y"].shape == (3, 4)
-    with pytest.raises(BindError, match="no array for the parameters w .*, v "):
+    with pytest.raises(BindError, match=r"no array for the parameters w .*, v "):
         program(x=numbers(3, 4))
 
 

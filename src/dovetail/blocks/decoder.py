@@ -6,10 +6,10 @@ from typing import Literal
 
 from dovetail import ops
 from dovetail.blocks.feed_forward import swiglu_ffn
-from dovetail.blocks.heads import merge_heads, split_heads
 from dovetail.declare.block import block
 from dovetail.ir.value import Value
 from dovetail.library.attention import attention
+from dovetail.library.heads import merge_heads, split_heads
 from dovetail.library.rms_norm import rms_norm
 from dovetail.library.rope import rope
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dovetail.blocks.heads import merge_heads, split_heads
 from dovetail.declare.block import block
 from dovetail.ir.value import Value
 from dovetail.library.attention import attention
+from dovetail.library.heads import merge_heads, split_heads
 from dovetail.library.linear import linear
 
 

@@ -36,14 +36,14 @@ class Fitting:
     sizes: tuple[Size, ...]
 
 
-def fittings(op: FusedOp[...]) -> dict[str, Fitting]:
-    """The declared shapes by operand: "x[*, m, k] w[k, n] keep:bool[m, n]"."""
-    found: dict[str, Fitting] = {}
+def fittings(op: FusedOp[...]) -> dict[str, list[Fitting]]:
+    """The declared shapes by operand: "x[*, m, k] w[k, n] keep:bool[m, n]"; one that is listed twice has a choice."""
+    found: dict[str, list[Fitting]] = {}
     for name, dtype, listed in _OPERAND.findall(op.shapes):
         dims = [d.strip() for d in listed.split(",") if d.strip()]
         leading = bool(dims) and dims[0] == "*"
         sizes = tuple(parse_size(d) for d in dims[leading:])
-        found[name] = Fitting(name, BY_NAME[dtype] if dtype else None, leading, sizes)
+        found.setdefault(name, []).append(Fitting(name, BY_NAME[dtype] if dtype else None, leading, sizes))
     missing = [p.name for p in op.signature.operands if p.name not in found]
     if missing:
         raise TraceError(
@@ -56,7 +56,7 @@ def fittings(op: FusedOp[...]) -> dict[str, Fitting]:
 def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool = False) -> dict[str, Any]:
     """Arguments by name for one variant: inputs that fit, or wild ones that stray from what is declared."""
     shapes = fittings(op)
-    names = {s for f in shapes.values() for size in f.sizes for s in symbols(size)}
+    names = {s for listed in shapes.values() for f in listed for size in f.sizes for s in symbols(size)}
     sizes: dict[str, Size] = {name: random.choice((2, 3, 4)) for name in sorted(names)}
     left_out = _left_out(op, variant, random)
     # A number that is left out and is a size too leaves that axis alone.
@@ -70,7 +70,8 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool 
             chosen[parameter.name] = None
             if choice is not None:
                 # Now and then an operand stays in f32 beside narrower ones, as the weights of norms do.
-                type = _type(shapes[parameter.name], sizes, leading, random.choice((dtype, dtype, dtype, f32)))
+                shape = random.choice(shapes[parameter.name])
+                type = _type(shape, sizes, leading, random.choice((dtype, dtype, dtype, f32)))
                 chosen[parameter.name] = leaf.input(parameter.name, _strayed(type, random) if wild else type)
         elif parameter.name in left_out:
             chosen[parameter.name] = None

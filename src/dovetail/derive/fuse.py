@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -111,8 +111,10 @@ class _Round:
     missed: list[Missed] = field(default_factory=list[Missed])
     claimed: set[Value] = field(default_factory=set[Value])
     taken: dict[Value, _Found] = field(default_factory=dict[Value, _Found])
+    position: dict[Value, int] = field(default_factory=dict[Value, int])
 
     def run(self) -> Graph:
+        self.position = {v: i for i, v in enumerate(self.graph.values)}
         by_op: dict[Op, list[Value]] = {}
         wanted = {v.pattern.op for op in self.ops for v in op.patterns}
         for value in reversed(self.graph.values):
@@ -128,8 +130,7 @@ class _Round:
             at_root.setdefault(variant.pattern.op, []).append(variant)
         roots = [v for root_op in at_root for v in by_op.get(root_op, ())]
         if len(at_root) > 1:
-            position = {v: i for i, v in enumerate(self.graph.values)}
-            roots.sort(key=lambda v: -position[v])
+            roots.sort(key=lambda v: -self.position[v])
         for root in roots:
             if root not in self.claimed:
                 self._try_root(op, root, at_root[root.op])
@@ -210,16 +211,14 @@ class _Round:
                 inside[operand] = inside.get(operand, 0) + 1
         uses = self.graph.uses
         caught = {v for v in found.names.values() if isinstance(v, Value)}
-        return [
-            v for v in found.covers if v not in found.results and (v in caught or uses.count(v) > inside.get(v, 0))
-        ]
+        return [v for v in found.covers if v not in found.results and (v in caught or uses.count(v) > inside.get(v, 0))]
 
     def _cyclic(self, found: _Found) -> Missed | None:
         """A second result must not feed the operands of the value that now makes it."""
         if len(found.results) == 1:
             return None
         operands = [v for v in found.names.values() if isinstance(v, Value)]
-        if _reaches(operands, set(found.results)):
+        if reaches(operands, found.results, self.position):
             return self._miss(
                 found,
                 CYCLE,
@@ -300,14 +299,17 @@ def _with_inner_operands(shared: Iterable[Value], found: _Found) -> list[Value]:
     return list(kept)
 
 
-def _reaches(starts: Iterable[Value], goals: set[Value]) -> bool:
+def reaches(starts: Iterable[Value], goals: Collection[Value], position: Mapping[Value, int]) -> bool:
+    """Whether one of the values is computed from a goal. What stands before all goals in the graph is not."""
+    first = min(position[v] for v in goals)
     seen: set[Value] = set()
     stack = list(starts)
     while stack:
         value = stack.pop()
         if value in goals:
             return True
-        if value not in seen:
+        # A view that matching made stands nowhere in the graph yet.
+        if value not in seen and position.get(value, first + 1) > first:
             seen.add(value)
             stack.extend(value.operands)
     return False

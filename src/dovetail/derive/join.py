@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.declare.cost import Machine, is_free, total_seconds
 from dovetail.declare.fused import Call, Variant
 from dovetail.declare.group import Group
-from dovetail.derive.fuse import ANY_MACHINE, Fused
+from dovetail.derive.fuse import ANY_MACHINE, Fused, reaches
 from dovetail.derive.missed import COST, CYCLE, TYPE, Applied, Missed, still_missed
 from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf, origin
@@ -131,26 +131,12 @@ class _Joining:
         """The members that need no other member's result."""
         kept: list[_Member] = []
         for member in members:
-            if kept and self._reaches(member.operands, {m.value for m in kept}):
+            if kept and reaches(member.operands, {m.value for m in kept}, self.position):
                 message = "it is computed from another member's result"
                 self._miss(member, members, CYCLE, message, "compute its operands from what the members share")
             else:
                 kept.append(member)
         return kept
-
-    def _reaches(self, starts: Sequence[Value], goals: set[Value]) -> bool:
-        # What stands before every goal in the graph cannot have been computed from one.
-        first = min(self.position[v] for v in goals)
-        seen: set[Value] = set()
-        stack = list(starts)
-        while stack:
-            value = stack.pop()
-            if value in goals:
-                return True
-            if value not in seen and self.position.get(value, first + 1) > first:
-                seen.add(value)
-                stack.extend(value.operands)
-        return False
 
     def _pays(self, members: list[_Member]) -> bool:
         root = members[-1]

@@ -97,6 +97,9 @@ class Dim:
     def __mod__(self, other: Size) -> Size:
         return self - floordiv(self, other) * other
 
+    def __rmod__(self, other: int) -> Size:
+        return other - floordiv(other, self) * self
+
     def __str__(self) -> str:
         return _spell(self.terms)
 

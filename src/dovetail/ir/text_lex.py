@@ -41,6 +41,7 @@ class Lexer:
         self.at = 0
         self._lines, self._counted = 1, 0
         self._types: dict[str, TensorType] = {}
+        self._sizes: dict[str, Size] = {}
         self.skip()
 
     def skip(self) -> None:
@@ -155,10 +156,13 @@ class Lexer:
         return [self.size(part, start) for part in split_sizes(inner)]
 
     def size(self, text: str, at: int) -> Size:
-        try:
-            return parse_size(text)
-        except GraphError as error:
-            self.fail(error.message, error.hint, at)
+        size = self._sizes.get(text)
+        if size is None:
+            try:
+                size = self._sizes[text] = parse_size(text)
+            except GraphError as error:
+                self.fail(error.message, error.hint, at)
+        return size
 
     def tensor(self) -> TensorType:
         """A type such as f32[b, 384]; each spelling is understood once."""

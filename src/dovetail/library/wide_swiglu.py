@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dovetail.declare import fused_op
 from dovetail.ir.value import Value
-from dovetail.library.activation import Gate
-from dovetail.library.gated_product import Half, gated_product
+from dovetail.library.activation import Gate, activation
+from dovetail.library.gated_product import Half, halves
 
 
 @fused_op(shapes="x[*, m, k] w[k, 2*n] b[2*n]")
 def wide_swiglu(x: Value, w: Value, b: Value | None = None, *, act: Gate = "silu", gate: Half = "second") -> Value:
     """The gated product of x @ w + b in the epilogue of the matmul: one kernel, half the width written."""
-    y = x @ w if b is None else x @ w + b
-    # Spelled out, so that it is found together with the matmul and before a smaller rule takes a piece of it.
-    return gated_product.body(y, act=act, gate=gate)  # type: ignore[return-value]
+    first, second = halves(x @ w if b is None else x @ w + b)
+    return first * activation(act, second) if gate == "second" else second * activation(act, first)
 
 
 @wide_swiglu.requires(

@@ -27,15 +27,17 @@ def _split_like(pattern: Value, value: Value) -> Mapping[str, Any]:
 
 
 def _part_as_slice(value: Value) -> Mapping[str, Any]:
-    axis, index = value.attrs["axis"], value.attrs["index"]
+    axis: int = value.attrs["axis"]
+    index: int = value.attrs["index"]
     length = value.shape[axis]
     return {"axis": axis, "start": length * index, "stop": length * (index + 1), "step": 1}
 
 
 def _slice_as_part(value: Value) -> Mapping[str, Any] | None:
-    axis, start, stop = (value.attrs[name] for name in ("axis", "start", "stop"))
-    length: Size = stop - start
-    whole = value.operands[0].shape[axis]
+    axis: int = value.attrs["axis"]
+    start: Size = value.attrs["start"]
+    stop: Size = value.attrs["stop"]
+    length, whole = stop - start, value.operands[0].shape[axis]
     if value.attrs["step"] != 1 or length == 0:
         return None
     index, parts = divide(start, length), divide(whole, length)

@@ -1,4 +1,4 @@
-"""What a pattern asks for at a glance: the ops at places that no operand order can change."""
+"""What a pattern asks for at a glance: the ops at places that no operand order can change, and the pairs there."""
 
 from __future__ import annotations
 
@@ -8,41 +8,70 @@ from dovetail.ir import leaf
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
 from dovetail.match.undo import is_loose
+from dovetail.ops.elementwise import div, mul
+from dovetail.ops.movement import part, slice_
 
-Outline: TypeAlias = tuple[tuple[tuple[int, ...], Op], ...]
-"""Places under a root, as indices of operands from the root down, and the op at each."""
+Pair: TypeAlias = tuple[tuple[Op, ...], tuple[Op, ...]]
+"""What the two operands of a commutative op may be, in either order; nothing stands for anything."""
+Outline: TypeAlias = tuple[tuple[tuple[int, ...], Op | Pair], ...]
+"""Places under a root, as indices of operands from the root down, and the op or the pair of operands at each."""
 
 _OPEN = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
+_SPELLED: dict[Op, tuple[Op, ...]] = {mul: (mul, div), div: (mul, div), part: (part, slice_), slice_: (part, slice_)}
+"""What a loose op can be spelled with; anything where it is not listed."""
 
 
 def outline_of(pattern: Value) -> Outline:
-    """The ops of a pattern that stand under no commutative op, each once, the root left out."""
-    places: list[tuple[tuple[int, ...], Op]] = []
+    """The ops of a pattern down to the first commutative op on each way, and what that op is of; each once."""
+    places: list[tuple[tuple[int, ...], Op | Pair]] = []
     seen: set[Value] = set()
     pending: list[tuple[tuple[int, ...], Value]] = [((), pattern)]
     for path, value in pending:
-        if value in seen or value.op in _OPEN or is_loose(value):
+        if value in seen or value.op in _OPEN or (path and is_loose(value)):
             continue
         seen.add(value)
         if path:
             places.append((path, value.op))
         if not value.op.commutative:
             pending += [((*path, i), operand) for i, operand in enumerate(value.operands)]
+        elif len(value.operands) == 2:
+            left, right = (_asked(operand) for operand in value.operands)
+            if left or right:
+                places.append((path, (left, right)))
     return tuple(places)
+
+
+def _asked(operand: Value) -> tuple[Op, ...]:
+    if operand.op is leaf.NUMBER:
+        return (leaf.CONST,)
+    if operand.op in _OPEN:
+        return ()
+    return _SPELLED.get(operand.op, ()) if is_loose(operand) else (operand.op,)
 
 
 def fits(outline: Outline, value: Value, *, but: int = 0) -> bool:
     """Whether all the ops stand where they must, but for a number of them."""
-    for path, op in outline:
+    for path, asked in outline:
         found = value
         for index in path:
             if index >= len(found.operands):
                 break
             found = found.operands[index]
         else:
-            if found.op is op:
+            if _has(found, asked):
                 continue
         but -= 1
         if but < 0:
             return False
     return True
+
+
+def _has(value: Value, asked: Op | Pair) -> bool:
+    if not isinstance(asked, tuple):
+        return value.op is asked
+    if len(value.operands) != 2:
+        return False
+    left, right = asked
+    x, y = value.operands[0].op, value.operands[1].op
+    straight = (not left or x in left) and (not right or y in right)
+    return straight or ((not left or y in left) and (not right or x in right))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from dovetail.errors import BindError, GraphError
+from dovetail.errors import BindError, DovetailError, GraphError
 from dovetail.ir import origin
 from dovetail.ir.dim import Dim, Size, substitute, symbols
 from dovetail.ir.fact import Constraint
@@ -23,7 +23,7 @@ from dovetail.ops.primitive import Primitive
 def specialize(graph: Graph, binding: Mapping[str, int], *, partial: bool = False) -> Graph:
     """The graph with its symbols replaced by numbers. All of them are wanted unless `partial`."""
     numbers = _checked(graph, binding, partial)
-    left = [c for constraint in graph.constraints if (c := _bound(constraint, numbers)) is not None]
+    left = [c for constraint in graph.constraints if (c := _bound(graph, constraint, numbers)) is not None]
     specializer = _Specializer(numbers, graph)
     new = specializer.run((*graph.inputs, *graph.outputs.values()))
     return replace(
@@ -125,11 +125,13 @@ def _number(name: str, given: object) -> int:
     return number
 
 
-def _bound(constraint: Constraint, numbers: Mapping[str, Size]) -> Constraint | None:
+def _bound(graph: Graph, constraint: Constraint, numbers: Mapping[str, Size]) -> Constraint | None:
+    """What is left of a constraint; an error says which value needs it."""
     try:
         return constraint.bind(numbers)
-    except GraphError as error:
-        raise BindError(f"{constraint} has no answer: {error.message}", hint=constraint.why) from error
+    except DovetailError as error:
+        needs = [v for v in walk_into(graph.values) if constraint in v.constraints]
+        raise BindError(error.message, hint=error.hint, where=graph.where(needs[0]) if needs else "") from None
 
 
 class _Specializer:

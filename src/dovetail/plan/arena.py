@@ -136,7 +136,7 @@ def _find_blocks(
 def _taken(over: Sequence[int], left: Sequence[int], living: Mapping[int, _Block], size: Size) -> int | None:
     """The first of the tensors that may be written over which nobody reads any more and whose block fits."""
     for tensor in over:
-        if not left[tensor] and tensor in living and living[tensor].size == size:
+        if not left[tensor] and tensor in living:
             return tensor
     return None
 

@@ -1,0 +1,61 @@
+"""`dovetail catalogue`: the fused ops that there are, and the page of each."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail import library
+from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.options import JSON
+from dovetail.declare.fused import FusedOp
+from dovetail.declare.group import Group
+from dovetail.derive.catalogue import page
+from dovetail.errors import OptionError
+
+ENTRIES: Mapping[str, FusedOp[...] | Group] = {
+    entry.name: entry for entry in sorted((*library.ALL, *library.GROUPS), key=lambda entry: entry.name)
+}
+"""Every declared rule by name."""
+
+
+def run(args: argparse.Namespace) -> Answer:
+    if args.op is None:
+        listed = [as_dict(entry) for entry in ENTRIES.values()]
+        width = max(map(len, ENTRIES))
+        rows = [f"{row['name']:<{width}}  {row['stage']:<9}  {row['doc'].splitlines()[0]}" for row in listed]
+        return Answer(_json({"ops": listed}) if args.json else "\n".join(rows))
+    entry = ENTRIES.get(args.op)
+    if entry is None:
+        near = difflib.get_close_matches(args.op, ENTRIES, n=1)
+        hint = f"did you mean {near[0]}?" if near else "dovetail catalogue lists them"
+        raise OptionError(f"there is no fused op {args.op!r}", hint=hint)
+    return Answer(_json(as_dict(entry)) if args.json else page(entry))
+
+
+def as_dict(entry: FusedOp[...] | Group) -> dict[str, Any]:
+    """A declaration as data."""
+    return {
+        "name": entry.name,
+        "stage": entry.stage if isinstance(entry, FusedOp) else "join",
+        "doc": entry.doc,
+        "shapes": entry.shapes,
+        "guards": [{"name": g.name, "reason": g.reason, "hint": g.hint} for g in entry.guards],
+        "spellings": [s.__name__ for s in entry.spellings] if isinstance(entry, FusedOp) else [],
+        "patterns": len(entry.variants),
+    }
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2)
+
+
+COMMAND = Command(
+    "catalogue",
+    "List the fused ops, or print the page of one: its body, its guards, what is derived from it.",
+    (Argument("op", "the name of a fused op; all are listed without", {"metavar": "OP", "nargs": "?"}), JSON),
+    run,
+)

@@ -1,0 +1,38 @@
+"""`dovetail explain`: what fused, what did not, why, and what both cost."""
+
+from __future__ import annotations
+
+import argparse
+
+from dovetail.cli.command import Answer, Argument, Command
+from dovetail.cli.options import COMPILING, JSON, compiled
+from dovetail.errors import GateError
+from dovetail.report.json_form import as_json
+from dovetail.runtime.compile import check_gates
+
+
+def run(args: argparse.Namespace) -> Answer:
+    of = compiled(args, require=args.require)
+    text = as_json(of.report) if args.json else str(of.report)
+    try:
+        check_gates(of.report, of.request.require, args.require_clean)
+    except GateError as failure:
+        return Answer(text, failure)
+    return Answer(text)
+
+
+COMMAND = Command(
+    "explain",
+    "Say what fused, what did not, why, and what both cost.",
+    (
+        *COMPILING,
+        JSON,
+        Argument(
+            "--require",
+            "fail unless a rule made so many kernels, as in --require swiglu=24; may be given several times",
+            {"metavar": "RULE=COUNT", "action": "append", "default": []},
+        ),
+        Argument("--require-clean", "fail if any fusion was missed", {"action": "store_true"}),
+    ),
+    run,
+)

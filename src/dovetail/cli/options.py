@@ -1,0 +1,72 @@
+"""What the commands that compile have in common: the model, the target, what is switched off, sizes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dovetail.cli.command import Argument
+from dovetail.cli.model import BUILDERS, graph_of
+from dovetail.errors import OptionError
+from dovetail.passes.specialize import specialize
+from dovetail.report.record import Report
+from dovetail.runtime.compile import Compilation, Request, make_request
+from dovetail.targets import ALL as TARGETS
+
+MODEL = Argument(
+    "model",
+    f"a graph in a file, as text or saved, or a built-in model with sizes: {', '.join(BUILDERS)}; "
+    "llama:layers=2,hidden=64,seq=8",
+    {"metavar": "MODEL"},
+)
+TARGET = Argument(
+    "--target",
+    f"what to compile for: {', '.join(t.name for t in TARGETS)} (cpu)",
+    {"metavar": "NAME", "default": "cpu"},
+)
+WITHOUT = Argument(
+    "--without",
+    "switch a pass or a rule off; may be given several times",
+    {"metavar": "NAME", "action": "append", "default": []},
+)
+SIZE = Argument(
+    "--size",
+    "give a symbolic size a number, as in --size s=16; may be given several times",
+    {"metavar": "NAME=NUMBER", "action": "append", "default": []},
+)
+JSON = Argument("--json", "print data for programs instead of text for people", {"action": "store_true"})
+
+COMPILING = (MODEL, TARGET, WITHOUT, SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A model as the common options ask for it, compiled and reported."""
+
+    request: Request
+    made: Compilation
+    report: Report
+
+
+def compiled(args: argparse.Namespace, *, require: Iterable[str] = ()) -> Compiled:
+    """Compile the model of a command line. Gates are not checked here: their answer comes first."""
+    request = make_request(target=args.target, without=args.without, require=numbers("--require", require, alone=1))
+    sizes = numbers("--size", args.size)
+    graph = graph_of(args.model)
+    made = request.compilation(specialize(graph, sizes, partial=True) if sizes else graph)
+    return Compiled(request, made, made.report())
+
+
+def numbers(flag: str, given: Iterable[str], *, alone: int | None = None) -> dict[str, int]:
+    """Options of the form name=number by name; `alone` is what a name without a number counts as."""
+    found: dict[str, int] = {}
+    for text in given:
+        name, equals, number = text.partition("=")
+        if not equals and alone is not None:
+            number = str(alone)
+        if not name or not number.isascii() or not number.isdigit() or len(number) > 18:
+            raise OptionError(f"{flag} {text}", hint=f"write it as {flag} name=4")
+        if found.setdefault(name, int(number)) != int(number):
+            raise OptionError(f"{flag} {text} after {name}={found[name]}", hint=f"give {name} one number")
+    return found

@@ -1,0 +1,46 @@
+"""`dovetail show`: the graph as text at a stage of its way to a plan."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Literal, cast, get_args
+
+from dovetail.cli.command import Answer, Argument, Command
+from dovetail.cli.options import COMPILING, Compiled, compiled
+from dovetail.derive.rules import rules
+from dovetail.ir.text import print_graph
+from dovetail.passes.pipeline import StageName, worthwhile
+from dovetail.plan.text import print_plan
+
+Shown = Literal[StageName, "lir", "rules"]
+
+
+def run(args: argparse.Namespace) -> Answer:
+    return Answer(text_of(compiled(args), args.stage))
+
+
+def text_of(of: Compiled, stage: Shown) -> str:
+    """A stage as text; all but the rules read back."""
+    match stage:
+        case "lir":
+            return print_plan(of.made.plan)
+        case "rules":
+            return "\n\n".join(map(str, rules(worthwhile(of.made.setup))))
+        case _:
+            return print_graph(of.made.lowered.stage(stage))
+
+
+COMMAND = Command(
+    "show",
+    "Print the graph as text at a stage of its way to a plan.",
+    (
+        *COMPILING,
+        Argument(
+            "--stage",
+            "hir: as it came; mir: blocks spelled out, the nodes that reports name; canonical: in normal form; fused; "
+            "legal: as the target runs it; lir: with its plan; rules: the rewrites that are looked for (fused)",
+            {"choices": cast("tuple[str, ...]", get_args(Shown)), "default": "fused"},
+        ),
+    ),
+    run,
+)

@@ -1,0 +1,114 @@
+"""attention_block: attention together with the projections into it and out of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from dovetail.declare import HANDED_ON, Cost, UnwrittenError, fused_op
+from dovetail.ir.value import Value
+from dovetail.library.attention import Flag, attention
+from dovetail.library.heads import merge_heads, split_heads
+from dovetail.library.panels import in_panels
+from dovetail.library.projection import projected, queries_keys_values
+from dovetail.library.rope_attention import rope_attention
+from dovetail.library.softmax import Empty
+
+
+@fused_op(
+    shapes="x[b, s, heads*d] w[heads*d, heads*d] w[heads*d, 3*heads*d] w[heads*d, 3*heads*e] "
+    "wo[heads*d, n] wo[heads*e, n] wk[heads*d, kv_heads*d] wv[heads*d, kv_heads*d] "
+    "b[heads*d] b[3*heads*d] b[3*heads*e] bk[kv_heads*d] bv[kv_heads*d] bo[n] "
+    "cos[s, d] sin[s, d] mask[b, 1, 1, s] keep:bool[b, 1, 1, s] fill=-inf",
+    stage="block",
+)
+def attention_block(
+    x: Value,
+    w: Value,
+    wo: Value,
+    wk: Value | None = None,
+    wv: Value | None = None,
+    b: Value | None = None,
+    bk: Value | None = None,
+    bv: Value | None = None,
+    bo: Value | None = None,
+    cos: Value | None = None,
+    sin: Value | None = None,
+    mask: Value | None = None,
+    keep: Value | None = None,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    scale: Annotated[float | None, HANDED_ON] = None,
+    softcap: Annotated[float | None, HANDED_ON] = None,
+    groups: Annotated[int | None, HANDED_ON] = None,
+    causal: Annotated[Flag, HANDED_ON] = False,
+    window: Annotated[int | None, HANDED_ON] = None,
+    fill: Annotated[float | None, HANDED_ON] = None,
+    empty: Annotated[Empty, HANDED_ON] = "nan",
+) -> Value:
+    """Queries, keys and values of x, rotated or not, their attention, and the projection out: one kernel.
+
+    w holds the columns of queries, keys and values side by side, or those of queries where keys and values have
+    weights of their own; these may have fewer heads.
+    """
+    if (wk is None) != (kv_heads is None):
+        raise UnwrittenError("weights for keys and no number of heads for them, or the reverse", hint="pass kv_heads")
+    shared = heads if kv_heads is None else kv_heads
+    q, k, v = queries_keys_values(x, (w, wk, wv), (b, bk, bv))
+    q, k, v = split_heads(q, heads), split_heads(k, shared), split_heads(v, shared)
+    options = {
+        "scale": scale,
+        "softcap": softcap,
+        "groups": groups,
+        "causal": causal,
+        "window": window,
+        "fill": fill,
+        "empty": empty,
+    }
+    if cos is None and sin is None:
+        attended = attention(q, k, v, mask, keep, **options)
+    elif cos is not None and sin is not None:
+        attended = rope_attention(q, k, v, cos, sin, mask, keep, **options)
+    else:
+        raise UnwrittenError("one of cos and sin", hint="pass both, or neither")
+    return projected(merge_heads(attended), wo, bo)
+
+
+@attention_block.requires(
+    reason="x is {x.type}; the kernel walks batches of rows",
+    hint="merge or unsqueeze the leading axes of x to one",
+)
+def x_is_a_batch_of_rows(x: Value) -> bool:
+    return x.rank == 3
+
+
+@attention_block.requires(
+    reason="the weights into attention start with {w.type}, the one out of it is {wo.type}; the kernel takes one matrix "
+    "of each for the whole batch",
+    hint="keep batched products as matmul",
+)
+def weights_are_matrices(w: Value, wo: Value, wk: Value | None, wv: Value | None) -> bool:
+    return w.rank == 2 and wo.rank == 2 and (wk is None or wk.rank == 2) and (wv is None or wv.rank == 2)
+
+
+@attention_block.requires(
+    reason="x is {x.type} and the joined weight is {w.type}; queries, keys and values are each as wide as x",
+    hint="project queries, keys and values by weights of their own",
+)
+def projection_is_three_times_as_wide(x: Value, w: Value, wk: Value | None) -> bool:
+    return wk is not None or w.shape[-1] == x.shape[-1] * 3
+
+
+@attention_block.requires(
+    reason="the result is {result.type} and x is {x.type}; a mask stretches to [batch, heads, rows, rows], never these "
+    "to a mask",
+    hint="unsqueeze the mask to [batch, 1, 1, rows] or [batch, 1, rows, rows]",
+)
+def masks_broadcast(x: Value, result: Value) -> bool:
+    return result.shape[:-1] == x.shape[:-1]
+
+
+@attention_block.cost
+def one_panel_at_a_time(**call: Any) -> Cost:
+    """Few rows gain from staying in one kernel; many are better served one step at a time."""
+    return in_panels(attention_block(**call), call["x"])
