@@ -1,6 +1,7 @@
 """An ML graph compiler and runtime whose joints you can see."""
 
-from dovetail import ops
+from dovetail import models, ops
+from dovetail.declare.fused import FusedOp, fused_op
 from dovetail.errors import (
     BindError,
     DovetailError,
@@ -16,22 +17,32 @@ from dovetail.errors import (
 )
 from dovetail.ir.dtype import DType, bf16, bool_, c64, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dovetail.ir.graph import Builder, Graph
+from dovetail.ir.serial import save
 from dovetail.ir.type import TensorType, TupleType
 from dovetail.ir.value import Value
+from dovetail.report.analysis import Analysis, analyze
+from dovetail.report.record import Report
+from dovetail.runtime.compile import compile, scan
+from dovetail.runtime.load import load
+from dovetail.runtime.program import Program
 from dovetail.settings import Settings
 from dovetail.version import __version__
 
 __all__ = [
+    "Analysis",
     "BindError",
     "Builder",
     "DType",
     "DovetailError",
+    "FusedOp",
     "GateError",
     "Graph",
     "GraphError",
     "LoadError",
     "OptionError",
     "ParseError",
+    "Program",
+    "Report",
     "Settings",
     "TensorType",
     "TraceError",
@@ -41,17 +52,24 @@ __all__ = [
     "Value",
     "VerifyError",
     "__version__",
+    "analyze",
     "bf16",
     "bool_",
     "c64",
+    "compile",
     "f16",
     "f32",
     "f64",
+    "fused_op",
     "i8",
     "i16",
     "i32",
     "i64",
+    "load",
+    "models",
     "ops",
+    "save",
+    "scan",
     "u8",
     "u16",
     "u32",

@@ -48,8 +48,8 @@ def test_sizes_as_people_write_them(text: str, size: Size) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "+", "s+", "s s", "2s", "s*", "*s", "floordiv(s)", "floordiv(s, 2", "max(a, b, c)", "(s", "s)", "1.5", "s/2",
-     "²", "٣", "9" * 21, "s-", "--s", "floordiv(s, 0)", "s**2", "a.b", "é"],
+    ["", " ", "+", "s+", "s s", "2s", "s*", "*s", "floordiv(s)", "floordiv(s, 2", "max(a, b, c)", "(s", "s)", "1.5",
+     "s/2", "²", "٣", "9" * 21, "s-", "--s", "floordiv(s, 0)", "s**2", "a.b", "é"],
 )  # fmt: skip
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(GraphError) as caught:

@@ -105,19 +105,21 @@ def test_smallest_hole_that_fits() -> None:
 
 
 def test_neighbouring_holes_join() -> None:
-    sizes: list[Size] = [128, 128, 64, 256]
-    arena = allocate(flow(sizes, [(), (), (0, 1), ()], {2, 3}), range(4), "arena", 64)
-    assert arena.size == 128 + 128 + 64 and arena.slots[3].offset == 0
+    """128 and 64 end beside each other, and 192 takes the place of both."""
+    sizes: list[Size] = [128, 128, 64, 128, 192]
+    of = flow(sizes, [(), (0,), (1,), (), (2,)], {4})
+    arena = allocate(of, range(5), "arena", 64)
+    paint(of, arena, {})
+    assert arena.size == arena.peak == 256
 
 
-def test_second_way_wins_where_time_order_leaves_gaps() -> None:
-    """In the order of time 64 bytes that live long cut the memory; the largest first finds the bound."""
-    sizes: list[Size] = [64, 64, 640, 640]
-    reads: list[tuple[int, ...]] = [(), (), (0,), (1,)]
-    of = flow(sizes, reads, {3})
+def test_largest_first_wins_where_the_order_of_time_leaves_a_gap() -> None:
+    """In the order of time the second 64 lies behind the first, and 128 fits neither before nor between."""
+    sizes: list[Size] = [64, 64, 128, 64]
+    of = flow(sizes, [(), (0,), (1,), ()], {3})
     arena = allocate(of, range(4), "arena", 64)
     paint(of, arena, {})
-    assert arena.size == arena.peak
+    assert arena.size == arena.peak == 192
 
 
 def test_equal_symbolic_sizes_share_and_different_ones_do_not() -> None:

@@ -12,11 +12,10 @@ from dovetail import library
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.options import JSON
 from dovetail.declare.fused import FusedOp
-from dovetail.declare.group import Group
-from dovetail.derive.catalogue import page
+from dovetail.derive.catalogue import Entry, page, stage_of
 from dovetail.errors import OptionError
 
-ENTRIES: Mapping[str, FusedOp[...] | Group] = {
+ENTRIES: Mapping[str, Entry] = {
     entry.name: entry for entry in sorted((*library.ALL, *library.GROUPS), key=lambda entry: entry.name)
 }
 """Every declared rule by name."""
@@ -28,19 +27,25 @@ def run(args: argparse.Namespace) -> Answer:
         width = max(map(len, ENTRIES))
         rows = [f"{row['name']:<{width}}  {row['stage']:<9}  {row['doc'].splitlines()[0]}" for row in listed]
         return Answer(_json({"ops": listed}) if args.json else "\n".join(rows))
-    entry = ENTRIES.get(args.op)
-    if entry is None:
-        near = difflib.get_close_matches(args.op, ENTRIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else "dovetail catalogue lists them"
-        raise OptionError(f"there is no fused op {args.op!r}", hint=hint)
+    entry = entry_named(args.op)
     return Answer(_json(as_dict(entry)) if args.json else page(entry))
 
 
-def as_dict(entry: FusedOp[...] | Group) -> dict[str, Any]:
+def entry_named(name: str) -> Entry:
+    """The declaration of a name."""
+    entry = ENTRIES.get(name)
+    if entry is None:
+        near = difflib.get_close_matches(name, ENTRIES, n=1)
+        hint = f"did you mean {near[0]}?" if near else "dovetail catalogue lists them"
+        raise OptionError(f"there is no fused op {name!r}", hint=hint)
+    return entry
+
+
+def as_dict(entry: Entry) -> dict[str, Any]:
     """A declaration as data."""
     return {
         "name": entry.name,
-        "stage": entry.stage if isinstance(entry, FusedOp) else "join",
+        "stage": stage_of(entry),
         "doc": entry.doc,
         "shapes": entry.shapes,
         "guards": [{"name": g.name, "reason": g.reason, "hint": g.hint} for g in entry.guards],

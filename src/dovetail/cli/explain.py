@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 
 from dovetail.cli.command import Answer, Argument, Command
-from dovetail.cli.options import COMPILING, JSON, compiled
+from dovetail.cli.options import COMPILING, JSON, compiled, numbers
 from dovetail.errors import GateError
 from dovetail.report.json_form import as_json
 from dovetail.runtime.compile import check_gates
 
 
 def run(args: argparse.Namespace) -> Answer:
-    of = compiled(args, require=args.require)
-    text = as_json(of.report) if args.json else str(of.report)
+    require = numbers("--require", args.require, alone=1)
+    report = compiled(args, require).report()
+    text = as_json(report) if args.json else str(report)
     try:
-        check_gates(of.report, of.request.require, args.require_clean)
+        check_gates(report, require, args.require_clean)
     except GateError as failure:
         return Answer(text, failure)
     return Answer(text)

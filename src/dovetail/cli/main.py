@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
-from dovetail.errors import DovetailError, OptionError
+from dovetail.cli import catalogue, doctor, explain, plan, show, why
+from dovetail.cli.command import Answer, Command
+from dovetail.errors import DovetailError, LoadError, OptionError
 from dovetail.version import __version__
+
+COMMANDS: tuple[Command, ...] = (
+    explain.COMMAND,
+    why.COMMAND,
+    show.COMMAND,
+    plan.COMMAND,
+    catalogue.COMMAND,
+    doctor.COMMAND,
+)
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,16 +34,65 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="dovetail", description="Fuse a model, and say what fused, what did not, and why.")
     parser.add_argument("--version", action="version", version=f"dovetail {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
+    for command in COMMANDS:
+        command.add_to(commands.add_parser(command.name, help=command.doc, description=command.doc))
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the result is the exit code."""
-    parser = _parser()
     try:
-        parser.parse_args(argv)
+        return _run(argv)
     except DovetailError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        _tell(str(error))
         return error.exit_code
-    parser.print_help(sys.stderr)
-    return OptionError.exit_code
+    except MemoryError:
+        _tell("there is not enough memory for this\n  hint: try smaller sizes, or a machine with more of it")
+        return OptionError.exit_code
+    except KeyboardInterrupt:
+        _tell("interrupted")
+        return INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if "run" not in args:
+        parser.print_help(sys.stderr)
+        return OptionError.exit_code
+    answer: Answer = args.run(args)
+    _write(answer.text)
+    if answer.failure is not None:
+        raise answer.failure
+    return 0
+
+
+def _write(text: str) -> None:
+    """Text to stdout. A reader that has gone is no failure: it has read what it wanted."""
+    stream: TextIO | None = sys.stdout
+    if stream is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python has none where the shell closed it
+        return
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.write("" if text.endswith("\n") else "\n")
+        stream.flush()
+    except BrokenPipeError:
+        _silence(stream)
+    except OSError as error:
+        _silence(stream)
+        raise LoadError(f"the output cannot be written: {error.strerror}", hint="check the disk") from error
+
+
+def _silence(stream: TextIO) -> None:
+    """What is still buffered would raise once more when Python shuts down."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _tell(text: str) -> None:
+    """Words for people, to stderr."""
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]  # as above
+        print(f"dovetail: {text}", file=sys.stderr)

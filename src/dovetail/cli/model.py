@@ -80,7 +80,7 @@ def known_options(builder: Callable[..., Graph]) -> dict[str, Known]:
 def _shape_of(hint: Any) -> Any:
     """The dataclass in `Shape | None`; None for a plain parameter."""
     listed = get_args(hint) if get_origin(hint) is UnionType else (hint,)
-    return next((kind for kind in listed if is_dataclass(kind) and kind is not DType and not _is_size(hint)), None)
+    return next((kind for kind in listed if is_dataclass(kind) and not _is_size(hint)), None)
 
 
 def _is_size(hint: Any) -> bool:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from dovetail.cli.command import Argument
 from dovetail.cli.model import BUILDERS, graph_of
 from dovetail.errors import OptionError
 from dovetail.passes.specialize import specialize
-from dovetail.report.record import Report
-from dovetail.runtime.compile import Compilation, Request, make_request
+from dovetail.runtime.compile import Compilation, make_request
 from dovetail.targets import ALL as TARGETS
 
 MODEL = Argument(
@@ -40,22 +38,12 @@ JSON = Argument("--json", "print data for programs instead of text for people", 
 COMPILING = (MODEL, TARGET, WITHOUT, SIZE)
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A model as the common options ask for it, compiled and reported."""
-
-    request: Request
-    made: Compilation
-    report: Report
-
-
-def compiled(args: argparse.Namespace, *, require: Iterable[str] = ()) -> Compiled:
-    """Compile the model of a command line. Gates are not checked here: their answer comes first."""
-    request = make_request(target=args.target, without=args.without, require=numbers("--require", require, alone=1))
+def compiled(args: argparse.Namespace, require: Mapping[str, int] | None = None) -> Compilation:
+    """The model of a command line, compiled. Names are checked here; gates are up to the caller."""
+    request = make_request(target=args.target, without=args.without, require=require or {})
     sizes = numbers("--size", args.size)
     graph = graph_of(args.model)
-    made = request.compilation(specialize(graph, sizes, partial=True) if sizes else graph)
-    return Compiled(request, made, made.report())
+    return request.compilation(specialize(graph, sizes, partial=True) if sizes else graph)
 
 
 def numbers(flag: str, given: Iterable[str], *, alone: int | None = None) -> dict[str, int]:

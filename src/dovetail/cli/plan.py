@@ -19,7 +19,7 @@ _MEANING = {"bind": "once, when parameters are bound", "run": "in every run"}
 
 
 def run(args: argparse.Namespace) -> Answer:
-    plan = compiled(args).made.plan
+    plan = compiled(args).plan
     return Answer(json.dumps(as_dict(plan), indent=2) if args.json else as_text(plan))
 
 

@@ -6,11 +6,12 @@ import argparse
 from typing import Literal, cast, get_args
 
 from dovetail.cli.command import Answer, Argument, Command
-from dovetail.cli.options import COMPILING, Compiled, compiled
+from dovetail.cli.options import COMPILING, compiled
 from dovetail.derive.rules import rules
 from dovetail.ir.text import print_graph
 from dovetail.passes.pipeline import StageName, worthwhile
 from dovetail.plan.text import print_plan
+from dovetail.runtime.compile import Compilation
 
 Shown = Literal[StageName, "lir", "rules"]
 
@@ -19,15 +20,15 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(text_of(compiled(args), args.stage))
 
 
-def text_of(of: Compiled, stage: Shown) -> str:
+def text_of(made: Compilation, stage: Shown) -> str:
     """A stage as text; all but the rules read back."""
     match stage:
         case "lir":
-            return print_plan(of.made.plan)
+            return print_plan(made.plan)
         case "rules":
-            return "\n\n".join(map(str, rules(worthwhile(of.made.setup))))
+            return "\n\n".join(map(str, rules(worthwhile(made.setup))))
         case _:
-            return print_graph(of.made.lowered.stage(stage))
+            return print_graph(made.lowered.stage(stage))
 
 
 COMMAND = Command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -37,7 +37,7 @@ class Fitting:
 
 
 def fittings(op: FusedOp[...]) -> dict[str, list[Fitting]]:
-    """The declared shapes by operand: "x[*, m, k] w[k, n] keep:bool[m, n]"; one that is listed twice has a choice."""
+    """The declared shapes by operand: "x[*, m, k] w[k, n] keep:bool[m, n]"; further lines of shapes are listed behind."""
     found: dict[str, list[Fitting]] = {}
     for name, dtype, listed in _OPERAND.findall(op.shapes):
         dims = [d.strip() for d in listed.split(",") if d.strip()]
@@ -53,8 +53,13 @@ def fittings(op: FusedOp[...]) -> dict[str, list[Fitting]]:
     return found
 
 
-def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool = False) -> dict[str, Any]:
-    """Arguments by name for one variant: inputs that fit, or wild ones that stray from what is declared."""
+def arguments(
+    op: FusedOp[...], variant: Variant, random: Random, *, wild: bool = False, asked: Collection[str] = ()
+) -> dict[str, Any]:
+    """Arguments by name for one variant: what fits, or wild ones that stray from what is declared.
+
+    Numbers stray only if they are asked for: a graph without its + 0 would say nothing about another operand.
+    """
     shapes = fittings(op)
     names = {s for listed in shapes.values() for f in listed for size in f.sizes for s in symbols(size)}
     sizes: dict[str, Size] = {name: random.choice((2, 3, 4)) for name in sorted(names)}
@@ -63,6 +68,10 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool 
     sizes.update({name: 1 for name in sizes if name in left_out})
     leading = tuple(random.choice((1, 2, 3)) for _ in range(random.choice((0, 1, 2))))
     dtype = random.choice((f32, f32, f32, f16))
+    line = random.randrange(max(len(listed) for listed in shapes.values())) if shapes else 0
+    # Of many operands only a few stray, or nothing would ever fit together.
+    operands = [p.name for p in op.signature.operands if variant.choice[p.name] is not None]
+    astray = random.sample(operands, min(random.choice((1, 1, 2, 3)), len(operands))) if wild else []
     chosen: dict[str, Any] = {}
     for parameter in op.signature.parameters:
         choice = variant.choice[parameter.name]
@@ -70,14 +79,15 @@ def arguments(op: FusedOp[...], variant: Variant, random: Random, *, wild: bool 
             chosen[parameter.name] = None
             if choice is not None:
                 # Now and then an operand stays in f32 beside narrower ones, as the weights of norms do.
-                shape = random.choice(shapes[parameter.name])
+                shape = shapes[parameter.name][min(line, len(shapes[parameter.name]) - 1)]
                 type = _type(shape, sizes, leading, random.choice((dtype, dtype, dtype, f32)))
-                chosen[parameter.name] = leaf.input(parameter.name, _strayed(type, random) if wild else type)
+                chosen[parameter.name] = leaf.input(parameter.name, _strayed(type, random) if parameter.name in astray else type)
         elif parameter.name in left_out:
             chosen[parameter.name] = None
         elif isinstance(choice, leaf.Hole):
-            declared = None if wild else _declared(op, parameter, sizes)
-            chosen[parameter.name] = _number(parameter, sizes, dtype, random, wild) if declared is None else declared
+            strays = wild and parameter.name in asked
+            declared = None if strays else _declared(op, parameter, sizes)
+            chosen[parameter.name] = _number(parameter, sizes, dtype, random, strays) if declared is None else declared
         else:
             chosen[parameter.name] = choice
     return chosen

@@ -1,23 +1,46 @@
-"""The catalogue: one page for each declared op, generated from its declaration."""
+"""The catalogue: one page for each declared op or group, generated from its declaration."""
 
 from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from dovetail.declare.fused import FusedOp
+from dovetail.declare.group import Group
 from dovetail.derive.rules import rules
 
+Entry: TypeAlias = FusedOp[...] | Group
 
-def page(op: FusedOp[...]) -> str:
-    """The page of one op, as Markdown."""
-    lines = [f"# `{op.name}`", "", op.doc, "", f"Stage: {op.stage}. Shapes: `{op.shapes}`.", ""]
-    lines += ["## Body", "", "```python", _source(op), "```", ""]
-    if op.guards:
+
+def page(entry: Entry) -> str:
+    """The page of one declaration, as Markdown."""
+    lines = [f"# `{entry.name}`", "", entry.doc, "", f"Stage: {stage_of(entry)}. Shapes: `{entry.shapes}`.", ""]
+    title, body = ("Body", entry.body) if isinstance(entry, FusedOp) else ("Member", entry.member)
+    # Not "python": the source of a body is to be read, and does not run on a page of its own.
+    lines += [f"## {title}", "", "```py", _source(body), "```", ""]
+    if entry.guards:
         lines += ["## Fuses when", ""]
-        lines += [f"- `{g.name}`. Otherwise: {g.reason}. Hint: {g.hint}." for g in op.guards]
+        lines += [f"- `{g.name}`. Otherwise: {g.reason}. Hint: {g.hint}." for g in entry.guards]
         lines.append("")
+    lines += _derived(entry) if isinstance(entry, FusedOp) else _joined(entry)
+    return "\n".join(lines) + "\n"
+
+
+def index(entries: Sequence[Entry]) -> str:
+    """The front page: every declaration in one line."""
+    rows = [f"| [`{e.name}`]({e.name}.md) | {stage_of(e)} | {_first_line(e.doc)} |" for e in sorted(entries, key=_name)]
+    return "\n".join(["# Catalogue of fused ops", "", "| op | stage | computes |", "|---|---|---|", *rows]) + "\n"
+
+
+def stage_of(entry: Entry) -> str:
+    """When it is looked for."""
+    return entry.stage if isinstance(entry, FusedOp) else "join"
+
+
+def _derived(op: FusedOp[...]) -> list[str]:
+    lines: list[str] = []
     if op.spellings:
         lines += ["## Also written as", ""]
         lines += [f"- `{s.__name__}`: {_first_line(inspect.getdoc(s))}" for s in op.spellings]
@@ -29,17 +52,20 @@ def page(op: FusedOp[...]) -> str:
         lines.append(f"- Made of {', '.join(sorted(f'`{p.name}`' for p in op.parts))}.")
     lines.append(f"- Cost: {_cost(op)}.")
     lines.append(f"- e-graph: {'; '.join(opaque) if opaque else 'every guard is a condition'}.")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-def index(ops: Sequence[FusedOp[...]]) -> str:
-    """The front page: every op in one line."""
-    rows = [f"| [`{op.name}`]({op.name}.md) | {op.stage} | {_first_line(op.doc)} |" for op in sorted(ops, key=_name)]
-    return "\n".join(["# Catalogue of fused ops", "", "| op | stage | computes |", "|---|---|---|", *rows]) + "\n"
+def _joined(group: Group) -> list[str]:
+    return [
+        "## Joined",
+        "",
+        f"Members that share `{group.shared}` become one; a member that a guard refuses stays out alone.",
+        f"{len(group.variants)} patterns of a member.",
+    ]
 
 
-def _name(op: FusedOp[...]) -> str:
-    return op.name
+def _name(entry: Entry) -> str:
+    return entry.name
 
 
 def _cost(op: FusedOp[...]) -> str:
@@ -52,6 +78,6 @@ def _first_line(doc: str | None) -> str:
     return (doc or "").split("\n")[0].rstrip(".")
 
 
-def _source(op: FusedOp[...]) -> str:
-    source = textwrap.dedent(inspect.getsource(op.body))
+def _source(body: Callable[..., Any]) -> str:
+    source = textwrap.dedent(inspect.getsource(body))
     return source[source.index("def ") :].rstrip()

@@ -63,7 +63,10 @@ def fuse(
         applied = [a.follow(fused.moved) for a in applied] + step.applied
         missed = [m.follow(fused.moved) for m in [*missed, *step.missed]]
         graph = replace(fused, moved=follow(graph.moved, fused.moved))
-    return Fused(replace(graph, moved=follow(base.moved, graph.moved)), tuple(applied), still_missed(missed))
+    # What another rule has swallowed since was not missed there: a hint for it would not be true any more.
+    swallowed = {v for fusion in applied for v in fusion.covers}
+    open_ = [m for m in missed if m.root not in swallowed]
+    return Fused(replace(graph, moved=follow(base.moved, graph.moved)), tuple(applied), still_missed(open_))
 
 
 def strata(ops: Sequence[FusedOp[...]]) -> list[list[FusedOp[...]]]:

@@ -159,7 +159,7 @@ def counterexample(op: FusedOp[...], guard: Guard, seed: int = 0) -> dict[str, A
     random = Random(seed)
     for attempt in range(_TRIES * 20):
         variant = op.variants[attempt % len(op.variants)]
-        chosen = arguments(op, variant, random, wild=True)
+        chosen = arguments(op, variant, random, wild=True, asked=guard.asks)
         try:
             result = op(**chosen)
             refused = [g for g in op.guards if not g.check({**chosen, "result": result})]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.join import join
-from dovetail.derive.missed import Applied, Missed, still_missed
+from dovetail.derive.missed import NEAR, Applied, Missed, still_missed
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
@@ -25,7 +25,8 @@ from dovetail.passes.lower_blocks import lower_blocks
 from dovetail.passes.lowerings import LOWERINGS
 from dovetail.passes.regions import mark_regions
 
-StageName = Literal["hir", "mir", "fused", "legal"]
+StageName = Literal["hir", "mir", "canonical", "fused", "legal"]
+"""The stages of a graph, each named for what the passes of that stage make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Lowered:
         return reached[-1]
 
 
-_STAGES: tuple[StageName, ...] = ("hir", "mir", "fused", "legal")
+_STAGES: tuple[StageName, ...] = get_args(StageName)
 
 
 def _canonicalize(state: State, setup: Setup) -> State:
@@ -123,8 +124,21 @@ def _canonicalize(state: State, setup: Setup) -> State:
 
 
 def _fuse(state: State, setup: Setup) -> State:
-    fused = fuse(state.graph, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes, near=True)
-    return state.after(fused)
+    return state.after(fuse(state.graph, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes))
+
+
+def with_near_misses(lowered: Lowered, setup: Setup) -> tuple[Missed, ...]:
+    """All misses, those included that fit but for one op. Only reports ask for these, so only they pay for them."""
+    missed = list(lowered.state.missed)
+    index = next((i for i, r in enumerate(lowered.records) if r.name == "fuse"), None)
+    if index is None:
+        return tuple(missed)
+    before = lowered.records[index].before
+    fused = fuse(before, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes, near=True)
+    near = [m for m in fused.missed if m.reason == NEAR]
+    for record in lowered.records[index + 1 :]:
+        near = [m.follow(record.after.moved) for m in near]
+    return still_missed([*missed, *near])
 
 
 def _join(state: State, setup: Setup) -> State:
@@ -146,8 +160,8 @@ def _batch_regions(state: State, setup: Setup) -> State:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass("lower_blocks", "hir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops))),
-    Pass("canonicalize", "mir", _canonicalize),
+    Pass("lower_blocks", "mir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops))),
+    Pass("canonicalize", "canonical", _canonicalize),
     Pass("fuse", "fused", _fuse),
     Pass("join", "fused", _join),
     Pass("legalize", "legal", _legalize),
@@ -201,7 +215,7 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
         started = time.perf_counter()
         before = state.graph.settled()
         state = step.run(replace(state, graph=before), setup)
-        if step.stage == "hir":
+        if step.stage == "mir":
             written = state.graph
         else:
             moved = follow(moved, state.graph.moved)

@@ -6,7 +6,7 @@ Numbers are placed by best fit. Symbolic sizes come behind them, in cells that o
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -114,7 +114,7 @@ def _find_blocks(
             if sizes[tensor] == 0 or tensor in elsewhere:
                 continue
             size = aligned(sizes[tensor])
-            taken = _taken(flow.over[step], left, living, size)
+            taken = next((t for t in flow.over[step] if not left[t] and t in living), None) if flow.over[step] else None
             if taken is not None:
                 block = living.pop(taken)
                 block.tensors.append(tensor)
@@ -131,14 +131,6 @@ def _find_blocks(
                 ended.last = time
                 live -= weights[tensor]
     return blocks, over, worst
-
-
-def _taken(over: Sequence[int], left: Sequence[int], living: Mapping[int, _Block], size: Size) -> int | None:
-    """The first of the tensors that may be written over which nobody reads any more and whose block fits."""
-    for tensor in over:
-        if not left[tensor] and tensor in living:
-            return tensor
-    return None
 
 
 def _place(blocks: list[_Block]) -> int:

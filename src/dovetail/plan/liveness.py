@@ -143,14 +143,14 @@ def _same_elements(result: TensorType, type: TensorType, alias: Alias | None) ->
         return False
     if alias is None:
         return True
-    return alias.offset == 0 and alias.root.tensor.bytes == result.bytes and is_dense(type, alias.strides)
+    return alias.root.tensor.bytes == result.bytes and is_dense(type, alias.strides)
 
 
 def _read_directly(value: Value) -> Collection[int]:
     """The operands that are read at the index of the element that is written, and nowhere else."""
     if value.op.elementwise:
         return range(len(value.operands))
-    if value.op is region and value.attrs["lanes"] == 1:
+    if value.op is region:
         body: Subgraph = value.attrs["body"]
         inside = body.values
         moved = set(walk([v for reader in inside if not reader.op.elementwise for v in reader.operands]))

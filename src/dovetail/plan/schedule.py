@@ -17,7 +17,7 @@ def schedule(flow: Flow) -> list[int]:
     best = as_written(flow)
     lowest = peak_of(flow, best)
     least = _least(flow)
-    others: tuple[Callable[[Flow], list[int]], ...] = (heaviest_first, freeing_first)
+    others: tuple[Callable[[Flow], list[int]], ...] = (freeing_first,)
     for order_by in others:
         if lowest <= least:
             break
@@ -43,7 +43,7 @@ def peak_of(flow: Flow, order: Sequence[int]) -> int:
             live += weights[tensor]
         held = live
         for tensor in flow.over[step]:
-            if not left[tensor] and weights[tensor] == weights[made[0]]:
+            if not left[tensor]:
                 held -= weights[tensor]
                 break
         if held > peak:

@@ -13,8 +13,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
 from dovetail.ops.region import region
-from dovetail.passes.claims import Claims
-from dovetail.passes.pipeline import Lowered
+from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.kernels import KernelMap, kernel_map
@@ -23,25 +22,26 @@ from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEn
 Sizes: TypeAlias = Mapping[str, Size]
 
 
-def build_report(lowered: Lowered, plan: Plan, claims: Claims, *, sizes: Sizes | None = None) -> Report:
+def build_report(lowered: Lowered, plan: Plan, setup: Setup) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
     written = lowered.written
+    missed = with_near_misses(lowered, setup)
     final = lowered.graph
-    known: Sizes = sizes or {}
-    machine = claims.machine
+    known = setup.sizes
+    machine = setup.claims.machine
     kernels = kernel_map(written, plan, lowered.moved)
     bind_time = frozenset(step.value for step in plan.phase("bind"))
     listed = tuple(_kernel(k, kernels, k in bind_time, machine, known) for k in kernels.kernels)
     return Report(
         graph=written.name,
-        target=claims.target,
+        target=setup.claims.target,
         nodes_before=written.count(),
         nodes_after=final.count(),
         ops_before=_histogram(written),
         ops_after=_histogram(final),
         fused=_all_fused(kernels, lowered.state.applied, machine, known),
-        missed=tuple(_missed(m, kernels, machine, known) for m in lowered.state.missed),
-        boundaries=boundaries(kernels, lowered.state.missed, bind_time, machine, known),
+        missed=tuple(_missed(m, kernels, machine, known) for m in missed),
+        boundaries=boundaries(kernels, missed, bind_time, machine, known),
         kernels=listed,
         dispatch=lowered.state.dispatch,
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
@@ -75,14 +75,14 @@ def _kernel(kernel: Value, kernels: KernelMap, once: bool, machine: Machine, siz
 def _all_fused(
     kernels: KernelMap, applied: Iterable[Applied], machine: Machine, sizes: Sizes
 ) -> tuple[FusedEntry, ...]:
-    """Every kernel that computes several nodes as written, or that was written fused."""
+    """Every kernel that fuses, with the nodes as written that it computes."""
     led_to: dict[Value, list[Applied]] = {}
     for fusion in applied:
         kernel = kernels.kernel_of(fusion.value)
         if kernel is not None:
             led_to.setdefault(kernel, []).append(fusion)
-    several = [k for k in kernels.kernels if len(kernels.nodes[k]) > 1 or isinstance(k.op, FusedOp) or k.op is region]
-    return tuple(_fused(k, kernels, led_to.get(k, []), machine, sizes) for k in several)
+    fused = [k for k in kernels.kernels if isinstance(k.op, FusedOp) or k.op is region]
+    return tuple(_fused(k, kernels, led_to.get(k, []), machine, sizes) for k in fused)
 
 
 def _fused(kernel: Value, kernels: KernelMap, applied: list[Applied], machine: Machine, sizes: Sizes) -> FusedEntry:

@@ -15,7 +15,7 @@ from dovetail.errors import GateError, OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
-from dovetail.passes.claims import Claims, Dispatch
+from dovetail.passes.claims import Dispatch
 from dovetail.passes.pipeline import Lowered, Setup, lower
 from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, make_plan
@@ -34,11 +34,10 @@ class Compilation:
     written: Graph
     lowered: Lowered
     plan: Plan
-    claims: Claims
     setup: Setup
 
     def report(self) -> Report:
-        return build_report(self.lowered, self.plan, self.claims, sizes=self.setup.sizes)
+        return build_report(self.lowered, self.plan, self.setup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Request:
         """Lower and plan a graph."""
         lowered = lower(graph, self.setup)
         plan = make_plan(lowered.graph, target=self.target.name, options=_plan_options(self.setup))
-        return Compilation(graph, lowered, plan, self.setup.claims, self.setup)
+        return Compilation(graph, lowered, plan, self.setup)
 
 
 def compile(
@@ -128,10 +127,10 @@ def make_request(
 
 def _program(written: Graph, request: Request, params: Mapping[str, Array] | None) -> Program:
     made = request.compilation(written)
-    report = made.report()
-    check_gates(report, request.require, request.require_clean)
+    if request.require or request.require_clean:
+        check_gates(made.report(), request.require, request.require_clean)
     if request.settings.print_report:
-        print(report, file=sys.stderr)
+        print(made.report(), file=sys.stderr)
 
     def specializer(sizes: Mapping[str, int]) -> Program:
         return _program(specialize(written, sizes), replace(request, require={}, require_clean=False), None)
@@ -139,7 +138,7 @@ def _program(written: Graph, request: Request, params: Mapping[str, Array] | Non
     return Program(
         made.plan,
         request.target.compile(made.plan),
-        report=report,
+        report=made.report,
         specializer=specializer if made.plan.symbols else None,
         params=params,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import LoadError, UnsupportedError
+from dovetail.errors import LoadError, ParseError, UnsupportedError
 from dovetail.ir import serial
 from dovetail.ir.graph import Graph
 from dovetail.ir.serial_table import MAGIC
@@ -39,4 +39,8 @@ def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> G
         raise LoadError(f"{file} is neither a saved graph nor UTF-8 text", hint="check what the file is") from error
     except OSError as error:
         raise LoadError(f"{file} cannot be read: {error.strerror}", hint="check the path and its permissions") from error
-    return parse_graph(text, vocabulary(ops))
+    try:
+        return parse_graph(text, vocabulary(ops))
+    except ParseError as error:
+        error.where = f"{file}, {error.where}"
+        raise

@@ -5,13 +5,15 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from dovetail.errors import BindError
+from dovetail.errors import BindError, OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan
+from dovetail.report.record import Report
 from dovetail.runtime.binding import by_name, check_named, refuse_missing, sizes_of
 from dovetail.runtime.recent import Recent
 from dovetail.targets.target import Executable, Runner
@@ -35,13 +37,13 @@ class Program:
         plan: Plan,
         executable: Executable | None,
         *,
-        report: Any = None,
+        report: Callable[[], Report] | None = None,
         specializer: Specializer | None = None,
         params: Mapping[str, Array] | None = None,
     ) -> None:
         """`params` go before those that the graph came with. A symbolic plan with a specializer needs no executable."""
         self.plan = plan
-        self.report = report
+        self._make_report = report
         self._executable = executable
         self._specializer = specializer
         self._inputs = by_name(plan.graph.inputs)
@@ -60,6 +62,13 @@ class Program:
     def graph(self) -> Graph:
         """The graph that the plan runs."""
         return self.plan.graph
+
+    @cached_property
+    def report(self) -> Report:
+        """What fused, what did not and why; it is written when it is first asked for."""
+        if self._make_report is None:
+            raise OptionError(f"{self.graph.name} was made without a report", hint="make programs with dovetail.compile")
+        return self._make_report()
 
     @property
     def params(self) -> Mapping[str, Array]:
@@ -85,7 +94,7 @@ class Program:
         bound = Program(
             self.plan,
             self._executable,
-            report=self.report,
+            report=lambda: self.report,
             specializer=self._specializer,
             params={**self._params, **self._check(params)},
         )

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
+from typing import Any, TypeAlias
 
 from dovetail import ops
-from dovetail.ir.dim import product
-from dovetail.ir.value import Value
-from dovetail.ops.view import VIEW_OPS, Block, Piece, View
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import f32
+from dovetail.ir.op import Op
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value, make
+from dovetail.ops.view import REPEATED, VIEW_OPS, Block, Piece, View
 from dovetail.ops.view_chain import build_view
 from dovetail.passes.canonical.rule import listed, rule
 
+Step: TypeAlias = tuple[Op, tuple[tuple[str, Any], ...]]
+Steps: TypeAlias = tuple[Step, ...]
+"""Ops of one operand and their attributes, each applied to the result of the one before."""
+
 _LONGEST = 32
 """How far down a chain is followed. Minimal chains are shorter; only odd ones need a bound."""
-_VIEWS = frozenset(VIEW_OPS)
+_VIEWS: frozenset[Op] = frozenset(VIEW_OPS)
 
 
 @rule(*VIEW_OPS)
@@ -21,8 +31,70 @@ def minimal_view(value: Value) -> Value | None:
     """Any chain of split, merge, permute, squeeze, unsqueeze and expand: cut, order, join, each once."""
     if _is_minimal_alone(value):
         return None
-    view = view_of(value)
-    return None if view is None else build_view(view)
+    source, steps = _chain_of(value)
+    found = _minimal(_shape_of(source), steps)
+    return None if found is None or found == steps else _replayed(source, found)
+
+
+@rule(ops.matmul, final=True)
+def swapped_right_operand(value: Value) -> Value | None:
+    """A right operand whose contracted axis was its last is written as that operand with its last two axes swapped."""
+    left, right = value.operands
+    if right.op not in _VIEWS:
+        return None
+    source, steps = _chain_of(right)
+    found = _swapped(_shape_of(source), steps) if any(op is ops.permute for op, _ in steps) else None
+    return None if found is None or found == steps else ops.matmul(left, _replayed(source, found))
+
+
+def _chain_of(value: Value) -> tuple[Value, Steps]:
+    """The first value below that is no view, and the views from there on."""
+    steps: list[Step] = []
+    while value.op in _VIEWS and len(steps) < _LONGEST:
+        steps.append((value.op, tuple(value.attrs.items())))
+        (value,) = value.operands
+    return value, tuple(reversed(steps))
+
+
+def _shape_of(source: Value) -> tuple[Size, ...] | None:
+    type = source.known_type
+    return type.shape if isinstance(type, TensorType) else None
+
+
+def _replayed(source: Value, steps: Steps) -> Value:
+    for op, attrs in steps:
+        source = make(op, (source,), dict(attrs))
+    return source
+
+
+# Layers repeat, and so do their views.
+@lru_cache(maxsize=4096)
+def _minimal(shape: tuple[Size, ...] | None, steps: Steps) -> Steps | None:
+    """The fewest steps that do the same to any source of this shape, or of any shape."""
+    view = view_of(_replayed(_any_source(shape), steps))
+    built = None if view is None else build_view(view)
+    return None if built is None else _chain_of(built)[1]
+
+
+@lru_cache(maxsize=4096)
+def _swapped(shape: tuple[Size, ...] | None, steps: Steps) -> Steps | None:
+    """The same steps with a swap of the last two axes as the last, if the last but one holds the source's last axis."""
+    view = view_of(_replayed(_any_source(shape), steps))
+    if view is None or len(view.blocks) < 2 or not view.blocks[-2].pieces:
+        return None
+    if any(len(block.sizes) > 1 for block in view.blocks[-2:]):
+        return None
+    innermost = max((p.axis for block in view.blocks for p in block.pieces if p.axis != REPEATED), default=REPEATED)
+    last = view.blocks[-2].pieces[-1]
+    if last.axis != innermost or last.inner != 1:
+        return None
+    view.blocks[-2:] = [view.blocks[-1], view.blocks[-2]]
+    rows = build_view(view)
+    return None if rows is None else _chain_of(ops.permute(rows, order=(-1, -2)))[1]
+
+
+def _any_source(shape: tuple[Size, ...] | None) -> Value:
+    return leaf.hole("source") if shape is None else leaf.argument(0, TensorType(f32, shape))
 
 
 def view_of(value: Value) -> View | None:
@@ -102,38 +174,6 @@ def _is_minimal_alone(value: Value) -> bool:
     if op is ops.squeeze:
         return bool(attrs["axes"]) and (x.known_type is None or 1 not in value.shape)
     return x.known_type is None or 1 not in x.shape
-
-
-@rule(ops.matmul, final=True)
-def swapped_right_operand(value: Value) -> Value | None:
-    """A right operand whose contracted axis was its last is written as that operand with its last two axes swapped."""
-    left, right = value.operands
-    view = view_of(right) if _is_permuted(right) else None
-    if view is None or len(view.blocks) < 2 or not view.blocks[-2].pieces:
-        return None
-    if any(len(block.sizes) > 1 for block in view.blocks[-2:]):
-        return None
-    last = view.blocks[-2].pieces[-1]
-    if last.axis != _last_axis(view) or last.inner != 1:
-        return None
-    view.blocks[-2:] = [view.blocks[-1], view.blocks[-2]]
-    rows = build_view(view)
-    return None if rows is None else ops.matmul(left, ops.permute(rows, order=(-1, -2)))
-
-
-def _is_permuted(value: Value) -> bool:
-    for _ in range(_LONGEST):
-        if value.op is ops.permute:
-            return True
-        if value.op not in _VIEWS:
-            return False
-        (value,) = value.operands
-    return False
-
-
-def _last_axis(view: View) -> int:
-    """The innermost axis of the source that has more than one element."""
-    return max((p.axis for block in view.blocks for p in block.pieces if p.axis < 0), default=0)
 
 
 RULES = listed(globals())

@@ -1,0 +1,39 @@
+"""The page of the command line, generated from the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dovetail.cli.command import Command
+from dovetail.cli.model import BUILDERS, known_options
+
+_START = """# The command line
+
+`dovetail COMMAND …`, also as `python -m dovetail COMMAND …`. What was asked for goes to stdout, words
+about it to stderr.
+
+| exit code | means |
+|---|---|
+| 0 | ok |
+| 1 | something in the command line, the file or the sizes is wrong; stderr says what, and what to do |
+| 2 | an operator, a type or a target that there is not |
+| 3 | a graph that does not verify |
+| 4 | a gate: a required fusion is missing (`--require`), or one was missed (`--require-clean`) |
+| 130 | interrupted by Ctrl-C |
+"""
+
+
+def describe(commands: Iterable[Command]) -> str:
+    """Every command with its arguments, and the built-in models with their options, as Markdown."""
+    lines = [_START]
+    for command in commands:
+        usage = " ".join(a.usage() for a in command.arguments)
+        lines += [f"## `dovetail {command.name} {usage}`", "", command.doc, ""]
+        lines += [
+            f"- `{a.how.get('metavar', a.name) if a.name[0] != '-' else a.name}`: {a.doc}." for a in command.arguments
+        ]
+        lines.append("")
+    lines += ["## Built-in models", "", "Each option with its default; a name as a size is symbolic.", ""]
+    for name, builder in BUILDERS.items():
+        lines.append(f"- `{name}:{','.join(map(str, known_options(builder).values()))}`")
+    return "\n".join(lines) + "\n"

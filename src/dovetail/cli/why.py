@@ -1,0 +1,198 @@
+"""`dovetail why`: every rule tried at one node, how far each got, and the kernel that the node ended in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.options import COMPILING, JSON, compiled
+from dovetail.derive.why import Attempt, Why, why
+from dovetail.errors import OptionError
+from dovetail.ir import leaf
+from dovetail.ir.graph import Graph
+from dovetail.ir.text import local_names
+from dovetail.ir.value import Value
+from dovetail.passes.pipeline import worthwhile
+from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
+from dovetail.runtime.compile import Compilation
+
+_MOST_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything that is known of one node of the graph as written."""
+
+    node: Node
+    type: str
+    attempts: tuple[Attempt, ...]
+    chain: tuple[str, ...]
+    """The rules that swallowed it, in order."""
+    kernel: Kernel | None
+    """The kernel that computes it; None where there is nothing left to compute."""
+    missed: tuple[MissedEntry, ...]
+    """What the report says was missed at that kernel."""
+    apart: tuple[Boundary, ...]
+    """Why that kernel is not one with its neighbours."""
+
+
+def run(args: argparse.Namespace) -> Answer:
+    story = story_of(compiled(args), args.node)
+    return Answer(json.dumps(as_dict(story), indent=2) if args.json else as_text(story))
+
+
+def story_of(made: Compilation, asked: str) -> Story:
+    """Follow the node that was asked for through every rule to its kernel."""
+    written = made.lowered.written
+    names = local_names(written, written.values)
+    value = find(written, names, asked)
+    node = Node(names[value], value.op.name, written.where(value))
+    report = made.report()
+    kernel = next((k for k in report.kernels if node in k.nodes), None)
+    name = kernel.name if kernel is not None else ""
+    found = _tried(made, value)
+    entry = next((f for f in report.fused if kernel is not None and f.kernel == name), None)
+    return Story(
+        node=node,
+        type=str(value.type),
+        attempts=found.attempts,
+        chain=entry.chain if entry is not None else found.chain,
+        kernel=kernel,
+        missed=tuple(m for m in report.missed if name in m.kernels) if name else (),
+        apart=tuple(b for b in report.boundaries if name in (b.producer, b.consumer)) if name else (),
+    )
+
+
+def _tried(made: Compilation, value: Value) -> Why:
+    """What fusing made of a value; nothing where there was nothing left of it by then."""
+    canonical = made.lowered.stage("canonical")
+    if canonical is not made.lowered.written:
+        value = canonical.moved.get(value, value)
+    if value not in canonical.uses.readers:
+        return Why((), (), value)
+    ops, machine, sizes = worthwhile(made.setup), made.claims.machine, made.setup.sizes
+    return why(canonical.settled(), value, ops, machine=machine, sizes=sizes)
+
+
+def find(graph: Graph, names: dict[Value, str], asked: str) -> Value:
+    """The one value of that name, or the one whose origin (and op) has all words of what was asked."""
+    computed = [v for v in graph.values if v.op not in leaf.LEAVES]
+    named = next((v for v, name in names.items() if name == asked), None)
+    if named is not None and named.op not in leaf.LEAVES:
+        return named
+    words = asked.split()
+    matching = [v for v in computed if words and all(_speaks_of(graph, v, w, whole=True) for w in words)]
+    matching = matching or [v for v in computed if words and all(_speaks_of(graph, v, w, whole=False) for w in words)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        op = next((v.op.name for v in matching if v.op.name not in words), None)
+        narrower = f", or with its op, as in {f'{asked} {op}'!r}" if op is not None else ""
+        hint = f"say which by its name{narrower}:\n{_listed(graph, names, matching)}"
+        raise OptionError(f"{len(matching)} nodes are at {asked!r}", hint=hint)
+    if named is not None:
+        raise OptionError(f"{asked} is a {named.op}, which no rule computes", hint="ask about a value that reads it")
+    hint = f"dovetail show MODEL --stage mir prints all nodes; there are:\n{_listed(graph, names, computed)}"
+    raise OptionError(f"no node is named {asked!r}, and no origin has it", hint=hint)
+
+
+def _speaks_of(graph: Graph, value: Value, word: str, *, whole: bool) -> bool:
+    where = graph.where(value)
+    if word == value.op.name or (not whole and word in where):
+        return True
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", where) is not None
+
+
+def _listed(graph: Graph, names: dict[Value, str], values: list[Value]) -> str:
+    lines = [f"    {Node(names[v], v.op.name, graph.where(v))}" for v in values[:_MOST_LISTED]]
+    more = len(values) - len(lines)
+    return "\n".join([*lines, *([f"    and {more} more"] if more else [])])
+
+
+def as_dict(story: Story) -> dict[str, Any]:
+    """The story as plain lists and numbers."""
+    kernel = story.kernel
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "node": story.node.name,
+        "op": story.node.op,
+        "type": story.type,
+        "where": story.node.where,
+        "attempts": [asdict(a) for a in story.attempts],
+        "chain": list(story.chain),
+        "kernel": asdict(kernel) if kernel is not None else None,
+        "missed": [
+            {"rule": m.rule, "reason": m.reason, "message": m.message, "hint": m.hint, "kernels": list(m.kernels)}
+            for m in story.missed
+        ],
+        "boundaries": [asdict(b) for b in story.apart],
+    }
+
+
+def as_text(story: Story) -> str:
+    """The story for people: where it ended, what was tried, what keeps its kernel apart."""
+    where = f" at {story.node.where}" if story.node.where else ""
+    lines = [f"{story.node.name} = {story.node.op}: {story.type}{where}", *_kernel(story)]
+    lines += ["", f"tried {len(story.attempts)} rules" if story.attempts else "no rule starts or passes here"]
+    for attempt in story.attempts:
+        lines += _attempt(attempt)
+    told = {a.rule for a in story.attempts if a.outcome == "refused"}
+    for miss in story.missed:
+        if miss.rule not in told:
+            lines += [f"  missed      {miss.rule} at {miss.node}", *_because(miss.reason, miss.message, miss.hint)]
+    if story.apart:
+        lines += ["", "its kernel stays apart from (names of stage legal)"]
+        lines += [line for boundary in story.apart for line in _apart(boundary, story.kernel)]
+    return "\n".join(lines)
+
+
+def _kernel(story: Story) -> Iterable[str]:
+    kernel = story.kernel
+    if kernel is None:
+        return ["  no kernel computes it: it became a view, a constant, or part of another value"]
+    others = [n.name for n in kernel.nodes if n != story.node]
+    shared = f" together with {', '.join(others)}" if others else " alone"
+    chain = [f"  by {' → '.join(story.chain)}"] if story.chain else []
+    named = f"{kernel.name} = {kernel.op}: {kernel.type}"
+    return [f"  computed{shared} by the kernel {named} (of stage legal)", *chain]
+
+
+def _attempt(attempt: Attempt) -> list[str]:
+    variant = f" [{attempt.variant}]" if attempt.variant else ""
+    reach = f"  {attempt.matched} of {attempt.size} ops" if attempt.size else ""
+    head = f"  {attempt.outcome:<10}  {attempt.rule}{variant}{reach}"
+    return [head, *_because(attempt.reason, attempt.message, attempt.hint)]
+
+
+def _because(reason: str, message: str, hint: str) -> list[str]:
+    said = ": ".join(part for part in (reason, message) if part)
+    return [f"              {line}" for line in (said, f"hint: {hint}" if hint else "") if line]
+
+
+def _apart(boundary: Boundary, kernel: Kernel | None) -> list[str]:
+    reads = kernel is not None and boundary.consumer == kernel.name
+    side = f"{boundary.producer}, which it reads" if reads else f"{boundary.consumer}, which reads it"
+    rule = f"{boundary.rule} " if boundary.rule else ""
+    return [f"  {side}", *_because(f"{rule}{boundary.reason}", boundary.message, boundary.hint)]
+
+
+COMMAND = Command(
+    "why",
+    "Say of one node which rules were tried, how far each got, what refused, and which kernel computes it.",
+    (
+        COMPILING[0],
+        Argument(
+            "node",
+            "a name as show --stage mir prints it (%12), or words of its origin and its op ('layers.0 softmax')",
+            {"metavar": "NODE"},
+        ),
+        *COMPILING[1:],
+        JSON,
+    ),
+    run,
+)

@@ -1,0 +1,125 @@
+"""Long graphs: nothing recurses, everything is linear, and letting go does not crash."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dovetail import ops
+from dovetail.ir import leaf
+from dovetail.ir.dtype import f32
+from dovetail.ir.graph import Graph
+from dovetail.ir.rewrite import rebuild
+from dovetail.ir.serial import from_buffer, to_bytes
+from dovetail.ir.text import parse_graph, print_graph
+from dovetail.ir.value import Value
+from dovetail.ir.verify import verify
+from dovetail.ir.walk import walk
+
+X, W = leaf.input("x", f32[4]), leaf.param("w", f32[4])
+
+
+def chain(length: int) -> Value:
+    value = X
+    for _ in range(length):
+        value = ops.relu(value)
+    return value
+
+
+def test_operands_come_before_users_and_each_once() -> None:
+    shared = ops.relu(X)
+    outputs = [ops.neg(shared) + shared, shared, X]
+    order = walk(outputs)
+    assert len(order) == len(set(order)) == 4
+    for value in order:
+        assert all(order.index(v) < order.index(value) for v in value.operands)
+    assert walk([]) == []
+
+
+def test_the_order_follows_the_operands() -> None:
+    left, right = ops.exp(X), ops.neg(W)
+    assert walk([left * right]) == [X, left, W, right, left * right]
+
+
+def test_a_walk_may_stop() -> None:
+    inner = ops.relu(X)
+    assert walk([ops.neg(inner)], until={inner}) == [inner, ops.neg(inner)]
+
+
+def test_sharing_does_not_multiply() -> None:
+    value = X
+    for _ in range(200):
+        value = value + value
+    assert len(walk([value])) == 201
+
+
+def test_two_hundred_thousand_values_in_a_chain() -> None:
+    length = 200_000
+    graph = Graph.of(chain(length) * W)
+    assert len(graph.values) == length + 3
+    assert rebuild(graph, lambda value, operands: None) is graph
+    text = print_graph(graph)
+    assert text.count("\n") == length + 5
+    assert parse_graph(text, ops.ALL).outputs["y"] is graph.outputs["y"]
+    verify(graph)
+    after = rebuild(graph, lambda value, operands: ops.neg(operands[0]) if value.op is ops.relu else None)
+    assert after.count(ops.neg) == length
+    del graph
+    gc.collect()
+    assert after.count(ops.relu) == 0
+
+
+def test_a_long_chain_is_freed_without_a_crash() -> None:
+    """In a process of its own, with the small stack of a thread: a crash would take this one with it."""
+    program = """
+import gc, threading
+from dovetail import ops
+from dovetail.ir import leaf, value
+from dovetail.ir.dtype import f32
+
+def build():
+    last = leaf.input("x", f32[4])
+    for _ in range(200_000):
+        last = ops.relu(last)
+    del last
+    gc.collect()
+
+threading.stack_size(256 * 1024)
+thread = threading.Thread(target=build)
+thread.start()
+thread.join()
+print(sum(isinstance(o, value.Value) and o.op is ops.relu for o in gc.get_objects()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+def seconds(work: Callable[[], object]) -> float:
+    best = float("inf")
+    for _ in range(3):
+        started = time.process_time()
+        work()
+        best = min(best, time.process_time() - started)
+    return best
+
+
+@pytest.mark.parametrize("work", ["print", "parse", "verify", "serial"])
+def test_time_grows_with_the_number_of_values(work: str) -> None:
+    def run(length: int) -> float:
+        graph = Graph.of(chain(length))
+        text, content = print_graph(graph), to_bytes(graph)
+        works: dict[str, Callable[[], object]] = {
+            "print": lambda: print_graph(graph),
+            "parse": lambda: parse_graph(text, ops.ALL),
+            "verify": lambda: verify(graph),
+            "serial": lambda: from_buffer(content, ops.ALL),
+        }
+        return seconds(works[work])
+
+    # Ten times the values may take up to thirty times as long; quadratic work would take a hundred.
+    assert run(20_000) < 30 * run(2_000)
