@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import pytest
 
-from dovetail import Graph, Value, f16, f32, ops
+from dovetail import Builder, Graph, Value, f16, f32, ops
 from dovetail.declare import fused_op
 from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir.leaf import input
+from dovetail.ir.origin import scope
 from dovetail.ir.type import TupleType
 
 
@@ -132,3 +133,25 @@ def test_elementwise_is_derived_from_the_body() -> None:
 def test_constraints_of_the_body_are_those_of_the_value() -> None:
     x, y = input("x", f32["s", 3]), input("y", f32["t", 3])
     assert [str(c) for c in Graph.of(mix(x, y)).constraints] == ["s equals t"]
+
+
+def test_tracing_leaves_no_origins_behind() -> None:
+    """What a body spells out is kept, so that only the first of two equal graphs would be noted as written there."""
+
+    @fused_op(shapes="x[*, n]")
+    def shifted(x: Value) -> Value:
+        """x + 0.3125, a number that the graph has too."""
+        return x + 0.3125
+
+    def origins() -> list[str]:
+        builder = Builder("twice", lines=False)
+        with builder.recording():
+            x = builder.input("x", f32[3])
+            with scope("outside"):
+                y = x * 0.3125
+            with scope("inside"):
+                builder.output("y", shifted(y))
+        graph = builder.graph()
+        return [graph.where(v) for v in graph.values if v.op.name == "const"]
+
+    assert origins() == origins() == ["outside"]

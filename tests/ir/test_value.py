@@ -27,7 +27,7 @@ def test_equal_values_are_identical() -> None:
     assert ops.relu(X + Y) is ops.relu(X + Y)
     assert leaf.input("x", f32[2, 3]) is X
     assert ops.flip(X, axes=1) is ops.flip(X, axes=(-1,))
-    assert leaf.constant(np.ones(3, np.float32)) is leaf.constant([1, 1, 1], f32)
+    assert leaf.constant(np.ones(3, np.float32)) is leaf.constant(np.ones(3), f32)
     assert is_interned(X)
 
 
@@ -40,7 +40,7 @@ def test_equal_values_are_identical() -> None:
         (lambda: leaf.constant(0.0, f32), lambda: leaf.constant(-0.0, f32)),
         (lambda: leaf.constant(0.0, f32), lambda: leaf.constant(0.0, f64)),
         (lambda: leaf.scalar(1, f32), lambda: leaf.scalar(1, i64)),
-        (lambda: leaf.constant([1.0], f32), lambda: leaf.constant([[1.0]], f32)),
+        (lambda: leaf.constant(np.ones(1), f32), lambda: leaf.constant(np.ones((1, 1)), f32)),
         (lambda: ops.flip(X, axes=0), lambda: ops.flip(X, axes=1)),
     ],
 )
@@ -49,25 +49,10 @@ def test_different_values_are_not(left: Any, right: Any) -> None:
     assert left() is left()
 
 
-ALIKE: list[Any] = [
-    0,
-    0.0,
-    -0.0,
-    False,
-    1,
-    1.0,
-    True,
-    None,
-    "1",
-    f32,
-    symbol("s"),
-    (1,),
-    (True,),
-    (1.0,),
-    (0.0,),
-    (-0.0,),
-]
-ALIKE += [((1,),), ((True,),), (), (None,), float("inf"), TensorType(f32, (1,)), Subgraph((f32[1],), ())]
+ALIKE: tuple[Any, ...] = (
+    *(0, 0.0, -0.0, False, 1, 1.0, True, None, "1", f32, symbol("s"), float("inf"), TensorType(f32, (1,))),
+    *((1,), (True,), (1.0,), (0.0,), (-0.0,), ((1,),), ((True,),), (), (None,), Subgraph((f32[1],), ())),
+)
 
 
 def test_attributes_that_compare_equal_are_told_apart() -> None:

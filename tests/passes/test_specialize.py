@@ -171,6 +171,8 @@ def test_promises_of_earlier_passes_are_checked() -> None:
         specialize(graph, {"b": 1, "s": 4})
     assert "a slice that was folded away" in caught.value.hint
     assert specialize(graph, {"b": 1, "s": 5}).assumed == ()
+    with pytest.raises(BindError, match="s at least 5"):
+        specialize(specialize(graph, {"b": 1}, partial=True), {"s": 4})
 
 
 def test_zero_is_a_size() -> None:

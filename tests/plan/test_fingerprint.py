@@ -103,6 +103,8 @@ def test_target_version_alignment_and_options_count(monkeypatch: pytest.MonkeyPa
         mark(X, fast=1),
         mark(X, fast="True"),
         mark(X, fast=None),
+        mark(X, fast=0.0),
+        mark(X, fast=-0.0),
         mark(X, fast=(1, 2)),
         mark(X, fast=((1,), 2)),
         mark(X, slow=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -41,6 +42,7 @@ def test_one_thread_makes_and_others_wait() -> None:
 
     def make() -> int:
         made.append(1)
+        time.sleep(0.05)  # long enough for the others to come by
         return 5
 
     def ask() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.traps import (
     defences_broadcast_and_dtypes,
     defences_control_flow,
+    defences_expansion,
     defences_guards,
     defences_outputs_and_uses,
 )
@@ -14,6 +15,7 @@ DEFENCES: tuple[Defence, ...] = (
     *defences_outputs_and_uses.DEFENCES,
     *defences_guards.DEFENCES,
     *defences_broadcast_and_dtypes.DEFENCES,
+    *defences_expansion.DEFENCES,
     *defences_control_flow.DEFENCES,
 )
 """Every defence, one or more for each trap test."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+from dovetail.derive.missed import Missed
 from dovetail.ir.dtype import DType
+from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import Hole
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.library.attention import attention
+from dovetail.library.attention_block import attention_block
 from dovetail.library.linear import linear
 from dovetail.library.residual_layer_norm import residual_layer_norm
 from dovetail.library.residual_rms_norm import residual_rms_norm
@@ -32,9 +37,33 @@ def skip_attributes(compare: Callable[..., Mismatch | None]) -> Callable[..., Mi
     return attribute
 
 
+def axis_as_written(axis: int, rank: int | None) -> int:
+    return axis
+
+
 def whole_quotient(left: Any, right: Any) -> Any:
     """How often one size goes into another, a remainder left out."""
     return left // right
+
+
+def keep_the_first(catch: Callable[..., Mismatch | None]) -> Callable[..., Mismatch | None]:
+    """A name that was caught before may be another value the next time."""
+
+    def caught(attempt: Any, name: str, found: Any, at: Value) -> Mismatch | None:
+        return None if name in attempt.names else catch(attempt, name, found, at)
+
+    return caught
+
+
+def small_input_decides(unprofitable: Callable[..., Missed | None]) -> Callable[..., Missed | None]:
+    """Blocks pay where any input of the graph has few elements."""
+
+    def judged(step: Any, found: Any, fused: Value) -> Missed | None:
+        graph: Graph = step.graph
+        tiny = any(math.prod(int(str(s)) for s in v.shape) <= 64 for v in graph.inputs)
+        return None if tiny and found.op.stage == "block" else unprofitable(step, found, fused)
+
+    return judged
 
 
 DEFENCES = (
@@ -45,7 +74,7 @@ DEFENCES = (
     ),
     Defence(
         guards.test_trap_06_a_bias_that_is_wider_than_the_product,
-        "any bias is a vector",
+        "a bias of any width is a vector",
         without_guard(linear, "bias_is_a_vector"),
     ),
     Defence(
@@ -79,7 +108,7 @@ DEFENCES = (
     Defence(
         guards.test_trap_08_an_axis_counted_from_the_front_after_the_rank_changed,
         "axes stay as they are written",
-        replaced("dovetail.ops.primitive.axis_from_end", lambda axis, rank: axis),  # pyright: ignore[reportUnknownLambdaType]
+        replaced("dovetail.ops.primitive.axis_from_end", axis_as_written),
     ),
     Defence(
         guards.test_trap_09_a_gate_of_one_column,
@@ -108,5 +137,28 @@ DEFENCES = (
         guards.test_trap_11_gate_and_up_with_other_readers,
         "interiors are always private",
         replaced("dovetail.derive.fuse._Round._shared_interior", constantly([])),
+    ),
+    Defence(
+        guards.test_trap_12_queries_and_keys_that_are_rotated_differently,
+        "a name stands for two values",
+        wrapped("dovetail.match.matcher._Attempt._catch", keep_the_first),
+    ),
+    *(
+        Defence(
+            guards.test_trap_13_blocks_of_other_ranks_masks_and_widths,
+            f"nobody asks whether {guard.replace('_', ' ')}",
+            without_guard(attention_block, guard),
+        )
+        for guard in ("x_is_a_batch_of_rows", "weights_are_matrices", "projection_is_three_times_as_wide")
+    ),
+    Defence(
+        guards.test_trap_13_blocks_of_other_ranks_masks_and_widths,
+        "nobody asks whether masks broadcast",
+        both(without_guard(attention, "masks_broadcast"), without_guard(attention_block, "masks_broadcast")),
+    ),
+    Defence(
+        guards.test_trap_14_a_tiny_input_beside_does_not_switch_block_fusion_on,
+        "the smallest input decides",
+        wrapped("dovetail.derive.fuse._Round._unprofitable", small_input_decides),
     ),
 )

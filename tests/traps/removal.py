@@ -62,9 +62,19 @@ def wrapped(target: str, around: Callable[[Any], Any]) -> Removal:
     return remove
 
 
-def spelled(op: FusedOp[...], body: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Removal:
-    """The op spells out another body; what is matched stays as it was."""
-    return lambda patch: patch.setattr(op, "body", body(op.body))
+def spelled(op: FusedOp[...], change: Callable[[dict[str, Any]], dict[str, Any]]) -> Removal:
+    """The op is spelled out for other arguments than it was given; what is matched stays as it was."""
+
+    def remove(patch: MonkeyPatch) -> None:
+        body: Callable[..., Any] = op.body
+
+        def other(*args: Any, **kwargs: Any) -> Any:
+            given = op.signature.bind(op.name, args, kwargs)
+            return body(**{**given, **change(given)})
+
+        patch.setattr(op, "body", other)
+
+    return remove
 
 
 def both(*removals: Removal) -> Removal:

@@ -14,6 +14,7 @@ from dovetail.ir import leaf
 from dovetail.library import ALL
 from tests.traps.defences import DEFENCES
 from tests.traps.removal import Defence, trap_of
+from tests.traps.test_guards import BLOCK
 
 TRAPS = range(1, 36)
 
@@ -39,7 +40,7 @@ def _forgotten() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
 
 
 def _forget() -> None:
-    for op in ALL:
+    for op in {*ALL, *BLOCK}:
         vars(op)["_traced"].clear()
     vars(leaf)["_scalar_literal"].cache_clear()
     gc.collect()
@@ -47,6 +48,7 @@ def _forget() -> None:
 
 @pytest.mark.parametrize("defence", DEFENCES, ids=str)
 def test_a_trap_test_fails_without_its_defence(defence: Defence, monkeypatch: pytest.MonkeyPatch) -> None:
+    # First with it: then what fails is the defence, and patterns are traced before anything is changed.
     defence.test()
     _forget()
     with monkeypatch.context() as patch:

@@ -7,20 +7,29 @@ import pytest
 
 from dovetail import Graph, TensorType, TypeRuleError, Value, f16, f32, ops
 from dovetail.derive.fuse import Fused, fuse
-from dovetail.derive.missed import PRIVATE
-from dovetail.ir.leaf import input, param
+from dovetail.derive.missed import COST, PRIVATE
+from dovetail.ir.leaf import constant, input, param
 from dovetail.library import ALL
+from dovetail.library.attention import attention
+from dovetail.library.attention_block import attention_block
 from dovetail.library.gated_product import gated_product
+from dovetail.library.heads import merge_heads, split_heads
 from dovetail.library.layer_norm import layer_norm
 from dovetail.library.linear import linear
+from dovetail.library.partial_rope import partial_rope
 from dovetail.library.residual_layer_norm import residual_layer_norm
 from dovetail.library.residual_rms_norm import residual_rms_norm
 from dovetail.library.rms_norm import rms_norm
+from dovetail.library.rope import rope
+from dovetail.library.rope_attention import rope_attention
+from dovetail.library.scores import scores
 from dovetail.library.silu import silu
+from dovetail.library.softmax import softmax
 from dovetail.library.swiglu import swiglu
 from dovetail.library.wide_swiglu import wide_swiglu
 from dovetail.ops.build import slice_axis
 from dovetail.passes.canonicalize import canonicalize
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.reference.interpreter import evaluate
 from tests.library import judge
 from tests.library.judge import names, near, numbers, one, run
@@ -235,3 +244,107 @@ def test_trap_11_gate_and_up_with_other_readers() -> None:
         near(got["y"], n_u * judge.silu(n_g))
         for name in chosen:
             near(got[name], readers[name][1])
+
+
+def angles(count: int, width: int, offset: float, head_dim: int) -> tuple[Value, Value]:
+    """The cosines and sines of rope, spelled from positions that start at an offset."""
+    rates = constant(np.array([100.0 ** (-2 * i / head_dim) for i in range(width // 2)]), f32)
+    turns = ops.unsqueeze(ops.cast(ops.iota(size=count), dtype=f32) + offset, axes=(-1,)) * rates
+    joined = ops.concat(turns, turns, axis=-1)
+    return ops.cos(joined), ops.sin(joined)
+
+
+def rotated(x: judge.Array, offset: float, head_dim: int) -> judge.Array:
+    """Rope as a product of complex numbers: feature i and the one half an axis on are one number."""
+    half: int = x.shape[-1] // 2
+    turns = np.array([[(s + offset) / 100.0 ** (2 * i / head_dim) for i in range(half)] for s in range(x.shape[-2])])
+    turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * turns)
+    return np.concatenate([turned.real, turned.imag], -1)
+
+
+def test_trap_12_queries_and_keys_that_are_rotated_differently() -> None:
+    """A rule that finds rope on both sides and takes the angles of one rotates the keys by those of the queries.
+
+    Only the same angles make a rope_attention; pairs that differ in offset or head_dim alone stay apart, and right.
+    """
+    vocabulary = (softmax, scores, rope, partial_rope, attention, rope_attention)
+    q, k, v = (input(name, f32[2, 3, 5, 8]) for name in "qkv")
+    for on_q, on_k in (((0.0, 8), (0.0, 8)), ((0.0, 8), (3.0, 8)), ((0.0, 8), (0.0, 16)), ((1.0, 16), (2.0, 8))):
+        turned_q, turned_k = one(rope.body(q, *angles(5, 8, *on_q))), one(rope.body(k, *angles(5, 8, *on_k)))
+        value = one(attention.body(turned_q, turned_k, v, scale=0.5))
+        fused = fuse(Graph.of(value), vocabulary, always=True).graph
+        assert fused.count(rope_attention) == (on_q == on_k)
+        arrays = numbers(fused)
+        left, right = rotated(arrays["q"], *on_q), rotated(arrays["k"], *on_k)
+        weights = np.exp(0.5 * np.einsum("bhid,bhjd->bhij", left, right))
+        wanted = np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), arrays["v"])
+        near(run(fused, arrays)["y"], wanted)
+
+
+BLOCK = (softmax, scores, linear, rope, partial_rope, attention, rope_attention, attention_block)
+
+
+def block(x: Value, w: Value, wo: Value, mask: Value | None = None, *, parts: int = 3) -> Value:
+    """Attention of two heads with its projections, spelled out; queries, keys and values are the first parts."""
+    joined = x @ w
+    q, k, v = (split_heads(ops.part(joined, axis=-1, index=i, parts=parts), 2) for i in range(3))
+    found = (q @ ops.permute(k, order=(-1, -2))) * 0.5
+    return merge_heads(one(softmax.body(found if mask is None else found + mask)) @ v) @ wo
+
+
+def block_by_hand(arrays: judge.Arrays, parts: int = 3) -> judge.Array:
+    """The same head by head; a mask has the axes [batch, 1, 1, keys]."""
+    pieces = np.split(arrays["x"] @ arrays["w"], parts, -1)[:3]
+    heads: list[judge.Array] = []
+    for q, k, v in zip(*(np.split(piece, 2, -1) for piece in pieces), strict=True):
+        weights = np.exp(0.5 * np.einsum("...id,...jd->...ij", q, k))
+        if "mask" in arrays:
+            weights = weights * np.exp(arrays["mask"][:, 0])
+        heads.append(weights / weights.sum(-1, keepdims=True) @ v)
+    return np.concatenate(heads, -1) @ arrays["wo"]
+
+
+def test_trap_13_blocks_of_other_ranks_masks_and_widths() -> None:
+    """Block rules that count ops and ask for no shapes fuse what their kernel cannot read.
+
+    Rows without a batch, weights with one, a mask that stretches the batch and a projection that is not three times
+    as wide as x each stay apart, with a reason by name; where all fits, one value is left.
+    """
+    fitting = (f32[2, 5, 8], f32[8, 24], f32[8, 8])
+    cases = [
+        (fitting, f32[2, 1, 1, 5], 3, ""),
+        ((f32[5, 8], f32[8, 24], f32[8, 8]), None, 3, "x_is_a_batch_of_rows"),
+        ((f32[2, 5, 8], f32[2, 8, 24], f32[8, 8]), None, 3, "weights_are_matrices"),
+        ((f32[2, 5, 8], f32[8, 24], f32[2, 8, 8]), None, 3, "weights_are_matrices"),
+        ((f32[2, 5, 8], f32[8, 48], f32[16, 8]), None, 3, "projection_is_three_times_as_wide"),
+        ((f32[2, 5, 8], f32[8, 32], f32[8, 8]), None, 4, None),
+        ((f32[1, 5, 8], f32[8, 24], f32[8, 8]), f32[2, 1, 1, 5], 3, "masks_broadcast"),
+    ]
+    for (x, w, wo), mask, parts, reason in cases:
+        given = None if mask is None else input("mask", mask)
+        value = block(input("x", x), param("w", w), param("wo", wo), given, parts=parts)
+        fused = fuse(Graph.of(value), BLOCK, always=True)
+        assert fused.graph.count(attention_block) == (reason == "")
+        assert reason != "" or names(fused.graph) == ["attention_block"]
+        assert not reason or reason in {m.reason for m in fused.missed}
+        arrays = numbers(fused.graph)
+        near(run(fused.graph, arrays)["y"], block_by_hand(arrays, parts))
+
+
+def test_trap_14_a_tiny_input_beside_does_not_switch_block_fusion_on() -> None:
+    """A rule for few rows that looks at the smallest input of a graph is switched on by a flag of one element.
+
+    The rows that count are those of the block's own input: a flag beside changes nothing, and neither does a large
+    input beside a small block.
+    """
+    w, wo = param("w", f32[64, 192]), param("wo", f32[64, 64])
+    flag, large = input("flag", f32[1]), input("large", f32[64, 64, 64])
+    for rows, fits in ((512, False), (16, True)):
+        value = block(input("x", f32[rows // 16, 16, 64]), w, wo)
+        for beside in (None, flag, large):
+            outputs = {"y": value} if beside is None else {"flag": ops.exp(beside), "y": value}
+            fused = fuse(Graph.of(outputs), BLOCK, machine=CPU.machine)
+            assert fused.graph.count(attention_block) == fits
+            assert reasons(fused, "attention_block") == (set() if fits else {COST})
+            arrays = {name: array * 0.125 for name, array in numbers(fused.graph).items()}
+            near(run(fused.graph, arrays)["y"], block_by_hand(arrays))

@@ -75,7 +75,7 @@ def _tried(made: Compilation, value: Value) -> Why:
         value = canonical.moved.get(value, value)
     if value not in canonical.uses.readers:
         return Why((), (), value)
-    ops, machine, sizes = worthwhile(made.setup), made.claims.machine, made.setup.sizes
+    ops, machine, sizes = worthwhile(made.setup), made.setup.claims.machine, made.setup.sizes
     return why(canonical.settled(), value, ops, machine=machine, sizes=sizes)
 
 
@@ -96,7 +96,7 @@ def find(graph: Graph, names: dict[Value, str], asked: str) -> Value:
         hint = f"say which by its name{narrower}:\n{_listed(graph, names, matching)}"
         raise OptionError(f"{len(matching)} nodes are at {asked!r}", hint=hint)
     if named is not None:
-        raise OptionError(f"{asked} is a {named.op}, which no rule computes", hint="ask about a value that reads it")
+        raise OptionError(f"{asked} ({named.op}) is computed by no kernel", hint="ask about a value that reads it")
     hint = f"dovetail show MODEL --stage mir prints all nodes; there are:\n{_listed(graph, names, computed)}"
     raise OptionError(f"no node is named {asked!r}, and no origin has it", hint=hint)
 

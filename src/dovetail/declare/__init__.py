@@ -1,8 +1,20 @@
-"""Declaring fused ops: one function, its guards, its spellings, its cost."""
+"""Declaring fused ops and groups: one function, its guards, its spellings, its cost."""
 
 from dovetail.declare.cost import Cost, Machine
 from dovetail.declare.fused import FusedOp, UnwrittenError, Variant, fused_op
+from dovetail.declare.group import Group, group_rule
 from dovetail.declare.guard import Guard
 from dovetail.declare.signature import HANDED_ON
 
-__all__ = ["HANDED_ON", "Cost", "FusedOp", "Guard", "Machine", "UnwrittenError", "Variant", "fused_op"]
+__all__ = [
+    "HANDED_ON",
+    "Cost",
+    "FusedOp",
+    "Group",
+    "Guard",
+    "Machine",
+    "UnwrittenError",
+    "Variant",
+    "fused_op",
+    "group_rule",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, cast, overload
@@ -15,6 +15,7 @@ from dovetail.ir import leaf
 from dovetail.ir.fact import Constraint, Facts
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.op import Op
+from dovetail.ir.origin import unrecorded
 from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value, attrs_key, make
 from dovetail.ir.walk import walk
@@ -73,13 +74,13 @@ class Call:
 class FusedOp(Op, Generic[P]):
     """A declared op. Calling it builds the fused value; `body` spells it out."""
 
-    def __init__(self, body: Callable[P, Result], *, shapes: str, stage: Stage) -> None:
+    def __init__(self, body: Callable[P, Result], *, shapes: str, stage: Stage, together: Sequence[str] = ()) -> None:
         self.name = body.__name__
         self.body = body
         self.doc = inspect.getdoc(body) or ""
         self.shapes = shapes
         self.stage: Stage = stage
-        self.signature = Signature.of(body)
+        self.signature = Signature.of(body, together)
         self.guards: list[Guard] = []
         self.spellings: list[Callable[P, Result]] = []
         self.cost_of: Callable[..., Any] | None = None
@@ -165,8 +166,9 @@ class FusedOp(Op, Generic[P]):
             types = tuple(t for t in operands if isinstance(t, TensorType))
             if len(types) != len(operands):
                 raise TypeRuleError(f"{self.name} of a tuple", hint="take one of its results: value[0]")
-            given = tuple(leaf.argument(i, t) for i, t in enumerate(types))
-            spelled = self.expansion(given, attrs)
+            with unrecorded():
+                given = tuple(leaf.argument(i, t) for i, t in enumerate(types))
+                spelled = self.expansion(given, attrs)
             results = spelled.operands if spelled.op is leaf.PACK else (spelled,)
             constraints = tuple(dict.fromkeys(c for v in walk(results) for c in v.constraints))
             found = self._traced[key] = (spelled.type, constraints, Subgraph(types, results))
@@ -190,7 +192,8 @@ class FusedOp(Op, Generic[P]):
 
     def _trace(self, spell: Callable[..., Result], choice: Mapping[str, Any]) -> Variant | None:
         try:
-            results = spell(**choice)
+            with unrecorded():
+                results = spell(**choice)
         except UnwrittenError:
             return None
         except DovetailError:
@@ -233,14 +236,19 @@ _LEAVES = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
 @overload
 def fused_op(body: Callable[P, Result], /) -> FusedOp[P]: ...
 @overload
-def fused_op(*, shapes: str = "", stage: Stage = "fuse") -> Callable[[Callable[P, Result]], FusedOp[P]]: ...
 def fused_op(
-    body: Callable[P, Result] | None = None, /, *, shapes: str = "", stage: Stage = "fuse"
+    *, shapes: str = "", stage: Stage = "fuse", together: Sequence[str] = ()
+) -> Callable[[Callable[P, Result]], FusedOp[P]]: ...
+def fused_op(
+    body: Callable[P, Result] | None = None, /, *, shapes: str = "", stage: Stage = "fuse", together: Sequence[str] = ()
 ) -> FusedOp[P] | Callable[[Callable[P, Result]], FusedOp[P]]:
-    """Declare a fused op by its body. `shapes` says what fits: "x[*, m, k] w[k, n] b[n]"."""
+    """Declare a fused op by its body. `shapes` says what fits: "x[*, m, k] w[k, n] b[n]".
+
+    `together` names parameters that are all given or all left out: ("wk wv", "cos sin").
+    """
     if body is not None:
         return FusedOp(body, shapes=shapes, stage=stage)
-    return lambda declared: FusedOp(declared, shapes=shapes, stage=stage)
+    return lambda declared: FusedOp(declared, shapes=shapes, stage=stage, together=together)
 
 
 __all__ = ["Call", "FusedOp", "Result", "UnwrittenError", "Variant", "fused_op"]

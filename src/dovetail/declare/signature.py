@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -48,13 +48,19 @@ class Signature:
     """The parameters of a body, operands first."""
 
     parameters: tuple[Parameter, ...]
+    together: tuple[frozenset[str], ...] = ()
+    """Names of optional parameters that are all given or all left out."""
 
     @staticmethod
-    def of(body: Callable[..., Any]) -> Signature:
+    def of(body: Callable[..., Any], together: Sequence[str] = ()) -> Signature:
         hints = get_type_hints(body, include_extras=True)
-        return Signature(
-            tuple(_parameter(p, hints.get(p.name), body) for p in inspect.signature(body).parameters.values())
-        )
+        listed = inspect.signature(body).parameters.values()
+        parameters = tuple(_parameter(p, hints.get(p.name), body) for p in listed)
+        groups = tuple(frozenset(names.split()) for names in together)
+        optional = {p.name for p in parameters if p.optional and not p.handed_on}
+        for name in sorted(frozenset[str]().union(*groups) - optional):
+            raise TraceError(f"{body.__name__}: {name!r} is never left out", hint="name optional parameters only")
+        return Signature(parameters, groups)
 
     @property
     def operands(self) -> tuple[Parameter, ...]:
@@ -67,8 +73,14 @@ class Signature:
     def choices(self) -> Iterator[dict[str, Any]]:
         """Every combination of options and of operands that may be left out."""
         names = [p.name for p in self.parameters]
-        for combination in itertools.product(*(p.open_choices() for p in self.parameters)):
-            yield dict(zip(names, combination, strict=True))
+        grouped = frozenset[str]().union(*self.together)
+        alone = [[(p.name, c) for c in p.open_choices()] for p in self.parameters if p.name not in grouped]
+        for given in itertools.product((True, False), repeat=len(self.together)):
+            there = {name for group, whole in zip(self.together, given, strict=True) if whole for name in group}
+            fixed = {p.name: p.open_choices()[0] if p.name in there else None for p in self.parameters}
+            for combination in itertools.product(*alone):
+                chosen = {**fixed, **dict(combination)}
+                yield {name: chosen[name] for name in names}
 
     def bind(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, defaults filled in, each of its kind."""
@@ -84,7 +96,14 @@ class Signature:
                     hint=f"it takes {', '.join(p.name for p in self.parameters)}",
                 )
             bound[name] = value
-        return {p.name: _checked(op, p, bound) for p in self.parameters}
+        checked = {p.name: _checked(op, p, bound) for p in self.parameters}
+        for group in self.together:
+            missing = sorted(name for name in group if checked[name] is None)
+            if missing and len(missing) < len(group):
+                raise TypeRuleError(
+                    f"{op} without {', '.join(missing)}", hint=f"pass all of {', '.join(sorted(group))}, or none"
+                )
+        return checked
 
 
 def _parameter(parameter: inspect.Parameter, hint: Any, body: Callable[..., Any]) -> Parameter:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.declare.signature import Parameter
 from dovetail.errors import TraceError
@@ -37,7 +35,7 @@ class Fitting:
 
 
 def fittings(op: FusedOp[...]) -> dict[str, list[Fitting]]:
-    """The declared shapes by operand: "x[*, m, k] w[k, n] keep:bool[m, n]"; further lines of shapes are listed behind."""
+    """The declared shapes by operand: "x[*, m, k] keep:bool[m, n]"; the second one of an operand is another choice."""
     found: dict[str, list[Fitting]] = {}
     for name, dtype, listed in _OPERAND.findall(op.shapes):
         dims = [d.strip() for d in listed.split(",") if d.strip()]
@@ -53,13 +51,8 @@ def fittings(op: FusedOp[...]) -> dict[str, list[Fitting]]:
     return found
 
 
-def arguments(
-    op: FusedOp[...], variant: Variant, random: Random, *, wild: bool = False, asked: Collection[str] = ()
-) -> dict[str, Any]:
-    """Arguments by name for one variant: what fits, or wild ones that stray from what is declared.
-
-    Numbers stray only if they are asked for: a graph without its + 0 would say nothing about another operand.
-    """
+def arguments(op: FusedOp[...], variant: Variant, random: Random) -> dict[str, Any]:
+    """Arguments by name for one variant, as the declaration says that they fit."""
     shapes = fittings(op)
     names = {s for listed in shapes.values() for f in listed for size in f.sizes for s in symbols(size)}
     sizes: dict[str, Size] = {name: random.choice((2, 3, 4)) for name in sorted(names)}
@@ -68,10 +61,7 @@ def arguments(
     sizes.update({name: 1 for name in sizes if name in left_out})
     leading = tuple(random.choice((1, 2, 3)) for _ in range(random.choice((0, 1, 2))))
     dtype = random.choice((f32, f32, f32, f16))
-    line = random.randrange(max(len(listed) for listed in shapes.values())) if shapes else 0
-    # Of many operands only a few stray, or nothing would ever fit together.
-    operands = [p.name for p in op.signature.operands if variant.choice[p.name] is not None]
-    astray = random.sample(operands, min(random.choice((1, 1, 2, 3)), len(operands))) if wild else []
+    line = random.randrange(max((len(listed) for listed in shapes.values()), default=1))
     chosen: dict[str, Any] = {}
     for parameter in op.signature.parameters:
         choice = variant.choice[parameter.name]
@@ -81,16 +71,34 @@ def arguments(
                 # Now and then an operand stays in f32 beside narrower ones, as the weights of norms do.
                 shape = shapes[parameter.name][min(line, len(shapes[parameter.name]) - 1)]
                 type = _type(shape, sizes, leading, random.choice((dtype, dtype, dtype, f32)))
-                chosen[parameter.name] = leaf.input(parameter.name, _strayed(type, random) if parameter.name in astray else type)
+                chosen[parameter.name] = leaf.input(parameter.name, type)
         elif parameter.name in left_out:
             chosen[parameter.name] = None
         elif isinstance(choice, leaf.Hole):
-            strays = wild and parameter.name in asked
-            declared = None if strays else _declared(op, parameter, sizes)
-            chosen[parameter.name] = _number(parameter, sizes, dtype, random, strays) if declared is None else declared
+            declared = _declared(op, parameter, sizes)
+            chosen[parameter.name] = _number(parameter, sizes, dtype, random) if declared is None else declared
         else:
             chosen[parameter.name] = choice
     return chosen
+
+
+def strayed(op: FusedOp[...], chosen: Mapping[str, Any], random: Random, asked: Collection[str]) -> dict[str, Any]:
+    """These arguments with a few that stray from what is declared.
+
+    Numbers stray only if they are asked for: a graph without its + 0 would say nothing about another operand.
+    """
+    found = dict(chosen)
+    operands = [p.name for p in op.signature.operands if found[p.name] is not None]
+    for name in random.sample(operands, min(random.choice((0, 1, 1, 2, 3)), len(operands))):
+        found[name] = leaf.input(name, _strayed(found[name].type, random))
+    for parameter in op.signature.attributes:
+        number = found[parameter.name]
+        if parameter.name in asked and isinstance(number, int | float) and random.random() < 0.5:
+            if parameter.kind == "int":
+                found[parameter.name] = random.choice((0, 1, 2, 3, 5, 7))
+            elif parameter.kind == "float":
+                found[parameter.name] = float(f32.numpy.type(random.choice(_WILD_FLOATS)))
+    return found
 
 
 def _left_out(op: FusedOp[...], variant: Variant, random: Random) -> set[str]:
@@ -112,18 +120,15 @@ def _type(fitting: Fitting, sizes: Mapping[str, Size], leading: tuple[int, ...],
     return TensorType(fitting.dtype or dtype, (*leading, *own) if fitting.leading else own)
 
 
-def _number(parameter: Parameter, sizes: Mapping[str, Size], dtype: DType, random: Random, wild: bool) -> Any:
+def _number(parameter: Parameter, sizes: Mapping[str, Size], dtype: DType, random: Random) -> Any:
     if parameter.kind == "ints":
         return parameter.default
     if parameter.kind == "option":
         return random.choice(parameter.choices)
     if parameter.kind == "int":
-        fitting = sizes.get(parameter.name, random.choice((1, 2, 3)))
-        return random.choice((0, 1, 2, 3, 5, 7)) if wild and random.random() < 0.5 else fitting
+        return sizes.get(parameter.name, random.choice((1, 2, 3)))
     # Caught numbers come out of constants of the operands' dtype, so they are numbers of that dtype to begin with.
-    pool = _WILD_FLOATS if wild and random.random() < 0.5 else _FLOATS
-    with np.errstate(over="ignore"):
-        return float(dtype.numpy.type(random.choice(pool)))
+    return float(dtype.numpy.type(random.choice(_FLOATS)))
 
 
 def _strayed(type: TensorType, random: Random) -> TensorType:

@@ -129,14 +129,20 @@ class _Joining:
 
     def _independent(self, members: list[_Member]) -> list[_Member]:
         """The members that need no other member's result."""
-        kept: list[_Member] = []
+        kept: dict[Value, _Member] = {}
         for member in members:
-            if kept and reaches(member.operands, {m.value for m in kept}, self.position):
+            if kept and self._depends(member, kept):
                 message = "it is computed from another member's result"
                 self._miss(member, members, CYCLE, message, "compute its operands from what the members share")
             else:
-                kept.append(member)
-        return kept
+                kept[member.value] = member
+        return list(kept.values())
+
+    def _depends(self, member: _Member, others: Mapping[Value, _Member]) -> bool:
+        first = self.position[next(iter(others))]
+        # Parameters, and what stands before all of them, depend on none.
+        late = [v for v in member.operands if v.operands and self.position.get(v, first + 1) > first]
+        return bool(late) and reaches(late, others, self.position)
 
     def _pays(self, members: list[_Member]) -> bool:
         root = members[-1]
@@ -158,11 +164,11 @@ class _Joining:
     def _run_each_time(self, results: Sequence[Value], members: Sequence[_Member]) -> list[Value]:
         """What was built and cannot be done once, when the parameters are bound."""
         given = {v for m in members for v in m.operands}
-        late = {v for v in given if v in self.at_run_time}
+        late: dict[Value, None] = {}
         for value in walk(results, until=given):
-            if value not in given and any(v in late for v in value.operands):
-                late.add(value)
-        return [v for v in late if v not in given]
+            if value not in given and any(v in late or v in self.at_run_time for v in value.operands):
+                late[value] = None
+        return list(late)
 
     @cached_property
     def at_run_time(self) -> set[Value]:
@@ -197,11 +203,14 @@ class _Joining:
             return self._credited(graph, parties)
 
     def _replacements(self, parties: Sequence[_Party]) -> dict[Value, Replacement]:
-        return {
-            member.value: Replacement(party.needs, _Build(self.group, party, index), (member.value,))
-            for party in parties
-            for index, member in enumerate(party.members)
-        }
+        replacements: dict[Value, Replacement] = {}
+        for party in parties:
+            first = party.members[0].value
+            for index, member in enumerate(party.members):
+                # The first member brings what all are built from; the others wait for it.
+                needs = (first,) if index else party.needs
+                replacements[member.value] = Replacement(needs, _Build(self.group, party, index), (member.value,))
+        return replacements
 
     def _credited(self, graph: Graph, parties: Sequence[_Party]) -> Graph:
         """What the members became part of carries the origins of all; each result keeps its own."""

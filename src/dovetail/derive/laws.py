@@ -13,7 +13,7 @@ import numpy as np
 
 from dovetail.declare.fused import FusedOp, Result, Variant
 from dovetail.declare.guard import Guard
-from dovetail.derive.arguments import arguments, inputs_of
+from dovetail.derive.arguments import arguments, inputs_of, strayed
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.unfuse import unfuse
 from dovetail.errors import DovetailError, GraphError
@@ -157,9 +157,12 @@ def check_inner_outputs(
 def counterexample(op: FusedOp[...], guard: Guard, seed: int = 0) -> dict[str, Any]:
     """Arguments that this guard alone refuses. A guard that nobody can break is dead."""
     random = Random(seed)
+    bases: dict[int, dict[str, Any]] = {}
     for attempt in range(_TRIES * 20):
-        variant = op.variants[attempt % len(op.variants)]
-        chosen = arguments(op, variant, random, wild=True, asked=guard.asks)
+        index = attempt % len(op.variants)
+        if index not in bases or random.random() < 0.05:
+            bases[index] = _plausible(op, op.variants[index], random)
+        chosen = strayed(op, bases[index], random, guard.asks)
         try:
             result = op(**chosen)
             refused = [g for g in op.guards if not g.check({**chosen, "result": result})]
@@ -171,6 +174,18 @@ def counterexample(op: FusedOp[...], guard: Guard, seed: int = 0) -> dict[str, A
         f"{op.name}.{guard.name} never refuses anything on its own",
         hint="it can be left out, or its shapes line is too tame",
     )
+
+
+def _plausible(op: FusedOp[...], variant: Variant, random: Random) -> dict[str, Any]:
+    """Arguments that the body takes, whatever the guards say."""
+    for _ in range(_TRIES):
+        chosen = arguments(op, variant, random)
+        try:
+            op(**chosen)
+        except DovetailError:
+            continue
+        return chosen
+    raise LawError(f"{op.name} ({variant.label}): its body takes no arguments", hint="correct its shapes line")
 
 
 def check_guard(op: FusedOp[...], guard: Guard, canonical: Canonical) -> None:

@@ -69,9 +69,7 @@ def why(
     return Why(tuple(attempts), tuple(chain), value)
 
 
-def _furthest(
-    op: FusedOp[...], value: Value, swallowed: bool, refused: tuple[str, str, str] | None
-) -> Attempt | None:
+def _furthest(op: FusedOp[...], value: Value, swallowed: bool, refused: tuple[str, str, str] | None) -> Attempt | None:
     """The attempt that found most of its pattern; rules whose pattern starts with another op were not tried."""
     best: Attempt | None = None
     for variant in op.patterns:
@@ -81,9 +79,7 @@ def _furthest(
             reason, message, hint = refused or ("", "", "")
             return Attempt(op.name, variant.label, outcome, variant.size, variant.size, reason, message, hint)
         if found.matched and (best is None or found.matched > best.matched):
-            best = Attempt(
-                op.name, variant.label, "mismatched", found.matched, variant.size, "pattern", str(found), ""
-            )
+            best = Attempt(op.name, variant.label, "mismatched", found.matched, variant.size, "pattern", str(found), "")
     if best is None and (swallowed or refused is not None):
         reason, message, hint = refused or ("", "as an inner value", "")
         return Attempt(op.name, "", "fused" if swallowed else "refused", 0, 0, reason, message, hint)

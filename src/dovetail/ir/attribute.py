@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from dovetail.errors import GraphError
-from dovetail.ir.dim import Dim, check_size
+from dovetail.ir.dim import LARGEST_SIZE, Dim, check_size
 from dovetail.ir.dtype import ALL, DType
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.literal import Literal
@@ -65,6 +65,8 @@ def _check_dtype(dtype: Any) -> None:
 
 
 def _check_axis(size: Any) -> None:
+    if size.__class__ is int and 0 <= size <= LARGEST_SIZE:
+        return
     if isinstance(size, bool) or not isinstance(size, int | Dim):
         raise GraphError(f"a size is {size!r}", hint="a size is an int or made of symbols")
     check_size(size)

@@ -113,7 +113,7 @@ _DEEPEST = 24
 _MOST_TERMS = 256
 _MOST_PRODUCTS = 4096
 MOST_TOKENS = 512
-_LARGEST = 2**63 - 1
+LARGEST_SIZE = 2**63 - 1
 
 
 def _depth(size: Size) -> int:
@@ -190,7 +190,7 @@ def check_size(size: Size) -> None:
     while pending:
         tokens += 1
         for monomial, coefficient in _terms(pending.pop()):
-            if abs(coefficient) > _LARGEST:
+            if abs(coefficient) > LARGEST_SIZE:
                 raise GraphError("a size beyond 63 bits", hint="check the sizes that lead here")
             tokens += 2 + 2 * len(monomial)
             for atom in monomial:

@@ -136,7 +136,8 @@ class _Item(_Leaf):
     kinds = MappingProxyType({"index": int})
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
-        (of,), index = operands, attrs["index"]
+        (of,) = operands
+        index: int = attrs["index"]
         if not isinstance(of, TupleType):
             raise TypeRuleError(f"item {index} of {of}, which is one tensor", hint="use part or slice to take elements")
         if not 0 <= index < len(of.items):

@@ -81,6 +81,16 @@ def recording(recorder: Recorder) -> Generator[Recorder]:
 
 
 @contextmanager
+def unrecorded() -> Generator[None]:
+    """Values made inside belong to no place: traces that are kept would be noted where they happen to be made first."""
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+@contextmanager
 def scope(name: str) -> Generator[None]:
     """Values made inside belong to the module `name`, below the scopes around it."""
     recorder = _active.get()

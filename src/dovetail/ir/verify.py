@@ -180,7 +180,7 @@ class _Verifier:
             self.fail(f"{value.op.name} does not take this: {error.message}", error.hint, value)
         except Exception as error:  # a rule meets attributes that no builder gave it
             self.fail(f"{value.op.name} does not take this: {error}", "check its operands and attributes", value)
-        if normal is not value.attrs and attrs_key(normal) != attrs_key(value.attrs):
+        if (normal or value.attrs) and attrs_key(normal) != attrs_key(value.attrs):
             self.fail(
                 f"attributes that are not in normal form: {dict(value.attrs)}", f"normal is {dict(normal)}", value
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from dovetail.declare import HANDED_ON, Cost, UnwrittenError, fused_op
+from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
 from dovetail.library.attention import Flag, attention
 from dovetail.library.heads import merge_heads, split_heads
@@ -15,11 +15,13 @@ from dovetail.library.softmax import Empty
 
 
 @fused_op(
-    shapes="x[b, s, heads*d] w[heads*d, heads*d] w[heads*d, 3*heads*d] w[heads*d, 3*heads*e] "
-    "wo[heads*d, n] wo[heads*e, n] wk[heads*d, kv_heads*d] wv[heads*d, kv_heads*d] "
-    "b[heads*d] b[3*heads*d] b[3*heads*e] bk[kv_heads*d] bv[kv_heads*d] bo[n] "
-    "cos[s, d] sin[s, d] mask[b, 1, 1, s] keep:bool[b, 1, 1, s] fill=-inf",
+    shapes="x[b, s, groups*h*2*d] cos[s, 2*d] sin[s, 2*d] mask[b, 1, 1, s] keep:bool[b, 1, 1, s] fill=-inf "
+    "heads=groups*h kv_heads=h wk[groups*h*2*d, h*2*d] wv[groups*h*2*d, h*2*d] bk[h*2*d] bv[h*2*d] bo[n] "
+    "w[groups*h*2*d, groups*h*2*d] b[groups*h*2*d] wo[groups*h*2*d, n] "
+    "w[groups*h*2*d, 3*groups*h*2*d] b[3*groups*h*2*d] wo[groups*h*2*d, n] "
+    "w[groups*h*2*d, 3*groups*h*2*e] b[3*groups*h*2*e] wo[groups*h*2*e, n]",
     stage="block",
+    together=("wk wv kv_heads", "bk bv", "cos sin"),
 )
 def attention_block(
     x: Value,
@@ -51,12 +53,10 @@ def attention_block(
     w holds the columns of queries, keys and values side by side, or those of queries where keys and values have
     weights of their own; these may have fewer heads.
     """
-    if (wk is None) != (kv_heads is None):
-        raise UnwrittenError("weights for keys and no number of heads for them, or the reverse", hint="pass kv_heads")
     shared = heads if kv_heads is None else kv_heads
     q, k, v = queries_keys_values(x, (w, wk, wv), (b, bk, bv))
     q, k, v = split_heads(q, heads), split_heads(k, shared), split_heads(v, shared)
-    options = {
+    options: dict[str, Any] = {
         "scale": scale,
         "softcap": softcap,
         "groups": groups,
@@ -65,12 +65,10 @@ def attention_block(
         "fill": fill,
         "empty": empty,
     }
-    if cos is None and sin is None:
+    if cos is None or sin is None:
         attended = attention(q, k, v, mask, keep, **options)
-    elif cos is not None and sin is not None:
-        attended = rope_attention(q, k, v, cos, sin, mask, keep, **options)
     else:
-        raise UnwrittenError("one of cos and sin", hint="pass both, or neither")
+        attended = rope_attention(q, k, v, cos, sin, mask, keep, **options)
     return projected(merge_heads(attended), wo, bo)
 
 
@@ -83,8 +81,8 @@ def x_is_a_batch_of_rows(x: Value) -> bool:
 
 
 @attention_block.requires(
-    reason="the weights into attention start with {w.type}, the one out of it is {wo.type}; the kernel takes one matrix "
-    "of each for the whole batch",
+    reason="the weight into attention is {w.type}, the one out of it is {wo.type}; the kernel takes one matrix of each "
+    "for the whole batch",
     hint="keep batched products as matmul",
 )
 def weights_are_matrices(w: Value, wo: Value, wk: Value | None, wv: Value | None) -> bool:

@@ -19,12 +19,10 @@ def queries_keys_values(
     """Three projections of one input: by one weight with all their columns side by side, or by one each."""
     wq, wk, wv = weights
     bq, bk, bv = biases
+    if (bk is None) != (wk is None or bq is None):
+        raise UnwrittenError("biases for some of queries, keys and values", hint="pass none, or one for each weight")
     if wk is None or wv is None:
-        if (wk, wv, bk, bv) != (None, None, None, None):
-            raise UnwrittenError("weights for some of queries, keys and values", hint="pass one, or all three")
         joined = projected(x, wq, bq)
         q, k, v = (ops.part(joined, axis=-1, index=index, parts=3) for index in range(3))
         return q, k, v
-    if len({b is None for b in biases}) > 1:
-        raise UnwrittenError("biases for some of queries, keys and values", hint="pass none, or all three")
     return projected(x, wq, bq), projected(x, wk, bk), projected(x, wv, bv)

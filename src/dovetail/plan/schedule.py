@@ -17,7 +17,7 @@ def schedule(flow: Flow) -> list[int]:
     best = as_written(flow)
     lowest = peak_of(flow, best)
     least = _least(flow)
-    others: tuple[Callable[[Flow], list[int]], ...] = (freeing_first,)
+    others: tuple[Callable[[Flow], list[int]], ...] = (heaviest_first, freeing_first)
     for order_by in others:
         if lowest <= least:
             break

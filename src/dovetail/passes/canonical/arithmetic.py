@@ -98,9 +98,11 @@ def done_twice(value: Value) -> Value | None:
 
 @rule(ops.abs_)
 def abs_of_neg(value: Value) -> Value | None:
-    """|-x| is |x|."""
+    """|-x| is |x|, unless -x wraps to a large number."""
     inner = value.operands[0]
-    return ops.abs_(inner.operands[0]) if inner.op is ops.neg else None
+    dtype = dtype_if_known(inner)
+    wraps = dtype is not None and dtype.kind == "uint"
+    return ops.abs_(inner.operands[0]) if inner.op is ops.neg and not wraps else None
 
 
 @rule(ops.maximum, ops.minimum, ops.bit_and, ops.bit_or)

@@ -89,14 +89,6 @@ def known_extent(value: Value) -> Value | None:
     return leaf.constant(cast(Array, ops.extent.compute(**value.attrs)))
 
 
-@rule(leaf.ITEM)
-def item_of_pack(value: Value) -> Value | None:
-    """An item of packed tensors is that tensor."""
-    packed = value.operands[0]
-    index: int = value.attrs["index"]
-    return packed.operands[index] if packed.op is leaf.PACK else None
-
-
 @rule(*_COMMUTATIVE, on_constant=True)
 def constant_last(value: Value) -> Value | None:
     """Of two operands in any order the constant stands last; which zero is the larger depends on the order."""

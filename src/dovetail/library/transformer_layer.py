@@ -1,0 +1,117 @@
+"""transformer_layer: a whole post-norm layer, as BERT has it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from dovetail.declare import HANDED_ON, Cost, fused_op
+from dovetail.ir.value import Value
+from dovetail.library.activation import Activation
+from dovetail.library.attention import Flag
+from dovetail.library.attention_block import attention_block
+from dovetail.library.linear import linear
+from dovetail.library.norms import Precision
+from dovetail.library.panels import in_panels
+from dovetail.library.projection import projected
+from dovetail.library.residual_layer_norm import residual_layer_norm
+from dovetail.library.softmax import Empty
+
+
+@fused_op(
+    shapes="x[m, s, h*d] mask[m, 1, 1, s] keep:bool[m, 1, 1, s] fill=-inf heads=h kv_heads=h "
+    "wk[h*d, h*d] wv[h*d, h*d] bk[h*d] bv[h*d] w[h*d, h*d] b[h*d] w[h*d, 3*h*d] b[3*h*d] wo[h*d, h*d] bo[h*d] "
+    "gain1[h*d] bias1[h*d] up[h*d, n] up_bias[n] down[n, h*d] down_bias[h*d] gain2[h*d] bias2[h*d]",
+    stage="block",
+    together=("b bo bias1 up_bias down_bias bias2", "wk wv kv_heads", "bk bv"),
+)
+def transformer_layer(
+    x: Value,
+    w: Value,
+    wo: Value,
+    gain1: Value,
+    up: Value,
+    down: Value,
+    gain2: Value,
+    b: Value | None = None,
+    bo: Value | None = None,
+    bias1: Value | None = None,
+    up_bias: Value | None = None,
+    down_bias: Value | None = None,
+    bias2: Value | None = None,
+    wk: Value | None = None,
+    wv: Value | None = None,
+    bk: Value | None = None,
+    bv: Value | None = None,
+    mask: Value | None = None,
+    keep: Value | None = None,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    eps: float,
+    act: Annotated[Activation, HANDED_ON] = "gelu",
+    precision: Annotated[Precision, HANDED_ON] = "own",
+    scale: Annotated[float | None, HANDED_ON] = None,
+    causal: Annotated[Flag, HANDED_ON] = False,
+    fill: Annotated[float | None, HANDED_ON] = None,
+    empty: Annotated[Empty, HANDED_ON] = "nan",
+) -> Value:
+    """Attention and a feed-forward, each added to its input and normalised: one kernel.
+
+    w holds the columns of queries, keys and values side by side, or those of queries where keys and values have
+    weights of their own.
+    """
+    options: dict[str, Any] = {"scale": scale, "causal": causal, "fill": fill, "empty": empty}
+    attended = attention_block(
+        x, w, wo, wk, wv, b, bk, bv, bo, None, None, mask, keep, heads=heads, kv_heads=kv_heads, **options
+    )
+    middle = residual_layer_norm(attended, x, gain1, bias1, eps=eps, precision=precision)
+    hidden = linear(middle, up, up_bias, act=act)
+    return residual_layer_norm(projected(hidden, down, down_bias), middle, gain2, bias2, eps=eps, precision=precision)
+
+
+@transformer_layer.spelling
+def inputs_first(
+    x: Value,
+    w: Value,
+    wo: Value,
+    gain1: Value,
+    up: Value,
+    down: Value,
+    gain2: Value,
+    b: Value | None = None,
+    bo: Value | None = None,
+    bias1: Value | None = None,
+    up_bias: Value | None = None,
+    down_bias: Value | None = None,
+    bias2: Value | None = None,
+    wk: Value | None = None,
+    wv: Value | None = None,
+    bk: Value | None = None,
+    bv: Value | None = None,
+    mask: Value | None = None,
+    keep: Value | None = None,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    eps: float,
+    act: Annotated[Activation, HANDED_ON] = "gelu",
+    precision: Annotated[Precision, HANDED_ON] = "own",
+    scale: Annotated[float | None, HANDED_ON] = None,
+    causal: Annotated[Flag, HANDED_ON] = False,
+    fill: Annotated[float | None, HANDED_ON] = None,
+    empty: Annotated[Empty, HANDED_ON] = "nan",
+) -> Value:
+    """The residual is the first operand of its adds."""
+    options: dict[str, Any] = {"scale": scale, "causal": causal, "fill": fill, "empty": empty}
+    attended = attention_block(
+        x, w, wo, wk, wv, b, bk, bv, bo, None, None, mask, keep, heads=heads, kv_heads=kv_heads, **options
+    )
+    middle = residual_layer_norm(x, attended, gain1, bias1, eps=eps, precision=precision)
+    hidden = linear(middle, up, up_bias, act=act)
+    return residual_layer_norm(middle, projected(hidden, down, down_bias), gain2, bias2, eps=eps, precision=precision)
+
+
+@transformer_layer.cost
+def one_panel_at_a_time(**call: Any) -> Cost:
+    """Few rows gain from staying in one kernel; many are better served one step at a time."""
+    return in_panels(transformer_layer(**call), call["x"])

@@ -1,0 +1,93 @@
+"""`dovetail explain`: the report as text and JSON, and its gates."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.commands import SMALL, Shell
+from tests.golden import Golden
+
+
+@pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
+def test_reports_of_the_built_in_models(model: str, shell: Shell, golden: Golden) -> None:
+    said = shell("explain", model)
+    assert said.code == 0 and not said.err
+    golden.file(f"tests/golden/explain/{model.partition(':')[0]}.txt", said.out)
+
+
+def test_a_layer_is_one_kernel(shell: Shell, layer: str) -> None:
+    said = shell("explain", layer)
+    assert said.code == 0
+    assert said.out.startswith("layer on cpu: 6 nodes → 1 kernels, 1 fused, 0 missed")
+    assert "1 × linear" in said.out and "MISSED" not in said.out
+
+
+def test_json_has_the_fields_of_the_schema(shell: Shell, wrong_bias: str) -> None:
+    report = shell("explain", wrong_bias, "--json").data
+    assert report["schema_version"] == 1
+    assert (report["graph"], report["target"], report["nodes_before"]) == ("layer", "cpu", 6)
+    (missed,) = [m for m in report["missed"] if m["rule"] == "linear"]
+    assert missed["reason"] == "bias_is_a_vector" and "f32[2, 3]" in missed["message"]
+    assert missed["hint"] and missed["node"].startswith("%")
+    assert missed["bytes"] > 0 and missed["seconds"] > 0
+    assert all({"rule", "nodes", "kernel"} <= set(f) for f in report["fused"])
+
+
+def test_a_required_rule_that_fires_passes(shell: Shell, layer: str) -> None:
+    assert shell("explain", layer, "--require", "linear=1", "--require-clean").code == 0
+    assert shell("explain", layer, "--require", "linear").code == 0
+
+
+def test_a_required_rule_that_does_not_fire_fails_with_its_reason(shell: Shell, wrong_bias: str) -> None:
+    said = shell("explain", wrong_bias, "--require", "linear=1")
+    assert said.code == 4
+    assert said.out.startswith("layer on cpu"), "the report is printed all the same"
+    assert "linear: 0 of 1" in said.err and "bias_is_a_vector" in said.err
+
+
+def test_a_miss_fails_where_none_is_allowed(shell: Shell, wrong_bias: str, layer: str) -> None:
+    said = shell("explain", wrong_bias, "--require-clean", "--json")
+    assert said.code == 4 and said.data["missed"]
+    assert "bias_is_a_vector" in said.err
+    assert shell("explain", layer, "--require-clean").code == 0
+
+
+def test_rules_and_passes_are_switched_off_by_name(shell: Shell, layer: str) -> None:
+    without = shell("explain", layer, "--without", "linear", "--without", "mark_regions", "--json").data
+    assert not without["fused"] and len(without["kernels"]) == 3
+
+
+def test_sizes_are_specialised(shell: Shell, layer: str) -> None:
+    assert shell("explain", layer, "--json").data["assumed_sizes"] == {"rows": 128}
+    special = shell("explain", layer, "--size", "rows=16", "--json").data
+    assert special["assumed_sizes"] == {} and special["kernels"][0]["type"] == "f32[16, 3]"
+
+
+def test_one_of_several_sizes_may_stay_open(shell: Shell) -> None:
+    model = SMALL["llama_step"].replace("batch=1", "batch=b")
+    assert shell("explain", model, "--size", "b=2", "--json").data["assumed_sizes"].keys() == {"p"}
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu", "cuda"])
+def test_every_target_can_be_reported(target: str, shell: Shell, layer: str) -> None:
+    assert shell("explain", layer, "--target", target, "--json").data["target"] == target
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--target", "tpu"], "there is no target 'tpu'"),
+        (["--without", "fusee"], "there is no pass or rule 'fusee'"),
+        (["--without", "legalize"], "legalize cannot be switched off"),
+        (["--require", "linearr=1"], "there is no rule 'linearr' to require"),
+        (["--require", "linear=one"], "--require linear=one"),
+        (["--require", "linear="], "--require linear="),
+        (["--size", "rows"], "--size rows"),
+        (["--size", "rows=-1"], "--size rows=-1"),
+        (["--size", "rows=4", "--size", "rows=5"], "--size rows=5 after rows=4"),
+        (["--size", "cols=4"], "layer has no symbol 'cols'"),
+        (["--size", "rows=99999999999999999999"], "--size rows=99999999999999999999"),
+    ],
+)
+def test_wrong_options_are_user_errors(options: list[str], found: str, shell: Shell, layer: str) -> None:
+    assert found in shell.fails(1, "explain", layer, *options)

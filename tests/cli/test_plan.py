@@ -1,0 +1,45 @@
+"""`dovetail plan`: memory and steps, as text and as data."""
+
+from __future__ import annotations
+
+from tests.cli.commands import SMALL, Shell
+
+
+def test_totals_add_up(shell: Shell) -> None:
+    plan = shell("plan", SMALL["llama"], "--json").data
+    assert plan["schema_version"] == 1 and plan["target"] == "cpu" and plan["symbols"] == []
+    assert plan["arena_bytes"] == plan["unshared_bytes"] - plan["bytes_saved"]
+    assert 0 < plan["peak_bytes"] <= plan["arena_bytes"] <= plan["unshared_bytes"]
+    slots = [slot for step in plan["steps"] for slot in step["slots"]]
+    ends = {pool: 0 for pool in ("arena", "bound", "scratch")}
+    for slot in slots:
+        assert slot["offset"] % plan["alignment"] == 0
+        ends[slot["pool"]] = max(ends[slot["pool"]], slot["offset"] + slot["size"])
+    assert ends["arena"] <= plan["arena_bytes"] < ends["arena"] + plan["alignment"]
+    assert plan["outputs"] == {"logits": "f32[1, 8, 100]"}
+
+
+def test_views_lie_inside_what_they_view(shell: Shell) -> None:
+    plan = shell("plan", SMALL["llama"], "--json").data
+    known = {s["value"] for step in plan["steps"] for s in step["slots"]} | set(plan["inputs"]) | set(plan["params"])
+    assert plan["views"]
+    assert any(view["of"] in known for view in plan["views"])
+
+
+def test_text_has_totals_and_every_step(shell: Shell) -> None:
+    said, plan = shell("plan", SMALL["llama"]).out, shell("plan", SMALL["llama"], "--json").data
+    assert f"arena        {plan['arena_bytes']} bytes a run" in said
+    assert f"peak         {plan['peak_bytes']} bytes" in said
+    assert f"saved        {plan['bytes_saved']} bytes of {plan['unshared_bytes']}" in said
+    for phase in ("bind", "run"):
+        assert f"{phase}: {sum(s['phase'] == phase for s in plan['steps'])} steps" in said
+    assert all(f"\n  {step['name']} " in said for step in plan["steps"])
+    assert " in place of %" in said
+
+
+def test_sizes_that_are_not_known_are_text(shell: Shell, layer: str) -> None:
+    plan = shell("plan", layer, "--json").data
+    assert plan["symbols"] == ["rows"] and isinstance(plan["arena_bytes"], str) and "rows" in plan["arena_bytes"]
+    assert "symbols      rows" in shell("plan", layer).out
+    special = shell("plan", layer, "--size", "rows=5", "--json").data
+    assert special["arena_bytes"] == 64 and special["steps"][0]["slots"][0]["size"] == 5 * 3 * 4

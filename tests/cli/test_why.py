@@ -1,0 +1,92 @@
+"""`dovetail why`: one node, every rule tried at it, and where it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import SMALL, Shell
+
+
+def test_a_fused_node_tells_its_chain_and_its_kernel(shell: Shell, layer: str) -> None:
+    said = shell("why", layer, "%0")
+    assert said.code == 0 and not said.err
+    assert said.out.startswith("%0 = matmul: f32[rows, 3] at the product\n")
+    assert "computed together with %1, %2 by the kernel" in said.out and "linear: f32[rows, 3]" in said.out
+    assert "by linear" in said.out
+
+
+def test_a_refused_rule_tells_guard_finding_and_hint(shell: Shell, wrong_bias: str) -> None:
+    said = shell("why", wrong_bias, "%2")
+    refused = said.out[said.out.index("  refused     linear [") :]
+    assert "bias_is_a_vector: the bias is f32[2, 3]" in refused
+    assert "hint: reshape the bias to [n]" in refused
+
+
+def test_json_has_every_attempt(shell: Shell, wrong_bias: str) -> None:
+    told = shell("why", wrong_bias, "%2", "--json").data
+    assert told["schema_version"] == 1
+    assert (told["node"], told["op"], told["type"]) == ("%2", "relu", "f32[2, 3]")
+    attempt = next(a for a in told["attempts"] if a["rule"] == "linear")
+    assert attempt["outcome"] == "refused" and attempt["reason"] == "bias_is_a_vector"
+    assert attempt["matched"] == attempt["size"] == 3
+    assert any(m["reason"] == "bias_is_a_vector" for m in told["missed"])
+    assert told["kernel"]["nodes"][-1]["name"] == "%2"
+
+
+def test_a_rule_that_got_part_of_the_way_tells_how_far(shell: Shell) -> None:
+    told = shell("why", SMALL["bert"], "layers.0 softmax", "--json").data
+    for attempt in told["attempts"]:
+        if attempt["outcome"] == "mismatched":
+            assert 0 < attempt["matched"] < attempt["size"] and attempt["message"].startswith("wanted ")
+
+
+def test_an_origin_is_enough_where_it_is_one_node(shell: Shell, layer: str) -> None:
+    assert shell("why", layer, "the sum", "--json").data["node"] == "%1"
+    assert shell("why", layer, "produ", "--json").data["node"] == "%0"
+
+
+def test_words_narrow_an_origin_down(shell: Shell) -> None:
+    told = shell("why", SMALL["llama"], "layers.1 softmax", "--json").data
+    assert (told["op"], told["where"]) == ("softmax", "layers.1")
+
+
+def test_an_ambiguous_origin_lists_its_nodes(shell: Shell, layer: str) -> None:
+    said = shell.fails(1, "why", layer, "the")
+    assert "2 nodes are at 'the'" in said
+    assert "matmul %0 at the product" in said and "add %1 at the sum" in said
+    many = shell.fails(1, "why", SMALL["bert"], "layers.1")
+    assert "nodes are at 'layers.1'" in many and "more" in many and "at layers.0" not in many
+
+
+def test_an_unknown_node_lists_what_there_is(shell: Shell, layer: str) -> None:
+    said = shell.fails(1, "why", layer, "%9")
+    assert "no node is named '%9'" in said and "matmul %0" in said and "--stage mir" in said
+    shell.fails(1, "why", layer, "")
+
+
+def test_inputs_and_parameters_are_computed_by_nothing(shell: Shell, layer: str) -> None:
+    assert "x (input) is computed by no kernel" in shell.fails(1, "why", layer, "x")
+    assert "w (param) is computed by no kernel" in shell.fails(1, "why", layer, "w")
+
+
+@pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
+def test_names_are_those_of_stage_mir_and_of_the_report(model: str, shell: Shell) -> None:
+    text = shell("show", model, "--stage", "mir").out
+    report = shell("explain", model, "--json").data
+    lines = {line.split(" = ")[0].strip(): line for line in text.splitlines() if line.startswith("  %")}
+    for kernel in report["kernels"]:
+        for node in kernel["nodes"]:
+            assert f" = {node['op']}(" in lines[node["name"]]
+    last = report["kernels"][-1]["nodes"][-1]
+    told = shell("why", model, last["name"], "--json").data
+    assert told["op"] == last["op"] and told["kernel"]["name"] == report["kernels"][-1]["name"]
+
+
+def test_what_canonicalisation_removes_has_no_kernel(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "twice.txt"
+    path.write_text("graph twice(x: f32[4]) {\n  %0 = neg(x)\n  %1 = neg(%0)\n  %2 = exp(%1)\n  return y = %2\n}\n")
+    told = shell("why", str(path), "%0", "--json").data
+    assert told["kernel"] is None and told["attempts"] == []
+    assert "no kernel computes it" in shell("why", str(path), "%0").out
