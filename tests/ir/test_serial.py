@@ -157,14 +157,16 @@ def test_graphs_that_cannot_be_saved(tmp_path: Path) -> None:
         save(Graph("empty", (), {}), path)
     with pytest.raises(UnsupportedError, match="'w' has the dtype"):
         save(replace(nested(), params={"w": np.zeros(3, np.longdouble)}), path)
-    with pytest.raises(LoadError, match="cannot be written"):
-        save(nested(), tmp_path / "no" / "folder")
+    for wrong in (tmp_path / "no" / "folder", tmp_path, "/", "a\0b"):
+        with pytest.raises(LoadError, match="cannot be written"):
+            save(nested(), wrong)
     assert not list(tmp_path.iterdir())
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="cannot be read"):
-        load(tmp_path / "missing", VOCABULARY)
+    for wrong in (tmp_path / "missing", "a\0b"):
+        with pytest.raises(LoadError, match="cannot be read"):
+            load(wrong, VOCABULARY)
     with pytest.raises(LoadError, match="is not a file"):
         load(tmp_path, VOCABULARY)
     pipe = tmp_path / "pipe"

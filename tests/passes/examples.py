@@ -48,7 +48,9 @@ def _over(x: Value, index: int) -> Value:
 EXAMPLES: tuple[Example, ...] = (
     # Constants.
     Example(
-        "fold_constants", lambda x: x + ops.exp(_const([1.0], x)), lambda x: x + leaf.constant(np.exp(np.float32([1])))
+        "fold_constants",
+        lambda x: x + ops.exp(_const([1.0], x)),
+        lambda x: x + leaf.constant(np.exp(np.array([1], np.float32))),
     ),
     Example(
         "fold_item",

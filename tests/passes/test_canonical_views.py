@@ -135,14 +135,14 @@ def test_noise_of_exporters() -> None:
     y = ops.concat(ops.cast(ops.cast(x, dtype=f32), dtype=f32), axis=-1) * 1.0
     y = build.reshape(build.reshape(y, (-1, 4)), x.shape)
     y = ops.expand(ops.unsqueeze(y, axes=(-1,)), axis=-1, size=1)
-    y = ops.squeeze(y, axes=(-1,)) + leaf.constant(np.float32([[-0.0]]))
+    y = ops.squeeze(y, axes=(-1,)) + leaf.constant(np.array([[-0.0]], np.float32))
     assert canonical(y) is x
 
 
 def test_a_mask_that_hides_nothing() -> None:
     scores = input("scores", f32["b", 2, 17, 17])
     kept = build.broadcast_to(leaf.constant(np.ones((1, 1, 17, 1), np.bool_)), (scores.shape[0], 1, 17, 17))
-    masked = scores + ops.where(kept, leaf.constant(np.float32(0)), leaf.constant(np.float32(-3e38)))
+    masked = scores + ops.where(kept, leaf.constant(0.0, f32), leaf.constant(-3e38, f32))
     assert canonical(masked) is scores
 
 

@@ -31,15 +31,24 @@ def trap_tests() -> set[str]:
     return found
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _young() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Only what is made here is looked at when values are given up; the rest of the process is large."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """What was inferred without a defence is not remembered, and neither is what was inferred with it."""
-    _forget()
+    """What was inferred without a defence is not remembered."""
     yield
     _forget()
 
 
 def _forget() -> None:
+    """Give up values, traces and numbers that tests made: their types may be those of another time."""
     for op in {*ALL, *BLOCK}:
         vars(op)["_traced"].clear()
     vars(leaf)["_scalar_literal"].cache_clear()

@@ -205,9 +205,10 @@ class FusedOp(Op, Generic[P]):
             ) from error
         listed = results if isinstance(results, tuple) else (results,)
         inside = walk(listed[:1])
-        if any(r not in inside for r in listed[1:]):
+        if any(r not in inside and (r.op is not leaf.ITEM or r.operands[0] not in inside) for r in listed[1:]):
             raise TraceError(
-                f"{self.name}: a second result is not part of the first", hint="return inner values of the first"
+                f"{self.name}: a second result is not part of the first",
+                hint="return inner values of the first, or items of one",
             )
         size = sum(v.op not in _LEAVES for v in inside)
         return Variant(choice, listed, "" if spell is self.body else spell.__name__, size, outline_of(listed[0]))

@@ -164,8 +164,8 @@ class _Round:
 
     def _found(self, op: FusedOp[...], variant: Variant, root: Value, bound: Bound) -> _Found:
         fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
-        covers = tuple(dict.fromkeys(bound.covered.values()))
-        results = tuple(bound.covered[r] for r in variant.results)
+        results = tuple(_stands_for(r, bound) for r in variant.results)
+        covers = tuple(dict.fromkeys([*bound.covered.values(), *results]))
         return _Found(op, variant, root, bound, {**fixed, **bound.names}, covers, results)
 
     def _refusal(self, found: _Found) -> Missed | None:
@@ -276,6 +276,12 @@ class _Build:
         value = self.found.op(**names)
         self.built[self.found.root] = value
         return value if len(self.found.results) == 1 else leaf.item(value, self.index)
+
+
+def _stands_for(result: Value, bound: Bound) -> Value:
+    """What a result of a pattern is in the graph; another item of what the root is an item of is not matched itself."""
+    found = bound.covered.get(result)
+    return leaf.item(bound.covered[result.operands[0]], result.attrs["index"]) if found is None else found
 
 
 def _at_a_glance(variants: Sequence[Variant], root: Value) -> Iterator[Variant]:

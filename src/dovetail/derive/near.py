@@ -10,7 +10,8 @@ from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
-from dovetail.match import Bound, fits, match
+from dovetail.match import Bound, match, nearly_fits
+from dovetail.match.outline import Outline
 
 _SMALLEST = 3
 """A pattern of two ops with one of them wrong says nothing."""
@@ -32,20 +33,34 @@ def near_misses(graph: Graph, ops: Sequence[FusedOp[...]]) -> list[Missed]:
 
 def _of_op(op: FusedOp[...], by_op: dict[Op, list[Value]], by_operand: dict[Op, list[Value]]) -> list[Missed]:
     attempts: dict[Value, list[tuple[Variant, Bound]]] = {}
+    looked_at: dict[tuple[Op, Op | None, int, Outline], list[Value]] = {}
     for variant in op.patterns:
         if variant.size < _SMALLEST:
             continue
-        inner = next((v.op for v in variant.pattern.operands if v.op not in _LEAVES), None)
-        roots = dict.fromkeys([*by_op.get(variant.pattern.op, ()), *(by_operand.get(inner, ()) if inner else ())])
+        pattern = variant.pattern
+        inner = next((v.op for v in pattern.operands if v.op not in _LEAVES), None)
+        key = (pattern.op, inner, len(pattern.operands), variant.outline)
+        roots = looked_at.get(key)
+        if roots is None:
+            roots = looked_at[key] = [v for v in _roots(*key[:3], by_op, by_operand) if nearly_fits(variant.outline, v)]
         for root in roots:
             if root.op is op or (root in attempts and attempts[root][0][0].size > variant.size):
                 continue
-            if not fits(variant.outline, root, but=1):
-                continue
-            bound = match(variant.pattern, root, forgive=True)
+            bound = match(pattern, root, forgive=True)
             if isinstance(bound, Bound) and bound.forgiven is not None and len(bound.covered) == variant.size - 1:
                 attempts.setdefault(root, []).append((variant, bound))
     return [_missed(op, root, tries) for root, tries in attempts.items() if _guards_hold(op, tries[0])]
+
+
+def _roots(
+    root: Op, inner: Op | None, count: int, by_op: dict[Op, list[Value]], by_operand: dict[Op, list[Value]]
+) -> list[Value]:
+    """Values of the op of the root, and those that could stand for it: one elementwise op for another."""
+    same = by_op.get(root, ())
+    if inner is None or not root.elementwise:
+        return list(same)
+    others = [v for v in by_operand.get(inner, ()) if v.op.elementwise and len(v.operands) == count]
+    return list(dict.fromkeys([*same, *others]))
 
 
 def _guards_hold(op: FusedOp[...], attempt: tuple[Variant, Bound]) -> bool:

@@ -41,19 +41,19 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write the graph and its arrays. The file is whole, or it is not there."""
     pieces = _Pieces(graph)
     target = Path(path)
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    beside = target.parent / f".{target.name}.{secrets.token_hex(8)}.part"
     try:
         with open(beside, "xb") as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, target)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise LoadError(
-            f"{target} cannot be written: {error.strerror}", hint="check the folder and the space that is left"
+            f"{target} cannot be written: {error}", hint="check the path and the space that is left"
         ) from error
     finally:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             beside.unlink()
 
 

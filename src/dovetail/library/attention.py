@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from dovetail import ops
 from dovetail.declare import HANDED_ON, UnwrittenError, fused_op
@@ -111,23 +111,9 @@ def _visible(asked: _Asked, rank: int = 2) -> tuple[Value, float] | None:
 def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
     """Declare another way to write what goes into the softmax."""
 
-    def spelling(
-        q: Value,
-        k: Value,
-        v: Value,
-        mask: Value | None = None,
-        keep: Value | None = None,
-        *,
-        scale: float | None = None,
-        softcap: float | None = None,
-        groups: int | None = None,
-        causal: Flag = False,
-        window: int | None = None,
-        fill: float | None = None,
-        empty: Annotated[Empty, HANDED_ON] = "nan",
-    ) -> Value:
-        found = masked(_Asked(q, k, mask, keep, scale, softcap, groups, causal, window, fill))
-        return softmax(found, empty=empty) @ _widened(v, groups)
+    def spelling(*operands: Any, **call: Any) -> Value:
+        v, empty = call.pop("v"), call.pop("empty")
+        return softmax(masked(_Asked(**call)), empty=empty) @ _widened(v, call["groups"])
 
     spelling.__name__ = masked.__name__
     attention.spelling(spelling)

@@ -19,10 +19,15 @@ def queries_keys_values(
     """Three projections of one input: by one weight with all their columns side by side, or by one each."""
     wq, wk, wv = weights
     bq, bk, bv = biases
-    if (bk is None) != (wk is None or bq is None):
-        raise UnwrittenError("biases for some of queries, keys and values", hint="pass none, or one for each weight")
+    each_has_one(wk, bq, bk)
     if wk is None or wv is None:
         joined = projected(x, wq, bq)
         q, k, v = (ops.part(joined, axis=-1, index=index, parts=3) for index in range(3))
         return q, k, v
     return projected(x, wq, bq), projected(x, wk, bk), projected(x, wv, bv)
+
+
+def each_has_one(wk: Value | None, bq: Value | None, bk: Value | None) -> None:
+    """Refuse biases for some of the weights."""
+    if (bk is None) != (wk is None or bq is None):
+        raise UnwrittenError("biases for some of queries, keys and values", hint="pass none, or one for each weight")

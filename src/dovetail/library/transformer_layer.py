@@ -12,7 +12,7 @@ from dovetail.library.attention_block import attention_block
 from dovetail.library.linear import linear
 from dovetail.library.norms import Precision
 from dovetail.library.panels import in_panels
-from dovetail.library.projection import projected
+from dovetail.library.projection import each_has_one, projected
 from dovetail.library.residual_layer_norm import residual_layer_norm
 from dovetail.library.softmax import Empty
 
@@ -60,6 +60,7 @@ def transformer_layer(
     w holds the columns of queries, keys and values side by side, or those of queries where keys and values have
     weights of their own.
     """
+    each_has_one(wk, b, bk)
     options: dict[str, Any] = {"scale": scale, "causal": causal, "fill": fill, "empty": empty}
     attended = attention_block(
         x, w, wo, wk, wv, b, bk, bv, bo, None, None, mask, keep, heads=heads, kv_heads=kv_heads, **options
@@ -70,43 +71,29 @@ def transformer_layer(
 
 
 @transformer_layer.spelling
-def inputs_first(
+def inputs_first(*operands: Any, **call: Any) -> Value:
+    """The residual is the first operand of its adds."""
+    return _inputs_first(**call)
+
+
+def _inputs_first(
+    *,
     x: Value,
-    w: Value,
-    wo: Value,
     gain1: Value,
     up: Value,
     down: Value,
     gain2: Value,
-    b: Value | None = None,
-    bo: Value | None = None,
-    bias1: Value | None = None,
-    up_bias: Value | None = None,
-    down_bias: Value | None = None,
-    bias2: Value | None = None,
-    wk: Value | None = None,
-    wv: Value | None = None,
-    bk: Value | None = None,
-    bv: Value | None = None,
-    mask: Value | None = None,
-    keep: Value | None = None,
-    *,
-    heads: int,
-    kv_heads: int | None = None,
+    bias1: Value | None,
+    up_bias: Value | None,
+    down_bias: Value | None,
+    bias2: Value | None,
     eps: float,
-    act: Annotated[Activation, HANDED_ON] = "gelu",
-    precision: Annotated[Precision, HANDED_ON] = "own",
-    scale: Annotated[float | None, HANDED_ON] = None,
-    causal: Annotated[Flag, HANDED_ON] = False,
-    fill: Annotated[float | None, HANDED_ON] = None,
-    empty: Annotated[Empty, HANDED_ON] = "nan",
+    act: Activation,
+    precision: Precision,
+    **block: Any,
 ) -> Value:
-    """The residual is the first operand of its adds."""
-    options: dict[str, Any] = {"scale": scale, "causal": causal, "fill": fill, "empty": empty}
-    attended = attention_block(
-        x, w, wo, wk, wv, b, bk, bv, bo, None, None, mask, keep, heads=heads, kv_heads=kv_heads, **options
-    )
-    middle = residual_layer_norm(x, attended, gain1, bias1, eps=eps, precision=precision)
+    each_has_one(block["wk"], block["b"], block["bk"])
+    middle = residual_layer_norm(x, attention_block(x, **block), gain1, bias1, eps=eps, precision=precision)
     hidden = linear(middle, up, up_bias, act=act)
     return residual_layer_norm(middle, projected(hidden, down, down_bias), gain2, bias2, eps=eps, precision=precision)
 

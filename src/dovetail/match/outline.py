@@ -49,21 +49,41 @@ def _asked(operand: Value) -> tuple[Op, ...]:
     return _SPELLED.get(operand.op, ()) if is_loose(operand) else (operand.op,)
 
 
-def fits(outline: Outline, value: Value, *, but: int = 0) -> bool:
-    """Whether all the ops stand where they must, but for a number of them."""
+def fits(outline: Outline, value: Value) -> bool:
+    """Whether all the ops stand where they must."""
     for path, asked in outline:
-        found = value
-        for index in path:
-            if index >= len(found.operands):
-                break
-            found = found.operands[index]
-        else:
-            if _has(found, asked):
-                continue
-        but -= 1
-        if but < 0:
+        found = _at(path, value)
+        if found is None or not _has(found, asked):
             return False
     return True
+
+
+def nearly_fits(outline: Outline, value: Value) -> bool:
+    """Whether all the ops stand where they must but for one, which the matcher can forgive: one elementwise op."""
+    spared = False
+    for path, asked in outline:
+        found = _at(path, value)
+        if found is not None and _has(found, asked):
+            continue
+        if spared or found is None or not _is_elementwise(asked):
+            return False
+        if not isinstance(asked, tuple) and not found.op.elementwise:
+            return False
+        spared = True
+    return True
+
+
+def _at(path: tuple[int, ...], value: Value) -> Value | None:
+    for index in path:
+        if index >= len(value.operands):
+            return None
+        value = value.operands[index]
+    return value
+
+
+def _is_elementwise(asked: Op | Pair) -> bool:
+    ops = (asked,) if not isinstance(asked, tuple) else (*asked[0], *asked[1])
+    return any([op.elementwise for op in ops])
 
 
 def _has(value: Value, asked: Op | Pair) -> bool:
