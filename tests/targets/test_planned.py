@@ -34,7 +34,7 @@ RANDOM = np.random.default_rng(5)
 def run(plan: Plan, feeds: dict[str, Array], params: dict[str, Array] | None = None) -> dict[str, Array]:
     """Memory starts as garbage: a byte that is read and never written shows."""
     given = {**plan.graph.params, **(params or {})}
-    return PlannedGraph(plan, fill=0xA5).bind(given).run(feeds)
+    return PlannedGraph(plan, prove=True).bind(given).run(feeds)
 
 
 def check(graph: Graph, feeds: dict[str, Array], judged: Graph | None = None) -> Plan:
@@ -206,7 +206,7 @@ def test_sizes_that_depend_on_data() -> None:
         verify_plan(plan)
         assert plan.symbols == ("n",)
         assert {plan.slots[v].pool for v in (places, doubled, ones)} == {"heap"}
-        bound = PlannedGraph(plan, fill=0xA5).bind({})
+        bound = PlannedGraph(plan, prove=True).bind({})
         for numbers in ([0, 3, 0, 0, 5, 7, 0, 0], [0] * 8, [1] * 8):
             found = bound.run({"x": np.array(numbers, np.int32)})
             expected = [2 * i for i, number in enumerate(numbers) if number]

@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.declare.cost import Machine, total_seconds
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
-from dovetail.derive.near import near_misses
+from dovetail.derive.near import Round, near_misses
 from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
@@ -36,6 +36,8 @@ class Fused:
     graph: Graph
     applied: tuple[Applied, ...]
     missed: tuple[Missed, ...]
+    rounds: tuple[Round, ...] = ()
+    """What each stratum was given: near misses are looked for there, when someone asks."""
 
 
 def fuse(
@@ -54,19 +56,21 @@ def fuse(
     """
     applied: list[Applied] = []
     missed: list[Missed] = []
+    rounds: list[Round] = []
     base, graph = graph, graph.settled()
     for stratum in strata(ops):
-        step = _Round(graph.settled(), stratum, machine, sizes, always)
+        before = graph.settled()
+        step = _Round(before, stratum, machine, sizes, always)
         fused = step.run()
-        if near:
-            step.missed += near_misses(graph, stratum)
+        rounds.append(Round(before, stratum, fused.moved))
         applied = [a.follow(fused.moved) for a in applied] + step.applied
         missed = [m.follow(fused.moved) for m in [*missed, *step.missed]]
         graph = replace(fused, moved=follow(graph.moved, fused.moved))
     # What another rule has swallowed since was not missed there: a hint for it would not be true any more.
     swallowed = {v for fusion in applied for v in fusion.covers}
-    open_ = [m for m in missed if m.root not in swallowed]
-    return Fused(replace(graph, moved=follow(base.moved, graph.moved)), tuple(applied), still_missed(open_))
+    open_ = [m for m in missed if m.root not in swallowed] + (near_misses(rounds, applied) if near else [])
+    whole = replace(graph, moved=follow(base.moved, graph.moved))
+    return Fused(whole, tuple(applied), still_missed(open_), tuple(rounds))
 
 
 def strata(ops: Sequence[FusedOp[...]]) -> list[list[FusedOp[...]]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dovetail.declare.fused import FusedOp, Variant
-from dovetail.derive.missed import NEAR, Missed
+from dovetail.derive.missed import NEAR, Applied, Missed
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.op import Op
@@ -17,13 +18,33 @@ _SMALLEST = 3
 """A pattern of two ops with one of them wrong says nothing."""
 
 
-def near_misses(graph: Graph, ops: Sequence[FusedOp[...]]) -> list[Missed]:
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A graph as one stratum of fusing found it, the ops of that stratum, and where the values went."""
+
+    before: Graph
+    ops: Sequence[FusedOp[...]]
+    moved: Mapping[Value, Value]
+
+
+def near_misses(rounds: Sequence[Round], applied: Iterable[Applied]) -> list[Missed]:
+    """What each round nearly matched, followed to the end of the last, but for what the rules have fused since."""
+    rules = {op.name for round in rounds for op in round.ops}
+    swallowed = {v for fusion in applied if fusion.rule in rules for v in fusion.covers}
+    found: list[Missed] = []
+    for round in rounds:
+        found += [m for m in _in_graph(round.before, round.ops) if m.root not in swallowed]
+        found = [m.follow(round.moved) for m in found]
+    return found
+
+
+def _in_graph(graph: Graph, ops: Sequence[FusedOp[...]]) -> list[Missed]:
     """For each root the largest pattern of each op that fits but for one op."""
     by_op: dict[Op, list[Value]] = {}
     by_operand: dict[Op, list[Value]] = {}
     for value in graph.values:
         by_op.setdefault(value.op, []).append(value)
-        for operand in dict.fromkeys(v.op for v in value.operands):
+        for operand in dict.fromkeys([v.op for v in value.operands]):
             by_operand.setdefault(operand, []).append(value)
     found: list[Missed] = []
     for op in ops:

@@ -59,18 +59,33 @@ def fits(outline: Outline, value: Value) -> bool:
 
 
 def nearly_fits(outline: Outline, value: Value) -> bool:
-    """Whether all the ops stand where they must but for one, which the matcher can forgive: one elementwise op."""
-    spared = False
+    """Whether all the ops stand where they must but for one, which the matcher can forgive."""
+    strange = 0
     for path, asked in outline:
         found = _at(path, value)
-        if found is not None and _has(found, asked):
-            continue
-        if spared or found is None or not _is_elementwise(asked):
+        strange += _TOO_MANY if found is None else _strange(found, asked)
+        if strange > 1:
             return False
-        if not isinstance(asked, tuple) and not found.op.elementwise:
-            return False
-        spared = True
     return True
+
+
+_TOO_MANY = 2
+
+
+def _strange(value: Value, asked: Op | Pair) -> int:
+    """How many ops stand where others must; one that is not elementwise, or should not be, cannot be forgiven."""
+    if not isinstance(asked, tuple):
+        return _stranger(value, (asked,))
+    if len(value.operands) != 2:
+        return _TOO_MANY
+    (x, y), (left, right) = value.operands, asked
+    return min(_stranger(x, left) + _stranger(y, right), _stranger(y, left) + _stranger(x, right))
+
+
+def _stranger(value: Value, asked: tuple[Op, ...]) -> int:
+    if not asked or value.op in asked:
+        return 0
+    return 1 if value.op.elementwise and any([op.elementwise for op in asked]) else _TOO_MANY
 
 
 def _at(path: tuple[int, ...], value: Value) -> Value | None:
@@ -79,11 +94,6 @@ def _at(path: tuple[int, ...], value: Value) -> Value | None:
             return None
         value = value.operands[index]
     return value
-
-
-def _is_elementwise(asked: Op | Pair) -> bool:
-    ops = (asked,) if not isinstance(asked, tuple) else (*asked[0], *asked[1])
-    return any([op.elementwise for op in ops])
 
 
 def _has(value: Value, asked: Op | Pair) -> bool:

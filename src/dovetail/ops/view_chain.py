@@ -99,7 +99,8 @@ def _assign(cut: list[list[_Unit | Piece]], order: list[Piece], slots: list[_Slo
             for unit, slot in pairs:
                 slot.unit = unit
             return
-    for (unit, _), slot in zip(reversed(units), reversed(slots), strict=False):
+    # From the front, so that a batch of one stays in front of heads that are repeated.
+    for (unit, _), slot in zip(units, slots, strict=False):
         slot.unit = unit
 
 

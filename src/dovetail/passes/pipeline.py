@@ -11,7 +11,8 @@ from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.join import join
-from dovetail.derive.missed import NEAR, Applied, Missed, still_missed
+from dovetail.derive.missed import Applied, Missed, still_missed
+from dovetail.derive.near import Round, near_misses
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
@@ -55,6 +56,8 @@ class State:
     applied: tuple[Applied, ...] = ()
     missed: tuple[Missed, ...] = ()
     dispatch: tuple[DispatchRow, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    """What fusing was given, stratum by stratum."""
 
     def after(self, fused: Fused) -> State:
         """The state after a pass that fuses: what it did is added to what is already known."""
@@ -64,6 +67,7 @@ class State:
             graph=fused.graph,
             applied=(*(a.follow(moved) for a in self.applied), *fused.applied),
             missed=(*(m.follow(moved) for m in self.missed), *fused.missed),
+            rounds=(*self.rounds, *fused.rounds),
         )
 
     def rewritten(self, graph: Graph) -> State:
@@ -127,18 +131,14 @@ def _fuse(state: State, setup: Setup) -> State:
     return state.after(fuse(state.graph, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes))
 
 
-def with_near_misses(lowered: Lowered, setup: Setup) -> tuple[Missed, ...]:
+def with_near_misses(lowered: Lowered) -> tuple[Missed, ...]:
     """All misses, those included that fit but for one op. Only reports ask for these, so only they pay for them."""
-    missed = list(lowered.state.missed)
-    index = next((i for i, r in enumerate(lowered.records) if r.name == "fuse"), None)
-    if index is None:
-        return tuple(missed)
-    before = lowered.records[index].before
-    fused = fuse(before, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes, near=True)
-    near = [m for m in fused.missed if m.reason == NEAR]
+    state = lowered.state
+    near = near_misses(state.rounds, state.applied)
+    index = next((i for i, r in enumerate(lowered.records) if r.name == "fuse"), len(lowered.records))
     for record in lowered.records[index + 1 :]:
         near = [m.follow(record.after.moved) for m in near]
-    return still_missed([*missed, *near])
+    return still_missed([*state.missed, *near])
 
 
 def _join(state: State, setup: Setup) -> State:

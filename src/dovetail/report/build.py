@@ -25,7 +25,7 @@ Sizes: TypeAlias = Mapping[str, Size]
 def build_report(lowered: Lowered, plan: Plan, setup: Setup) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
     written = lowered.written
-    missed = with_near_misses(lowered, setup)
+    missed = with_near_misses(lowered)
     final = lowered.graph
     known = setup.sizes
     machine = setup.claims.machine

@@ -18,7 +18,6 @@ from dovetail.runtime.binding import by_name, check_named, refuse_missing, sizes
 from dovetail.runtime.recent import Recent
 from dovetail.targets.target import Executable, Runner
 
-
 Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 """Compiles the source graph anew with these sizes: fused, legalised, planned and reported again."""
 
@@ -67,7 +66,9 @@ class Program:
     def report(self) -> Report:
         """What fused, what did not and why; it is written when it is first asked for."""
         if self._make_report is None:
-            raise OptionError(f"{self.graph.name} was made without a report", hint="make programs with dovetail.compile")
+            raise OptionError(
+                f"{self.graph.name} was made without a report", hint="make programs with dovetail.compile"
+            )
         return self._make_report()
 
     @property

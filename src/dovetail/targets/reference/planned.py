@@ -13,22 +13,25 @@ from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.plan.arena import Pool
 from dovetail.plan.plan import Plan, Step
+from dovetail.targets.feeds import named_leaf
 from dovetail.targets.reference.interpreter import evaluate_values
+
+_GARBAGE = 0xA5
 
 
 class PlannedGraph:
     """A plan that runs step by step. Arrays are taken as they are: names, dtypes and shapes are checked before."""
 
-    def __init__(self, plan: Plan, *, fill: int = 0) -> None:
+    def __init__(self, plan: Plan, *, prove: bool = False) -> None:
+        """`prove` lets no wrong plan pass: memory starts as garbage, and results in place are computed twice."""
         self.plan = plan
-        self.fill = fill
-        """What every byte of fresh memory is, so that tests can tell what was never written."""
+        self.prove = prove
 
     def bind(self, params: Mapping[str, Array]) -> BoundGraph:
         """Run the bind phase on these parameters; its results are kept."""
         plan = self.plan
-        memory = _Memory(plan, self.fill)
-        memory.give(leaf.PARAM.name, params, plan.manifest.params)
+        memory = _Memory(plan, self.prove)
+        memory.give(plan.graph.parameters, params)
         memory.reserve("bound", plan.bound_size)
         memory.reserve("scratch", plan.scratch_size)
         memory.run(plan.phase("bind"))
@@ -48,7 +51,7 @@ class BoundGraph:
         """The outputs by name, in memory that the caller owns."""
         plan = self.plan
         memory = self.kept.copy()
-        memory.give(leaf.INPUT.name, inputs, plan.manifest.inputs)
+        memory.give(plan.graph.inputs, inputs)
         for constraint in plan.graph.constraints:
             constraint.bind(memory.sizes)
         memory.reserve("arena", plan.arena_size)
@@ -59,9 +62,9 @@ class BoundGraph:
 class _Memory:
     """Bytes of each pool, arrays of the leaves, and the sizes that are known so far."""
 
-    def __init__(self, plan: Plan, fill: int) -> None:
+    def __init__(self, plan: Plan, prove: bool) -> None:
         self.plan = plan
-        self.fill = fill
+        self.prove = prove
         self.pools: dict[Pool, Array] = {}
         self.own: dict[Value, Array] = {}
         """Memory that is no pool's: of leaves, and of tensors whose size was found while running."""
@@ -69,19 +72,16 @@ class _Memory:
 
     def copy(self) -> _Memory:
         """The same bytes, to which another run adds its own."""
-        other = _Memory(self.plan, self.fill)
+        other = _Memory(self.plan, self.prove)
         other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
         return other
 
-    def give(self, kind: str, arrays: Mapping[str, Array], types: Mapping[str, object]) -> None:
-        """Inputs or parameters, whose shapes bind symbols."""
-        graph = self.plan.graph
-        values = graph.inputs if kind == leaf.INPUT.name else graph.parameters
-        named = {str(v.attrs["name"]): v for v in values}
-        found = [Found(f"the {kind} {name}", named[name].tensor, arrays[name].shape) for name in types]
-        self.sizes = solve_symbols(found, self.sizes)
-        for name in types:
-            self.own[named[name]] = _bytes(np.asarray(arrays[name], named[name].dtype.numpy, order="C"))
+    def give(self, leaves: Iterable[Value], arrays: Mapping[str, Array]) -> None:
+        """Inputs or parameters by name; their shapes bind symbols."""
+        given = {v: arrays[v.attrs["name"]] for v in leaves}
+        self.sizes = solve_symbols([Found(named_leaf(v), v.tensor, a.shape) for v, a in given.items()], self.sizes)
+        for value, array in given.items():
+            self.own[value] = _bytes(np.asarray(array, value.dtype.numpy, order="C"))
 
     def reserve(self, pool: Pool, size: Size) -> None:
         self.pools[pool] = self.allocate(self.number(size))
@@ -92,7 +92,7 @@ class _Memory:
     def allocate(self, count: int) -> Array:
         """Bytes whose first one is aligned as the plan's offsets are."""
         alignment = self.plan.alignment
-        raw = np.full(count + alignment, self.fill, np.uint8)
+        raw = np.full(count + alignment, _GARBAGE, np.uint8) if self.prove else np.empty(count + alignment, np.uint8)
         start = -raw.ctypes.data % alignment
         return raw[start : start + count]
 
@@ -128,9 +128,10 @@ class _Memory:
         for step in steps:
             arrays = self.compute(step)
             results = step.results
-            made = [Found(step.name, r.tensor, a.shape) for r, a in zip(results, arrays, strict=True)]
-            self.sizes = solve_symbols(made, self.sizes)
-            if step.over is not None:
+            if self.plan.symbols:
+                made = [Found(step.name, r.tensor, a.shape) for r, a in zip(results, arrays, strict=True)]
+                self.sizes = solve_symbols(made, self.sizes)
+            if step.over is not None and self.prove:
                 arrays = [self.in_place(step, arrays[0])]
             for result, array in zip(results, arrays, strict=True):
                 self.view(result)[...] = array
@@ -140,7 +141,7 @@ class _Memory:
         return evaluate_values(step.results, given, sizes=self.sizes)
 
     def in_place(self, step: Step, array: Array) -> Array:
-        """The result computed again with half of it written: a step that reads what it has overwritten is found out."""
+        """The result with one half computed after the other is written: reading what was overwritten shows."""
         written = self.view(step.value)
         half = array.size // 2
         written.reshape(-1)[:half] = array.reshape(-1)[:half]
