@@ -137,7 +137,7 @@ def test_moe_ffn_weighs_the_chosen_experts_only() -> None:
     values, arrays = made(
         x=(tokens, k), router=(k, experts), up=(experts, k, n), gate=(experts, k, n), down=(experts, n, k)
     )
-    (got,) = run(blocks.moe_ffn(**values, chosen=chosen), arrays)
+    (got,) = run(blocks.moe_ffn.build("fusable", **values, chosen=chosen), arrays)
     a = {name: v.astype(np.float64) for name, v in arrays.items()}
     wanted = np.zeros((tokens, k))
     for t in range(tokens):
@@ -166,13 +166,13 @@ def test_convolution_blocks() -> None:
     values, arrays = made(x=(2, c, 5, 5), w=(c, c, 3, 3), gain=one, bias=one, mean=one, variance=one)
     arrays["variance"] = np.abs(arrays["variance"]) + np.float32(0.5)
     a = {name: v.astype(np.float64) for name, v in arrays.items()}
-    (got,) = run(blocks.conv_norm_act(**values, eps=1e-5), arrays)
+    (got,) = run(blocks.conv_norm_act.build("fusable", **values, eps=1e-5), arrays)
     normed = (convolved(a["x"], a["w"]) - a["mean"]) / np.sqrt(a["variance"] + 1e-5) * a["gain"] + a["bias"]
     np.testing.assert_allclose(got, np.maximum(normed, 0), rtol=1e-9, atol=1e-9)
 
     values, arrays = made(x=(2, c, 5, 5), w1=(c, c, 3, 3), b1=one, w2=(c, c, 3, 3), b2=one)
     a = {name: v.astype(np.float64) for name, v in arrays.items()}
-    (got,) = run(blocks.basic_block(**values), arrays)
+    (got,) = run(blocks.basic_block.build("fusable", **values), arrays)
     y = np.maximum(convolved(a["x"], a["w1"]) + a["b1"], 0)
     np.testing.assert_allclose(got, np.maximum(convolved(y, a["w2"]) + a["b2"] + a["x"], 0), rtol=1e-9, atol=1e-9)
 
@@ -183,7 +183,7 @@ def test_unet_block() -> None:
     shapes = {f"{part}{i}": one for i in (1, 2) for part in ("gain", "bias", "b")}
     values, arrays = made(x=(2, c, 5, 5), w1=(c, c, 3, 3), w2=(c, c, 3, 3), **shapes)
     a = {name: v.astype(np.float64) for name, v in arrays.items()}
-    (got,) = run(blocks.unet_block(**values, groups=groups, eps=eps), arrays)
+    (got,) = run(blocks.unet_block.build("fusable", **values, groups=groups, eps=eps), arrays)
 
     def half(x: Numbers, i: int) -> Numbers:
         grouped = x.reshape(2, groups, -1)

@@ -25,7 +25,7 @@ def agree(guard: Guard, *names: str) -> None:
 
 def test_and_or_not_and_if_are_followed() -> None:
     def one(a: Value, b: Value) -> bool:
-        return a.rank == 1 and (b.rank == 2 or not a.dtype == b.dtype)
+        return a.rank == 1 and (b.rank == 2 or a.dtype != b.dtype)
 
     def two(a: Value, b: Value) -> bool:
         if a.rank < b.rank:

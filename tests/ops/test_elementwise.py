@@ -37,7 +37,7 @@ from dovetail.ops.primitive import Primitive
 from tests.ops.meaning import array, meaning, nasty, run, same, wrapped
 from tests.tolerances import assert_close
 
-EVERYTHING = [op for op in elementwise.ALL if op is not ops.cast and op is not ops.where]
+EVERYTHING = [op for op in elementwise.FAMILY if op is not ops.cast and op is not ops.where]
 
 
 def _takes(op: Primitive, dtype: DType) -> bool:
@@ -101,7 +101,7 @@ WHOLE: dict[str, Callable[[int, int, int], int]] = {
     "shift_left": lambda x, y, bits: _shift(x, y, bits, left=True),
     "shift_right": lambda x, y, bits: _shift(x, y, bits, left=False),
 }
-NAMED = {op.name: op for op in elementwise.ALL}
+NAMED = {op.name: op for op in elementwise.FAMILY}
 
 
 def _integers(dtype: DType) -> list[int]:

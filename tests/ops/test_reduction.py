@@ -125,7 +125,7 @@ def test_reductions_of_nothing(dtype: DType) -> None:
         assert np.isnan(meaning(ops.reduce_mean, empty, axes=1).astype(np.complex128)).all()
 
 
-@pytest.mark.parametrize("op", reduction.ALL, ids=str)
+@pytest.mark.parametrize("op", reduction.FAMILY, ids=str)
 def test_nothing_beside_the_axis_stays_nothing(op: Primitive) -> None:
     dtype = bool_ if op in (ops.reduce_any, ops.reduce_all) else f32
     named: dict[str, Any] = {"axis": 1} if op in (ops.arg_max, ops.arg_min) else {"axes": 1}

@@ -192,5 +192,9 @@ def test_broadcasts_are_spelled_out_where_kernels_need_equal_shapes() -> None:
     for value in lowered.values:
         if value.op.elementwise:
             assert all(v.shape == value.shape for v in value.operands)
-    arrays: dict[str, Array] = {"x": NUMBERS, "row": np.float32([1, 2, 3]), "column": np.float32([[10], [20]])}
+    arrays: dict[str, Array] = {
+        "x": NUMBERS,
+        "row": np.array([1, 2, 3], np.float32),
+        "column": np.array([[10], [20]], np.float32),
+    }
     np.testing.assert_array_equal(evaluate(lowered, arrays)["y"], NUMBERS * [1, 2, 3] + [[10], [20]])

@@ -7,6 +7,7 @@ import pytest
 
 from dovetail import Graph, TypeRuleError, blocks, f32, library
 from dovetail.ir.leaf import input
+from dovetail.ir.literal import Array
 from dovetail.library.linear import linear
 from dovetail.library.swiglu import swiglu
 from dovetail.passes.lower_blocks import lower_blocks
@@ -36,7 +37,8 @@ def test_linear_is_a_block_of_its_own() -> None:
 
 def test_both_policies_compute_the_same() -> None:
     rng = np.random.default_rng(0)
-    feeds = {str(v.attrs["name"]): rng.normal(size=v.shape).astype(np.float32) for v in (X, UP, GATE, DOWN)}
+    shapes = {"x": (4, 8), "up": (8, 16), "gate": (8, 16), "down": (16, 8)}
+    feeds: dict[str, Array] = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     x, up, gate, down = (feeds[n].astype(np.float64) for n in ("x", "up", "gate", "down"))
     activated = x @ gate / (1 + np.exp(-(x @ gate)))
     for policy in ("direct", "fusable"):

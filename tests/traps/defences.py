@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.traps import (
     defences_broadcast_and_dtypes,
     defences_control_flow,
+    defences_egraph_rules,
     defences_expansion,
     defences_guards,
     defences_outputs_and_uses,
@@ -17,5 +18,6 @@ DEFENCES: tuple[Defence, ...] = (
     *defences_broadcast_and_dtypes.DEFENCES,
     *defences_expansion.DEFENCES,
     *defences_control_flow.DEFENCES,
+    *defences_egraph_rules.DEFENCES,
 )
 """Every defence, one or more for each trap test."""

@@ -34,9 +34,7 @@ def swiglu_ffn(x: Value, up: Value, gate: Value, down: Value, *, act: Gate = "si
 
 
 @block(shapes="x[m, k] router[k, e] up[e, k, n] gate[e, k, n] down[e, n, k]")
-def moe_ffn(
-    x: Value, router: Value, up: Value, gate: Value, down: Value, *, chosen: int, act: Gate = "silu"
-) -> Value:
+def moe_ffn(x: Value, router: Value, up: Value, gate: Value, down: Value, *, chosen: int, act: Gate = "silu") -> Value:
     """Gated experts on every token, of which the router weighs the `chosen` best; the others count nothing."""
     scores = softmax(x @ router)
     best = ops.top_k(scores, k=chosen, axis=-1)[1]

@@ -20,8 +20,8 @@ class Block(FusedOp[P]):
     def __init__(self, body: Callable[P, Result], *, shapes: str) -> None:
         super().__init__(body, shapes=shapes, stage="block")
 
-    def build(self, policy: Policy, *args: P.args, **kwargs: P.kwargs) -> Value:
-        """The block under a policy."""
+    def build(self, policy: Policy, *args: Any, **kwargs: Any) -> Value:
+        """The block under a policy; the other arguments are those of its body."""
         plain = super().__call__(*args, **kwargs)
         return make(self, plain.operands, self.normal(plain.operands, {**plain.attrs, "policy": policy}))
 

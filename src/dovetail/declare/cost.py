@@ -113,3 +113,22 @@ def is_free(value: Value) -> bool:
 
 def total_seconds(values: Iterable[Value], machine: Machine, sizes: Mapping[str, Size] | None = None) -> float:
     return sum(machine.seconds(kernel_cost(v), sizes) for v in values if not is_free(v))
+
+
+class Prices:
+    """Seconds of kernels on one machine; what many patterns have in common is priced once."""
+
+    def __init__(self, machine: Machine, sizes: Mapping[str, Size] | None = None) -> None:
+        self.machine = machine
+        self.sizes = sizes
+        self._known: dict[Value, float] = {}
+
+    def __call__(self, values: Iterable[Value]) -> float:
+        """What these values take together, each as a kernel of its own."""
+        total = 0.0
+        for value in values:
+            price = self._known.get(value)
+            if price is None:
+                price = self._known[value] = total_seconds([value], self.machine, self.sizes)
+            total += price
+        return total

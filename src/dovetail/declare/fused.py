@@ -16,6 +16,7 @@ from dovetail.ir.fact import Constraint, Facts
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.op import Op
 from dovetail.ir.origin import unrecorded
+from dovetail.ir.spell import name as word
 from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value, attrs_key, make
 from dovetail.ir.walk import walk
@@ -41,6 +42,8 @@ class Variant:
     """How many ops the pattern has."""
     outline: Outline
     """The ops that must stand at fixed places under the root: a glance at them refuses most values."""
+    numbers: frozenset[str] = frozenset()
+    """The numbers that could be left out and are caught here."""
 
     @property
     def pattern(self) -> Value:
@@ -48,13 +51,13 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """The choices in words: `act=gelu, b`."""
+        """The choices in words: `b, scale, act=gelu`."""
         words: list[str] = []
         for name, value in self.choice.items():
-            if isinstance(value, Value):
+            if isinstance(value, Value) or name in self.numbers:
                 words.append(name)
             elif value is not None and not isinstance(value, leaf.Hole):
-                words.append(f"{name}={value}")
+                words.append(f"{name}={word(value) if isinstance(value, str) else value}")
         return ", ".join([*words, *([self.spelling] if self.spelling else [])])
 
 
@@ -76,7 +79,8 @@ class FusedOp(Op, Generic[P]):
 
     def __init__(self, body: Callable[P, Result], *, shapes: str, stage: Stage, together: Sequence[str] = ()) -> None:
         self.name = body.__name__
-        self.body = body
+        # Any: most bodies give one value, those of several results a tuple, and callers know which.
+        self.body: Callable[P, Any] = body
         self.doc = inspect.getdoc(body) or ""
         self.shapes = shapes
         self.stage: Stage = stage
@@ -211,7 +215,10 @@ class FusedOp(Op, Generic[P]):
                 hint="return inner values of the first, or items of one",
             )
         size = sum(v.op not in _LEAVES for v in inside)
-        return Variant(choice, listed, "" if spell is self.body else spell.__name__, size, outline_of(listed[0]))
+        spelling = "" if spell is self.body else spell.__name__
+        open_ = (p.name for p in self.signature.attributes if p.optional and not p.handed_on)
+        numbers = frozenset(name for name in open_ if choice[name] is not None)
+        return Variant(choice, listed, spelling, size, outline_of(listed[0]), numbers)
 
     @cached_property
     def patterns(self) -> tuple[Variant, ...]:

@@ -6,6 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -43,7 +44,7 @@ class Parameter:
         return (unknown, None) if self.optional else (unknown,)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Signature:
     """The parameters of a body, operands first."""
 
@@ -62,11 +63,15 @@ class Signature:
             raise TraceError(f"{body.__name__}: {name!r} is never left out", hint="name optional parameters only")
         return Signature(parameters, groups)
 
-    @property
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.parameters)
+
+    @cached_property
     def operands(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.kind == "operand")
 
-    @property
+    @cached_property
     def attributes(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.kind != "operand")
 
@@ -84,16 +89,16 @@ class Signature:
 
     def bind(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, defaults filled in, each of its kind."""
-        bound: dict[str, Any] = dict(zip((p.name for p in self.parameters), args, strict=False))
+        bound: dict[str, Any] = dict(zip(self.names, args, strict=False))
         if len(args) > len(self.operands):
             raise TypeRuleError(
                 f"{op} of {len(args)} operands", hint=f"it takes {', '.join(p.name for p in self.operands)}"
             )
         for name, value in kwargs.items():
-            if name in bound or all(p.name != name for p in self.parameters):
+            if name in bound or name not in self.names:
                 raise TypeRuleError(
                     f"{op} takes no {name!r}" if name not in bound else f"{op} got {name!r} twice",
-                    hint=f"it takes {', '.join(p.name for p in self.parameters)}",
+                    hint=f"it takes {', '.join(self.names)}",
                 )
             bound[name] = value
         checked = {p.name: _checked(op, p, bound) for p in self.parameters}

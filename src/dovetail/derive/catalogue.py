@@ -30,7 +30,7 @@ def page(entry: Entry) -> str:
 
 def index(entries: Sequence[Entry]) -> str:
     """The front page: every declaration in one line."""
-    rows = [f"| [`{e.name}`]({e.name}.md) | {stage_of(e)} | {_first_line(e.doc)} |" for e in sorted(entries, key=_name)]
+    rows = [f"| [`{e.name}`]({e.name}.md) | {stage_of(e)} | {_cell(e.doc)} |" for e in sorted(entries, key=_name)]
     return "\n".join(["# Catalogue of fused ops", "", "| op | stage | computes |", "|---|---|---|", *rows]) + "\n"
 
 
@@ -72,6 +72,11 @@ def _cost(op: FusedOp[...]) -> str:
     if op.cost_of is None:
         return "every operand read once, every result written once, all flops of the body"
     return _first_line(inspect.getdoc(op.cost_of)) or "declared"
+
+
+def _cell(doc: str) -> str:
+    """The first line where a bar would end it."""
+    return _first_line(doc).replace("|", "\\|")
 
 
 def _first_line(doc: str | None) -> str:

@@ -57,7 +57,14 @@ class Term:
             case "rank" | "dtype" | "type" | "shape":
                 return f"{self.arguments[0]}.{self.kind}"
             case _:
-                return f"{self.arguments[0]} {self.kind} {self.arguments[1]}"
+                left, right = (f"({a})" if self._needs_brackets(a) else str(a) for a in self.arguments)
+                return f"{left} {self.kind} {right}"
+
+    def _needs_brackets(self, inner: Any) -> bool:
+        """Whether an expression inside this one would be read as another; sizes that are compared would not."""
+        if not isinstance(inner, Term) or inner.kind not in _OPERATIONS:
+            return False
+        return self.kind in _ARITHMETIC or inner.kind not in _ARITHMETIC
 
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -70,9 +77,10 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "//": operator.floordiv,
+    "//": lambda a, b: a // b,
     "%": operator.mod,
 }
+_ARITHMETIC = ("+", "-", "*", "//", "%")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from dovetail.declare.cost import Machine, total_seconds
+from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
@@ -58,9 +58,10 @@ def fuse(
     missed: list[Missed] = []
     rounds: list[Round] = []
     base, graph = graph, graph.settled()
+    seconds = Prices(machine, sizes)
     for stratum in strata(ops):
         before = graph.settled()
-        step = _Round(before, stratum, machine, sizes, always)
+        step = _Round(before, stratum, seconds, always)
         fused = step.run()
         rounds.append(Round(before, stratum, fused.moved))
         applied = [a.follow(fused.moved) for a in applied] + step.applied
@@ -111,8 +112,7 @@ class _Round:
 
     graph: Graph
     ops: Sequence[FusedOp[...]]
-    machine: Machine
-    sizes: Mapping[str, Size] | None
+    seconds: Prices
     always: bool
     applied: list[Applied] = field(default_factory=list[Applied])
     missed: list[Missed] = field(default_factory=list[Missed])
@@ -132,9 +132,9 @@ class _Round:
         return self._replace()
 
     def _try_op(self, op: FusedOp[...], by_op: Mapping[Op, list[Value]]) -> None:
-        at_root: dict[Op, list[Variant]] = {}
+        at_root: dict[Op, _Glance] = {}
         for variant in op.patterns:
-            at_root.setdefault(variant.pattern.op, []).append(variant)
+            at_root.setdefault(variant.pattern.op, _Glance()).add(variant)
         roots = [v for root_op in at_root for v in by_op.get(root_op, ())]
         if len(at_root) > 1:
             roots.sort(key=lambda v: -self.position[v])
@@ -142,10 +142,10 @@ class _Round:
             if root not in self.claimed:
                 self._try_root(op, root, at_root[root.op])
 
-    def _try_root(self, op: FusedOp[...], root: Value, variants: Sequence[Variant]) -> None:
+    def _try_root(self, op: FusedOp[...], root: Value, glance: _Glance) -> None:
         refused: Missed | None = None
         best: _Found | None = None
-        for variant in _at_a_glance(variants, root):
+        for variant in glance.at(root):
             for bound in islice(matches(variant.pattern, root), _MOST_ORDERS):
                 found = self._found(op, variant, root, bound)
                 if self._is_claimed(found):
@@ -194,9 +194,9 @@ class _Round:
     def _unprofitable(self, found: _Found, fused: Value) -> Missed | None:
         """Fusing must pay, with the inner values that others read kept beside the fused one."""
         shared = self._shared_interior(found)
-        apart = self._seconds(found.covers)
-        together = self._seconds([fused])
-        found.gain = apart - together - self._seconds(_with_inner_operands(shared, found))
+        apart = self.seconds(found.covers)
+        together = self.seconds([fused])
+        found.gain = apart - together - self.seconds(_with_inner_operands(shared, found))
         if found.gain > 0 or (not shared and (self.always or found.op.stage == "recognise")):
             return self._cyclic(found)
         if shared:
@@ -206,9 +206,6 @@ class _Round:
             return self._miss(found, PRIVATE, message, "drop the other use, or accept the separate kernels")
         message = f"fused {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model"
         return self._miss(found, COST, message, "nothing to do: the separate kernels are estimated faster")
-
-    def _seconds(self, values: Iterable[Value]) -> float:
-        return total_seconds(values, self.machine, self.sizes)
 
     def _shared_interior(self, found: _Found) -> list[Value]:
         """What a match would swallow and others read; in `mm + mm` the fused op reads one of them itself."""
@@ -288,15 +285,20 @@ def _stands_for(result: Value, bound: Bound) -> Value:
     return leaf.item(bound.covered[result.operands[0]], result.attrs["index"]) if found is None else found
 
 
-def _at_a_glance(variants: Sequence[Variant], root: Value) -> Iterator[Variant]:
-    """The variants whose outlines fit the root; each outline is looked at once."""
-    seen: dict[Outline, bool] = {}
-    for variant in variants:
-        fitting = seen.get(variant.outline)
-        if fitting is None:
-            fitting = seen[variant.outline] = fits(variant.outline, root)
-        if fitting:
-            yield variant
+class _Glance:
+    """Variants of one root op, of which most have their outline in common: each outline is looked at once."""
+
+    def __init__(self) -> None:
+        self.outlines: dict[Outline, int] = {}
+        self.variants: list[tuple[Variant, int]] = []
+
+    def add(self, variant: Variant) -> None:
+        self.variants.append((variant, self.outlines.setdefault(variant.outline, len(self.outlines))))
+
+    def at(self, root: Value) -> Sequence[Variant]:
+        """The variants whose outlines fit the root."""
+        fitting = {index for outline, index in self.outlines.items() if fits(outline, root)}
+        return [variant for variant, index in self.variants if index in fitting] if fitting else ()
 
 
 def _with_inner_operands(shared: Iterable[Value], found: _Found) -> list[Value]:

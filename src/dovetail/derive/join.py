@@ -19,7 +19,7 @@ from dovetail.ir.graph import Graph, follow
 from dovetail.ir.op import Op
 from dovetail.ir.origin import Origin
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
-from dovetail.ir.value import Value
+from dovetail.ir.value import Value, attrs_key
 from dovetail.ir.walk import walk
 from dovetail.match import Bound, match
 
@@ -113,8 +113,8 @@ class _Joining:
         return None
 
     def _key(self, member: _Member) -> Any:
-        options = tuple((k, v) for k, v in sorted(member.call.names.items()) if not isinstance(v, Value))
-        return (member.variant.pattern, member.call.names[self.group.shared], options)
+        options = {k: v for k, v in sorted(member.call.names.items()) if not isinstance(v, Value)}
+        return (member.variant.pattern, member.call.names[self.group.shared], attrs_key(options))
 
     def _fitting(self, members: list[_Member]) -> list[_Member]:
         fitting: list[_Member] = []

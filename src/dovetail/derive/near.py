@@ -33,16 +33,16 @@ def near_misses(rounds: Sequence[Round], applied: Iterable[Applied]) -> list[Mis
     swallowed = {v for fusion in applied if fusion.rule in rules for v in fusion.covers}
     found: list[Missed] = []
     for round in rounds:
-        found += [m for m in _in_graph(round.before, round.ops) if m.root not in swallowed]
+        found += _among([v for v in round.before.values if v not in swallowed], round.ops)
         found = [m.follow(round.moved) for m in found]
     return found
 
 
-def _in_graph(graph: Graph, ops: Sequence[FusedOp[...]]) -> list[Missed]:
-    """For each root the largest pattern of each op that fits but for one op."""
+def _among(values: Iterable[Value], ops: Sequence[FusedOp[...]]) -> list[Missed]:
+    """For each root among the values the largest pattern of each op that fits but for one op."""
     by_op: dict[Op, list[Value]] = {}
     by_operand: dict[Op, list[Value]] = {}
-    for value in graph.values:
+    for value in values:
         by_op.setdefault(value.op, []).append(value)
         for operand in dict.fromkeys([v.op for v in value.operands]):
             by_operand.setdefault(operand, []).append(value)

@@ -9,6 +9,7 @@ from typing import Any, cast
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of
 from dovetail.ir import leaf
+from dovetail.ir.spell import quote
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 
@@ -78,6 +79,8 @@ def _number(value: Any) -> str:
             return f"size({of.attrs.get('name', of.op.name)}, {axis})"
         case leaf.DTypeOf(of=of):
             return f"dtype({of.attrs.get('name', of.op.name)})"
+        case str():
+            return quote(value)
         case tuple():
             return f"({', '.join(_number(v) for v in cast(tuple[Any, ...], value))})"
         case _:

@@ -38,10 +38,10 @@ def subgraphs(value: Value) -> list[Subgraph]:
     """The sub-graphs among the attributes of a value."""
     found: list[Subgraph] = []
     for attr in value.attrs.values():
-        if isinstance(attr, Subgraph):
+        if attr.__class__ is Subgraph:
             found.append(attr)
-        elif isinstance(attr, tuple):
-            found += [item for item in attr if isinstance(item, Subgraph)]  # pyright: ignore[reportUnknownVariableType]
+        elif attr.__class__ is tuple:
+            found += [item for item in attr if item.__class__ is Subgraph]
     return found
 
 

@@ -174,6 +174,8 @@ def attrs_key(attrs: Attrs) -> Hashable:
 
 def _exact(value: Any) -> Hashable:
     """== takes 1, 1.0 and True for one, and 0.0 for -0.0; NaN it tells from itself."""
+    if value.__class__ in _PLAIN:
+        return value
     if isinstance(value, float):
         return (float, value.hex())
     if isinstance(value, bool):
@@ -181,6 +183,10 @@ def _exact(value: Any) -> Hashable:
     if isinstance(value, tuple):
         return tuple([_exact(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
     return value
+
+
+_PLAIN = frozenset((int, str, type(None), DType, TensorType))
+"""Classes whose values == tells apart as it should."""
 
 
 def _infer(op: Op, operands: tuple[Value, ...], attrs: Attrs) -> tuple[Type | None, tuple[Constraint, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from dovetail import ops
-from dovetail.declare import HANDED_ON, UnwrittenError, fused_op
+from dovetail.declare import HANDED_ON, Cost, UnwrittenError, fused_op
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f16
 from dovetail.ir.value import Value
@@ -216,3 +216,9 @@ def masks_broadcast(q: Value, result: Value) -> bool:
 )
 def fill_hides(q: Value, fill: float | None) -> bool:
     return fill is None or fill <= (-6e4 if q.dtype is f16 else -1e9)
+
+
+@attention.cost
+def positions_are_free(**call: Any) -> Cost:
+    """Keys that positions hide are skipped, not compared."""
+    return masks.cost_by_position(attention, call)

@@ -109,4 +109,4 @@ def masks_broadcast(x: Value, result: Value) -> bool:
 @attention_block.cost
 def one_panel_at_a_time(**call: Any) -> Cost:
     """Few rows gain from staying in one kernel; many are better served one step at a time."""
-    return in_panels(attention_block(**call), call["x"])
+    return in_panels(attention_block, call)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dovetail import ops
+from dovetail.declare.cost import Cost, default_cost, flops_of
+from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
 from dovetail.ops.question import size_of
 
@@ -26,3 +31,14 @@ def _keys(k: Value) -> Value:
 def _queries(q: Value, rank: int) -> Value:
     """The positions of the queries, along the last axis but one."""
     return ops.unsqueeze(ops.iota(size=size_of(q, -2)), axes=(*range(-rank, -2), -1))
+
+
+def cost_by_position(op: FusedOp[...], call: Mapping[str, Any]) -> Cost:
+    """The cost of an attention by its call: a kernel that knows which keys positions hide does no work to find out."""
+    whole = default_cost(op(**call))
+    if not call["causal"]:
+        return whole
+    seen = {**call, "causal": False, "fill": None if call["keep"] is None else call["fill"]}
+    if "window" in call:
+        seen["window"] = None
+    return Cost(flops_of(op(**seen)), whole.bytes)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from dovetail.declare.cost import Cost, default_cost, type_bytes
-from dovetail.ir.dim import floordiv, product
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.declare.cost import Cost, type_bytes
+from dovetail.declare.fused import FusedOp
+from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.value import Value
+from dovetail.library.masks import cost_by_position
 
 ROWS = 64
 """How many rows a block kernel carries at once."""
 
 
-def in_panels(block: Value, x: Value) -> Cost:
-    """Everything that does not grow with the rows of x is read anew for each panel of them.
+def in_panels(op: FusedOp[...], call: Mapping[str, Any]) -> Cost:
+    """The weights are read anew for each panel of the rows of x.
 
     Panels wait for each other where separate kernels would share the machine, so the work counts once a panel too.
     """
+    x: Value = call["x"]
     panels = floordiv(product(x.shape[:-1]) + (ROWS - 1), ROWS)
-    once = default_cost(block)
-    weights = [v for v in dict.fromkeys(block.operands) if v.rank <= 2]
-    again = sum((type_bytes(v.type) for v in weights), start=0) * (panels - 1)
-    return Cost(once.flops * panels, once.bytes + again)
+    once = cost_by_position(op, call)
+    weights: Size = 0
+    for operand in dict.fromkeys(v for v in call.values() if isinstance(v, Value) and v.rank <= 2):
+        weights = weights + type_bytes(operand.type)
+    return Cost(once.flops * panels, once.bytes + weights * (panels - 1))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from dovetail.declare import HANDED_ON, fused_op
+from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
+from dovetail.library import masks
 from dovetail.library.attention import Flag, attention
 from dovetail.library.partial_rope import partial_rope
 from dovetail.library.rope import Form, rope
@@ -54,3 +55,9 @@ def rope_attention(
         fill=fill,
         empty=empty,
     )
+
+
+@rope_attention.cost
+def positions_are_free(**call: Any) -> Cost:
+    """Keys that positions hide are skipped, not compared."""
+    return masks.cost_by_position(rope_attention, call)

@@ -101,4 +101,4 @@ def _inputs_first(
 @transformer_layer.cost
 def one_panel_at_a_time(**call: Any) -> Cost:
     """Few rows gain from staying in one kernel; many are better served one step at a time."""
-    return in_panels(transformer_layer(**call), call["x"])
+    return in_panels(transformer_layer, call)

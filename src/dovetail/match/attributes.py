@@ -15,7 +15,7 @@ def attributes_as(pattern: Value, value: Value) -> Mapping[str, Any] | None:
     if pattern.op is value.op:
         return _split_like(pattern, value) if value.op is split else value.attrs
     if pattern.op is slice_ and value.op is part:
-        return _part_as_slice(value)
+        return slice_bounds(value)
     return _slice_as_part(value) if pattern.op is part and value.op is slice_ else None
 
 
@@ -26,7 +26,10 @@ def _split_like(pattern: Value, value: Value) -> Mapping[str, Any]:
     return {"axis": axis, **{name: None if pattern.attrs[name] is None else sizes[name] for name in sizes}}
 
 
-def _part_as_slice(value: Value) -> Mapping[str, Any]:
+def slice_bounds(value: Value) -> Mapping[str, Any]:
+    """The attributes of a slice, or of the slice that a part is."""
+    if value.op is slice_:
+        return value.attrs
     axis: int = value.attrs["axis"]
     index: int = value.attrs["index"]
     length = value.shape[axis]

@@ -14,7 +14,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.match.attributes import attributes_as
 from dovetail.match.mismatch import Bound, Mismatch
-from dovetail.match.undo import inverted, is_loose, undone
+from dovetail.match.undo import inverted, is_loose, part_of, undone
 
 _NOTHING = object()
 _Goals: TypeAlias = "tuple[Value, Value, _Goals] | None"
@@ -90,20 +90,34 @@ class _Attempt:
                         failed = self._miss(value, f"the same {pattern.op.name} as before", "another value")
                 else:
                     failed = self._node(pattern, value)
-                    if failed is not None and (rest := undone(pattern, value)) is not None:
+                    others = () if failed is None else self._otherwise(pattern, value)
+                    if others:
                         failed = None
-                        goals = (pattern.operands[0], rest, goals)
-                    elif failed is not None and (pairs := inverted(pattern, value)) is not None:
-                        failed = None
-                        self._see(pattern, value)
-                        (factor, found), (number, constant) = pairs
-                        goals = (number, constant, (factor, found, goals))
+                        for part in others:
+                            goals = (*part, goals)
                     elif failed is None or self._forgiven(failed, pattern, value):
                         failed = None
                         goals = self._operands(pattern, value, goals)
             if failed is not None:
                 return failed
         return self._answer()
+
+    def _otherwise(self, pattern: Value, value: Value) -> tuple[tuple[Value, Value], ...]:
+        """What is left to match where another op spells the same, the last first; nothing where none does."""
+        rest = undone(pattern, value)
+        if rest is not None:
+            return ((pattern.operands[0], rest),)
+        pairs = inverted(pattern, value)
+        if pairs is not None:
+            self._see(pattern, value)
+            return pairs
+        whole = part_of(pattern, value)
+        if whole is not None:
+            of = pattern.operands[0]
+            # A slice could be a part of many things: it must be of one that is known already.
+            if of.op is not leaf.HOLE or self.names.get(of.attrs["name"]) is whole:
+                return ((of, whole),)
+        return ()
 
     def _forgiven(self, failed: Mismatch, pattern: Value, value: Value) -> bool:
         """One op may be another of its kind: elementwise for elementwise, with operands of the same number."""
@@ -139,7 +153,7 @@ class _Attempt:
         if wanted.__class__ is SizeOf or wanted.__class__ is DTypeOf:
             self.asked.append((wanted, found, value))
             return None
-        if wanted == found:
+        if _are_one(wanted, found):
             return None
         if wanted.__class__ is tuple and found.__class__ is tuple and len(wanted) == len(found):
             pairs = zip(wanted, found, strict=True)
@@ -171,7 +185,7 @@ class _Attempt:
                 number = wanted.recover(float(number), partial(_rounded, value.attrs["value"].array.dtype))
             return self._catch(wanted.name, float(number) if isinstance(number, bool) else number, value)
         array: Array = value.attrs["value"].array
-        if array.dtype.type(wanted) == array.reshape(()):
+        if array.dtype.type(wanted).tobytes() == array.tobytes():
             return None
         return self._miss(value, f"the constant {wanted}", str(number))
 
@@ -181,7 +195,7 @@ class _Attempt:
             self.names[name] = found
             self.trail.append((self.names, name))
             return None
-        if known is found or (not isinstance(found, Value) and known == found):
+        if known is found or (not isinstance(found, Value) and _are_one(known, found)):
             return None
         return self._miss(at, f"the same {name} as before", "another one")
 
@@ -202,6 +216,13 @@ class _Attempt:
 
     def _miss(self, at: Value, wanted: str, found: str) -> Mismatch:
         return Mismatch(at, wanted, found, len(self.seen))
+
+
+def _are_one(known: Any, found: Any) -> bool:
+    """== takes 0.0 for -0.0 and tells NaN from itself; what a value is made of does neither."""
+    if known.__class__ is float and found.__class__ is float:
+        return known.hex() == found.hex()
+    return bool(known == found)
 
 
 def _rounded(dtype: np.dtype[Any], number: float) -> float:

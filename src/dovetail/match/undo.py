@@ -7,6 +7,8 @@ from dataclasses import replace
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bool_
 from dovetail.ir.value import Value
+from dovetail.match.attributes import slice_bounds
+from dovetail.ops.build import cut
 from dovetail.ops.elementwise import bit_not, div, equal, mul, not_equal
 from dovetail.ops.movement import part, permute, slice_
 from dovetail.ops.view import VIEW_OPS, View
@@ -42,6 +44,22 @@ def inverted(pattern: Value, value: Value) -> tuple[tuple[Value, Value], tuple[V
     found, constant = _number_last(value)
     written = _inverse(number.attrs["value"]) if number.op is leaf.NUMBER and constant.op is leaf.CONST else None
     return None if written is None else ((factor, found), (leaf.scalar(written, None), constant))
+
+
+def part_of(pattern: Value, value: Value) -> Value | None:
+    """The slice of the value's source that has the value as this part, where the pattern takes a part of a slice."""
+    if pattern.op is not part or value.op not in (part, slice_) or pattern.operands[0].op not in (leaf.HOLE, slice_):
+        return None
+    axis: int = value.attrs["axis"]
+    bounds = slice_bounds(value)
+    if axis != pattern.attrs["axis"] or bounds["step"] != 1:
+        return None
+    (source,) = value.operands
+    length = value.shape[axis]
+    start = bounds["start"] - length * pattern.attrs["index"]
+    stop = start + length * pattern.attrs["parts"]
+    inside = isinstance(start, int) and start >= 0 and isinstance(rest := source.shape[axis] - stop, int) and rest >= 0
+    return cut(source, axis, start, stop) if inside else None
 
 
 def _number_last(value: Value) -> tuple[Value, Value]:

@@ -88,4 +88,4 @@ def dot(x: Array, y: Array, *, left: Ints, right: Ints, left_batch: Ints = (), r
     return product.astype(x.dtype)
 
 
-ALL = family(globals())
+FAMILY = family(globals())

@@ -161,7 +161,7 @@ def scan_(
     return (*carried, *_stacked(outputs[::-1] if reverse else outputs, body, carries))
 
 
-ALL = family(globals())
+FAMILY = family(globals())
 
 
 def _stacked(outputs: Sequence[tuple[Array, ...]], body: Runnable, carries: int) -> list[Array]:

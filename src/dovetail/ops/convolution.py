@@ -144,6 +144,6 @@ def conv_transpose(
     return total[(slice(None), slice(None), *kept)].astype(x.dtype)
 
 
-ALL = family(globals())
+FAMILY = family(globals())
 
 __all__ = ["conv", "conv_transpose"]

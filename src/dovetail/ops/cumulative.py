@@ -58,4 +58,4 @@ def cum_min(x: Array, *, axis: Axis, exclusive: bool = False, reverse: bool = Fa
     return _running(np.minimum, highest(x.dtype), x, axis, exclusive, reverse)
 
 
-ALL = family(globals())
+FAMILY = family(globals())

@@ -267,4 +267,4 @@ def _cubic(distance: Array) -> Array:
     return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
-ALL = family(globals())
+FAMILY = family(globals())

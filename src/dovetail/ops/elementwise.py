@@ -231,4 +231,4 @@ def cast(x: Array, *, dtype: DTypeAttr) -> Array:
     return real_part.astype(dtype.numpy)
 
 
-ALL = family(globals())
+FAMILY = family(globals())

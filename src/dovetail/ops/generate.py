@@ -144,4 +144,4 @@ def random_bernoulli(key: Value, *, shape: Sequence[Size], probability: float) -
     return elementwise.less(random_uniform(key, shape=shape), probability)
 
 
-ALL = family(globals())
+FAMILY = family(globals())

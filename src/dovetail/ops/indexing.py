@@ -255,4 +255,4 @@ def one_hot(indices: Value, *, depth: Size, axis: int = -1, dtype: DType = bool_
     return elementwise.cast(elementwise.equal(movement.unsqueeze(placed, axes=(axis,)), steps), dtype=dtype)
 
 
-ALL = family(globals())
+FAMILY = family(globals())

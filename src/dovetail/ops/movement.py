@@ -224,4 +224,4 @@ def flip(x: Array, *, axes: Axes) -> Array:
     return np.flip(x, axes)
 
 
-ALL = family(globals())
+FAMILY = family(globals())

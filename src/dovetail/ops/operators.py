@@ -9,7 +9,7 @@ from dovetail.ir.value import Value
 from dovetail.ops import contraction, elementwise
 from dovetail.ops.primitive import Primitive
 
-_NAMED: dict[str, Primitive] = {p.name: p for p in (*elementwise.ALL, *contraction.ALL)}
+_NAMED: dict[str, Primitive] = {p.name: p for p in (*elementwise.FAMILY, *contraction.FAMILY)}
 
 
 class PrimitiveOperators:

@@ -69,4 +69,4 @@ def top_k(
     return np.take_along_axis(x, order, axis), order
 
 
-ALL = family(globals())
+FAMILY = family(globals())

@@ -161,6 +161,6 @@ def lp_pool(
     return np.asarray(sum(slide.seen(powers, 0, 0)) ** (1 / p), x.dtype)
 
 
-ALL = family(globals())
+FAMILY = family(globals())
 
 __all__ = ["average_pool", "lp_pool", "max_pool", "max_pool_indices"]

@@ -61,7 +61,7 @@ def _axes(axes: Any, rank: int | None) -> tuple[int, ...]:
 def _whole(number: Any, rank: int | None) -> int:
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | np.integer):
         raise TypeRuleError(f"{number!r} where a whole number is wanted", hint="pass an int")
-    return int(number)
+    return int(cast(int, number))
 
 
 def _size(size: Any, rank: int | None) -> Size:

@@ -76,4 +76,4 @@ def dequantise(q: Array, scale: Array, zero_point: Array, *, dtype: DTypeAttr, a
     return (steps * _beside(scale.astype(np.float64), q, axis)).astype(dtype.numpy)
 
 
-ALL = family(globals())
+FAMILY = family(globals())

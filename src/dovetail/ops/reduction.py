@@ -124,4 +124,4 @@ def reduce_log_sum_exp(x: Value, *, axes: Sequence[int]) -> Value:
     return elementwise.log(reduce_sum(elementwise.exp(x - shift), axes=axes)) + shift
 
 
-ALL = family(globals())
+FAMILY = family(globals())

@@ -257,6 +257,6 @@ def _interpolated(
     return total
 
 
-ALL = family(globals())
+FAMILY = family(globals())
 
 __all__ = ["resize"]

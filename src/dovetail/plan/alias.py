@@ -141,6 +141,10 @@ def _flip(value: Value, offset: Size, strides: Strides) -> _Seen:
     return offset, tuple(turned)
 
 
+def _sized(value: Value, offset: Size, strides: Strides) -> _Seen:
+    return offset, strides
+
+
 _RULES: Mapping[Op, _Rule] = {
     ops.split: _split,
     ops.merge: _merge,
@@ -151,4 +155,5 @@ _RULES: Mapping[Op, _Rule] = {
     ops.part: _part,
     ops.expand: _expand,
     ops.flip: _flip,
+    ops.sized: _sized,
 }

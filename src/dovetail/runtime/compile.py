@@ -146,7 +146,9 @@ def _program(written: Graph, request: Request, params: Mapping[str, Array] | Non
 
 def check_gates(report: Report, require: Mapping[str, int], require_clean: bool) -> None:
     """Required fusions that are missing, and misses where none is allowed, are one error that lists them."""
-    short = [f"  {rule}: {report.count(rule)} of {count}" for rule, count in require.items() if report.count(rule) < count]
+    short = [
+        f"  {rule}: {report.count(rule)} of {count}" for rule, count in require.items() if report.count(rule) < count
+    ]
     if short:
         why = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.missed if m.rule in require]
         raise GateError("required fusions are missing:\n" + "\n".join([*short, *why]), hint="see the reasons above")
@@ -161,7 +163,9 @@ def _checked_policy(dispatch: Mapping[str, Dispatch], declared: Sequence[FusedOp
         if name not in known:
             raise OptionError(f"there is no op {name!r} to dispatch", hint="use an op's name, or * for all others")
         if wish not in ("prefer_native", "force_common", "force_native"):
-            raise OptionError(f"{name} is to be dispatched {wish!r}", hint="prefer_native, force_common or force_native")
+            raise OptionError(
+                f"{name} is to be dispatched {wish!r}", hint="prefer_native, force_common or force_native"
+            )
     return dict(dispatch)
 
 

@@ -23,7 +23,9 @@ def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> G
     if "\0" in str(path):
         raise LoadError("a path with a NUL in it", hint="check the path")
     if file.suffix == ".onnx":
-        raise UnsupportedError(f"{file} is an ONNX model", hint="this version reads dovetail's own text and binary forms")
+        raise UnsupportedError(
+            f"{file} is an ONNX model", hint="this version reads dovetail's own text and binary forms"
+        )
     try:
         if not file.is_file():
             found = "is not a file" if file.exists() else "does not exist"
@@ -33,12 +35,16 @@ def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> G
         if start == MAGIC:
             return serial.load(file, vocabulary(ops))
         if file.stat().st_size > MOST_TEXT_BYTES:
-            raise LoadError(f"{file} has {file.stat().st_size} bytes of text", hint="save large graphs with dovetail.save")
+            raise LoadError(
+                f"{file} has {file.stat().st_size} bytes of text", hint="save large graphs with dovetail.save"
+            )
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise LoadError(f"{file} is neither a saved graph nor UTF-8 text", hint="check what the file is") from error
     except OSError as error:
-        raise LoadError(f"{file} cannot be read: {error.strerror}", hint="check the path and its permissions") from error
+        raise LoadError(
+            f"{file} cannot be read: {error.strerror}", hint="check the path and its permissions"
+        ) from error
     try:
         return parse_graph(text, vocabulary(ops))
     except ParseError as error:

@@ -14,7 +14,7 @@ from dovetail.ir.value import Value
 from dovetail.ops import elementwise
 from dovetail.passes.canonical.rule import listed, rule
 
-_JOINING = tuple(op for op in elementwise.ALL if op.arity is not None and op.arity > 1)
+_JOINING = tuple(op for op in elementwise.FAMILY if op.arity is not None and op.arity > 1)
 _LARGEST_LOOKED_AT = 1 << 16
 """Elements of a constant that is read to see whether they are all one number."""
 
@@ -22,7 +22,7 @@ _LARGEST_COPIED = 1 << 24
 """Bytes of a constant that is copied to drop axes of size 1."""
 
 
-@rule(*elementwise.ALL)
+@rule(*elementwise.FAMILY)
 def repeat_after_elementwise(value: Value) -> Value | None:
     """Operands are not repeated before an elementwise op: it stretches them, or its result is repeated."""
     operands = value.operands

@@ -26,7 +26,7 @@ _REPEAT_BYTES = 1 << 10
 """What is repeated is better kept small."""
 _RESHAPES = (ops.split, ops.merge, ops.squeeze, ops.unsqueeze)
 _EXTREMES = (ops.maximum, ops.minimum)
-_COMMUTATIVE = tuple(op for op in elementwise.ALL if op.commutative)
+_COMMUTATIVE = tuple(op for op in elementwise.FAMILY if op.commutative)
 
 
 def folding(limit: int) -> tuple[Rule, Rule]:

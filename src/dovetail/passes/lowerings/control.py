@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.inline import inline
 from dovetail.ir.value import Value
+from dovetail.ops import build
 from dovetail.passes.claims import Claims
 
 
@@ -66,6 +65,7 @@ def _slice(x: Value, at: int) -> Value:
 def _stack(trips: Sequence[tuple[Value, ...]], body: Subgraph, carries: int) -> list[Value]:
     types = [v.tensor for v in body.results[carries:]]
     if not trips:
-        return [leaf.constant(np.zeros((0, *t.shape)), t.dtype) for t in types]
+        # An empty array has no elements to make, whatever the sizes behind the first.
+        return [build.full((0, *t.shape), 0, t.dtype) for t in types]
     columns = zip(*trips, strict=True)
     return [ops.concat(*(ops.unsqueeze(v, axes=(-v.rank - 1,)) for v in column), axis=0) for column in columns]
