@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dovetail import ops
-from dovetail.errors import LoadError, UnsupportedError, VerifyError
+from dovetail.errors import GraphError, LoadError, UnsupportedError, VerifyError
 from dovetail.ir import leaf, serial_table
 from dovetail.ir.dtype import ALL, DType, bf16, bool_, f32, i64
 from dovetail.ir.graph import Builder, Graph
@@ -229,7 +229,15 @@ def test_absurd_lengths_are_refused_before_anything_is_read() -> None:
     for lengths in [(2**63, 0), (0, 2**63), (2**64 - 1, 2**64 - 1), (2**27, 2**27 + 1), (len(GOOD), 0)]:
         broken = bytearray(GOOD)
         struct.pack_into("<QQ", broken, 12, *lengths)
-        refused(bytes(broken))
+        expected = "a text and table of" if sum(lengths) > 2**28 else f"bytes of at least {HEAD + sum(lengths)}"
+        assert expected in refused(bytes(broken)).message
+
+
+def test_the_number_of_arrays_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serial_table, "MOST_ARRAYS", 4)
+    assert "more than 4 arrays" in refused(GOOD).message
+    with pytest.raises(GraphError, match="5 arrays"):
+        to_bytes(model())
 
 
 def forged(text: bytes, rows: bytes, arrays: bytes = b"") -> bytes:

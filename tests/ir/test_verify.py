@@ -108,6 +108,8 @@ def test_operands_that_are_no_values(operand: Any) -> None:
 
 def test_operands_that_are_no_tuple_and_ops_that_are_none() -> None:
     assert "the operands are a list" in refused(of(broken(ops.add, [X, X]))).message
+    pairs: Any = (("a", 1),)
+    assert "the attributes are a tuple" in refused(of(Value(anything, (), pairs, f32[2], ()))).message
     nothing: Any = "add"
     assert "whose op is 'add'" in refused(of(broken(nothing, (X, X)))).message
 

@@ -119,7 +119,8 @@ def test_separate_projections_with_rope_and_shared_heads(kv_heads: int, bias: bo
     arrays = feeds(graph, cos=cos, sin=sin)
     x = arrays["x"]
     q, k, v = (
-        heads_of(x @ arrays[f"w{n}"] + arrays.get(f"b{n}", 0.0), h) for n, h in (("q", H), ("k", kv_heads), ("v", kv_heads))
+        heads_of(x @ arrays[f"w{n}"] + arrays.get(f"b{n}", 0.0), h)
+        for n, h in (("q", H), ("k", kv_heads), ("v", kv_heads))
     )
     want = attend(rotate(q, cos, sin), rotate(k, cos, sin), v, scale=SCALE, keep=causal(S, S))
     near(run(graph, arrays)["y"], joined_heads(want) @ arrays["wo"])
@@ -200,7 +201,9 @@ def test_a_mask_for_more_batches_than_x_has() -> None:
 
 def test_a_whole_attention_with_such_a_mask_is_refused_by_the_block() -> None:
     x, mask = input("x", f32[1, S, E]), input("mask", f32[3, 1, 1, S])
-    spelled = attention_block.body(x, param("w", f32[E, 3 * E]), param("wo", f32[E, E]), mask=mask, heads=H, scale=SCALE)
+    spelled = attention_block.body(
+        x, param("w", f32[E, 3 * E]), param("wo", f32[E, E]), mask=mask, heads=H, scale=SCALE
+    )
     assert isinstance(spelled, Value)
     assert refused(spelled) == "masks_broadcast"
 

@@ -243,3 +243,16 @@ def test_a_reshape_that_fits_no_axis(order: tuple[int, ...]) -> None:
     assert np.array_equal(got, numbers.reshape(3, 2, 4).transpose(order))
     back = build.reshape(build.transpose(y, np.argsort(order).tolist()), (4, 6))
     assert canonical(back) is x
+
+
+def test_many_reshapes_that_fit_no_axis() -> None:
+    """A chain that is longer than anyone looks down stays right, and its form is found in one go."""
+    y = x = input("x", f32[4, 6, 5])
+    array = np.arange(120, dtype=np.float32).reshape(4, 6, 5)
+    wanted = array
+    for i, shape in enumerate([(3, 8, 5), (10, 3, 4), (5, 4, 6), (8, 15), (6, 20), (12, 10), (4, 6, 5)] * 8):
+        order = [(a + i) % len(shape) for a in range(len(shape))]
+        y, wanted = build.transpose(build.reshape(y, shape), order), wanted.reshape(shape).transpose(order)
+    changed = canonicalize(Graph.of(y))
+    assert np.array_equal(evaluate(changed, {x.attrs["name"]: array})["y"], wanted)
+    assert canonicalize(changed) is changed

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dovetail import Graph, VerifyError, f32, ops
 from dovetail.ir import leaf
+from dovetail.ir.dim import symbol
 from dovetail.plan.alias import Alias
 from dovetail.plan.arena import Slot
 from dovetail.plan.plan import Plan, make_plan
@@ -95,3 +97,19 @@ def test_symbolic_plans_are_tried_with_numbers() -> None:
     verify_plan(plan)
     with pytest.raises(VerifyError, match="which is not there"):
         verify_plan(moved(plan, second, plan.slots[first]))
+
+
+def test_numbers_that_are_tried_fit_the_constraints() -> None:
+    """A slice of 31 of 300 elements, an axis of 7, and a rest of none at all."""
+    x, y = leaf.input("x", f32["s"]), leaf.input("y", f32["t"])
+    s, t = symbol("s"), symbol("t")
+    rest = ops.exp(ops.slice_(y, axis=0, start=7, stop=t))
+    outputs = {
+        "cut": ops.exp(ops.slice_(x, axis=0, start=0, stop=31)),
+        "most": ops.exp(ops.slice_(x, axis=0, start=s - 300, stop=s)),
+        "seven": y + leaf.constant(np.ones(7), f32),
+        "rest": rest,
+        "joined": ops.concat(rest, ops.tanh(ops.slice_(y, axis=0, start=7, stop=t)), axis=0),
+        "divided": ops.exp(ops.slice_(leaf.input("z", f32[12 // (s - 840) + 99]), axis=0, start=0, stop=2)),
+    }
+    verify_plan(make_plan(Graph.of(outputs), target="reference"))

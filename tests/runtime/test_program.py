@@ -238,6 +238,18 @@ def test_shapes_that_contradict_each_other() -> None:
         program.bind({"p": numbers(2)}).run({"x": numbers(3, 4), "z": numbers(3)})
 
 
+def test_parameter_whose_size_only_an_input_tells() -> None:
+    """The shape of p says nothing of s alone; it is checked once x does."""
+    graph = Graph.of({"y": X, "p": ops.neg(leaf.param("p", f32[symbol("s") // 2]))})
+    plan = make_plan(graph, target="reference")
+    for program in (Compiler(graph).program(), Program(plan, PlannedGraph(plan))):
+        bound = program.bind({"p": numbers(3)})
+        for rows in (6, 7):
+            assert bound.run({"x": numbers(rows, 4)})["p"].shape == (3,)
+        with pytest.raises(BindError, match=r"the parameter p has the shape \[3\].* floordiv\(s, 2\) is 2 with s = 4"):
+            bound.run({"x": numbers(4, 4)})
+
+
 def test_static_program_does_not_specialise() -> None:
     with pytest.raises(BindError, match="graph has no symbols"):
         static()[0].specialize({"s": 3})

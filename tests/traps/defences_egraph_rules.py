@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dovetail.declare.cost import flops_of
 from dovetail.derive.condition import Condition
@@ -46,8 +46,9 @@ def pasted(text: str) -> str:
 
 def unmeasured(encoder: Any, attr: Any) -> str:
     """Attributes one behind the other, without their kinds and lengths."""
-    items: tuple[Any, ...] = attr if isinstance(attr, tuple) else ()
-    return ", ".join(unmeasured(encoder, item) for item in items) or str(attr)
+    if not isinstance(attr, tuple):
+        return str(attr)
+    return ", ".join(unmeasured(encoder, item) for item in cast("tuple[Any, ...]", attr))
 
 
 def give_up_when_large(run: Callable[[Any], Graph]) -> Callable[[Any], Graph]:

@@ -19,8 +19,7 @@ from dovetail.ir.op import Op
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
-from dovetail.match import Bound, fits, matches
-from dovetail.match.outline import Outline
+from dovetail.match import Bound, Outlines, matches
 
 ANY_MACHINE = Machine(flops_per_second=1e11, bytes_per_second=2e10, launch_seconds=1e-6)
 """What decides where no target is named: traffic and launches matter, arithmetic is cheap."""
@@ -286,19 +285,19 @@ def _stands_for(result: Value, bound: Bound) -> Value:
 
 
 class _Glance:
-    """Variants of one root op, of which most have their outline in common: each outline is looked at once."""
+    """Variants of one root op: a glance at the root tells most of them out."""
 
     def __init__(self) -> None:
-        self.outlines: dict[Outline, int] = {}
+        self.outlines = Outlines()
         self.variants: list[tuple[Variant, int]] = []
 
     def add(self, variant: Variant) -> None:
-        self.variants.append((variant, self.outlines.setdefault(variant.outline, len(self.outlines))))
+        self.variants.append((variant, self.outlines.number(variant.outline)))
 
     def at(self, root: Value) -> Sequence[Variant]:
         """The variants whose outlines fit the root."""
-        fitting = {index for outline, index in self.outlines.items() if fits(outline, root)}
-        return [variant for variant, index in self.variants if index in fitting] if fitting else ()
+        fitting = self.outlines.fitting(root)
+        return [variant for variant, number in self.variants if number in fitting] if fitting else ()
 
 
 def _with_inner_operands(shared: Iterable[Value], found: _Found) -> list[Value]:

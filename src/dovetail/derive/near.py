@@ -11,8 +11,7 @@ from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
-from dovetail.match import Bound, match, nearly_fits
-from dovetail.match.outline import Outline
+from dovetail.match import Bound, Outlines, match
 
 _SMALLEST = 3
 """A pattern of two ops with one of them wrong says nothing."""
@@ -54,32 +53,31 @@ def _among(values: Iterable[Value], ops: Sequence[FusedOp[...]]) -> list[Missed]
 
 def _of_op(op: FusedOp[...], by_op: dict[Op, list[Value]], by_operand: dict[Op, list[Value]]) -> list[Missed]:
     attempts: dict[Value, list[tuple[Variant, Bound]]] = {}
-    looked_at: dict[tuple[Op, Op | None, int, Outline], list[Value]] = {}
-    for variant in op.patterns:
-        if variant.size < _SMALLEST:
-            continue
-        pattern = variant.pattern
-        inner = next((v.op for v in pattern.operands if v.op not in _LEAVES), None)
-        key = (pattern.op, inner, len(pattern.operands), variant.outline)
-        roots = looked_at.get(key)
-        if roots is None:
-            roots = looked_at[key] = [v for v in _roots(*key[:3], by_op, by_operand) if nearly_fits(variant.outline, v)]
-        for root in roots:
+    outlines = Outlines()
+    numbered = [(v, outlines.number(v.outline)) for v in op.patterns if v.size >= _SMALLEST]
+    fitting: dict[Value, set[int]] = {}
+    for variant, number in numbered:
+        for root in _roots(variant.pattern, by_op, by_operand):
             if root.op is op or (root in attempts and attempts[root][0][0].size > variant.size):
                 continue
-            bound = match(pattern, root, forgive=True)
+            near = fitting.get(root)
+            if near is None:
+                near = fitting[root] = outlines.fitting(root, but=1)
+            if number not in near:
+                continue
+            bound = match(variant.pattern, root, forgive=True)
             if isinstance(bound, Bound) and bound.forgiven is not None and len(bound.covered) == variant.size - 1:
                 attempts.setdefault(root, []).append((variant, bound))
     return [_missed(op, root, tries) for root, tries in attempts.items() if _guards_hold(op, tries[0])]
 
 
-def _roots(
-    root: Op, inner: Op | None, count: int, by_op: dict[Op, list[Value]], by_operand: dict[Op, list[Value]]
-) -> list[Value]:
+def _roots(pattern: Value, by_op: dict[Op, list[Value]], by_operand: dict[Op, list[Value]]) -> list[Value]:
     """Values of the op of the root, and those that could stand for it: one elementwise op for another."""
-    same = by_op.get(root, ())
-    if inner is None or not root.elementwise:
-        return list(same)
+    same = by_op.get(pattern.op, [])
+    inner = next((v.op for v in pattern.operands if v.op not in _LEAVES), None)
+    if inner is None or not pattern.op.elementwise:
+        return same
+    count = len(pattern.operands)
     others = [v for v in by_operand.get(inner, ()) if v.op.elementwise and len(v.operands) == count]
     return list(dict.fromkeys([*same, *others]))
 

@@ -36,9 +36,10 @@ class Hole:
             return found
         exact = found * found if self.written == "root" else 1.0 / found if found else math.inf
         for digits in range(1, 18):
-            number = rounded(float(f"{exact:.{digits}g}"))
-            if number and rounded(number**0.5 if self.written == "root" else 1.0 / number) == found:
-                return number
+            simple = float(f"{exact:.{digits}g}")
+            for number in (simple, rounded(simple)):
+                if number and rounded(number**0.5 if self.written == "root" else 1.0 / number) == found:
+                    return rounded(simple)
         return exact
 
     def __pow__(self, exponent: float) -> Hole:

@@ -10,20 +10,18 @@ from dovetail.ir.value import Value
 def walk(outputs: Iterable[Value], *, until: Container[Value] = ()) -> list[Value]:
     """Every value that the outputs need, once, operands before users; nothing behind the values of `until`."""
     order: list[Value] = []
+    opened: set[Value] = set()
     done: set[Value] = set()
     stack = list(outputs)
     stack.reverse()
     while stack:
         value = stack[-1]
-        if value in done:
-            stack.pop()
+        if value.operands and value not in opened and value not in until:
+            opened.add(value)
+            stack.extend(value.operands[::-1])
             continue
-        pending = [v for v in value.operands if v not in done] if value not in until else []
-        if pending:
-            pending.reverse()
-            stack.extend(pending)
-        else:
+        stack.pop()
+        if value not in done:
             done.add(value)
             order.append(value)
-            stack.pop()
     return order

@@ -2,6 +2,6 @@
 
 from dovetail.match.matcher import match, matches
 from dovetail.match.mismatch import Bound, Mismatch
-from dovetail.match.outline import fits, nearly_fits
+from dovetail.match.outline import Outlines, fits
 
-__all__ = ["Bound", "Mismatch", "fits", "match", "matches", "nearly_fits"]
+__all__ = ["Bound", "Mismatch", "Outlines", "fits", "match", "matches"]

@@ -51,22 +51,52 @@ def _asked(operand: Value) -> tuple[Op, ...]:
 
 def fits(outline: Outline, value: Value) -> bool:
     """Whether all the ops stand where they must."""
-    for path, asked in outline:
-        found = _at(path, value)
-        if found is None or not _has(found, asked):
-            return False
-    return True
+    return all((at := _at(path, value)) is not None and _has(at, asked) for path, asked in outline)
 
 
-def nearly_fits(outline: Outline, value: Value) -> bool:
-    """Whether all the ops stand where they must but for one, which the matcher can forgive."""
-    strange = 0
-    for path, asked in outline:
-        found = _at(path, value)
-        strange += _TOO_MANY if found is None else _strange(found, asked)
-        if strange > 1:
-            return False
-    return True
+class Outlines:
+    """Many outlines, each with a number. What several begin with in common is looked at once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Outline, int] = {}
+        self._start = _Branch()
+
+    def number(self, outline: Outline) -> int:
+        """The number of an outline, which is added where it is new."""
+        known = self._numbers.get(outline)
+        if known is not None:
+            return known
+        branch = self._start
+        for place in outline:
+            branch = branch.ways.setdefault(place, _Branch())
+        branch.number = self._numbers[outline] = len(self._numbers)
+        return branch.number
+
+    def fitting(self, value: Value, *, but: int = 0) -> set[int]:
+        """The outlines whose ops all stand where they must, but for a number of them that the matcher can forgive."""
+        found: set[int] = set()
+        stack = [(self._start, but)]
+        while stack:
+            branch, left = stack.pop()
+            if branch.number is not None:
+                found.add(branch.number)
+            for (path, asked), further in branch.ways.items():
+                at = _at(path, value)
+                if at is not None and _has(at, asked):
+                    stack.append((further, left))
+                elif at is not None and left and (strange := _strange(at, asked)) <= left:
+                    stack.append((further, left - strange))
+        return found
+
+
+class _Branch:
+    """Where outlines part that had all places so far in common."""
+
+    __slots__ = ("number", "ways")
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.ways: dict[tuple[tuple[int, ...], Op | Pair], _Branch] = {}
 
 
 _TOO_MANY = 2

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
-from dovetail.ir.type import type_symbols
+from dovetail.ir.solve import bare_symbol
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import fresh_symbols, value_symbols
 
@@ -15,7 +15,7 @@ Phase: TypeAlias = Literal["bind", "run"]
 
 def bind_values(graph: Graph) -> set[Value]:
     """Values that depend on parameters and constants alone, sizes included."""
-    known = {name for v in graph.parameters for name in type_symbols(v.type)}
+    known = {name for v in graph.parameters for size in v.shape if (name := bare_symbol(size)) is not None}
     found: set[Value] = set()
     for value in graph.values:
         if value.op is leaf.PARAM or value.op is leaf.CONST:

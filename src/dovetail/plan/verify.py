@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from dovetail.errors import VerifyError
+from dovetail.errors import DovetailError, VerifyError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, evaluate
+from dovetail.ir.fact import Constraint
+from dovetail.ir.solve import bare_symbol
 from dovetail.ir.value import Value
 from dovetail.plan.arena import Pool
 from dovetail.plan.liveness import may_overwrite
@@ -20,7 +22,7 @@ _HINT = "make the plan again with make_plan"
 def verify_plan(plan: Plan) -> None:
     """Raise unless the plan computes its graph. Symbolic sizes are checked for one choice of numbers."""
     _check_steps(plan)
-    trial = _Trial(plan)
+    trial = _Trial(plan, _numbers(plan))
     for value in plan.aliases:
         trial.check_alias(value)
     for step in plan.phase("bind"):
@@ -48,6 +50,28 @@ def _check_steps(plan: Plan) -> None:
             raise _wrong(plan, step, "is in the bind phase and depends on an input")
 
 
+def _numbers(plan: Plan) -> dict[str, Size]:
+    """Numbers for the symbols that fit the constraints, if a few tries find them."""
+    fixed: dict[str, Size] = {}
+    constraints = plan.graph.constraints
+    for fact in constraints:
+        for size, number in ((fact.left, fact.right), (fact.right, fact.left)):
+            if fact.relation == "equals" and isinstance(number, int) and (name := bare_symbol(size)) is not None:
+                fixed[name] = number
+    tries = [dict.fromkeys(plan.symbols, n) | fixed for n in (*_DIVIDE_WELL, *range(1, 65))]
+    return next((t for t in tries if all(_holds(c, t) for c in constraints)), tries[0])
+
+
+_DIVIDE_WELL = (840, 2520, 1024)
+
+
+def _holds(constraint: Constraint, numbers: Mapping[str, Size]) -> bool:
+    try:
+        return constraint.holds(numbers)
+    except DovetailError:
+        return False  # a division by zero has no answer
+
+
 def _wrong(plan: Plan, step: Step, what: str) -> VerifyError:
     return VerifyError(f"the step {step.name} {what}", hint=_HINT, where=plan.graph.where(step.value))
 
@@ -55,9 +79,9 @@ def _wrong(plan: Plan, step: Step, what: str) -> VerifyError:
 class _Trial:
     """Memory as the steps write it: which tensor the bytes of each pool belong to."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, binding: Mapping[str, Size]) -> None:
         self.plan = plan
-        self.binding: Mapping[str, Size] = {name: 3 + 2 * i for i, name in enumerate(plan.symbols)}
+        self.binding = binding
         self.extents: dict[Pool, int] = {
             "arena": self.number(plan.arena_size),
             "scratch": self.number(plan.scratch_size),
@@ -119,10 +143,10 @@ class _Trial:
         slot = self.plan.slots.get(result)
         if slot is None or slot.size != result.tensor.bytes:
             raise _wrong(self.plan, step, f"has no slot of {result.tensor.bytes} bytes for {result!r}")
-        pool = slot.pool
-        if pool == "heap" or slot.size == 0:
+        pool, start = slot.pool, self.number(slot.offset)
+        end = start + self.number(slot.size)
+        if pool == "heap" or start == end:
             return []
-        start, end = self.number(slot.offset), self.number(slot.offset) + self.number(slot.size)
         if start % self.plan.alignment or start < 0 or end > self.extents[pool]:
             raise _wrong(
                 self.plan, step, f"puts {result!r} at {slot.offset}, which is unaligned or outside of the {pool}"

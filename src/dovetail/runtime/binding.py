@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from dovetail.errors import BindError
 from dovetail.ir.literal import Array
-from dovetail.ir.solve import Found, solve_symbols
+from dovetail.ir.solve import Found
 from dovetail.ir.value import Value
-from dovetail.targets.feeds import check_array, named_leaf
+from dovetail.targets.feeds import check_array, found_leaf, named_leaf
 
 
 def check_named(
@@ -36,13 +36,9 @@ def refuse_missing(kind: str, given: Mapping[str, object], declared: Mapping[str
         raise BindError(f"no array for the {kind}{'s' if len(missing) > 1 else ''} {some}{more}", hint=hint)
 
 
-def sizes_of(
-    arrays: Mapping[str, Array], declared: Mapping[str, Value], known: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """The numbers that shapes give to symbols; shapes that do not fit their types are refused."""
-    return solve_symbols(
-        [Found(named_leaf(declared[n]), declared[n].tensor, a.shape) for n, a in arrays.items()], known
-    )
+def found_in(arrays: Mapping[str, Array], declared: Mapping[str, Value], *, bare: bool = False) -> list[Found]:
+    """The arrays as they were given for what is declared; see `found_leaf`."""
+    return [found_leaf(declared[name], array, bare=bare) for name, array in arrays.items()]
 
 
 def by_name(values: Iterable[Value]) -> dict[str, Value]:

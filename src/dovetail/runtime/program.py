@@ -11,10 +11,11 @@ from typing import Any, TypeAlias, cast
 from dovetail.errors import BindError, OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.ir.solve import solve_symbols
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan
 from dovetail.report.record import Report
-from dovetail.runtime.binding import by_name, check_named, refuse_missing, sizes_of
+from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
 from dovetail.runtime.recent import Recent
 from dovetail.targets.target import Executable, Runner
 
@@ -49,7 +50,9 @@ class Program:
         self._declared = by_name(plan.graph.parameters)
         came = {name: array for name, array in plan.graph.params.items() if name in self._declared}
         self._params = self._check({**came, **(params or {})})
-        self._sizes = sizes_of(self._params, self._declared)
+        solve_symbols(found_in(self._params, self._declared, bare=True))
+        self._symbolic = [f for f in found_in(self._params, self._declared) if not f.type.is_static]
+        """Parameters whose shapes tell symbols, together with those of the inputs."""
         self._symbols = symbols_of(plan.graph)[0] if plan.symbols else set[str]()
         self._compiled: Recent[Program] = Recent(MOST_SPECIALIZED)
         """Specialised and not bound: what all programs that were bound from one another share."""
@@ -85,7 +88,7 @@ class Program:
         self._refuse_unbound()
         arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
         refuse_missing("input", arrays, self._inputs, "pass an array for each input")
-        sizes = sizes_of(arrays, self._inputs, self._sizes)
+        sizes = solve_symbols([*self._symbolic, *found_in(arrays, self._inputs)])
         if self._specializes:
             return self._specialized({n: s for n, s in sizes.items() if n in self._symbols})._run(arrays)
         return self._run(arrays)

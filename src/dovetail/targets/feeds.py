@@ -12,6 +12,8 @@ from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, of_numpy
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.ir.solve import Found, bare_symbol
+from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 
 Accepts = Callable[[DType, DType], bool]
@@ -72,6 +74,16 @@ def _refuse_unknown(
 
 
 _ARTICLE = {"input": "an input", "parameter": "a parameter"}
+
+
+def found_leaf(value: Value, array: Array, *, bare: bool = False) -> Found:
+    """An array as it was given for a leaf. With `bare`, only sizes that are one symbol are left to solve."""
+    type, name = value.tensor, named_leaf(value)
+    if bare and not type.is_static and array.ndim == type.rank:
+        known = zip(type.shape, array.shape, strict=True)
+        sizes = [s if isinstance(s, int) or bare_symbol(s) else given for s, given in known]
+        type = TensorType(type.dtype, tuple(sizes))
+    return Found(name, type, array.shape)
 
 
 def named_leaf(value: Value) -> str:

@@ -25,7 +25,7 @@ class Canonicalizer:
         self.known: dict[Value, Value] = {}
 
     def step(self, value: Value, operands: tuple[Value, ...]) -> Value | None:
-        """What stands in place of a value, given its new operands; None where only the operands are new."""
+        """What stands in place of a value, given its new operands; None where it is for the caller to make it anew."""
         entry = self.table.get(value.op)
         if entry is None:
             return None
@@ -37,10 +37,11 @@ class Canonicalizer:
         found = known.get(current)
         if found is None:
             if _first(current, entry) is None:
-                known[current] = current
-                return None
-            found = self.settle(current)
-        return None if found is current else found
+                known[current] = found = current
+            else:
+                found = self.settle(current)
+        # Among the attributes may be sub-graphs, and those the caller enters.
+        return None if found is current and (current is value or current.attrs) else found
 
     def settle(self, root: Value) -> Value:
         """The canonical form of a value and of everything below it that is not known yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
+from math import inf
 from typing import Any, TypeAlias
 
 from dovetail import ops
@@ -21,7 +22,7 @@ Step: TypeAlias = tuple[Op, tuple[tuple[str, Any], ...]]
 Steps: TypeAlias = tuple[Step, ...]
 """Ops of one operand and their attributes, each applied to the result of the one before."""
 
-_LONGEST = 32
+_LONGEST = 16
 """How far down a chain is followed. Minimal chains are shorter; only odd ones need a bound."""
 _VIEWS: frozenset[Op] = frozenset(VIEW_OPS)
 
@@ -47,10 +48,10 @@ def swapped_right_operand(value: Value) -> Value | None:
     return None if found is None or found == steps else ops.matmul(left, _replayed(source, found))
 
 
-def _chain_of(value: Value) -> tuple[Value, Steps]:
-    """The first value below that is no view, and the views from there on."""
+def _chain_of(value: Value, longest: float = _LONGEST) -> tuple[Value, Steps]:
+    """The first value below that is no view, and the views from there on; or as many of them as are looked at."""
     steps: list[Step] = []
-    while value.op in _VIEWS and len(steps) < _LONGEST:
+    while value.op in _VIEWS and len(steps) < longest:
         steps.append((value.op, tuple(value.attrs.items())))
         (value,) = value.operands
     return value, tuple(reversed(steps))
@@ -73,7 +74,7 @@ def _minimal(shape: tuple[Size, ...] | None, steps: Steps) -> Steps | None:
     """The fewest steps that do the same to any source of this shape, or of any shape."""
     view = view_of(_replayed(_any_source(shape), steps))
     built = None if view is None else build_view(view)
-    return None if built is None else _chain_of(built)[1]
+    return None if built is None else _chain_of(built, inf)[1]
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +91,7 @@ def _swapped(shape: tuple[Size, ...] | None, steps: Steps) -> Steps | None:
         return None
     view.blocks[-2:] = [view.blocks[-1], view.blocks[-2]]
     rows = build_view(view)
-    return None if rows is None else _chain_of(ops.permute(rows, order=(-1, -2)))[1]
+    return None if rows is None else _chain_of(ops.permute(rows, order=(-1, -2)), inf)[1]
 
 
 def _any_source(shape: tuple[Size, ...] | None) -> Value:

@@ -13,7 +13,7 @@ from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.plan.arena import Pool
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.feeds import named_leaf
+from dovetail.targets.feeds import found_leaf
 from dovetail.targets.reference.interpreter import evaluate_values
 
 _GARBAGE = 0xA5
@@ -31,27 +31,32 @@ class PlannedGraph:
         """Run the bind phase on these parameters; its results are kept."""
         plan = self.plan
         memory = _Memory(plan, self.prove)
-        memory.give(plan.graph.parameters, params)
+        memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)
         memory.reserve("scratch", plan.scratch_size)
         memory.run(plan.phase("bind"))
         memory.release("scratch")
-        return BoundGraph(plan, memory)
+        return BoundGraph(plan, memory, params)
 
 
 class BoundGraph:
     """A plan with its parameters. Every run has memory of its own, so that several threads may run at once."""
 
-    def __init__(self, plan: Plan, kept: _Memory) -> None:
+    def __init__(self, plan: Plan, kept: _Memory, params: Mapping[str, Array]) -> None:
         self.plan = plan
         self.kept = kept
         self.steps = plan.phase("run")
+        self.symbolic = [
+            found_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
+        ]
+        """Parameters whose sizes are checked once inputs tell the symbols."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns."""
         plan = self.plan
         memory = self.kept.copy()
         memory.give(plan.graph.inputs, inputs)
+        memory.solve(self.symbolic)
         for constraint in plan.graph.constraints:
             constraint.bind(memory.sizes)
         memory.reserve("arena", plan.arena_size)
@@ -76,12 +81,15 @@ class _Memory:
         other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
         return other
 
-    def give(self, leaves: Iterable[Value], arrays: Mapping[str, Array]) -> None:
+    def give(self, leaves: Iterable[Value], arrays: Mapping[str, Array], *, bare: bool = False) -> None:
         """Inputs or parameters by name; their shapes bind symbols."""
         given = {v: arrays[v.attrs["name"]] for v in leaves}
-        self.sizes = solve_symbols([Found(named_leaf(v), v.tensor, a.shape) for v, a in given.items()], self.sizes)
+        self.solve([found_leaf(v, array, bare=bare) for v, array in given.items()])
         for value, array in given.items():
             self.own[value] = _bytes(np.asarray(array, value.dtype.numpy, order="C"))
+
+    def solve(self, found: Iterable[Found]) -> None:
+        self.sizes = solve_symbols(found, self.sizes)
 
     def reserve(self, pool: Pool, size: Size) -> None:
         self.pools[pool] = self.allocate(self.number(size))
@@ -129,8 +137,7 @@ class _Memory:
             arrays = self.compute(step)
             results = step.results
             if self.plan.symbols:
-                made = [Found(step.name, r.tensor, a.shape) for r, a in zip(results, arrays, strict=True)]
-                self.sizes = solve_symbols(made, self.sizes)
+                self.solve([Found(step.name, r.tensor, a.shape) for r, a in zip(results, arrays, strict=True)])
             if step.over is not None and self.prove:
                 arrays = [self.in_place(step, arrays[0])]
             for result, array in zip(results, arrays, strict=True):

@@ -1,0 +1,89 @@
+"""What a signature leaves open: what is handed on, what goes together, what is not written."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pytest
+
+from dovetail import Graph, TraceError, TypeRuleError, Value, f32, ops
+from dovetail.declare import HANDED_ON, UnwrittenError, fused_op
+from dovetail.derive.fuse import fuse
+from dovetail.ir.leaf import Hole, input
+
+X, Y = input("x", f32[3]), input("y", f32[3])
+Sign = Literal["plus", "minus"]
+
+
+@fused_op(shapes="x[n] y[n]", stage="recognise")
+def inner(x: Value, y: Value, *, c: float | None = None, sign: Sign = "plus") -> Value:
+    """A sum or a difference, scaled."""
+    total = ops.maximum(x, y) if sign == "plus" else ops.minimum(x, y)
+    return ops.exp(total if c is None else total * c)
+
+
+@fused_op(shapes="x[n] y[n]")
+def outer(
+    x: Value, y: Value, *, c: Annotated[float | None, HANDED_ON] = None, sign: Annotated[Sign, HANDED_ON] = "plus"
+) -> Value:
+    """The same with a tanh behind."""
+    return ops.tanh(inner(x, y, c=c, sign=sign))
+
+
+def test_what_is_handed_on_takes_one_trace() -> None:
+    assert len(inner.variants) == 4
+    (variant,) = outer.variants
+    assert variant.choice["c"] == Hole("c", or_none=True)
+
+
+@pytest.mark.parametrize("c", (None, 3.0))
+@pytest.mark.parametrize("sign", ("plus", "minus"))
+def test_what_is_handed_on_is_caught_whatever_it_is(c: float | None, sign: Sign) -> None:
+    graph = Graph.of(ops.tanh(inner(X, Y, c=c, sign=sign)))
+    assert fuse(graph, [outer]).graph.outputs["y"] is outer(X, Y, c=c, sign=sign)
+
+
+@fused_op(shapes="x[n] a[n] b[n] d[n]", together=("a b",))
+def joined(x: Value, a: Value | None = None, b: Value | None = None, d: Value | None = None) -> Value:
+    """x, with a and b or without both, with d or without."""
+    y = ops.exp(x) if a is None or b is None else ops.exp(x) * a + b
+    return y if d is None else y - d
+
+
+def test_what_goes_together_is_never_tried_apart() -> None:
+    assert sorted(v.label for v in joined.variants) == ["x", "x, a, b", "x, a, b, d", "x, d"]
+    with pytest.raises(TypeRuleError, match="without b") as refused:
+        joined(X, Y)
+    assert refused.value.hint == "pass all of a, b, or none"
+    assert joined(X, Y, Y).type == X.type
+
+
+def test_only_optional_parameters_go_together() -> None:
+    with pytest.raises(TraceError, match="'x' is never left out"):
+
+        @fused_op(shapes="x[n] a[n]", together=("x a",))
+        def wrong(x: Value, a: Value | None = None) -> Value:  # pyright: ignore[reportUnusedFunction]
+            return x if a is None else x + a
+
+
+@fused_op(shapes="x[n] a[n]")
+def picky(x: Value, a: Value | None = None, *, c: float | None = None) -> Value:
+    """exp(x * c) with an addend, which only a scaled one has."""
+    if a is not None and c is None:
+        raise UnwrittenError("an addend without a scale", hint="pass c=1.0")
+    y = ops.exp(x if c is None else x * c)
+    return y if a is None else y + a
+
+
+@picky.spelling
+def addend_first(x: Value, a: Value | None = None, *, c: float | None = None) -> Value:
+    if a is None or c is None:
+        raise UnwrittenError("nothing to add", hint="use the body")
+    return a - ops.neg(ops.exp(x * c))
+
+
+def test_what_is_not_written_has_no_variant_and_a_typed_error() -> None:
+    assert sorted(v.label for v in picky.variants) == ["x", "x, a, c", "x, a, c, addend_first", "x, c"]
+    with pytest.raises(TypeRuleError, match="an addend without a scale") as refused:
+        picky(X, Y)
+    assert refused.value.hint == "pass c=1.0"

@@ -1,0 +1,65 @@
+"""Outlines: what a glance at a value tells, for one pattern and for many at once."""
+
+from __future__ import annotations
+
+from dovetail import Value, f32, ops
+from dovetail.ir.leaf import hole, input
+from dovetail.match import Outlines, fits
+from dovetail.match.outline import Outline, outline_of
+
+X, W, B = input("x", f32[2, 3]), input("w", f32[3, 4]), input("b", f32[4])
+x, w, b = hole("x"), hole("w"), hole("b")
+
+PATTERNS: dict[str, Value] = {
+    "relu of a product": ops.relu(x @ w),
+    "relu of a sum": ops.relu(x @ w + b),
+    "tanh of a sum": ops.tanh(x @ w + b),
+    "product": x @ w,
+    "exp of tanh of a product": ops.exp(ops.tanh(x @ w)),
+}
+OUTLINES: dict[str, Outline] = {name: outline_of(pattern) for name, pattern in PATTERNS.items()}
+
+
+def many() -> tuple[Outlines, dict[int, str]]:
+    outlines = Outlines()
+    return outlines, {outlines.number(outline): name for name, outline in OUTLINES.items()}
+
+
+def fitting(value: Value, *, but: int = 0) -> set[str]:
+    """The patterns below whose root has the op of the value, as a rule looks for them."""
+    outlines, names = many()
+    found = {names[number] for number in outlines.fitting(value, but=but)}
+    return {name for name in found if PATTERNS[name].op is value.op}
+
+
+def test_an_outline_is_of_the_ops_that_no_operand_order_moves() -> None:
+    assert fitting(ops.relu(X @ W)) == {"relu of a product"}
+    assert fitting(ops.relu(X @ W + B)) == fitting(ops.relu(B + X @ W)) == {"relu of a sum"}
+    assert fitting(ops.relu(B + B)) == set()
+    assert fitting(ops.relu(X)) == set()
+
+
+def test_many_outlines_say_what_each_says_alone() -> None:
+    values = [ops.relu(X @ W), ops.relu(X @ W + B), ops.tanh(X @ W), X @ W, X, ops.exp(ops.tanh(X @ W)), ops.relu(X)]
+    outlines, names = many()
+    for value in values:
+        together = {names[number] for number in outlines.fitting(value)}
+        assert together == {name for name in names.values() if fits(OUTLINES[name], value)}
+
+
+def test_equal_outlines_have_one_number() -> None:
+    outlines, _ = many()
+    first = outlines.number(OUTLINES["relu of a sum"])
+    assert first == outlines.number(outline_of(ops.relu(hole("a") @ hole("b") + hole("c"))))
+    assert first != outlines.number(OUTLINES["relu of a product"])
+
+
+def test_one_elementwise_op_may_be_another() -> None:
+    assert "exp of tanh of a product" not in fitting(ops.exp(ops.sin(X @ W)))
+    assert "exp of tanh of a product" in fitting(ops.exp(ops.sin(X @ W)), but=1)
+
+
+def test_two_strangers_or_one_that_is_not_elementwise_are_too_many() -> None:
+    assert "exp of tanh of a product" not in fitting(ops.exp(ops.sin(ops.sin(X))), but=1)
+    assert "relu of a product" not in fitting(ops.relu(ops.reduce_sum(X, axes=(-1,))), but=1)
+    assert "relu of a sum" not in fitting(ops.relu(ops.sin(B) + B), but=1)
