@@ -1,4 +1,4 @@
-"""What the tests of attention share: attention one query at a time in plain NumPy, and what the library makes of a graph."""
+"""What the tests of attention share: attention query by query in plain NumPy, and what the library makes of a graph."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def attend(
     softcap: float | None = None,
     empty: float = np.nan,
 ) -> Array:
-    """softmax(q·k * scale + added) · v for q[b, h, sq, d], query by query; `empty` is what a query without keys gets."""
+    """softmax(q·k * scale + added) · v for q[b, h, sq, d], query by query; `empty` is for queries without any key."""
     batch, heads, queries, _ = q.shape
     group = heads // k.shape[1]
     scores_shape = (batch, heads, queries, k.shape[2])
@@ -101,13 +101,13 @@ def found(outputs: Mapping[str, Value] | Value, op: str, *, machine: Machine = A
     return values[0]
 
 
-def feeds(graph: Graph, seed: int = 0, sizes: Mapping[str, int] | None = None, **given: Array) -> dict[str, Array]:
+def feeds(graph: Graph, **given: Array) -> dict[str, Array]:
     """Arrays for the inputs and parameters: those given, bools with a first key in every row, else normal numbers."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     arrays: dict[str, Array] = {}
     for leaf in dict.fromkeys((*graph.inputs, *graph.parameters)):
         name = str(leaf.attrs["name"])
-        shape = tuple((sizes or {}).get(str(s), s) for s in leaf.shape)
+        shape = tuple(int(str(s)) for s in leaf.shape)
         if name in given:
             arrays[name] = given[name]
         elif leaf.dtype.kind == "bool":

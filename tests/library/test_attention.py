@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from dovetail.ir.leaf import input
 from dovetail.library.attention import attention
 from dovetail.library.softmax import softmax
 from dovetail.match import fits
-from tests.library.attending import INF, LOWEST, Array, attend, causal, feeds, found, near, recognised, run
+from tests.library.attending import INF, LOWEST, Array, attend, causal, feeds, found, heads_of, near, recognised, run
 
 B, H, SQ, SK, D = 2, 4, 3, 5, 6
 SCALE = 1 / math.sqrt(D)
@@ -33,7 +34,11 @@ def plain_softmax(x: Value) -> Value:
     return raised / ops.reduce_sum(raised, axes=(-1,))
 
 
-def check(spelled: Value, expected: Callable[..., Array], **options: object) -> Value:
+def qkv(arrays: Mapping[str, Array], **how: Any) -> Array:
+    return attend(arrays["q"], arrays["k"], arrays["v"], **how)
+
+
+def check(spelled: Value, expected: Callable[[Mapping[str, Array]], Array], **options: object) -> Value:
     """The graph becomes one attention with these options, which computes what is expected."""
     value = found(spelled, "attention")
     graph = recognised(spelled).graph
@@ -41,7 +46,7 @@ def check(spelled: Value, expected: Callable[..., Array], **options: object) -> 
     for name, wanted in options.items():
         assert getattr(attention.of(value), name) == wanted, name
     arrays = feeds(graph)
-    near(run(graph, arrays)["y"], expected(**arrays))
+    near(run(graph, arrays)["y"], expected(arrays))
     return value
 
 
@@ -60,7 +65,7 @@ SCALES: dict[str, Callable[[Value, Value], Value]] = {
 def test_the_scale_may_stand_anywhere(where: str) -> None:
     value = check(
         plain_softmax(SCALES[where](Q, K)) @ V,
-        lambda q, k, v: attend(q, k, v, scale=SCALE),
+        lambda a: qkv(a, scale=SCALE),
         mask=None,
         keep=None,
         causal=False,
@@ -73,11 +78,11 @@ def test_two_roots_that_differ_are_two_scales() -> None:
     scores = (Q * 0.5) @ (swap(K) * 0.25)
     graph = recognised(plain_softmax(scores) @ V).graph
     arrays = feeds(graph)
-    near(run(graph, arrays)["y"], attend(arrays["q"], arrays["k"], arrays["v"], scale=0.125))
+    near(run(graph, arrays)["y"], qkv(arrays, scale=0.125))
 
 
 def test_without_a_scale() -> None:
-    check(softmax(Q @ swap(K)) @ V, lambda q, k, v: attend(q, k, v), scale=None)
+    check(softmax(Q @ swap(K)) @ V, lambda a: qkv(a), scale=None)
 
 
 def test_keys_straight_from_the_projection() -> None:
@@ -85,7 +90,7 @@ def test_keys_straight_from_the_projection() -> None:
     columns = ops.permute(ops.split(rows, axis=-1, parts=H), order=(-2, -1, -3))
     value = check(
         plain_softmax((Q @ columns) * SCALE) @ V,
-        lambda q, v, rows: attend(q, rows.reshape(B, SK, H, D).transpose(0, 2, 1, 3), v, scale=SCALE),
+        lambda a: attend(a["q"], heads_of(a["rows"], H), a["v"], scale=SCALE),
     )
     # However they came to be columns, the keys are handed over as rows.
     assert attention.of(value).k is ops.permute(ops.split(rows, axis=-1, parts=H), order=(-2, -3, -1))
@@ -93,7 +98,7 @@ def test_keys_straight_from_the_projection() -> None:
 
 def test_keys_on_a_detour_through_three_axes() -> None:
     around = ops.split(swap(ops.merge(K, axis=-3)), axis=-3, parts=B)
-    value = check(plain_softmax((Q @ around) * SCALE) @ V, lambda q, k, v: attend(q, k, v, scale=SCALE))
+    value = check(plain_softmax((Q @ around) * SCALE) @ V, lambda a: qkv(a, scale=SCALE))
     assert attention.of(value).k is K
 
 
@@ -107,7 +112,7 @@ def test_old_bert_adds_its_padding() -> None:
     assert attention.of(value).mask.shape == (B, 1, 1, SK)
     seen = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     arrays = feeds(graph, padding=seen)
-    expected = attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE, keep=seen[:, None, None, :] == 1)
+    expected = qkv(arrays, scale=SCALE, keep=seen[:, None, None, :] == 1)
     near(run(graph, arrays)["y"], expected)
 
 
@@ -116,7 +121,7 @@ def test_new_bert_makes_a_mask_of_bools_and_adds_it() -> None:
     mask = ops.where(keep, leaf.scalar(0.0, f32), leaf.scalar(LOWEST, f32))
     check(
         plain_softmax(mask + SCALE * (Q @ swap(K))) @ V,
-        lambda q, k, v, keep: attend(q, k, v, scale=SCALE, keep=keep),
+        lambda a: qkv(a, scale=SCALE, keep=a["keep"]),
         keep=None,
     )
 
@@ -133,7 +138,7 @@ def test_distilbert_fills_in_where_keys_are_hidden() -> None:
     graph = recognised(spelled).graph
     seen = np.array([[1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
     arrays = feeds(graph, padding=seen)
-    expected = attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE, keep=seen[:, None, None, :] != 0)
+    expected = qkv(arrays, scale=SCALE, keep=seen[:, None, None, :] != 0)
     near(run(graph, arrays)["y"], expected)
 
 
@@ -153,7 +158,7 @@ def test_gpt2_fills_in_by_a_stored_triangle_and_adds_the_padding() -> None:
     hidden = np.zeros((B, 1, 1, S))
     hidden[1, 0, 0, 4] = LOWEST
     arrays = feeds(graph, padding=hidden)
-    expected = attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE, added=hidden, keep=causal(S, S))
+    expected = qkv(arrays, scale=SCALE, added=hidden, keep=causal(S, S))
     near(run(graph, arrays)["y"], expected)
 
 
@@ -167,7 +172,7 @@ def test_gptj_fills_in_before_it_scales(padded: bool) -> None:
     graph = recognised(spelled).graph
     arrays = feeds(graph)
     added = arrays["padding"] if padded else 0.0
-    expected = attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE, added=added, keep=causal(S, S))
+    expected = qkv(arrays, scale=SCALE, added=added, keep=causal(S, S))
     near(run(graph, arrays)["y"], expected)
 
 
@@ -199,7 +204,7 @@ def test_llama_with_positions_padding_and_grouped_heads(padded: bool, guarded: b
         weights = ops.where(ops.is_nan(weights), 0.0, weights)
     value = check(
         weights @ widen(v, 2),
-        lambda q, k, v, keep=True: attend(q, k, v, scale=SCALE, keep=causal(S, S) & keep),
+        lambda a: qkv(a, scale=SCALE, keep=causal(S, S) & a.get("keep", np.True_)),
         groups=2,
         causal=True,
         window=None,
@@ -217,7 +222,7 @@ def test_mistral_looks_back_a_window(rank: int) -> None:
     seen = ops.bit_and(ops.greater(keys, queries - 2), ops.less_equal(keys, queries))
     check(
         plain_softmax((QS @ swap(KS)) * SCALE + added_mask(seen)) @ VS,
-        lambda q, k, v: attend(q, k, v, scale=SCALE, keep=causal(S, S, window=2)),
+        lambda a: qkv(a, scale=SCALE, keep=causal(S, S, window=2)),
         causal=True,
         window=2,
         fill=LOWEST,
@@ -233,7 +238,7 @@ def test_positions_that_are_compared_otherwise_are_a_mask_of_their_own() -> None
         assert attention.of(found(spelled, "attention")).causal is False
         graph = recognised(spelled).graph
         arrays = feeds(graph)
-        near(run(graph, arrays)["y"], attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE, keep=expected))
+        near(run(graph, arrays)["y"], qkv(arrays, scale=SCALE, keep=expected))
 
 
 def test_positions_of_other_lengths_are_no_causal_mask() -> None:
@@ -245,7 +250,7 @@ def test_positions_of_other_lengths_are_no_causal_mask() -> None:
     assert attention.of(found(spelled, "attention")).causal is False
     graph = recognised(spelled).graph
     arrays = feeds(graph)
-    near(run(graph, arrays)["y"], attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE))
+    near(run(graph, arrays)["y"], qkv(arrays, scale=SCALE))
 
 
 def test_layers_that_share_a_mask_all_see_that_it_is_causal() -> None:
@@ -261,7 +266,7 @@ def test_layers_that_share_a_mask_all_see_that_it_is_causal() -> None:
 
 @pytest.mark.parametrize(("fill", "empty"), [(-INF, 0.0), (LOWEST, None)])
 def test_rows_without_any_key(fill: float, empty: float | None) -> None:
-    """With -inf the guard makes 0 of them; with the lowest number it never fires, and they are the mean of the values."""
+    """With -inf the guard makes 0 of them; with the lowest number it never fires, and they get the mean value."""
     keep = input("keep", bool_[B, 1, SQ, SK])
     weights = plain_softmax((Q @ swap(K)) * SCALE + added_mask(keep, fill))
     spelled = ops.where(ops.is_nan(weights), 0.0, weights) @ V
@@ -271,7 +276,7 @@ def test_rows_without_any_key(fill: float, empty: float | None) -> None:
     seen[0, 0, 1] = False
     arrays = feeds(graph, keep=seen)
     got = run(graph, arrays)["y"]
-    expected = attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE, keep=seen, empty=0.0)
+    expected = qkv(arrays, scale=SCALE, keep=seen, empty=0.0)
     if empty is None:
         expected[0, :, 1] = arrays["v"][0].mean(axis=1)
     near(got, expected)
@@ -282,7 +287,7 @@ def test_gemma_bends_its_scores() -> None:
     scores = ops.tanh((QS @ swap(KS)) * SCALE / 30.0) * 30.0
     check(
         plain_softmax(scores + added_mask(ops.less_equal(keys, queries))) @ VS,
-        lambda q, k, v: attend(q, k, v, scale=SCALE, keep=causal(S, S), softcap=30.0),
+        lambda a: qkv(a, scale=SCALE, keep=causal(S, S), softcap=30.0),
         softcap=30.0,
         causal=True,
     )
@@ -295,7 +300,7 @@ def test_two_different_caps_are_none() -> None:
 
 def test_one_head_of_keys_for_all() -> None:
     k, v = input("k", f32[B, 1, SK, D]), input("v", f32[B, 1, SK, D])
-    check(softmax((Q @ swap(k)) * SCALE) @ v, lambda q, k, v: attend(q, k, v, scale=SCALE))
+    check(softmax((Q @ swap(k)) * SCALE) @ v, lambda a: qkv(a, scale=SCALE))
 
 
 @pytest.mark.parametrize("lead", ((), (2,), (2, 2)))
@@ -324,7 +329,7 @@ def test_weights_that_are_an_output_keep_their_value() -> None:
     graph = recognised({"weights": weights, "y": weights @ V}).graph
     arrays = feeds(graph)
     got = run(graph, arrays)
-    near(got["y"], attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE))
+    near(got["y"], qkv(arrays, scale=SCALE))
     raised = np.exp(np.einsum("bhid,bhjd->bhij", arrays["q"], arrays["k"]) * np.float32(SCALE))
     near(got["weights"], raised / raised.sum(-1, keepdims=True))
 
@@ -373,9 +378,9 @@ def test_a_mask_with_more_than_the_scores() -> None:
 def test_masks_stretch_by_their_last_axes(shape: tuple[int, ...]) -> None:
     mask, keep = input("mask", f32[shape]), input("keep", bool_[shape])
     scores = (Q @ swap(K)) * SCALE
-    check(softmax(scores + mask) @ V, lambda q, k, v, mask: attend(q, k, v, scale=SCALE, added=mask), mask=mask)
+    check(softmax(scores + mask) @ V, lambda a: qkv(a, scale=SCALE, added=a["mask"]), mask=mask)
     kept = softmax(ops.where(keep, scores, -INF)) @ V
-    check(kept, lambda q, k, v, keep: attend(q, k, v, scale=SCALE, keep=keep), keep=keep)
+    check(kept, lambda a: qkv(a, scale=SCALE, keep=a["keep"]), keep=keep)
 
 
 def test_a_mask_of_batch_and_keys_is_never_read_as_one() -> None:
@@ -387,7 +392,7 @@ def test_a_mask_of_batch_and_keys_is_never_read_as_one() -> None:
     spelled = softmax((q @ swap(k)) * SCALE + mask) @ v
     graph = recognised(spelled).graph
     arrays = feeds(graph)
-    by_rows = attend(arrays["q"], arrays["k"], arrays["v"], scale=SCALE, added=arrays["mask"][None, None])
+    by_rows = qkv(arrays, scale=SCALE, added=arrays["mask"][None, None])
     near(run(graph, arrays)["y"], by_rows)
 
 
@@ -396,7 +401,7 @@ def test_a_fill_hides_if_nothing_falls_below_it(fill: float, hides: bool) -> Non
     keep = input("keep", bool_[B, 1, SQ, SK])
     spelled = softmax(ops.where(keep, (Q @ swap(K)) * SCALE, fill)) @ V
     if hides:
-        check(spelled, lambda q, k, v, keep: attend(q, k, v, scale=SCALE, keep=keep, fill=fill), fill=np.float32(fill))
+        check(spelled, lambda a: qkv(a, scale=SCALE, keep=a["keep"], fill=fill), fill=np.float32(fill))
     else:
         reason, message = refusal(spelled)
         assert reason == "fill_hides"

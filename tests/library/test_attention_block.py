@@ -59,7 +59,8 @@ def joined(x: Value, mask: Value | None = None, *, bias: bool = True, width: int
         y = y + param("b", f32[width])
     third = width // 3
     cuts = [ops.slice_(y, axis=-1, start=i * third, stop=(i + 1) * third) for i in range(3)]
-    y = out(attended(*(split(c, H) for c in cuts), mask), param("wo", f32[third, hidden]))
+    q, k, v = (split(c, H) for c in cuts)
+    y = out(attended(q, k, v, mask), param("wo", f32[third, hidden]))
     return y + param("bo", f32[hidden]) if bias else y
 
 

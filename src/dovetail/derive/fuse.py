@@ -64,11 +64,12 @@ def fuse(
         fused = step.run()
         rounds.append(Round(before, stratum, fused.moved))
         applied = [a.follow(fused.moved) for a in applied] + step.applied
-        missed = [m.follow(fused.moved) for m in [*missed, *step.missed]]
+        # What another rule has swallowed was not missed there: a hint for it would not be true any more.
+        swallowed = {v for fusion in step.applied for v in fusion.covers}
+        open_ = [m for m in [*missed, *step.missed] if (m.now or m.covers)[0] not in swallowed]
+        missed = [m.follow(fused.moved) for m in open_]
         graph = replace(fused, moved=follow(graph.moved, fused.moved))
-    # What another rule has swallowed since was not missed there: a hint for it would not be true any more.
-    swallowed = {v for fusion in applied for v in fusion.covers}
-    open_ = [m for m in missed if m.root not in swallowed] + (near_misses(rounds, applied) if near else [])
+    open_ = missed + (near_misses(rounds, applied) if near else [])
     whole = replace(graph, moved=follow(base.moved, graph.moved))
     return Fused(whole, tuple(applied), still_missed(open_), tuple(rounds))
 
@@ -186,7 +187,7 @@ class _Round:
                 found,
                 TYPE,
                 f"the op gives {fused.type}, the graph has {found.root.type}",
-                "broadcast the operands explicitly",
+                "pass the operands in the shape of the result",
             )
         return self._unprofitable(found, fused)
 

@@ -38,7 +38,7 @@ class Missed:
     variant: str
     root: Value
     covers: tuple[Value, ...]
-    """The values it would have swallowed, as they were matched."""
+    """The values it would have swallowed, as they were matched, the root first."""
     reason: str
     """The stable name of the guard or cause."""
     message: str

@@ -182,7 +182,7 @@ def _like(number: float, x: Value) -> Value:
 
 @attention.requires(
     reason="q is {q.type}, k is {k.type} and v is {v.type}; the kernel walks the same leading axes in all three",
-    hint="expand or unsqueeze the smaller ones",
+    hint="pass all three with the same leading axes",
 )
 def leading_axes_agree(q: Value, k: Value, v: Value) -> bool:
     return q.rank == k.rank and q.rank == v.rank and q.shape[:-3] == k.shape[:-3] and q.shape[:-3] == v.shape[:-3]

@@ -29,7 +29,7 @@ def residual_rms_norm(
 
 @residual_rms_norm.requires(
     reason="{x.type} and {r.type} are added; the kernel reads both row by row",
-    hint="expand the smaller operand, or leave the add outside",
+    hint="pass the smaller operand in the shape of the other, or leave the add outside",
 )
 def operands_have_one_shape(x: Value, r: Value) -> bool:
     return x.shape == r.shape
