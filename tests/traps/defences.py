@@ -9,6 +9,7 @@ from tests.traps import (
     defences_expansion,
     defences_guards,
     defences_outputs_and_uses,
+    defences_reports,
     defences_shapes_plan_keys,
 )
 from tests.traps.removal import Defence
@@ -21,5 +22,6 @@ DEFENCES: tuple[Defence, ...] = (
     *defences_control_flow.DEFENCES,
     *defences_egraph_rules.DEFENCES,
     *defences_shapes_plan_keys.DEFENCES,
+    *defences_reports.DEFENCES,
 )
 """Every defence, one or more for each trap test."""

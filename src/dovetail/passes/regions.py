@@ -125,7 +125,7 @@ def _build(graph: Graph, groups: list[_Group], cut: list[Missed]) -> Fused:
         for g in groups
         if g.root in built
     ]
-    return Fused(new, tuple(applied), tuple(cut))
+    return Fused(new, tuple(applied), tuple(m.follow(new.moved) for m in cut))
 
 
 def _in_order(group: _Group) -> list[Value]:

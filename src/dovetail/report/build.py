@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from dovetail.declare.cost import ASSUMED_SIZE, Cost, Machine, estimate, is_free, kernel_cost, type_bytes
 from dovetail.declare.fused import FusedOp
-from dovetail.derive.missed import Applied, Missed
+from dovetail.derive.missed import COST, Applied, Missed
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
@@ -107,7 +107,9 @@ def _missed(miss: Missed, kernels: KernelMap, machine: Machine, sizes: Sizes) ->
     homes = list(dict.fromkeys(k for v in miss.now or miss.covers if (k := kernels.kernel_of(v)) is not None))
     inner = homes[1:]
     traffic = sum(2 * estimate(type_bytes(k.type), sizes) for k in inner)
-    seconds = traffic / machine.bytes_per_second + len(inner) * machine.launch_seconds
+    # What the machine model declined would not have been faster: there is nothing to win.
+    declined = miss.reason == COST
+    seconds = 0.0 if declined else traffic / machine.bytes_per_second + len(inner) * machine.launch_seconds
     node = _node(homes[0] if homes else None, miss, kernels)
     names = tuple(kernels.names[k] for k in homes)
     return MissedEntry(miss.rule, node, miss.reason, miss.message, miss.hint, traffic, seconds, names)

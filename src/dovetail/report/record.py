@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dovetail.derive.missed import COST
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.text import as_text
 
@@ -109,7 +110,13 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        return not self.missed
+        """Whether nothing was missed but what the machine model declined."""
+        return not self.lost
+
+    @property
+    def lost(self) -> tuple[MissedEntry, ...]:
+        """The misses that a change to the model could win; those that cost decided against are none."""
+        return tuple(m for m in self.missed if m.reason != COST)
 
     def count(self, rule: str) -> int:
         """How many kernels a rule made, alone or inside a larger one."""

@@ -61,7 +61,8 @@ def _missed(entries: Iterable[MissedEntry], total: float) -> list[str]:
     lines: list[str] = []
     for (rule, reason, message, hint), line in sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0])):
         share = f" ({100 * line.seconds / total:.0f} %)" if total > 0 else ""
-        lines.append(f"MISSED  {line.count:4} × {rule:<22} costs {_time(line.seconds)}{share}{_places(line.places)}")
+        price = f"costs {_time(line.seconds)}{share}" if line.seconds else "would not pay"
+        lines.append(f"MISSED  {line.count:4} × {rule:<22} {price}{_places(line.places)}")
         lines.append(f"        {reason}: {message}")
         if hint:
             lines.append(f"        hint: {hint}")

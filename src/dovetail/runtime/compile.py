@@ -73,8 +73,8 @@ def compile(
     """Compile a graph, or the graph in a file, to a program.
 
     `ops` are declared ops of your own, preferred to the library's. `without` switches passes and rules off by name.
-    `require` names rules that must fire, with how often; `require_clean` refuses any miss. `sizes` says what symbols
-    count as in estimates. Other keywords are fields of `Settings`.
+    `require` names rules that must fire, with how often; `require_clean` refuses any miss that cost did not decide.
+    `sizes` says what symbols count as in estimates. Other keywords are fields of `Settings`.
     """
     request = make_request(
         target=target,
@@ -153,7 +153,7 @@ def check_gates(report: Report, require: Mapping[str, int], require_clean: bool)
         why = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.missed if m.rule in require]
         raise GateError("required fusions are missing:\n" + "\n".join([*short, *why]), hint="see the reasons above")
     if require_clean and not report.is_clean:
-        lines = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.missed]
+        lines = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.lost]
         raise GateError(f"{len(lines)} fusions were missed:\n" + "\n".join(lines), hint="see the reasons above")
 
 
