@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.cli.commands import SMALL, Shell
 
 
@@ -34,7 +36,15 @@ def test_text_has_totals_and_every_step(shell: Shell) -> None:
     for phase in ("bind", "run"):
         assert f"{phase}: {sum(s['phase'] == phase for s in plan['steps'])} steps" in said
     assert all(f"\n  {step['name']} " in said for step in plan["steps"])
-    assert " in place of %" in said
+
+
+def test_a_result_that_takes_over_the_memory_of_an_operand_is_told(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "chain.txt"
+    path.write_text("graph chain(x: f32[16]) {\n  %0 = exp(x)\n  %1 = tanh(%0)\n  return y = %1\n}\n")
+    said = shell("plan", str(path), "--without", "mark_regions").out
+    assert "tanh_1  %1  f32[16]  arena 0+64 in place of %0" in said
+    plan = shell("plan", str(path), "--without", "mark_regions", "--json").data
+    assert [step["over"] for step in plan["steps"]] == [None, "%0"]
 
 
 def test_sizes_that_are_not_known_are_text(shell: Shell, layer: str) -> None:

@@ -296,6 +296,8 @@ WRONG = [
     (wrap("%0 = anything() {a=(" + "1," * 5000 + ")}"), 2, 22, "too long"),
     (wrap("%0 = anything() {a=graph($1: f32[]) { return }}"), 2, 28, "'$1' where an argument"),
     (wrap("%0 = anything() {a=graph() { return x }}"), 2, 39, "'x' is not known here"),
+    (wrap("%0 = anything() {a=graph() { }}"), 2, 32, "return was expected"),
+    (wrap("%0 = relu(x) : ?"), 2, 18, "a value without a type"),
     (wrap("%0 = const f32[2] [1.0]"), 2, 21, "1 elements for f32[2]"),
     (wrap("%0 = const f32[] [1.0]"), 2, 20, "a number is wanted"),
     (wrap("%0 = const f32[s] []"), 2, 21, "an array of type"),

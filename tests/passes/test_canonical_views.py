@@ -60,6 +60,16 @@ def test_grouped_heads(shape: tuple[Any, ...]) -> None:
     assert canonical(wide) is widened(k, 2)
 
 
+@pytest.mark.parametrize("b", [1, 2])
+@pytest.mark.parametrize("s", [1, 5])
+def test_grouped_heads_of_a_projection(b: int, s: int) -> None:
+    """A batch of one and a step of one token keep their places, and the groups are the new axis."""
+    x = input("x", f32[b, s, 12])
+    rows = build.expand_dims(build.transpose(build.reshape(x, (b, s, 3, 4)), (0, 2, 1, 3)), 2)
+    wide = build.reshape(build.broadcast_to(rows, (b, 3, 2, s, 4)), (b, 6, s, 4))
+    assert canonical(wide) is widened(heads(x, 3), 2)
+
+
 def test_one_head_for_all_needs_no_widening() -> None:
     q, k = input("q", f32[2, 6, 5, 4]), input("k", f32[2, 1, 5, 4])
     assert canonical(widened(k, 6)) is ops.expand(k, axis=-3, size=6)

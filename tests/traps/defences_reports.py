@@ -15,7 +15,7 @@ from dovetail.ir.graph import Graph
 from dovetail.library.linear import linear
 from dovetail.passes.pipeline import Lowered
 from tests.traps import test_reports as reports
-from tests.traps.removal import Defence, Removal, constantly, replaced, wrapped
+from tests.traps.removal import Defence, Removal, both, constantly, replaced, wrapped
 
 Misses = tuple[Missed, ...]
 
@@ -30,7 +30,7 @@ def guards_only(still: Callable[[Iterable[Missed]], Misses]) -> Callable[[Iterab
     return lambda missed: tuple(m for m in still(missed) if m.reason not in (COST, PRIVATE))
 
 
-def without_near(lowered: Lowered, setup: Any) -> Misses:
+def without_near(lowered: Lowered) -> Misses:
     return lowered.state.missed
 
 
@@ -62,7 +62,10 @@ DEFENCES = (
     Defence(
         reports.test_trap_48_a_matmul_without_a_bias_is_no_miss,
         "an op alone is a pattern",
-        replaced("dovetail.declare.fused.FusedOp.patterns", property(all_variants)),
+        both(
+            replaced("dovetail.declare.fused.FusedOp.patterns", property(all_variants)),
+            replaced("dovetail.derive.missed.Missed.stands", True),
+        ),
     ),
     Defence(
         reports.test_trap_48_a_matmul_without_a_bias_is_no_miss,

@@ -63,10 +63,13 @@ def test_trap_48_a_matmul_without_a_bias_is_no_miss() -> None:
 
 def told(report: Report, rule: str, reason: str) -> MissedEntry:
     """The one miss of a rule for a reason; it says what was found and what it costs."""
-    (found,) = (m for m in report.missed if (m.rule, m.reason) == (rule, reason))
+    listed = [m for m in report.missed if (m.rule, m.reason) == (rule, reason)]
+    assert len(listed) == 1, f"{rule} is not missed once for {reason}: {misses(report)}"
+    found = listed[0]
     assert found.message and found.node.op
-    assert found.bytes > 0 and found.seconds > 0
-    assert not report.is_clean
+    assert found.bytes > 0
+    # Where apart is estimated faster, nothing is lost.
+    assert (found.seconds > 0) == (reason != COST) == (not report.is_clean)
     assert f"{reason}: {found.message}" in str(report)
     return found
 
@@ -233,19 +236,18 @@ SCRIPT = """
 import json
 from dovetail import Graph, f32, ops
 from dovetail.ir.leaf import input, param
-from dovetail.models import BertShape, LlamaShape, bert, llama
+from dovetail.models import BertShape, bert
 from dovetail.report.json_form import as_dict
 from dovetail.runtime.compile import scan
-small = {"layers": 2, "hidden": 16, "heads": 4, "inner": 32, "vocabulary": 50}
 x, w = input("x", f32[64, 128]), param("w", f32[128, 128])
 products = {str(i): ops.sinh(x @ param(f"w{i}", f32[128, 128]) + param(f"b{i}", f32[1, 128])) for i in range(5)}
-for graph in (bert(BertShape(**small)), llama(LlamaShape(**small, kv_heads=2)), Graph.of({**products, "z": x @ w})):
-    for target in ("cpu", "cuda"):
-        report = scan(graph, target=target)
-        told = as_dict(report)
-        for entry in told["passes"]:
-            entry["seconds"] = 0
-        print(json.dumps(told), str(report))
+layer = bert(BertShape(layers=1, hidden=16, heads=4, inner=32, vocabulary=50))
+for graph, target in ((layer, "cuda"), (Graph.of({**products, "z": x @ w}), "cpu")):
+    report = scan(graph, target=target)
+    told = as_dict(report)
+    for entry in told["passes"]:
+        entry["seconds"] = 0
+    print(json.dumps(told), str(report))
 """
 
 
@@ -268,5 +270,5 @@ def test_trap_51_a_report_says_the_same_in_every_process() -> None:
     assert [process.returncode for process in started] == [0, 0], said[0][1] + said[1][1]
     assert said[0][0] == said[1][0]
     told = said[0][0]
-    assert told.count('"schema_version": 1') == 6
+    assert told.count('"schema_version": 1') == 2
     assert all(mark in told for mark in ("FUSED", "MISSED", "APART"))

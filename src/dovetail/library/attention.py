@@ -115,7 +115,7 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
         v, empty = call.pop("v"), call.pop("empty")
         return softmax(masked(_Asked(**call)), empty=empty) @ _widened(v, call["groups"])
 
-    spelling.__name__ = masked.__name__
+    spelling.__name__, spelling.__doc__ = masked.__name__, masked.__doc__
     attention.spelling(spelling)
     return masked
 
@@ -132,6 +132,7 @@ def position_mask_added(asked: _Asked) -> Value:
 
 @_spelling
 def position_mask_of_rank_4_added(asked: _Asked) -> Value:
+    """The same with axes for the batch and the heads."""
     return _position_mask_added(asked, 4)
 
 
@@ -189,7 +190,7 @@ def leading_axes_agree(q: Value, k: Value, v: Value) -> bool:
 
 
 @attention.requires(
-    reason="q is {q.type} and shares its heads in groups of {groups}, k is {k.type} and v is {v.type}",
+    reason="the heads of q, {q.type}, do not divide into those of k, {k.type}, and of v, {v.type} (groups: {groups})",
     hint="give k and v the heads of q, one head for all, or one head a group",
 )
 def heads_divide(q: Value, k: Value, v: Value, groups: int | None) -> bool:

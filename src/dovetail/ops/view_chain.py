@@ -99,9 +99,15 @@ def _assign(cut: list[list[_Unit | Piece]], order: list[Piece], slots: list[_Slo
             for unit, slot in pairs:
                 slot.unit = unit
             return
-    # From the front, so that a batch of one stays in front of heads that are repeated.
-    for (unit, _), slot in zip(units, slots, strict=False):
-        slot.unit = unit
+    kept = _chosen([gap for _, gap in units], few)
+    taken = _chosen([slot.gap for slot in slots], few)
+    for unit, slot in zip(kept, taken, strict=True):
+        slots[slot].unit = units[unit][0]
+
+
+def _chosen(gaps: list[int], count: int) -> list[int]:
+    """So many places from the front, so that a batch of one stays in front; of several in one place the last."""
+    return sorted(sorted(range(len(gaps)), key=lambda i: (gaps[i], -i))[:count])
 
 
 class _Unwritable(Exception):

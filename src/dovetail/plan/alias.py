@@ -49,6 +49,12 @@ def locate(value: Value, aliases: Mapping[Value, Alias]) -> Alias:
     return aliases.get(value) or Alias(value, 0, dense_strides(value.tensor))
 
 
+def root_of(value: Value, aliases: Mapping[Value, Alias]) -> Value:
+    """The value whose memory holds a value's elements."""
+    alias = aliases.get(value)
+    return value if alias is None else alias.root
+
+
 def dense_strides(type: TensorType) -> Strides:
     """Byte strides of rows one behind the other, the last axis innermost."""
     strides: list[Size] = []

@@ -14,7 +14,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.type import type_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import fresh_symbols, symbols_of, value_symbols
-from dovetail.plan.alias import Alias, find_aliases, locate
+from dovetail.plan.alias import Alias, find_aliases, locate, root_of
 from dovetail.plan.arena import Aligned, Arena, Pool, Slot, allocate
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.liveness import Flow, Measure, make_flow, results_of
@@ -102,8 +102,8 @@ def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mappin
     early = [v for v in steps if v in bind]
     late = [v for v in steps if v not in bind] if early else steps
     sizes = _Sizes(graph, steps, aliases)
-    outputs = {locate(v, aliases).root for v in graph.outputs.values()}
-    read = {locate(v, aliases).root for step in late for v in step.operands} if early else outputs
+    outputs = {root_of(v, aliases) for v in graph.outputs.values()}
+    read = {root_of(v, aliases) for step in late for v in step.operands} if early else outputs
     kept = {v for value in early for v in results_of(value) if v in outputs or v in read}
     measure = Measure(alignment)
     at_bind = _Phase.of(make_flow(early, aliases, kept, sizes.sources, measure), sizes, "scratch", alignment, kept)

@@ -11,6 +11,7 @@ from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.fact import Constraint
 from dovetail.ir.solve import bare_symbol
 from dovetail.ir.value import Value
+from dovetail.plan.alias import root_of
 from dovetail.plan.arena import Pool
 from dovetail.plan.liveness import may_overwrite
 from dovetail.plan.phases import bind_values
@@ -108,7 +109,7 @@ class _Trial:
             raise VerifyError(f"{value!r} reaches beyond {alias.root!r}", hint=_HINT)
 
     def need(self, value: Value, who: str) -> None:
-        root = self.plan.locate(value).root
+        root = root_of(value, self.plan.aliases)
         if root.op in (leaf.INPUT, leaf.PARAM, leaf.CONST) or root in self.alive or root.tensor.count == 0:
             return
         raise VerifyError(f"{who} reads {root!r}, which is not there", hint=_HINT)
@@ -120,7 +121,7 @@ class _Trial:
     def run(self, step: Step) -> None:
         for operand in step.operands:
             self.need(operand, f"the step {step.name}")
-        read = {self.plan.locate(v).root for v in step.operands}
+        read = {root_of(v, self.plan.aliases) for v in step.operands}
         if step.over is not None and step.over not in may_overwrite(step.value, self.plan.aliases):
             raise _wrong(self.plan, step, f"may not write over {step.over!r}")
         if step.over is not None and not self.same_place(step.over, step.value):
