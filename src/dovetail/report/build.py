@@ -9,6 +9,7 @@ from typing import TypeAlias
 from dovetail.declare.cost import ASSUMED_SIZE, Cost, Machine, estimate, is_free, kernel_cost, type_bytes
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import COST, Applied, Missed
+from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
@@ -81,25 +82,36 @@ def _all_fused(
         kernel = kernels.kernel_of(fusion.value)
         if kernel is not None:
             led_to.setdefault(kernel, []).append(fusion)
-    fused = [k for k in kernels.kernels if isinstance(k.op, FusedOp) or k.op is region]
+    fused = [k for k in kernels.kernels if _is_fused(k) or k in led_to]
     return tuple(_fused(k, kernels, led_to.get(k, []), machine, sizes) for k in fused)
+
+
+def _is_fused(kernel: Value) -> bool:
+    return isinstance(kernel.op, FusedOp) or kernel.op is region
 
 
 def _fused(kernel: Value, kernels: KernelMap, applied: list[Applied], machine: Machine, sizes: Sizes) -> FusedEntry:
     chain = tuple(dict.fromkeys(a.rule for a in applied))
     inner = max(len(kernels.nodes[kernel]) - 1, 0)
-    saved = 2 * estimate(_inner_bytes(applied), sizes)
+    saved = estimate(_saved_bytes(applied), sizes)
     seconds = saved / machine.bytes_per_second + inner * machine.launch_seconds
-    return FusedEntry(kernel.op.name, kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
+    # Matmuls that were joined are a matmul again; the rule that joined them says what it is.
+    rule = kernel.op.name if _is_fused(kernel) else chain[-1]
+    return FusedEntry(rule, kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
 
 
-def _inner_bytes(applied: list[Applied]) -> Size:
-    """The tensors that were never written because their reader swallowed them."""
-    roots = {fusion.root for fusion in applied}
-    inner = {v: None for fusion in applied for v in fusion.covers if v not in roots and not is_free(v)}
+def _saved_bytes(applied: list[Applied]) -> Size:
+    """What is not moved: inner tensors that are neither written nor read back, and operands that are read only once."""
+    roots, rules = {fusion.root for fusion in applied}, {fusion.rule for fusion in applied}
+    covers = dict.fromkeys(v for fusion in applied for v in fusion.covers)
+    # What a rule on the way has made stands for values that are listed themselves.
+    written = [v for v in covers if v.op.name not in rules]
+    readers = Counter(v for reader in written for v in dict.fromkeys(reader.operands))
     total: Size = 0
-    for value in inner:
-        total = total + type_bytes(value.type)
+    for value, count in readers.items():
+        if not is_free(value) or value.op in (leaf.INPUT, leaf.PARAM):
+            inner = value in covers and value not in roots
+            total = total + type_bytes(value.type) * (count + 1 if inner else count - 1)
     return total
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dovetail.declare.cost import is_free
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.text_print import local_names
@@ -39,7 +40,8 @@ def kernel_map(written: Graph, plan: Plan, moved: Mapping[Value, Value]) -> Kern
     computed: dict[Value, list[Node]] = {k: [] for k in kernels}
     for value in written.values:
         home = moved.get(value, value)
-        if home.op is leaf.ITEM:
+        # What was joined with others, or is repeated now, is a view of the kernel that computes it.
+        while home not in computed and is_free(home) and not is_free(value) and len(home.operands) == 1:
             home = home.operands[0]
         if value.op not in leaf.LEAVES and home in computed:
             computed[home].append(Node(names[value], value.op.name, written.where(value)))
