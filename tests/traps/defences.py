@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.traps import (
     defences_broadcast_and_dtypes,
     defences_control_flow,
+    defences_cost,
     defences_egraph_rules,
     defences_expansion,
     defences_guards,
@@ -23,5 +24,6 @@ DEFENCES: tuple[Defence, ...] = (
     *defences_egraph_rules.DEFENCES,
     *defences_shapes_plan_keys.DEFENCES,
     *defences_reports.DEFENCES,
+    *defences_cost.DEFENCES,
 )
 """Every defence, one or more for each trap test."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -135,9 +134,7 @@ def test_trap_54_a_report_copies_no_graph() -> None:
     assert made_by(lambda: str(made.report())) == 0
     assert made_by(lambda: analyze(graph, made.lowered.graph)) == 0
     assert made.written is graph is made.lowered.records[0].before
-    records = made.lowered.records
-    assert all(one.after is two.before or not one.after.moved for one, two in pairwise(records))
-    for record in records:
+    for record in made.lowered.records:
         changed = {v for v in record.before.values if record.after.moved.get(v, v) is not v}
         assert {v for v in record.before.values if v not in changed} <= set(record.after.values)
         assert changed or record.after is record.before
@@ -178,7 +175,8 @@ def test_trap_55_depth_is_no_recursion() -> None:
     No stage needs more frames for eight hundred nodes in a row than for eight, and none to take fifty thousand down.
     """
     words = vocabulary()
-    compile(chain(1)).report  # pyright: ignore[reportUnusedExpression]  # patterns are traced before
+    # Patterns are traced before.
+    assert compile(chain(1)).report.count("linear") == 1
     with shallow(100):
         graph = chain(LAYERS)
         verify(graph)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, substitute, symbols
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import Type, tensors
-from dovetail.ir.value import Value
+from dovetail.ir.value import Value, attrs_key
 from dovetail.ops.primitive import Primitive
 
 ASSUMED_SIZE = 128
@@ -52,7 +53,9 @@ def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:
     return size if isinstance(size, int) else 0
 
 
+@lru_cache(maxsize=1 << 14)
 def type_bytes(type: Type) -> Size:
+    """The bytes of all tensors of a type; models repeat a few types everywhere."""
     total: Size = 0
     for tensor in tensors(type):
         total = total + tensor.bytes
@@ -74,6 +77,7 @@ def flops_of(value: Value) -> Size:
     return total
 
 
+_MOST_KNOWN = 10_000
 _FLOPS: dict[Subgraph, Size] = {}
 
 
@@ -83,7 +87,7 @@ def _body_flops(body: Subgraph) -> Size:
         found = 0
         for value in body.values:
             found = found + flops_of(value)
-        if len(_FLOPS) > 10_000:
+        if len(_FLOPS) > _MOST_KNOWN:
             _FLOPS.clear()
         _FLOPS[body] = found
     return found
@@ -97,12 +101,25 @@ def kernel_cost(value: Value) -> Cost:
 
 
 def default_cost(value: Value) -> Cost:
+    """Every distinct operand read once, every result written once, all flops once."""
     if is_free(value):
         return Cost(0, 0)
-    traffic = type_bytes(value.type)
-    for operand in dict.fromkeys(value.operands):
-        traffic = traffic + type_bytes(operand.type)
-    return Cost(flops_of(value), traffic)
+    # Layers repeat: what the cost depends on is looked up before it is computed.
+    types = tuple([v.type for v in value.operands])
+    distinct = types if len(types) < 2 else tuple([v.type for v in dict.fromkeys(value.operands)])
+    key = (value.op, types, distinct, attrs_key(value.attrs))
+    found = _COSTS.get(key)
+    if found is None:
+        traffic = type_bytes(value.type)
+        for type in distinct:
+            traffic = traffic + type_bytes(type)
+        if len(_COSTS) > _MOST_KNOWN:
+            _COSTS.clear()
+        found = _COSTS[key] = Cost(flops_of(value), traffic)
+    return found
+
+
+_COSTS: dict[Hashable, Cost] = {}
 
 
 def is_free(value: Value) -> bool:
