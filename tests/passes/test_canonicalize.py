@@ -186,14 +186,14 @@ def test_an_op_of_constants_that_fails_is_left_to_the_run() -> None:
 
 def test_long_chains() -> None:
     y = x = input("x", f32[2, 3])
-    for _ in range(20_000):
+    for _ in range(4_000):
         y = ops.relu(build.swap(y * 1.0, -1, -2))
     changed = canonicalize(Graph.of(y))
-    assert changed.count() == 40_001
+    assert changed.count() == 8_001
     y = x
-    for _ in range(20_000):
+    for _ in range(4_000):
         y = build.swap(-y, -1, -2)
-    assert canonicalize(Graph.of(y)).count() == 40_001
+    assert canonicalize(Graph.of(y)).count() == 8_001
 
 
 @given(graphs())

@@ -24,7 +24,7 @@ def search_all(kernel_of: Callable[[KernelMap, Value], Value | None]) -> Callabl
     """Every kernel is looked at to find the one of a value."""
 
     def found(kernels: KernelMap, value: Value) -> Value | None:
-        first = next((k for k in kernels.kernels if k is value and k.op is value.op), None)
+        first = next((k for k in kernels.kernels if k.op is value.op and k is value), None)
         return first if first is not None else kernel_of(kernels, value)
 
     return found

@@ -89,7 +89,7 @@ class Value:
 
     def with_operands(self, operands: tuple[Value, ...]) -> Value:
         """The same op and attributes on other operands."""
-        return self if operands == self.operands else make(self.op, operands, self.attrs)
+        return self if operands == self.operands else make(self.op, operands, self.attrs, like=self)
 
     def __add__(self, other: Value | float) -> Value:
         return self.operators.binary("add", self, other)
@@ -144,20 +144,36 @@ _interned: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
-def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY) -> Value:
-    """The one value with this op, these operands and these (already normal) attributes."""
+def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY, *, like: Value | None = None) -> Value:
+    """The one value with this op, these operands and these (already normal) attributes.
+
+    `like` is a value of the same op and attributes; on operands of the same types it has the type that is wanted.
+    """
     key = (op, operands, attrs_key(attrs)) if attrs else (op, operands)
     found = _interned.get(key)
     if found is None:
-        type, constraints = _infer(op, operands, attrs)
-        frozen = MappingProxyType(dict(attrs)) if attrs else _EMPTY
-        fresh = Value(op, operands, frozen, type, constraints)
+        if like is not None and _same_types(like.operands, operands):
+            fresh = Value(op, operands, like.attrs, like.known_type, like.constraints)
+        else:
+            type, constraints = _infer(op, operands, attrs)
+            fresh = Value(op, operands, MappingProxyType(dict(attrs)) if attrs else _EMPTY, type, constraints)
         with _lock:
             found = _interned.setdefault(key, fresh)
     recorder = origin.active()
     if recorder is not None:
         recorder.note(found)
     return found
+
+
+def _same_types(some: tuple[Value, ...], others: tuple[Value, ...]) -> bool:
+    """Whether operands have the same types, one by one; a pattern's have none."""
+    if len(some) != len(others):
+        return False
+    for one, other in zip(some, others, strict=True):
+        type = other.known_type
+        if type is None or (one.known_type is not type and one.known_type != type):
+            return False
+    return True
 
 
 def is_interned(value: Value) -> bool:
