@@ -46,7 +46,7 @@ def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> G
             f"{file} cannot be read: {error.strerror}", hint="check the path and its permissions"
         ) from error
     try:
-        return parse_graph(text, vocabulary(ops))
+        return parse_graph(text, vocabulary(ops), file=file.name)
     except ParseError as error:
         error.where = f"{file}, {error.where}"
         raise

@@ -5,37 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dovetail import ops
+from dovetail import library, ops
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.passes.claims import Claims, Condition
+from dovetail.ops.region import region
+from dovetail.passes.claims import Claims
 from dovetail.passes.regions import RegionLimits
+from dovetail.targets.kept import EVERYWHERE
 
 _REWRITTEN = frozenset({"dot"})
-_FUSED = (
-    "silu",
-    "gelu",
-    "softmax",
-    "layer_norm",
-    "rms_norm",
-    "group_norm",
-    "group_norm_silu",
-    "residual_layer_norm",
-    "residual_rms_norm",
-    "rope",
-    "linear",
-    "matmul_add",
-    "rms_norm_matmul",
-    "swiglu",
-    "wide_swiglu",
-    "gated_product",
-    "attention",
-    "rope_attention",
-    "attention_block",
-    "conv_bias_act",
-    "region",
-)
+_KEPT = (*EVERYWHERE, library.rms_norm_matmul)
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
@@ -49,7 +29,8 @@ CLAIMS = Claims(
     machine=Machine(flops_per_second=4.0e10, bytes_per_second=2.0e10, launch_seconds=5e-7),
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
-        **dict.fromkeys(_FUSED, tuple[Condition, ...]()),
+        **{op.name: () for op in _KEPT},
+        region.name: (),
     },
     dtypes=EVERY,
     regions=RegionLimits(),

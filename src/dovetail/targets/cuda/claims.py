@@ -4,37 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dovetail import ops
+from dovetail import library, ops
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import c64
 from dovetail.ir.value import Value
+from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.regions import RegionLimits
+from dovetail.targets.kept import EVERYWHERE
 
 _REWRITTEN = frozenset({"dot", "if", "while", "scan"})
-_FUSED = (
-    "silu",
-    "gelu",
-    "softmax",
-    "layer_norm",
-    "rms_norm",
-    "group_norm",
-    "group_norm_silu",
-    "residual_layer_norm",
-    "residual_rms_norm",
-    "rope",
-    "linear",
-    "matmul_add",
-    "swiglu",
-    "wide_swiglu",
-    "gated_product",
-    "attention_block",
-    "transformer_layer",
-    "conv_bias_act",
-    "region",
-)
+_KEPT = (*EVERYWHERE, library.transformer_layer, library.decoder_layer)
 
 
 def _one_mask_for_all_heads(value: Value) -> bool:
@@ -61,9 +43,10 @@ CLAIMS = Claims(
     machine=Machine(flops_per_second=1.0e14, bytes_per_second=4.0e12, launch_seconds=1.0e-6),
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
-        **dict.fromkeys(_FUSED, tuple[Condition, ...]()),
-        "attention": (_MASK,),
-        "rope_attention": (_MASK,),
+        **{op.name: () for op in _KEPT},
+        region.name: (),
+        library.attention.name: (_MASK,),
+        library.rope_attention.name: (_MASK,),
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
     regions=RegionLimits(steps=32, inputs=16),

@@ -8,12 +8,13 @@ from dovetail import library, ops
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
+from dovetail.ops.region import region
 from dovetail.passes.claims import Claims
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
     """The claims of the interpreter: the library and the user's own ops, each through its body."""
-    names = [op.name for op in (*ops.ALL, *library.ALL, *declared)] + ["region"]
+    names = [op.name for op in (*ops.ALL, *library.ALL, *declared, region)]
     return Claims(
         target="reference",
         machine=Machine(flops_per_second=1e9, bytes_per_second=1e10, launch_seconds=1e-5),
