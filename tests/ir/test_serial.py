@@ -361,7 +361,8 @@ def test_random_damage_is_refused_or_harmless(drawn: st.DataObject) -> None:
         graph = from_buffer(broken, VOCABULARY)
     except LoadError:
         return
-    to_bytes(graph)
+    saved = to_bytes(graph)
+    assert to_bytes(from_buffer(saved, VOCABULARY)) == saved
 
 
 def test_bool_arrays_are_stored_as_zero_and_one() -> None:

@@ -12,6 +12,7 @@ from tests.traps import (
     defences_outputs_and_uses,
     defences_reports,
     defences_shapes_plan_keys,
+    defences_tests,
 )
 from tests.traps.removal import Defence
 
@@ -25,5 +26,6 @@ DEFENCES: tuple[Defence, ...] = (
     *defences_shapes_plan_keys.DEFENCES,
     *defences_reports.DEFENCES,
     *defences_cost.DEFENCES,
+    *defences_tests.DEFENCES,
 )
 """Every defence, one or more for each trap test."""

@@ -16,7 +16,7 @@ from tests.traps.defences import DEFENCES
 from tests.traps.removal import Defence, trap_of
 from tests.traps.test_guards import BLOCK
 
-TRAPS = range(1, 36)
+TRAPS = range(1, 58)
 
 Failed = (AssertionError, DovetailError, pytest.fail.Exception)
 """How a trap test fails: an assertion, a typed error, or an error that was awaited and did not come."""

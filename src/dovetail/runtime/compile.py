@@ -12,6 +12,7 @@ from dovetail import library
 from dovetail import ops as primitives
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import GateError, OptionError
+from dovetail.ir.collector import collector_paused
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -37,7 +38,9 @@ class Compilation:
     setup: Setup
 
     def report(self) -> Report:
-        return build_report(self.lowered, self.plan, self.setup)
+        """What fused, what did not and why."""
+        with collector_paused():
+            return build_report(self.lowered, self.plan, self.setup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,9 @@ class Request:
 
     def compilation(self, graph: Graph) -> Compilation:
         """Lower and plan a graph."""
-        lowered = lower(graph, self.setup)
-        plan = make_plan(lowered.graph, target=self.target.name, options=_plan_options(self.setup))
+        with collector_paused():
+            lowered = lower(graph, self.setup)
+            plan = make_plan(lowered.graph, target=self.target.name, options=_plan_options(self.setup))
         return Compilation(graph, lowered, plan, self.setup)
 
 
