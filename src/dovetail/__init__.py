@@ -1,6 +1,6 @@
 """An ML graph compiler and runtime whose joints you can see."""
 
-from dovetail import models, ops
+from dovetail import blocks, library, models, ops
 from dovetail.declare.fused import FusedOp, fused_op
 from dovetail.errors import (
     BindError,
@@ -17,13 +17,17 @@ from dovetail.errors import (
 )
 from dovetail.ir.dtype import DType, bf16, bool_, c64, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dovetail.ir.graph import Builder, Graph
+from dovetail.ir.leaf import constant, input, param
+from dovetail.ir.origin import scope
 from dovetail.ir.serial import save
+from dovetail.ir.text import print_graph
 from dovetail.ir.type import TensorType, TupleType
 from dovetail.ir.value import Value
+from dovetail.ir.verify import verify
 from dovetail.report.analysis import Analysis, analyze
 from dovetail.report.record import Report
 from dovetail.runtime.compile import compile, scan
-from dovetail.runtime.load import load
+from dovetail.runtime.load import load, parse
 from dovetail.runtime.program import Program
 from dovetail.settings import Settings
 from dovetail.version import __version__
@@ -54,9 +58,11 @@ __all__ = [
     "__version__",
     "analyze",
     "bf16",
+    "blocks",
     "bool_",
     "c64",
     "compile",
+    "constant",
     "f16",
     "f32",
     "f64",
@@ -65,13 +71,20 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "input",
+    "library",
     "load",
     "models",
     "ops",
+    "param",
+    "parse",
+    "print_graph",
     "save",
     "scan",
+    "scope",
     "u8",
     "u16",
     "u32",
     "u64",
+    "verify",
 ]

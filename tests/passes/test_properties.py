@@ -15,7 +15,7 @@ from dovetail.passes.canonicalize import canonicalize
 from dovetail.passes.legalize import legalize
 from dovetail.passes.lowerings import LOWERINGS
 from dovetail.passes.specialize import specialize
-from dovetail.runtime.compile import compile, make_request
+from dovetail.runtime.compile import compilation, compile, make_request, scan
 from dovetail.targets.cuda.claims import CLAIMS as CUDA
 from dovetail.targets.reference.interpreter import evaluate
 from tests.strategies import binding_of, graphs
@@ -86,7 +86,7 @@ def test_programs_compute_what_was_drawn(target: str, drawn: Drawn) -> None:
 @given(graphs())
 def test_every_boundary_of_a_random_program_has_a_reason(drawn: Drawn) -> None:
     graph, _ = drawn
-    report = make_request().compilation(graph).report()
+    report = scan(graph)
     assert all(b.reason and b.message for b in report.boundaries)
     assert str(report)
 
@@ -95,7 +95,7 @@ def test_every_boundary_of_a_random_program_has_a_reason(drawn: Drawn) -> None:
 def test_no_pass_loses_an_origin(drawn: Drawn) -> None:
     """Whatever a kernel computes can be named in the words of the author."""
     graph, _ = drawn
-    final = make_request().compilation(graph).lowered.graph
+    final = compilation(graph, make_request()).lowered.graph
     named = [v for v in graph.values if v.operands and graph.where(v)]
     if len(named) == sum(bool(v.operands) for v in graph.values):
         assert all(final.where(v) for v in final.values if v.operands)

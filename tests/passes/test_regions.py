@@ -1,4 +1,4 @@
-"""Elementwise regions: SPEC by examples, then at random against the float64 reference."""
+"""Elementwise regions: by examples, then at random against the float64 reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ops.region import region, steps
 from dovetail.passes.batch import batch_regions
+from dovetail.passes.canonicalize import canonicalize
 from dovetail.passes.regions import LIMIT, RegionLimits, mark_regions
+from dovetail.passes.specialize import specialize
+from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cuda.claims import CLAIMS as CUDA
 from dovetail.targets.reference.interpreter import evaluate
 from tests.strategies import graphs
 
@@ -102,6 +106,51 @@ def test_movement_that_only_the_region_reads_folds_into_it() -> None:
     marked = mark_regions(graph).graph
     assert marked.outputs["y"].operands == (A,)
     assert unfuse(marked).outputs["y"] is half
+
+
+def test_a_doubled_image_is_read_where_it_is_made() -> None:
+    """A nearest resize only says which element is read: it folds into the region, and comes out of it again."""
+    image, skip = input("image", f32[1, 2, 3, 3]), input("skip", f32[1, 2, 6, 6])
+    doubled = ops.resize(image, axes=(-2, -1), sizes=(6, 6), mode="nearest", coordinates="asymmetric", rounding="floor")
+    graph = Graph.of(ops.relu(doubled + skip))
+    found = mark_regions(graph, RegionLimits(steps=32, inputs=16)).graph
+    assert set(found.outputs["y"].operands) == {image, skip}
+    assert unfuse(found).outputs["y"] is graph.outputs["y"]
+    longer = Graph.of(ops.exp(ops.neg(ops.relu(doubled + skip))))
+    cut = mark_regions(longer, RegionLimits(steps=2)).graph
+    assert [names_of_steps(v) for v in regions_in(cut)] == [["add", "relu"], ["neg", "exp"]]
+    assert cut.count(ops.resize) == 0
+    assert unfuse(cut).outputs["y"] is longer.outputs["y"]
+    small = np.arange(18, dtype=np.float32).reshape(1, 2, 3, 3)
+    wanted = np.maximum(small.repeat(2, axis=2).repeat(2, axis=3) - 9, 0)
+    feeds = {"image": small, "skip": np.full((1, 2, 6, 6), -9, np.float32)}
+    np.testing.assert_array_equal(evaluate(found, feeds)["y"], wanted)
+    np.testing.assert_allclose(evaluate(cut, feeds)["y"], np.exp(-wanted), rtol=1e-6)
+    # One that others read stays where it is.
+    shared = mark_regions(Graph.of({"y": ops.relu(doubled + skip), "doubled": doubled})).graph
+    assert shared.outputs["doubled"] is doubled and doubled in shared.outputs["y"].operands
+
+
+def test_sizes_that_are_not_known_and_the_same_once_they_are() -> None:
+    x, row = input("x", f32["s", 8]), input("row", f32["t", 1])
+    graph = Graph.of(ops.relu((x + row) * 2.0))
+    open_ = mark_regions(graph).graph
+    assert names_of_steps(open_.outputs["y"]) == ["add", "mul", "relu"]
+    assert unfuse(open_).outputs["y"] is graph.outputs["y"]
+    sizes = {"s": 3, "t": 3}
+    late, early = specialize(open_, sizes), mark_regions(specialize(graph, sizes)).graph
+    assert late.outputs["y"] is early.outputs["y"]
+    again = mark_regions(canonicalize(unfuse(late))).graph
+    assert names_of_steps(again.outputs["y"]) == ["add", "mul", "relu"]
+    feeds = {"x": np.full((3, 8), 2, np.float32), "row": np.array([[-3], [0], [3]], np.float32)}
+    wanted = np.tile([[0], [4], [10]], (1, 8))
+    for found in (open_, late, again):
+        np.testing.assert_array_equal(evaluate(found, feeds)["y"], wanted)
+
+
+def test_limits_are_those_of_the_target() -> None:
+    assert CUDA.regions == RegionLimits(steps=32, inputs=16)
+    assert CPU.regions == RegionLimits()
 
 
 def test_weights_alone_are_not_pulled_into_a_region_that_runs_every_time() -> None:

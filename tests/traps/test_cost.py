@@ -21,7 +21,7 @@ from dovetail.plan.text import parse_plan, print_plan
 from dovetail.report.analysis import analyze
 from dovetail.report.json_form import as_json
 from dovetail.report.record import Report
-from dovetail.runtime.compile import Request, compile, make_request
+from dovetail.runtime.compile import Request, compilation, compile, make_request
 from dovetail.runtime.vocabulary import vocabulary
 from dovetail.targets.reference.interpreter import evaluate
 from tests.traps.test_egraph_rules import tower
@@ -51,7 +51,7 @@ def looks_of(request: Request, graph: Graph, most: float = float("inf")) -> tupl
     with MonkeyPatch.context() as patch:
         for name in ("op", "operands", "attrs"):
             patch.setattr(Value, name, looks.at(name))
-        report = request.compilation(graph).report()
+        report = compilation(graph, request).report()
     return looks.count, report
 
 
@@ -62,7 +62,7 @@ def test_trap_52_work_grows_with_the_graph_and_no_faster() -> None:
     """
     request, few, many = make_request(), tower(25), tower(200)
     # Patterns are traced once and for all; that is no work of a graph.
-    request.compilation(few).report()
+    compilation(few, request).report()
     looks, small = looks_of(request, few)
     _, large = looks_of(request, many, most=1.05 * looks * many.count() / few.count())
     assert len(large.kernels) == 8 * len(small.kernels)
@@ -129,7 +129,7 @@ def test_trap_54_a_report_copies_no_graph() -> None:
     Graphs share their values: a report makes none, and what a pass leaves alone is the same object before and after.
     """
     graph = tower(20)
-    made = make_request(target="cuda").compilation(graph)
+    made = compilation(graph, make_request(target="cuda"))
     assert made_by(made.report) == 0
     assert made_by(lambda: str(made.report())) == 0
     assert made_by(lambda: analyze(graph, made.lowered.graph)) == 0

@@ -9,7 +9,7 @@ from dovetail.cli.command import Argument
 from dovetail.cli.model import BUILDERS, graph_of
 from dovetail.errors import OptionError
 from dovetail.passes.specialize import specialize
-from dovetail.runtime.compile import Compilation, make_request
+from dovetail.runtime.compile import Compilation, compilation, make_request
 from dovetail.targets import ALL as TARGETS
 
 MODEL = Argument(
@@ -43,7 +43,7 @@ def compiled(args: argparse.Namespace, require: Mapping[str, int] | None = None)
     request = make_request(target=args.target, without=args.without, require=require or {})
     sizes = numbers("--size", args.size)
     graph = graph_of(args.model)
-    return request.compilation(specialize(graph, sizes, partial=True) if sizes else graph)
+    return compilation(specialize(graph, sizes, partial=True) if sizes else graph, request)
 
 
 def numbers(flag: str, given: Iterable[str], *, alone: int | None = None) -> dict[str, int]:

@@ -87,7 +87,8 @@ def find(graph: Graph, names: dict[Value, str], asked: str) -> Value:
         return named
     words = asked.split()
     matching = [v for v in computed if words and all(_speaks_of(graph, v, w, whole=True) for w in words)]
-    matching = matching or [v for v in computed if words and all(_speaks_of(graph, v, w, whole=False) for w in words)]
+    if not matching and named is None:
+        matching = [v for v in computed if words and all(_speaks_of(graph, v, w, whole=False) for w in words)]
     if len(matching) == 1:
         return matching[0]
     if matching:

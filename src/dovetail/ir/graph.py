@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, cast
 
 from dovetail.errors import GraphError
 from dovetail.ir import leaf, origin
@@ -78,6 +79,9 @@ class Graph:
     ) -> Graph:
         """A graph of these outputs. Inputs are listed as they are met unless given."""
         named = {"y": outputs} if isinstance(outputs, Value) else dict(outputs)
+        for output, value in named.items():
+            if not isinstance(value, cast(Any, Value)):
+                raise GraphError(f"the output {output!r} is a {value.__class__.__name__}", hint="outputs are values")
         met = [v for v in walk(named.values()) if v.op is leaf.INPUT]
         return Graph(name, tuple(met if inputs is None else inputs), named)
 

@@ -160,12 +160,12 @@ LEAVES = (INPUT, PARAM, ARGUMENT, CONST, ITEM, PACK)
 
 def input(name: str, type: TensorType) -> Value:
     """A tensor that every run is given."""
-    return make(INPUT, (), {"name": name, "type": type})
+    return make(INPUT, (), INPUT.normal((), {"name": name, "type": type}))
 
 
 def param(name: str, type: TensorType) -> Value:
     """A tensor that is bound once and used by many runs."""
-    return make(PARAM, (), {"name": name, "type": type})
+    return make(PARAM, (), PARAM.normal((), {"name": name, "type": type}))
 
 
 def argument(index: int, type: TensorType) -> Value:

@@ -273,6 +273,12 @@ def as_values(operands: tuple[Operand, ...]) -> tuple[Value, ...]:
     partner = [o for o in operands if isinstance(o, Value)]
     if not partner:
         raise TypeRuleError("an op of numbers alone", hint="make one of them a constant: constant(1.0, f32)")
+    for operand in operands:
+        if not isinstance(operand, cast(Any, Value | complex | float | int | Hole | np.number)):
+            raise TypeRuleError(
+                f"a {operand.__class__.__name__} where a tensor is wanted",
+                hint="pass a value or a number; constant(array) makes a value of an array",
+            )
     type = partner[-1].known_type
     dtype = type.dtype if isinstance(type, TensorType) else None
     return tuple([o if isinstance(o, Value) else leaf.scalar(o, dtype) for o in operands])

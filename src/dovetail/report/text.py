@@ -44,7 +44,8 @@ def as_text(report: Report) -> str:
 def _fused(entries: Iterable[FusedEntry]) -> list[str]:
     groups: dict[str, _Line] = {}
     for entry in entries:
-        where = next((n.where for n in entry.nodes if n.where), "")
+        # The last node is the result; the first may be shared with other kernels.
+        where = next((n.where for n in reversed(entry.nodes) if n.where), "")
         groups.setdefault(entry.rule, _Line()).add(entry.bytes_saved, entry.seconds_saved, where)
     ranked = sorted(groups.items(), key=lambda item: (-item[1].bytes, item[0]))
     return [

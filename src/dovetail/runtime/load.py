@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import LoadError, ParseError, UnsupportedError
@@ -15,6 +16,13 @@ from dovetail.ir.text import parse_graph
 from dovetail.runtime.vocabulary import vocabulary
 
 MOST_TEXT_BYTES = 1 << 30
+
+
+def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
+    """The graph that a text spells. `ops` are the user's own declared ops that it may use."""
+    if not isinstance(text, cast(Any, str)):
+        raise LoadError(f"a {text.__class__.__name__} where text is wanted", hint="pass the text form of a graph")
+    return parse_graph(text, vocabulary(ops))
 
 
 def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> Graph:

@@ -1,0 +1,109 @@
+"""What a user asked for, checked before anything is compiled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast, get_args
+
+from dovetail import library
+from dovetail import ops as primitives
+from dovetail.declare.fused import FusedOp
+from dovetail.errors import OptionError
+from dovetail.ops.region import region
+from dovetail.passes.claims import Dispatch
+from dovetail.passes.pipeline import Setup
+from dovetail.settings import Settings, settings_of
+from dovetail.targets import Target, target_named
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of a compilation."""
+
+    target: Target
+    setup: Setup
+    settings: Settings
+    require: Mapping[str, int]
+    require_clean: bool
+
+
+def make_request(
+    *,
+    target: str = "cpu",
+    ops: Iterable[FusedOp[...]] = (),
+    without: Iterable[str] = (),
+    dispatch: Mapping[str, Dispatch] | None = None,
+    require: Mapping[str, int] | Sequence[str] = (),
+    require_clean: bool = False,
+    sizes: Mapping[str, int] | None = None,
+    **options: Any,
+) -> Request:
+    """The options of `compile`, checked."""
+    settings = settings_of(options, os.environ)
+    chosen = target_named(target)
+    own = _listed("ops", ops, FusedOp)
+    names = {op.name for op in own}
+    vocabulary = (*own, *(op for op in library.ALL if op.name not in names))
+    setup = Setup(
+        claims=chosen.claims(own),
+        ops=vocabulary,
+        groups=library.GROUPS,
+        without=frozenset(_listed("without", without, str)),
+        policy=_policy(dispatch or {}, vocabulary),
+        strict=settings.strict,
+        sizes=_counts("sizes", sizes or {}),
+        verify_each_pass=settings.verify_each_pass,
+    )
+    return Request(chosen, setup, settings, _required(require, setup), require_clean)
+
+
+def _listed(option: str, given: Any, kind: type[T]) -> tuple[T, ...]:
+    """The items of an option; one alone stands for a list of one."""
+    if isinstance(given, kind):
+        return (given,)
+    items: tuple[Any, ...] = tuple(cast(Iterable[Any], given)) if isinstance(given, Iterable) else (given,)
+    for item in items:
+        if not isinstance(item, kind):
+            raise OptionError(f"{option} has {item!r} in it", hint=f"it lists values of type {kind.__name__}")
+    return items
+
+
+def _counts(option: str, given: Any) -> dict[str, int]:
+    """Names with whole numbers."""
+    if not isinstance(given, Mapping):
+        raise OptionError(f"{option} is {given!r}", hint=f"pass {option}={{name: number}}")
+    for name, count in cast(Mapping[Any, Any], given).items():
+        if not isinstance(name, str) or isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise OptionError(f"{option} says {name!r}: {count!r}", hint="it maps names to whole numbers")
+    return dict(cast(Mapping[str, int], given))
+
+
+def _required(require: Any, setup: Setup) -> dict[str, int]:
+    wanted = (
+        _counts("require", require)
+        if isinstance(require, Mapping)
+        else dict.fromkeys(_listed("require", require, str), 1)
+    )
+    names = {op.name for op in setup.ops} | {g.name for g in setup.groups} | {region.name, "batched_region"}
+    for rule in wanted:
+        if rule not in names:
+            raise OptionError(f"there is no rule {rule!r} to require", hint=f"the rules are {', '.join(sorted(names))}")
+    return wanted
+
+
+def _policy(dispatch: Any, declared: Sequence[FusedOp[...]]) -> dict[str, Dispatch]:
+    if not isinstance(dispatch, Mapping):
+        raise OptionError(f"dispatch is {dispatch!r}", hint='pass dispatch={op: "prefer_native"}')
+    known = {"*", region.name} | {op.name for op in primitives.ALL} | {op.name for op in declared}
+    for name, wish in cast(Mapping[Any, Any], dispatch).items():
+        if name not in known:
+            raise OptionError(f"there is no op {name!r} to dispatch", hint="use an op's name, or * for all others")
+        if wish not in get_args(Dispatch):
+            raise OptionError(
+                f"{name} is to be dispatched {wish!r}", hint=f"use one of {', '.join(get_args(Dispatch))}"
+            )
+    return dict(cast(Mapping[str, Dispatch], dispatch))

@@ -1,0 +1,131 @@
+"""Expansions of every declared op: what no target keeps is spelled out, level by level, and means the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, UnsupportedError, Value, c64, f32, library, ops
+from dovetail.declare import FusedOp
+from dovetail.derive.laws import arguments, graph_of
+from dovetail.ir.graph import Builder
+from dovetail.ir.leaf import input, param
+from dovetail.ir.origin import scope
+from dovetail.library.attention import attention
+from dovetail.library.attention_block import attention_block
+from dovetail.library.lora_matmul import lora_matmul
+from dovetail.library.transformer_layer import transformer_layer
+from dovetail.ops.primitive import Primitive
+from dovetail.passes.claims import Claims
+from dovetail.passes.legalize import legalize
+from dovetail.passes.lowerings import LOWERINGS
+from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cuda.claims import CLAIMS as CUDA
+from tests.library import test_transformer_layer as bert
+from tests.library.attending import Array, attend, feeds, heads_of, joined_heads, near, run
+from tests.library.attending import recognised as recognise
+
+FUSED = tuple(op.name for op in library.ALL)
+
+
+def plain(claims: Claims, *names: str) -> Claims:
+    """A target without these fused ops; without any where none is named."""
+    gone = names or FUSED
+    return replace(claims, native={name: c for name, c in claims.native.items() if name not in gone})
+
+
+def spelled_out(graph: Graph, claims: Claims) -> Graph:
+    return legalize(graph, claims, lowerings=LOWERINGS).graph
+
+
+@pytest.mark.parametrize(("bias", "operands"), [(True, 14), (False, 8)])
+@pytest.mark.parametrize("target", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_a_whole_layer(bias: bool, operands: int, target: Claims) -> None:
+    spelled = bert.layer(bert.X, joined=True, bias=bias)
+    graph = recognise(spelled, machine=CPU.machine).graph
+    assert graph.outputs["y"].op is transformer_layer and len(graph.outputs["y"].operands) == operands
+    arrays = feeds(graph)
+    wanted = bert.expected(arrays, joined=True)
+    # One level down, then to the end.
+    middle = spelled_out(graph, plain(target, "transformer_layer"))
+    assert middle.count(attention_block) == 1 and middle.count(transformer_layer) == 0
+    end = spelled_out(graph, plain(target))
+    assert all(isinstance(v.op, Primitive) for v in end.values if v.operands)
+    for form in (middle, end):
+        near(run(form, arrays)["y"], wanted)
+
+
+def test_a_block_of_attention_keeps_its_scale_mask_and_heads() -> None:
+    x, mask = input("x", f32[2, 3, 8]), input("mask", f32[2, 1, 1, 3])
+    w, wo = param("w", f32[8, 24]), param("wo", f32[8, 8])
+    graph = Graph.of(attention_block(x, w, wo, mask=mask, heads=2, scale=0.3))
+    arrays = feeds(graph)
+    q, k, v = (heads_of(part, 2) for part in np.split(arrays["x"] @ arrays["w"], 3, axis=-1))
+    wanted = joined_heads(attend(q, k, v, scale=0.3, added=arrays["mask"])) @ arrays["wo"]
+    for claims in (plain(CPU, "attention_block"), plain(CPU, "attention_block", "attention"), plain(CPU), plain(CUDA)):
+        form = spelled_out(graph, claims)
+        assert form.count(attention_block) == 0
+        near(run(form, arrays)["y"], wanted)
+
+
+def test_a_low_rank_update() -> None:
+    x, w = input("x", f32[2, 3, 4]), param("w", f32[4, 5])
+    graph = Graph.of(lora_matmul(x, w, param("a", f32[4, 2]), param("b", f32[2, 5]), scale=0.5))
+    form = spelled_out(graph, plain(CPU))
+    assert all(isinstance(v.op, Primitive) for v in form.values if v.operands)
+    arrays = feeds(graph)
+    near(run(form, arrays)["y"], arrays["x"] @ (arrays["w"] + 0.5 * arrays["a"] @ arrays["b"]))
+
+
+@pytest.mark.parametrize("op", library.ALL, ids=lambda op: op.name)
+def test_every_op_goes_down_to_primitives_and_means_the_same(op: FusedOp[...]) -> None:
+    """One variant of each; the reference runs the fused op by its body, so that only the expansion is judged."""
+    chosen = arguments(op, op.variants[0], seed=7)
+    graph = graph_of(_results(op(**chosen)), chosen)
+    form = spelled_out(graph, plain(CPU))
+    assert all(isinstance(v.op, Primitive) for v in form.values if v.operands)
+    arrays = feeds(graph)
+    got, wanted = run(form, arrays), run(graph, arrays)
+    assert got.keys() == wanted.keys()
+    for name in wanted:
+        near(got[name], wanted[name])
+
+
+def _results(value: Value) -> Any:
+    return value if not hasattr(value.type, "items") else tuple(value)
+
+
+def test_a_kernel_with_a_condition_takes_what_fits_it_and_the_rest_is_spelled_out() -> None:
+    q = input("q", f32[1, 2, 3, 4])
+    shared, apart = input("shared", f32[1, 1, 3, 3]), input("apart", f32[1, 2, 3, 3])
+    graph = Graph.of({n: attention(q, q, q, mask=m, scale=0.5) for n, m in (("shared", shared), ("apart", apart))})
+    made = legalize(graph, CUDA, lowerings=LOWERINGS)
+    assert made.graph.count(attention) == 1
+    rows = {(row.op, row.outcome): row for row in made.dispatch}
+    assert rows["attention", "native"].count == rows["attention", "common"].count == 1
+    assert "one mask for all heads" in rows["attention", "common"].reason
+    arrays = feeds(graph)
+    for name in ("shared", "apart"):
+        near(run(made.graph, arrays)[name], attend(*[arrays["q"]] * 3, scale=0.5, added=arrays[name]))
+
+
+def test_nothing_but_one_error_with_every_node_its_place_and_the_target() -> None:
+    builder = Builder(lines=False)
+    with builder.recording():
+        z = builder.input("z", c64[2])
+        for name in ("first", "second", "third"):
+            with scope(name):
+                z = ops.exp(z)
+        builder.output("y", z)
+    with pytest.raises(UnsupportedError) as raised:
+        spelled_out(builder.graph(), CUDA)
+    assert "3 values have no kernel on cuda" in raised.value.message
+    for name in ("first", "second", "third"):
+        assert f"exp c64[2] at {name}" in raised.value.message
+    assert raised.value.hint and raised.value.exit_code == 2
+
+
+Arrays = dict[str, Array]
