@@ -1,4 +1,4 @@
-"""The whole pipeline, from a graph as written to its plan and report: its time, its growth, its memory.
+"""The whole pipeline, from a graph as written to plan and report: how long it takes, how that grows, in which memory.
 
 Each size is measured in a process of its own, so that its peak memory is its own and nothing is warm from another.
 """

@@ -37,6 +37,22 @@ def test_every_choice_is_one_trace_and_equal_traces_are_one() -> None:
     assert sorted(v.size for v in mix.variants) == [1, 2, 2]
 
 
+def test_every_variant_has_a_label_of_its_own() -> None:
+    @fused_op
+    def capped(x: Value, *, cap: float | None = None, eps: float, how: Literal["a, b", "plain"] = "plain") -> Value:
+        """exp(x + eps), bent where a cap is given."""
+        y = ops.exp(x + eps)
+        y = ops.tanh(y) if how == "plain" else ops.sin(y)
+        return y if cap is None else y * cap
+
+    assert sorted(v.label for v in capped.variants) == [
+        'x, cap, how="a, b"',
+        "x, cap, how=plain",
+        'x, how="a, b"',
+        "x, how=plain",
+    ]
+
+
 def test_calling_builds_one_value_of_the_type_of_its_body() -> None:
     value = mix(X, Y, how="mul", scale=3.0)
     assert value.op is mix

@@ -39,6 +39,14 @@ def test_and_or_not_and_if_are_followed() -> None:
         agree(Guard.of(guard, "", ""), "a", "b")
 
 
+def test_it_reads_as_it_is_meant() -> None:
+    def one_for_each(a: Value, b: Value) -> bool:
+        return a.shape[1:] == (1,) * (b.rank - 2) and b.shape[0] == (a.shape[0] + 1) * 2
+
+    condition = condition_of(Guard.of(one_for_each, "", ""), {"a": hole("a"), "b": hole("b")})
+    assert str(condition) == "a.shape[1:] == (1,) * (b.rank - 2) and b.shape[0] == (a.shape[0] + 1) * 2"
+
+
 def test_fixed_choices_are_decided_at_once() -> None:
     def optional(b: Value | None) -> bool:
         return b is None or b.rank == 1

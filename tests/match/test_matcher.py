@@ -64,6 +64,19 @@ def test_numbers_are_caught_and_compared_in_their_own_dtype() -> None:
     assert "constant 0.1" in missed(hole("a") * scalar(0.1, None), X * 0.2).wanted
 
 
+def test_zeros_of_either_sign_are_two_numbers_and_nan_is_one() -> None:
+    """x + 0.0 turns -0.0 into 0.0, and x + -0.0 does not."""
+    nan = float("nan")
+    for number, other in ((0.0, -0.0), (-0.0, 0.0)):
+        assert caught(ops.exp(hole("a")) + scalar(number, None), ops.exp(X) + number) == {"a": X}
+        missed(ops.exp(hole("a")) + scalar(number, None), ops.exp(X) + other)
+        twice = ops.exp(hole("a") + scalar(Hole("c"), None)) * scalar(Hole("c"), None)
+        assert caught(twice, ops.exp(X + number) * number)["a"] is X
+        missed(twice, ops.exp(X + number) * other)
+    assert caught(ops.exp(hole("a")) * scalar(nan, None), ops.exp(X) * nan) == {"a": X}
+    assert caught(ops.exp(hole("a") + scalar(Hole("c"), None)) * scalar(Hole("c"), None), ops.exp(X + nan) * nan)
+
+
 def test_a_root_and_an_inverse_are_recovered() -> None:
     root = caught(hole("a") * scalar(Hole("c") ** 0.5, None), X * 0.5)
     inverse = caught(hole("a") / scalar(1 / Hole("c"), None), X / 4.0)

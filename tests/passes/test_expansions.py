@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dovetail import Graph, UnsupportedError, Value, c64, f32, library, ops
+from dovetail import Graph, UnsupportedError, c64, f32, library, ops
 from dovetail.declare import FusedOp
-from dovetail.derive.laws import arguments, graph_of
+from dovetail.derive.laws import fitting, graph_of
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input, param
 from dovetail.ir.origin import scope
+from dovetail.ir.type import TensorType
+from dovetail.ir.verify import verify
 from dovetail.library.attention import attention
 from dovetail.library.attention_block import attention_block
 from dovetail.library.lora_matmul import lora_matmul
@@ -25,8 +26,7 @@ from dovetail.passes.lowerings import LOWERINGS
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cuda.claims import CLAIMS as CUDA
 from tests.library import test_transformer_layer as bert
-from tests.library.attending import Array, attend, feeds, heads_of, joined_heads, near, run
-from tests.library.attending import recognised as recognise
+from tests.library.attending import attend, feeds, heads_of, joined_heads, near, recognised, run
 
 FUSED = tuple(op.name for op in library.ALL)
 
@@ -45,7 +45,7 @@ def spelled_out(graph: Graph, claims: Claims) -> Graph:
 @pytest.mark.parametrize("target", [CPU, CUDA], ids=["cpu", "cuda"])
 def test_a_whole_layer(bias: bool, operands: int, target: Claims) -> None:
     spelled = bert.layer(bert.X, joined=True, bias=bias)
-    graph = recognise(spelled, machine=CPU.machine).graph
+    graph = recognised(spelled, machine=CPU.machine).graph
     assert graph.outputs["y"].op is transformer_layer and len(graph.outputs["y"].operands) == operands
     arrays = feeds(graph)
     wanted = bert.expected(arrays, joined=True)
@@ -81,21 +81,17 @@ def test_a_low_rank_update() -> None:
 
 
 @pytest.mark.parametrize("op", library.ALL, ids=lambda op: op.name)
-def test_every_op_goes_down_to_primitives_and_means_the_same(op: FusedOp[...]) -> None:
-    """One variant of each; the reference runs the fused op by its body, so that only the expansion is judged."""
-    chosen = arguments(op, op.variants[0], seed=7)
-    graph = graph_of(_results(op(**chosen)), chosen)
-    form = spelled_out(graph, plain(CPU))
-    assert all(isinstance(v.op, Primitive) for v in form.values if v.operands)
-    arrays = feeds(graph)
-    got, wanted = run(form, arrays), run(graph, arrays)
-    assert got.keys() == wanted.keys()
-    for name in wanted:
-        near(got[name], wanted[name])
-
-
-def _results(value: Value) -> Any:
-    return value if not hasattr(value.type, "items") else tuple(value)
+def test_every_op_goes_down_to_primitives_of_the_same_types(op: FusedOp[...]) -> None:
+    """What they mean is for the laws; here every variant has somewhere to go."""
+    for variant in op.variants[:: max(1, len(op.variants) // 8)]:
+        chosen = fitting(op, variant, seed=7)
+        value = op(**chosen)
+        results = (value,) if isinstance(value.type, TensorType) else tuple(value)
+        graph = graph_of(results, chosen)
+        form = spelled_out(graph, plain(CPU))
+        verify(form)
+        assert all(isinstance(v.op, Primitive) for v in form.values if v.operands)
+        assert [v.type for v in form.outputs.values()] == [v.type for v in graph.outputs.values()]
 
 
 def test_a_kernel_with_a_condition_takes_what_fits_it_and_the_rest_is_spelled_out() -> None:
@@ -126,6 +122,3 @@ def test_nothing_but_one_error_with_every_node_its_place_and_the_target() -> Non
     for name in ("first", "second", "third"):
         assert f"exp c64[2] at {name}" in raised.value.message
     assert raised.value.hint and raised.value.exit_code == 2
-
-
-Arrays = dict[str, Array]

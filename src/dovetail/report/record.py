@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dovetail.derive.missed import COST
 from dovetail.passes.legalize import DispatchRow
-from dovetail.report.text import as_text
+from dovetail.report.text import as_text, time_text
 
 SCHEMA_VERSION = 1
 
@@ -125,10 +125,9 @@ class Report:
     @property
     def summary(self) -> str:
         """One line."""
-        seconds = f"{self.predicted_seconds * 1e3:.3g} ms"
         return (
             f"{self.graph} on {self.target}: {self.nodes_before} nodes → {len(self.kernels)} kernels, "
-            f"{len(self.fused)} fused, {len(self.missed)} missed, predicted {seconds}"
+            f"{len(self.fused)} fused, {len(self.missed)} missed, predicted {time_text(self.predicted_seconds)}"
         )
 
     def __str__(self) -> str:

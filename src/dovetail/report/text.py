@@ -17,14 +17,14 @@ class _Line:
     count: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    places: list[str] = field(default_factory=list[str])
+    places: dict[str, None] = field(default_factory=dict[str, None])
 
     def add(self, bytes: int, seconds: float, where: str) -> None:
         self.count += 1
         self.bytes += bytes
         self.seconds += seconds
-        if where and where not in self.places:
-            self.places.append(where)
+        if where:
+            self.places[where] = None
 
 
 def as_text(report: Report) -> str:
@@ -62,7 +62,7 @@ def _missed(entries: Iterable[MissedEntry], total: float) -> list[str]:
     lines: list[str] = []
     for (rule, reason, message, hint), line in sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0])):
         share = f" ({100 * line.seconds / total:.0f} %)" if total > 0 else ""
-        price = f"costs {_time(line.seconds)}{share}" if line.seconds else "would not pay"
+        price = f"costs {time_text(line.seconds)}{share}" if line.seconds else "would not pay"
         lines.append(f"MISSED  {line.count:4} × {rule:<22} {price}{_places(line.places)}")
         lines.append(f"        {reason}: {message}")
         if hint:
@@ -75,12 +75,13 @@ def _apart(report: Report) -> list[str]:
     for boundary in report.boundaries:
         groups.setdefault(boundary.reason, _Line()).add(boundary.bytes, boundary.seconds, "")
     return [
-        f"APART   {line.count:4} × {reason:<22} moves {_bytes(line.bytes):>9}, {_time(line.seconds)}"
+        f"APART   {line.count:4} × {reason:<22} moves {_bytes(line.bytes):>9}, {time_text(line.seconds)}"
         for reason, line in sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
     ]
 
 
-def _places(places: list[str]) -> str:
+def _places(places: Iterable[str]) -> str:
+    places = list(places)
     if not places:
         return ""
     shown = ", ".join(places[:2])
@@ -94,5 +95,8 @@ def _bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
