@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
@@ -94,28 +95,36 @@ def _body_flops(body: Subgraph) -> Size:
 
 
 def kernel_cost(value: Value) -> Cost:
-    """One value as a kernel of its own: every operand read once, every result written once."""
-    if isinstance(value.op, FusedOp) and value.op.cost_of is not None:
-        return value.op.cost_of(**value.op.of(value).names)
+    """One value as a kernel of its own, by its declared cost where there is one."""
+    op = value.op
+    if isinstance(op, FusedOp) and op.cost_of is not None:
+        declared = op.cost_of
+        return _looked_up(declared, value, lambda: declared(**op.of(value).names))
     return default_cost(value)
 
 
 def default_cost(value: Value) -> Cost:
     """Every distinct operand read once, every result written once, all flops once."""
-    if is_free(value):
-        return Cost(0, 0)
-    # Layers repeat: what the cost depends on is looked up before it is computed.
+    return Cost(0, 0) if is_free(value) else _looked_up(None, value, lambda: _each_once(value))
+
+
+def _each_once(value: Value) -> Cost:
+    traffic = type_bytes(value.type)
+    for operand in dict.fromkeys(value.operands):
+        traffic = traffic + type_bytes(operand.type)
+    return Cost(flops_of(value), traffic)
+
+
+def _looked_up(by: Callable[..., Any] | None, value: Value, compute: Callable[[], Cost]) -> Cost:
+    """Layers repeat: a cost that depends on types and attributes alone is computed once for all that are alike."""
     types = tuple([v.type for v in value.operands])
     distinct = types if len(types) < 2 else tuple([v.type for v in dict.fromkeys(value.operands)])
-    key = (value.op, types, distinct, attrs_key(value.attrs))
+    key = (by, value.op, types, distinct, attrs_key(value.attrs))
     found = _COSTS.get(key)
     if found is None:
-        traffic = type_bytes(value.type)
-        for type in distinct:
-            traffic = traffic + type_bytes(type)
         if len(_COSTS) > _MOST_KNOWN:
             _COSTS.clear()
-        found = _COSTS[key] = Cost(flops_of(value), traffic)
+        found = _COSTS[key] = compute()
     return found
 
 

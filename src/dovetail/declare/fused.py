@@ -136,7 +136,10 @@ class FusedOp(Op, Generic[P]):
         return body
 
     def cost(self, of: Callable[..., Any]) -> Callable[..., Any]:
-        """Declare what it costs where the default (all operands and results once, all flops once) is wrong."""
+        """Declare what it costs where the default (all operands and results once, all flops once) is wrong.
+
+        It asks for types, shapes and numbers: calls that are alike in these cost the same.
+        """
         self.cost_of = of
         return of
 

@@ -13,8 +13,11 @@ from dovetail.ops.movement import part, slice_
 
 Pair: TypeAlias = tuple[tuple[Op, ...], tuple[Op, ...]]
 """What the two operands of a commutative op may be, in either order; nothing stands for anything."""
-Outline: TypeAlias = tuple[tuple[tuple[int, ...], Op | Pair], ...]
-"""Places under a root, as indices of operands from the root down, and the op or the pair of operands at each."""
+Options: TypeAlias = tuple[tuple[str, str | bool], ...]
+"""Attributes that a pattern fixes: the options of declared ops, of which a pattern has one trace for each choice."""
+Place: TypeAlias = tuple[tuple[int, ...], Op | Pair, Options]
+"""A place under a root, as indices of operands from the root down, and the op with its options or the pair there."""
+Outline: TypeAlias = tuple[Place, ...]
 
 _OPEN = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
 _SPELLED: dict[Op, tuple[Op, ...]] = {mul: (mul, div), div: (mul, div), part: (part, slice_), slice_: (part, slice_)}
@@ -23,21 +26,22 @@ _SPELLED: dict[Op, tuple[Op, ...]] = {mul: (mul, div), div: (mul, div), part: (p
 
 def outline_of(pattern: Value) -> Outline:
     """The ops of a pattern down to the first commutative op on each way, and what that op is of; each once."""
-    places: list[tuple[tuple[int, ...], Op | Pair]] = []
+    places: list[Place] = []
     seen: set[Value] = set()
     pending: list[tuple[tuple[int, ...], Value]] = [((), pattern)]
     for path, value in pending:
         if value in seen or value.op in _OPEN or (path and is_loose(value)):
             continue
         seen.add(value)
-        if path:
-            places.append((path, value.op))
+        options = tuple([(name, attr) for name, attr in value.attrs.items() if isinstance(attr, str | bool)])
+        if path or options:
+            places.append((path, value.op, options))
         if not value.op.commutative:
             pending += [((*path, i), operand) for i, operand in enumerate(value.operands)]
         elif len(value.operands) == 2:
             left, right = (_asked(operand) for operand in value.operands)
             if left or right:
-                places.append((path, (left, right)))
+                places.append((path, (left, right), ()))
     return tuple(places)
 
 
@@ -51,7 +55,7 @@ def _asked(operand: Value) -> tuple[Op, ...]:
 
 def fits(outline: Outline, value: Value) -> bool:
     """Whether all the ops stand where they must."""
-    return all((at := _at(path, value)) is not None and _has(at, asked) for path, asked in outline)
+    return all((at := _at(place[0], value)) is not None and _has(at, place) for place in outline)
 
 
 class Outlines:
@@ -80,11 +84,11 @@ class Outlines:
             branch, left = stack.pop()
             if branch.number is not None:
                 found.add(branch.number)
-            for (path, asked), further in branch.ways.items():
-                at = _at(path, value)
-                if at is not None and _has(at, asked):
+            for place, further in branch.ways.items():
+                at = _at(place[0], value)
+                if at is not None and _has(at, place):
                     stack.append((further, left))
-                elif at is not None and left and (strange := _strange(at, asked)) <= left:
+                elif at is not None and left and (strange := _strange(at, place[1])) <= left:
                     stack.append((further, left - strange))
         return found
 
@@ -96,7 +100,7 @@ class _Branch:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self.ways: dict[tuple[tuple[int, ...], Op | Pair], _Branch] = {}
+        self.ways: dict[Place, _Branch] = {}
 
 
 _TOO_MANY = 2
@@ -105,7 +109,7 @@ _TOO_MANY = 2
 def _strange(value: Value, asked: Op | Pair) -> int:
     """How many ops stand where others must; one that is not elementwise, or should not be, cannot be forgiven."""
     if not isinstance(asked, tuple):
-        return _stranger(value, (asked,))
+        return _TOO_MANY if value.op is asked else _stranger(value, (asked,))
     if len(value.operands) != 2:
         return _TOO_MANY
     (x, y), (left, right) = value.operands, asked
@@ -126,9 +130,10 @@ def _at(path: tuple[int, ...], value: Value) -> Value | None:
     return value
 
 
-def _has(value: Value, asked: Op | Pair) -> bool:
+def _has(value: Value, place: Place) -> bool:
+    _, asked, options = place
     if not isinstance(asked, tuple):
-        return value.op is asked
+        return value.op is asked and (not options or all([value.attrs[name] == choice for name, choice in options]))
     if len(value.operands) != 2:
         return False
     left, right = asked
