@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dovetail import Value, f32, ops
+from typing import Literal
+
+from dovetail import Value, f32, fused_op, ops
 from dovetail.ir.leaf import hole, input
 from dovetail.match import Outlines, fits
 from dovetail.match.outline import Outline, outline_of
@@ -62,3 +64,16 @@ def test_two_strangers_or_one_that_is_not_elementwise_are_too_many() -> None:
     assert "exp of tanh of a product" not in fitting(ops.exp(ops.sin(ops.sin(X))), but=1)
     assert "relu of a product" not in fitting(ops.relu(ops.reduce_sum(X, axes=(-1,))), but=1)
     assert "relu of a sum" not in fitting(ops.relu(ops.sin(B) + B), but=1)
+
+
+def test_options_of_declared_ops_are_part_of_an_outline() -> None:
+    @fused_op(shapes="x[n]")
+    def turned(x: Value, *, way: Literal["left", "right"] = "left") -> Value:
+        """Two ops with a name of their own."""
+        return ops.exp(ops.sin(x)) if way == "left" else ops.exp(ops.cos(x))
+
+    left = outline_of(ops.relu(turned(x, way="left")))
+    assert fits(left, ops.relu(turned(X, way="left")))
+    assert not fits(left, ops.relu(turned(X, way="right")))
+    at_the_root = outline_of(turned(x, way="left"))
+    assert fits(at_the_root, turned(X, way="left")) and not fits(at_the_root, turned(X, way="right"))

@@ -130,6 +130,10 @@ def numeric_tests() -> list[Callable[[], object]]:
     ]
 
 
+MOST_TOLD = 3
+"""How many tests that agree with a broken system are looked for: one is too many."""
+
+
 def test_trap_57_numbers_are_judged_by_something_else() -> None:
     """A test that computes what it expects with the system under test agrees with it, right or wrong.
 
@@ -145,4 +149,6 @@ def test_trap_57_numbers_are_judged_by_something_else() -> None:
             except AssertionError:
                 continue
         agreeing.append(f"{test.__module__}.{test.__name__}")
+        if len(agreeing) == MOST_TOLD:
+            break
     assert not agreeing, "\n".join(agreeing)
