@@ -34,9 +34,10 @@ def keep_what_was_bound(bind: Callable[..., Program]) -> Callable[..., Program]:
     """What the weights were made into when they were bound first is kept for good."""
 
     def bound(program: Program, params: Mapping[str, Any]) -> Program:
-        new, known = bind(program, params), vars(program)["_runner"]
-        vars(new)["_runner"] = known or vars(new)["_runner"]
-        return new
+        known = vars(program)["_binding"].runner
+        bind(program, params)
+        vars(program)["_binding"].runner = known or vars(program)["_binding"].runner
+        return program
 
     return bound
 

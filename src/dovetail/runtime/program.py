@@ -1,4 +1,4 @@
-"""A program: a compiled plan and its parameters. It is not changed by what is done with it."""
+"""A program: a compiled plan and its parameters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dovetail.errors import BindError, OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
+from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan
 from dovetail.report.record import Report
@@ -26,10 +27,24 @@ MOST_SPECIALIZED = 8
 """How many sizes a symbolic program keeps compiled."""
 
 
-class Program:
-    """Runs a plan. `bind` and `specialize` give new programs and leave this one as it is.
+class _Binding:
+    """The parameters of a program, and what was made of them. It is replaced as a whole, never changed."""
 
-    Arrays of parameters are taken as they are, not copied: to change one, bind it again.
+    def __init__(self, params: Mapping[str, Array], declared: Mapping[str, Value]) -> None:
+        self.params = params
+        solve_symbols(found_in(params, declared, bare=True))
+        self.symbolic = [f for f in found_in(params, declared) if not f.type.is_static]
+        """Parameters whose shapes tell symbols, together with those of the inputs."""
+        self.specialized: Recent[Program] = Recent(MOST_SPECIALIZED)
+        self.runner: Runner | None = None
+        self.lock = threading.Lock()
+
+
+class Program:
+    """Runs a plan. `specialize` gives a new program; `bind` puts parameters into this one.
+
+    Arrays of parameters are taken as they are, not copied: to change one, bind it again. A run that is under way ends
+    with the parameters that it began with.
     """
 
     def __init__(
@@ -49,15 +64,10 @@ class Program:
         self._inputs = by_name(plan.graph.inputs)
         self._declared = by_name(plan.graph.parameters)
         came = {name: array for name, array in plan.graph.params.items() if name in self._declared}
-        self._params = self._check({**came, **(params or {})})
-        solve_symbols(found_in(self._params, self._declared, bare=True))
-        self._symbolic = [f for f in found_in(self._params, self._declared) if not f.type.is_static]
-        """Parameters whose shapes tell symbols, together with those of the inputs."""
+        self._binding = _Binding(self._check({**came, **(params or {})}), self._declared)
         self._symbols = symbols_of(plan.graph)[0] if plan.symbols else set[str]()
         self._compiled: Recent[Program] = Recent(MOST_SPECIALIZED)
-        """Specialised and not bound: what all programs that were bound from one another share."""
-        self._bound: Recent[Program] = Recent(MOST_SPECIALIZED)
-        self._runner: Runner | None = None
+        """Specialised and not bound: they serve whatever parameters are bound later."""
         self._lock = threading.Lock()
 
     @property
@@ -77,7 +87,7 @@ class Program:
     @property
     def params(self) -> Mapping[str, Array]:
         """The parameters that are bound so far."""
-        return dict(self._params)
+        return dict(self._binding.params)
 
     def __call__(self, **inputs: Array) -> dict[str, Array]:
         """The outputs by name; inputs are given by keyword."""
@@ -85,70 +95,72 @@ class Program:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in arrays of the caller's own."""
-        self._refuse_unbound()
+        binding = self._binding
+        self._refuse_unbound(binding)
         arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
         refuse_missing("input", arrays, self._inputs, "pass an array for each input")
-        sizes = solve_symbols([*self._symbolic, *found_in(arrays, self._inputs)])
+        sizes = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
         if self._specializes:
-            return self._specialized({n: s for n, s in sizes.items() if n in self._symbols})._run(arrays)
-        return self._run(arrays)
+            special = self._specialized({n: s for n, s in sizes.items() if n in self._symbols}, binding)
+            return special._run(arrays, special._binding)
+        return self._run(arrays, binding)
 
     def bind(self, params: Mapping[str, Array]) -> Program:
-        """A program with these parameters in place of those before; once all are there, the bind phase is run."""
-        bound = Program(
-            self.plan,
-            self._executable,
-            report=lambda: self.report,
-            specializer=self._specializer,
-            params={**self._params, **self._check(params)},
-        )
-        bound._compiled = self._compiled
-        if len(bound._params) == len(bound._declared) and not bound._specializes:
-            bound._ready()
-        return bound
+        """Put these parameters in place of those before, and run the bind phase once all are there; gives itself."""
+        checked = self._check(params)
+        with self._lock:
+            binding = _Binding({**self._binding.params, **checked}, self._declared)
+            if len(binding.params) == len(self._declared) and not self._specializes:
+                self._ready(binding)
+            self._binding = binding
+        return self
 
     def specialize(self, sizes: Mapping[str, int]) -> Program:
         """The program compiled for these sizes, with the parameters of this one and a report of its own."""
         if self._specializer is None:
             why = "was made without a specializer" if self._symbols else "has no symbols"
             raise BindError(f"{self.graph.name} {why}", hint="compile a graph with symbolic sizes to specialise it")
-        return self._specialized(sizes)
+        return self._specialized(sizes, self._binding)
 
     @property
     def _specializes(self) -> bool:
         return bool(self._symbols) and self._specializer is not None
 
-    def _specialized(self, sizes: Mapping[str, int]) -> Program:
+    def _specialized(self, sizes: Mapping[str, int], binding: _Binding) -> Program:
         specializer = self._specializer
         assert specializer is not None, "asked for by callers that have one"
         key = tuple(sorted((name, _key(size)) for name, size in sizes.items()))
 
         def bound() -> Program:
-            program = self._compiled.get(key, lambda: specializer(dict(sizes)))
-            mine = {name: a for name, a in self._params.items() if name in program._declared}
-            return program.bind(mine) if mine else program
+            compiled = self._compiled.get(key, lambda: specializer(dict(sizes)))
+            mine = {name: a for name, a in binding.params.items() if name in compiled._declared}
+            return compiled._alike().bind(mine) if mine else compiled
 
-        return self._bound.get(key, bound)
+        return binding.specialized.get(key, bound)
 
-    def _run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        self._refuse_unbound()
-        return self._ready().run({name: arrays[name] for name in self._inputs})
+    def _alike(self) -> Program:
+        """Another program of the same plan, to be bound on its own."""
+        return Program(self.plan, self._executable, report=lambda: self.report, specializer=self._specializer)
 
-    def _ready(self) -> Runner:
+    def _run(self, arrays: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
+        self._refuse_unbound(binding)
+        return self._ready(binding).run({name: arrays[name] for name in self._inputs})
+
+    def _ready(self, binding: _Binding) -> Runner:
         """The bind phase, run once."""
-        with self._lock:
-            if self._runner is None:
+        with binding.lock:
+            if binding.runner is None:
                 if self._executable is None:
                     raise BindError(
                         f"{self.graph.name} has sizes that are not known: {', '.join(self.plan.symbols)}",
                         hint="specialise it before it runs",
                     )
-                self._runner = self._executable.bind({name: self._params[name] for name in self._declared})
-            return self._runner
+                binding.runner = self._executable.bind({name: binding.params[name] for name in self._declared})
+            return binding.runner
 
-    def _refuse_unbound(self) -> None:
-        if len(self._params) != len(self._declared):
-            refuse_missing("parameter", self._params, self._declared, "bind them: program.bind({name: array})")
+    def _refuse_unbound(self, binding: _Binding) -> None:
+        if len(binding.params) != len(self._declared):
+            refuse_missing("parameter", binding.params, self._declared, "bind them: program.bind({name: array})")
 
     def _check(self, params: Mapping[str, Array]) -> dict[str, Array]:
         return check_named("parameter", params, self._declared, self._inputs, "it is an input: give it to run")
