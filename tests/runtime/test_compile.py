@@ -154,6 +154,12 @@ def test_a_graph_can_come_from_a_file(tmp_path: Path) -> None:
         compile(file)
     with pytest.raises(LoadError, match="does not exist"):
         compile(tmp_path / "nothing.dove")
+    with pytest.raises(LoadError, match="does not exist"):
+        compile(tmp_path / "nothing.onnx")
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"")
+    with pytest.raises(UnsupportedError, match="is an ONNX model"):
+        compile(model)
     with pytest.raises(LoadError, match="is not a file"):
         compile(tmp_path)
     file.write_bytes(b"\xff\xfe\x00junk")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -147,9 +146,13 @@ _SWITCH = {"true": True, "false": False, "1": True, "0": False}
 
 
 def _above_zero(number: Any) -> Any:
-    if not 0 < number < math.inf:
+    if not 0 < number <= _LARGEST:
         raise ValueError(number)
     return number
+
+
+_LARGEST = 2**31 - 1
+"""No model has a size beyond it, and arrays of it would not fit."""
 
 
 def _wanted(kind: Any) -> str:
@@ -159,7 +162,11 @@ def _wanted(kind: Any) -> str:
         return f"one of {', '.join(get_args(kind))}"
     if _is_size(kind):
         return "a number or the name of a size that is not known yet"
-    words = {bool: "true or false", int: "a whole number above 0", float: "a number above 0"}
+    words = {
+        bool: "true or false",
+        int: "a whole number above 0 and below 2³¹",
+        float: "a number above 0 and below 2³¹",
+    }
     return words.get(kind, "a list of whole numbers above 0")
 
 

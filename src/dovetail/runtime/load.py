@@ -30,14 +30,14 @@ def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> G
     file = Path(path)
     if "\0" in str(path):
         raise LoadError("a path with a NUL in it", hint="check the path")
-    if file.suffix == ".onnx":
-        raise UnsupportedError(
-            f"{file} is an ONNX model", hint="this version reads dovetail's own text and binary forms"
-        )
     try:
         if not file.is_file():
             found = "is not a file" if file.exists() else "does not exist"
             raise LoadError(f"{file} {found}", hint="check the path")
+        if file.suffix == ".onnx":
+            raise UnsupportedError(
+                f"{file} is an ONNX model", hint="this version reads dovetail's own text and binary forms"
+            )
         with file.open("rb") as stream:
             start = stream.read(len(MAGIC))
         if start == MAGIC:
