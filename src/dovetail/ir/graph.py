@@ -38,6 +38,8 @@ class Subgraph:
 def subgraphs(value: Value) -> list[Subgraph]:
     """The sub-graphs among the attributes of a value."""
     found: list[Subgraph] = []
+    if not value.attrs:
+        return found
     for attr in value.attrs.values():
         if attr.__class__ is Subgraph:
             found.append(attr)
@@ -98,7 +100,8 @@ class Graph:
     def constraints(self) -> tuple[Constraint, ...]:
         """What must hold of the symbols for this graph to mean anything."""
         found = dict.fromkeys(self.assumed)
-        for value in walk_into(self.values):
+        inside = [result for value in self.values for body in subgraphs(value) for result in body.results]
+        for value in (*self.values, *walk_into(inside)):
             for constraint in value.constraints:
                 found[constraint] = None
         return tuple(found)
