@@ -33,7 +33,7 @@ format: $(FOR_CHECK) ## format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
 	@$(BIN)/ruff format
 
-golden: $(FOR_TEST) ## rewrite generated text: goldens, docs/settings.md, docs/catalogue
+golden: $(FOR_TEST) ## rewrite generated text: goldens, pages of docs/, what the README shows
 	@$(BIN)/python -m pytest --golden $(ARGS)
 
 bench: $(FOR_TEST) ## measure; never part of check
