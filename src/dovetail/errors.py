@@ -10,6 +10,7 @@ DovetailError
 ├── BindError             arrays, parameters or symbols that do not fit a program
 ├── OptionError           an unknown target, pass, rule or setting
 ├── UnsupportedError      an operator or type that we do not have
+│   └── NeedsValueError   an input whose value decides the structure of a model
 └── GateError             a required fusion that is missing
 """
 
@@ -81,6 +82,14 @@ class UnsupportedError(DovetailError):
     exit_code = 2
 
 
+class NeedsValueError(UnsupportedError):
+    """An input whose value decides the structure of a model."""
+
+    def __init__(self, message: str, *, inputs: tuple[str, ...], hint: str = "", where: str = "") -> None:
+        self.inputs = inputs
+        super().__init__(message, hint=hint, where=where)
+
+
 class GateError(DovetailError):
     """A required fusion that is missing."""
 
@@ -93,6 +102,7 @@ __all__ = [
     "GateError",
     "GraphError",
     "LoadError",
+    "NeedsValueError",
     "OptionError",
     "ParseError",
     "TraceError",

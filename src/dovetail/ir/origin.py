@@ -39,6 +39,8 @@ class Recorder:
     def __init__(self, *, lines: bool = True) -> None:
         self.scopes: list[str] = []
         self.lines = lines
+        self.place: tuple[Origin, ...] = ()
+        """Where values come from that are read from a file; it goes before scopes and lines."""
         self.origins: dict[Value, tuple[Origin, ...]] = {}
 
     def note(self, value: Value) -> None:
@@ -48,6 +50,8 @@ class Recorder:
             self.origins[value] = here if known is None else merge(known, here)
 
     def _here(self) -> tuple[Origin, ...]:
+        if self.place:
+            return self.place
         if self.scopes:
             return (Origin("module", ".".join(self.scopes)),)
         return _source_line() if self.lines else ()

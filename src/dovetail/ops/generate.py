@@ -7,15 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail.errors import TypeRuleError
+from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import FLOATS, NUMBERS, UNSIGNED, DType, f32, f64, i64, u32, u64
+from dovetail.ir.dtype import FLOATS, INTEGERS, NUMBERS, UNSIGNED, DType, f32, f64, i64, u32, u64
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value
 from dovetail.ops import elementwise, movement
-from dovetail.ops.primitive import Array, DTypeAttr, SizeAttr, Sizes, family, no_flops, primitive
+from dovetail.ops.primitive import Array, DTypeAttr, Fresh, SizeAttr, Sizes, family, no_flops, primitive
 from dovetail.ops.rules import tensor
+
+LARGEST_COUNT = 2**40
+"""No axis is longer; a number beyond it is a mistake, and would take all memory."""
 
 
 def _numbers(facts: Facts, dtype: DType) -> None:
@@ -33,6 +36,24 @@ def _iota(facts: Facts, *, size: Size, dtype: DType) -> Type:
 def iota(*, size: SizeAttr, dtype: DTypeAttr = i64) -> Array:
     """0, 1, 2, … below size."""
     return np.arange(int(size)).astype(dtype.numpy)
+
+
+def _counting(facts: Facts, n: Type, *, count: Size) -> Type:
+    of = tensor(n)
+    if of.rank != 0 or of.dtype not in INTEGERS:
+        raise TypeRuleError(f"counting up to {of}", hint="count up to one whole number: cast and squeeze it")
+    return TensorType(i64, (count,))
+
+
+@primitive(_counting, flops=no_flops)
+def counting(n: Array, *, count: Fresh) -> Array:
+    """0, 1, 2, … below a number that the run finds; `count` is how many."""
+    found = int(n)
+    if not 0 <= found <= LARGEST_COUNT:
+        raise BindError(f"counting up to {found}", hint=f"a size that is computed goes from 0 to {LARGEST_COUNT}")
+    if isinstance(count, int) and found != count:
+        raise BindError(f"counting found {found} where {count} were promised", hint="bind it to what is computed")
+    return np.arange(found)
 
 
 def _extent(facts: Facts, *, size: Size, dtype: DType) -> Type:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import LoadError, ParseError, UnsupportedError
+from dovetail.errors import LoadError, ParseError
 from dovetail.ir import serial
 from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
 from dovetail.ir.serial_table import MAGIC
 from dovetail.ir.text import parse_graph
 from dovetail.runtime.vocabulary import vocabulary
@@ -25,8 +26,14 @@ def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
     return parse_graph(text, vocabulary(ops))
 
 
-def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
-    """The graph in a file. `ops` are the user's own declared ops that it may use."""
+def load(
+    path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = (), fixed: Mapping[str, Array] | None = None
+) -> Graph:
+    """The graph in a file: an ONNX model, or a graph that was saved or printed.
+
+    `ops` are the user's own declared ops that a saved graph may use. `fixed` are inputs of an ONNX model that have one
+    value in every run; models need it where such a value decides their structure.
+    """
     file = Path(path)
     if "\0" in str(path):
         raise LoadError("a path with a NUL in it", hint="check the path")
@@ -35,9 +42,9 @@ def load(path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = ()) -> G
             found = "is not a file" if file.exists() else "does not exist"
             raise LoadError(f"{file} {found}", hint="check the path")
         if file.suffix == ".onnx":
-            raise UnsupportedError(
-                f"{file} is an ONNX model", hint="this version reads dovetail's own text and binary forms"
-            )
+            from dovetail.frontends.onnx import load_model  # a fifth of a second, for those who need it
+
+            return load_model(file, fixed=fixed)
         with file.open("rb") as stream:
             start = stream.read(len(MAGIC))
         if start == MAGIC:

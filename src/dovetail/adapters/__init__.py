@@ -1,0 +1,1 @@
+"""dovetail behind the interfaces of other projects."""

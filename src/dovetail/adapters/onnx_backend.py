@@ -1,0 +1,93 @@
+"""dovetail as a backend in the sense of ONNX: `prepare` a model, then `run` it.
+
+Some inputs of a model decide its structure: the shape that a Reshape is given, the axes of a reduction. A graph is
+compiled for the values that these have in a run, once for each set of values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend, BackendRep
+
+from dovetail.errors import BindError, NeedsValueError
+from dovetail.frontends.onnx import import_model
+from dovetail.ir.literal import Array
+from dovetail.runtime.compile import compile
+from dovetail.runtime.program import Program
+from dovetail.runtime.recent import Recent
+
+MOST_COMPILED = 8
+"""For how many sets of values a model is kept compiled."""
+
+
+class DovetailRep(BackendRep):
+    """A model that is ready to run."""
+
+    def __init__(self, model: onnx.ModelProto, target: str) -> None:
+        self._model = model
+        self._target = target
+        self._deciding: tuple[str, ...] = ()
+        """Inputs whose values decide the structure, as far as they were met."""
+        self._programs: Recent[Program] = Recent(MOST_COMPILED)
+        initial = {t.name for t in model.graph.initializer}
+        self._inputs = [i.name for i in model.graph.input if i.name not in initial]
+        self._outputs = [o.name for o in model.graph.output]
+        try:
+            import_model(model)
+        except NeedsValueError as error:
+            self._deciding = error.inputs
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
+        """The outputs in the order of the model; inputs are a list in its order, or arrays by name."""
+        feeds = self._named(inputs)
+        program = self._program(feeds)
+        results = program.run({name: a for name, a in feeds.items() if name not in self._deciding})
+        return tuple(results[name] for name in self._outputs)
+
+    def _named(self, inputs: Any) -> dict[str, Array]:
+        if isinstance(inputs, Mapping):
+            return {str(name): np.asarray(array) for name, array in inputs.items()}
+        listed: Sequence[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        if len(listed) > len(self._inputs):
+            raise BindError(f"{len(listed)} inputs for a model of {len(self._inputs)}", hint=", ".join(self._inputs))
+        return {name: np.asarray(array) for name, array in zip(self._inputs, listed, strict=False)}
+
+    def _program(self, feeds: Mapping[str, Array]) -> Program:
+        while True:
+            fixed = {name: feeds[name] for name in self._deciding if name in feeds}
+            try:
+                return self._programs.get(_key(fixed), lambda fixed=fixed: self._compiled(fixed))
+            except NeedsValueError as error:
+                if set(error.inputs) <= fixed.keys() or not set(error.inputs) <= feeds.keys():
+                    raise
+                self._deciding = tuple(dict.fromkeys((*self._deciding, *error.inputs)))
+
+    def _compiled(self, fixed: Mapping[str, Array]) -> Program:
+        return compile(import_model(self._model, fixed=fixed), target=self._target)
+
+
+def _key(fixed: Mapping[str, Array]) -> str:
+    digest = hashlib.blake2b()
+    for name, array in fixed.items():
+        digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+class DovetailBackend(Backend):
+    """Prepares models for dovetail's targets."""
+
+    target = "cpu"
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> DovetailRep:
+        return DovetailRep(model, cls.target)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device == "CPU"

@@ -1,0 +1,7 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

@@ -1,0 +1,7 @@
+"""Attention and rotary embeddings."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

@@ -1,0 +1,7 @@
+"""Operators that change the element type."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

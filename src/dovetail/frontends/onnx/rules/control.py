@@ -1,0 +1,7 @@
+"""Branches and loops."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

@@ -1,0 +1,7 @@
+"""What detection models do with boxes and regions."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

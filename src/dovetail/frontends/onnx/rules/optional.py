@@ -1,0 +1,7 @@
+"""Values that may be left out."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

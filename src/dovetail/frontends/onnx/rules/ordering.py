@@ -1,0 +1,7 @@
+"""Sorting and what it tells."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

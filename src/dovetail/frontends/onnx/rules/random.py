@@ -1,0 +1,7 @@
+"""Random tensors."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

@@ -1,0 +1,7 @@
+"""Recurrent networks."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

@@ -1,0 +1,7 @@
+"""Resampling of images."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())

@@ -1,0 +1,7 @@
+"""Signals: windows and Fourier transforms."""
+
+from __future__ import annotations
+
+from dovetail.frontends.onnx.rule import collected
+
+RULES = collected(globals())
