@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -51,8 +51,8 @@ class DovetailRep(BackendRep):
 
     def _named(self, inputs: Any) -> dict[str, Array]:
         if isinstance(inputs, Mapping):
-            return {str(name): np.asarray(array) for name, array in inputs.items()}
-        listed: Sequence[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+            return {name: np.asarray(array) for name, array in cast(Mapping[str, Any], inputs).items()}
+        listed = cast(Sequence[Any], inputs) if isinstance(inputs, list | tuple) else [inputs]
         if len(listed) > len(self._inputs):
             raise BindError(f"{len(listed)} inputs for a model of {len(self._inputs)}", hint=", ".join(self._inputs))
         return {name: np.asarray(array) for name, array in zip(self._inputs, listed, strict=False)}

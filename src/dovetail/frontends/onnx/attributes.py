@@ -87,6 +87,8 @@ class Reader:
             return element(attribute.i, describe(node))
         if kind is Array:
             return self.tensor(attribute.t, describe(node))
+        if kind is onnx.SparseTensorProto:
+            return attribute.sparse_tensor
         if kind is Body:
             return self.body(attribute.g)
         if kind is int:
@@ -106,6 +108,7 @@ _WANTED: dict[Any, int] = {
     str: AttributeProto.STRING,
     Array: AttributeProto.TENSOR,
     Body: AttributeProto.GRAPH,
+    onnx.SparseTensorProto: AttributeProto.SPARSE_TENSOR,
     tuple[str, ...]: AttributeProto.STRINGS,
     **_LISTS,
 }

@@ -6,6 +6,7 @@ it was imported as, element by element, so that `Shape → Gather → Mul → Co
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -14,7 +15,7 @@ import numpy as np
 from dovetail import ops
 from dovetail.errors import DovetailError
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size, floordiv, largest, smallest
+from dovetail.ir.dim import Dim, Size, divide, floordiv, largest, smallest
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.ir.op import Op
@@ -117,7 +118,7 @@ def _is_plain(contents: Contents) -> bool:
 
 
 def _keeps_sizes(dtype: DType) -> bool:
-    """Sizes are whole numbers below 2**48: exact in these types."""
+    """Whether sizes survive in a type. f32 rounds those above 2**24, which no exporter means."""
     return dtype.bits >= 32 and dtype.kind in ("int", "uint", "float")
 
 
@@ -134,7 +135,7 @@ def _reduced(function: Callable[[Any, Any], Any], x: Contents, value: Value) -> 
             if total is None:
                 return None
         found[i] = total
-    return found.reshape(value.shape)
+    return found.reshape(cast(tuple[int, ...], value.shape))
 
 
 def sign_of(size: Size) -> int | None:
@@ -156,7 +157,7 @@ def _is_size(x: Any) -> bool:
 
 def _whole(x: Any) -> Any:
     """A float that is a whole number counts as one beside sizes."""
-    return int(x) if isinstance(x, float) and x == int(x) and abs(x) < 2**48 else x
+    return int(x) if isinstance(x, float) and x.is_integer() and abs(x) < 2**48 else x
 
 
 def _sized(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,7 +190,7 @@ def _quotient(value: Value) -> Callable[[Any, Any], Any]:
     """Division as a value's dtype has it: cut for whole numbers, exact or unknown for floats."""
     if value.dtype.is_integer:
         return _sized(_divided)
-    return _sized(lambda x, y: floordiv(x, y) if y != 0 and x == floordiv(x, y) * y else None)
+    return _sized(divide)
 
 
 def _equal(x: Any, y: Any) -> bool | None:
@@ -211,6 +212,10 @@ def _not(x: bool | None) -> bool | None:
     return None if x is None else not x
 
 
+def _not_equal(x: Any, y: Any) -> bool | None:
+    return _not(_equal(x, y))
+
+
 def _where(condition: Any, x: Any, y: Any) -> Any:
     return x if condition else y
 
@@ -224,22 +229,22 @@ _MOVES = {
 _INDEXED = {ops.gather, ops.gather_elements, ops.gather_nd}
 _CASTS = {ops.cast, ops.floor, ops.ceil, ops.round_, ops.trunc}
 _REDUCTIONS: dict[Op, Callable[[Any, Any], Any]] = {
-    ops.reduce_sum: _sized(lambda x, y: x + y),
-    ops.reduce_prod: _sized(lambda x, y: x * y),
+    ops.reduce_sum: _sized(operator.add),
+    ops.reduce_prod: _sized(operator.mul),
     ops.reduce_max: _sized(largest),
     ops.reduce_min: _sized(smallest),
 }
 _BY_ELEMENT: dict[Op, Callable[..., Any]] = {
-    ops.add: _sized(lambda x, y: x + y),
-    ops.sub: _sized(lambda x, y: x - y),
-    ops.mul: _sized(lambda x, y: x * y),
-    ops.neg: _sized(lambda x: -x),
+    ops.add: _sized(operator.add),
+    ops.sub: _sized(operator.sub),
+    ops.mul: _sized(operator.mul),
+    ops.neg: _sized(operator.neg),
     ops.maximum: _sized(largest),
     ops.minimum: _sized(smallest),
     ops.mod: _sized(_remainder),
     ops.rem: _sized(_remainder),
     ops.equal: _equal,
-    ops.not_equal: lambda x, y: _not(_equal(x, y)),
+    ops.not_equal: _not_equal,
     ops.less: _compared(lambda s: s < 0),
     ops.less_equal: _compared(lambda s: s <= 0),
     ops.greater: _compared(lambda s: s > 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 import onnx.defs
@@ -59,7 +60,7 @@ class Function:
 
 def defined(node: onnx.NodeProto, version: int, operands: Sequence[Value | None]) -> Function:
     """The body by which ONNX defines an operator, for the types at hand."""
-    schema = onnx.defs.get_schema(node.op_type, version, domain(node.domain))
+    schema: Any = onnx.defs.get_schema(node.op_type, version, domain(node.domain))  # its stub leaves bodies out
     body = onnx.FunctionProto()
     if schema.has_function:
         chosen = _newest(schema.function_opset_versions, version)
@@ -96,7 +97,7 @@ def _newest(versions: Sequence[int], version: int) -> int:
 def has_body(op_type: str, version: int, of: str) -> bool:
     """Whether ONNX defines an operator by a body."""
     try:
-        schema = onnx.defs.get_schema(op_type, version, of)
+        schema: Any = onnx.defs.get_schema(op_type, version, of)
     except onnx.defs.SchemaError:
         return False
     return schema.has_function or schema.has_context_dependent_function

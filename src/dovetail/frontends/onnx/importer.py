@@ -204,11 +204,10 @@ class Import:
         arguments: list[Any] = []
         named = list(rule.parameters)
         rest = named.pop() if named and named[-1].rest else None
-        if len(operands) > len(named) and rest is None:
-            if any(o is not None for o in operands[len(named) :]):
-                raise node.unsupported(
-                    f"{len(operands)} inputs", hint=f"it takes {', '.join(p.name for p in named) or 'none'}"
-                )
+        if rest is None and any(o is not None for o in operands[len(named) :]):
+            raise node.unsupported(
+                f"{len(operands)} inputs", hint=f"it takes {', '.join(p.name for p in named) or 'none'}"
+            )
         for index, parameter in enumerate(named):
             operand = operands[index] if index < len(operands) else None
             arguments.append(self._argument(node, parameter, operand, found, reader))

@@ -11,6 +11,7 @@ import onnx
 from dovetail.errors import LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import contents
 from dovetail.frontends.onnx.contents import Contents
+from dovetail.frontends.onnx.tensors import Tensors
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.literal import Array
@@ -23,8 +24,13 @@ class Surroundings(Protocol):
     """What a node can ask of the import that it is part of."""
 
     follower: contents.Follower
+    tensors: Tensors
 
     def fresh(self, name: str) -> Dim: ...
+
+    def array_value(self, name: str, array: Array) -> Value:
+        """An array as a constant, or as a parameter of that name where it is large."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

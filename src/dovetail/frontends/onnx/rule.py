@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
@@ -87,8 +87,8 @@ def rule(
 
 def collected(namespace: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The rules that a module declares, in the order of its lines."""
-    found = [v for v in namespace.values() if isinstance(v, tuple) and v and all(isinstance(r, Rule) for r in v)]
-    return tuple(r for rules in found for r in rules)
+    found = [cast(tuple[Any, ...], v) for v in namespace.values() if isinstance(v, tuple)]
+    return tuple(r for rules in found for r in rules if isinstance(r, Rule))
 
 
 def _signature(function: Callable[..., Made]) -> tuple[tuple[Parameter, ...], dict[str, Attribute]]:

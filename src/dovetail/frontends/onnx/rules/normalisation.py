@@ -2,6 +2,201 @@
 
 from __future__ import annotations
 
-from dovetail.frontends.onnx.rule import collected
+from collections.abc import Callable
+
+from dovetail import library, ops
+from dovetail.frontends.onnx.node import Node
+from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.ir.dtype import DType, f32, f64
+from dovetail.ir.value import Value
+from dovetail.ops import build
+from dovetail.ops.primitive import axis_from_end
+
+
+@rule("Softmax", since=13)
+def softmax(n: Node, x: Value, *, axis: int = -1) -> Value:
+    """Exponentials along an axis, divided by their sum."""
+    return library.softmax.body(x, axis=axis_from_end(axis, x.rank))
+
+
+@rule("LogSoftmax", since=13)
+def log_softmax(n: Node, x: Value, *, axis: int = -1) -> Value:
+    """The logarithm of softmax along an axis."""
+    return library.log_softmax.body(x, axis=axis_from_end(axis, x.rank))
+
+
+@rule("Softmax", until=12)
+def flat_softmax(n: Node, x: Value, *, axis: int = 1) -> Value:
+    """Exponentials divided by their sum over all axes from `axis` on."""
+    return _over_the_last(x, axis, lambda flat: library.softmax.body(flat, axis=-1))
+
+
+@rule("LogSoftmax", until=12)
+def flat_log_softmax(n: Node, x: Value, *, axis: int = 1) -> Value:
+    """The logarithm of softmax over all axes from `axis` on."""
+    return _over_the_last(x, axis, lambda flat: library.log_softmax.body(flat, axis=-1))
+
+
+def _over_the_last(x: Value, axis: int, function: Callable[[Value], Value]) -> Value:
+    """A function of the last axis, applied to all axes from `axis` on as if they were one."""
+    if axis == x.rank:
+        return build.squeeze_dims(function(build.expand_dims(x, -1)), -1)
+    count = -axis_from_end(axis, x.rank)
+    if count == 1:
+        return function(x)
+    return build.reshape(function(ops.merge(x, axis=-1, count=count)), x.shape)
+
+
+@rule("LayerNormalization", since=17)
+def layer_normalization(
+    n: Node,
+    x: Value,
+    scale: Value,
+    bias: Value | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: DType = f32,
+) -> Made:
+    """All axes from `axis` on brought to mean 0 and variance 1, scaled and shifted."""
+    wide = _stashed(x, stash_type)
+    y = _over_the_last(wide, axis, lambda flat: library.layer_norm.body(flat, eps=epsilon))
+    y = _affine(_cast(y, x.dtype), scale, bias)
+    if not (n.makes(1) or n.makes(2)):
+        return y
+    axes = tuple(range(axis_from_end(axis, x.rank), 0))
+    mean = ops.reduce_mean(wide, axes=axes)
+    centred = wide - mean
+    inverse = ops.rsqrt(ops.reduce_mean(centred * centred, axes=axes) + epsilon)
+    return y, _cast(mean, stash_type), _cast(inverse, stash_type)
+
+
+@rule("RMSNormalization", since=23)
+def rms_normalization(
+    n: Node, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: DType = f32
+) -> Value:
+    """All axes from `axis` on divided by their root mean square, scaled."""
+    y = _over_the_last(_stashed(x, stash_type), axis, lambda flat: library.rms_norm.body(flat, eps=epsilon))
+    return _affine(_cast(y, scale.dtype), scale, None)
+
+
+def _stashed(x: Value, stash_type: DType) -> Value:
+    """x in the dtype that it is normalised in; f64 is not narrowed."""
+    return x if x.dtype is f64 else _cast(x, stash_type)
+
+
+def _cast(x: Value, dtype: DType) -> Value:
+    return x if x.dtype is dtype else ops.cast(x, dtype=dtype)
+
+
+def _affine(y: Value, scale: Value, bias: Value | None) -> Value:
+    return y * scale if bias is None else y * scale + bias
+
+
+@rule("InstanceNormalization", since=6)
+def instance_normalization(n: Node, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
+    """Each channel of each image brought to mean 0 and variance 1, scaled and shifted."""
+    if x.rank < 3:
+        raise n.malformed(f"an input of rank {x.rank}", hint="it is [n, c, *spatial]")
+    y = _over_the_last(x, 2, lambda flat: library.layer_norm.body(flat, eps=epsilon))
+    return _affine(y, _by_channel(scale, x), _by_channel(bias, x))
+
+
+def _by_channel(vector: Value, x: Value) -> Value:
+    """One number for each channel of [n, c, *spatial], as it broadcasts."""
+    return ops.unsqueeze(vector, axes=tuple(range(2 - x.rank, 0))) if x.rank > 2 else vector
+
+
+@rule("GroupNormalization", since=18, until=20)
+def old_group_normalization(
+    n: Node, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5
+) -> Value:
+    """Groups of channels brought to mean 0 and variance 1; each group has one scale and one bias."""
+    each = x.shape[1] // num_groups
+    return _grouped(x, x, build.repeat(scale, each, axis=-1), build.repeat(bias, each, axis=-1), num_groups, epsilon)
+
+
+@rule("GroupNormalization", since=21)
+def group_normalization(
+    n: Node,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: DType = f32,
+) -> Value:
+    """Groups of channels brought to mean 0 and variance 1; each channel has its scale and bias."""
+    return _grouped(x, _stashed(x, stash_type), scale, bias, num_groups, epsilon)
+
+
+def _grouped(x: Value, wide: Value, scale: Value, bias: Value, groups: int, eps: float) -> Value:
+    if x.rank == 4:
+        y = library.group_norm.body(wide, groups=groups, eps=eps)
+    else:
+        rows = ops.split(wide, axis=1, parts=groups)
+        flat = library.layer_norm.body(ops.merge(rows, axis=-1, count=rows.rank - 2), eps=eps)
+        y = build.reshape(flat, x.shape)
+    return _affine(_cast(y, x.dtype), _by_channel(scale, x), _by_channel(bias, x))
+
+
+@rule("BatchNormalization", since=14)
+def batch_normalization(
+    n: Node,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: bool = False,
+) -> Made:
+    """Channels shifted and scaled by stored statistics; in training by their own, which move the stored ones."""
+    if not training_mode:
+        return _batch_norm(x, scale, bias, mean, variance, epsilon)
+    axes = tuple(a for a in range(-x.rank, 0) if a != 1 - x.rank or x.rank == 1)
+    wide = _cast(x, mean.dtype)
+    middle = ops.reduce_mean(wide, axes=axes)
+    centred = wide - middle
+    spread = ops.reduce_mean(centred * centred, axes=axes)
+    own = [build.reshape(v, mean.shape) for v in (middle, spread)]
+    moved = [old * momentum + new * (1.0 - momentum) for old, new in zip((mean, variance), own, strict=True)]
+    return _batch_norm(x, scale, bias, *own, epsilon), *moved
+
+
+@rule("BatchNormalization", since=6, until=13)
+def old_batch_normalization(
+    n: Node,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,  # moves the stored statistics in training, which is refused
+    spatial: bool = True,
+    is_test: bool = False,  # one output says the same
+) -> Value:
+    """Channels shifted and scaled by stored statistics; without `spatial` each feature has its own."""
+    if any(n.makes(i) for i in range(1, 5)):
+        raise n.unsupported("training before opset 14", hint="export the model for inference, or with opset 14")
+    if not spatial:
+        if any(v.shape != x.shape[1:] for v in (scale, bias, mean, variance)):
+            raise n.unsupported("statistics that are not one for each feature", hint="export it with opset 9")
+        return _affine((x - mean) * ops.rsqrt(variance + epsilon), scale, bias)
+    return _batch_norm(x, scale, bias, mean, variance, epsilon)
+
+
+def _batch_norm(x: Value, scale: Value, bias: Value, mean: Value, variance: Value, eps: float) -> Value:
+    # Statistics may be wider than x; the result is x's.
+    widest = max((x.dtype, scale.dtype, mean.dtype), key=lambda d: d.bits)
+    gain, shift, middle, spread = (_by_channel(_cast(v, widest), x) for v in (scale, bias, mean, variance))
+    y = (_cast(x, widest) - middle) * ops.rsqrt(spread + eps)
+    return _cast(y * gain + shift, x.dtype)
+
 
 RULES = collected(globals())

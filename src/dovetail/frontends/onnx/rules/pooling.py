@@ -2,6 +2,134 @@
 
 from __future__ import annotations
 
-from dovetail.frontends.onnx.rule import collected
+from typing import Any
+
+from dovetail import ops
+from dovetail.frontends.onnx.node import Node
+from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.spatial import spatial
+from dovetail.ir.dim import Dim, product
+from dovetail.ir.dtype import i64
+from dovetail.ir.value import Value
+from dovetail.ops import build
+
+
+def _window(
+    n: Node,
+    x: Value,
+    kernel_shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dilations: tuple[int, ...] | None,
+    pads: tuple[int, ...] | None,
+    auto_pad: str,
+    ceil: bool,
+) -> dict[str, Any]:
+    """The attributes of a pool."""
+    found = spatial(n, x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    if ceil and auto_pad == "VALID" and any(s != 1 for s in found.strides):
+        raise n.unsupported("ceil_mode with auto_pad VALID", hint="the specification and its implementations differ")
+    return {
+        "window": kernel_shape,
+        "strides": found.strides,
+        "dilations": found.dilations,
+        "padding": found.padding,
+        # The sizes that SAME promises are those of windows that fit.
+        "ceil": ceil and not auto_pad.startswith("SAME"),
+    }
+
+
+@rule("MaxPool")
+def max_pool(
+    n: Node,
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    dilations: tuple[int, ...] | None = None,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    storage_order: int = 0,
+    strides: tuple[int, ...] | None = None,
+) -> Made:
+    """The largest element at each place of a window, and where it stands."""
+    window = _window(n, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    if not n.makes(1):
+        return ops.max_pool(x, **window)
+    pooled = ops.max_pool_indices(x, **window)
+    return pooled[0], _in_memory(x, pooled[1], column_major=storage_order == 1)
+
+
+def _in_memory(x: Value, place: Value, *, column_major: bool) -> Value:
+    """Places within channels as places in the whole of x; in column-major order the first spatial axis runs fastest."""
+    if column_major:
+        rest, step = place, _number(1)
+        places: list[Value] = []
+        for size in reversed(x.shape[2:]):
+            places.append(ops.mod(rest, _number(size)))
+            rest = ops.floordiv(rest, _number(size))
+        place = build.zeros((), i64)
+        for at, size in zip(reversed(places), x.shape[2:], strict=True):
+            place, step = place + at * step, step * _number(size)
+    channels = build.arange(0, x.shape[0] * x.shape[1])
+    start = build.reshape(channels * _number(product(x.shape[2:])), (*x.shape[:2], *(1,) * (x.rank - 2)))
+    return start + place
+
+
+def _number(size: Any) -> Value:
+    return ops.extent(size=size) if isinstance(size, Dim) else ops.constant(size, i64)
+
+
+@rule("AveragePool")
+def average_pool(
+    n: Node,
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    dilations: tuple[int, ...] | None = None,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """The mean at each place of a window."""
+    window = _window(n, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    return ops.average_pool(x, **window, count_padding=count_include_pad)
+
+
+@rule("LpPool", since=2)
+def lp_pool(
+    n: Node,
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    dilations: tuple[int, ...] | None = None,
+    kernel_shape: tuple[int, ...],
+    p: int = 2,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """The p-norm at each place of a window."""
+    return ops.lp_pool(x, **_window(n, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode), p=p)
+
+
+def _spatial_axes(n: Node, x: Value) -> tuple[int, ...]:
+    if x.rank < 3:
+        raise n.malformed(f"a pool of {x.type}", hint="it takes [n, c, *spatial]")
+    return tuple(range(2, x.rank))
+
+
+@rule("GlobalAveragePool")
+def global_average_pool(n: Node, x: Value) -> Value:
+    """The mean of each channel."""
+    return ops.reduce_mean(x, axes=_spatial_axes(n, x))
+
+
+@rule("GlobalMaxPool")
+def global_max_pool(n: Node, x: Value) -> Value:
+    """The largest element of each channel."""
+    return ops.reduce_max(x, axes=_spatial_axes(n, x))
+
 
 RULES = collected(globals())
