@@ -10,7 +10,7 @@ DovetailError
 ├── BindError             arrays, parameters or symbols that do not fit a program
 ├── OptionError           an unknown target, pass, rule or setting
 ├── UnsupportedError      an operator or type that we do not have
-│   └── NeedsValueError   an input whose value decides the structure of a model
+│   └── NeedsValueError   an input or a size whose value decides the structure of a model
 └── GateError             a required fusion that is missing
 """
 
@@ -83,10 +83,19 @@ class UnsupportedError(DovetailError):
 
 
 class NeedsValueError(UnsupportedError):
-    """An input whose value decides the structure of a model."""
+    """An input or a size whose value decides the structure of a model."""
 
-    def __init__(self, message: str, *, inputs: tuple[str, ...], hint: str = "", where: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        inputs: tuple[str, ...],
+        sizes: tuple[str, ...] = (),
+        hint: str = "",
+        where: str = "",
+    ) -> None:
         self.inputs = inputs
+        self.sizes = sizes
         super().__init__(message, hint=hint, where=where)
 
 

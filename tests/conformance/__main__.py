@@ -3,48 +3,42 @@
 from __future__ import annotations
 
 import argparse
-import collections
+import os
 import re
+import sys
 from pathlib import Path
 
-from tests.conformance.suite import Outcome, cases, judge
+from tests.conformance.page import as_page, as_text, quick
+from tests.conformance.suite import ROOT, cases
+from tests.conformance.workers import MOST_SECONDS, outcomes
 
-ROOT = Path(__file__).resolve().parents[2]
-VERDICTS = ("passed", "wrong", "unsupported", "error")
+PAGE = ROOT / "docs" / "conformance.md"
+QUICK = Path(__file__).with_name("quick.txt")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("patterns", nargs="*")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say why a case did not pass")
+    parser.add_argument("patterns", nargs="*", help="regular expressions; a case runs if one is found in its name")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say why a case is unsupported")
+    parser.add_argument("--processes", type=int, default=_cores(), help="how many cases run at once")
+    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help="the most that one case may take")
+    parser.add_argument("--no-page", action="store_true", help="do not write the page and the quick part")
     options = parser.parse_args()
-    chosen = [
-        c
-        for c in cases(ROOT / "build" / "onnx")
-        if not options.patterns or any(re.search(p, c.name) for p in options.patterns)
-    ]
-    outcomes = [judge(case) for case in chosen]
-    show(outcomes, options.verbose)
+    everything = cases()
+    chosen = [c for c in everything if not options.patterns or any(re.search(p, c.name) for p in options.patterns)]
+    found = list(outcomes(chosen, processes=max(1, options.processes), most_seconds=options.seconds))
+    order = {case.name: at for at, case in enumerate(everything)}
+    found.sort(key=lambda o: order[o.name])
+    if chosen and len(chosen) == len(everything) and not options.no_page:
+        PAGE.write_text(as_page(found), encoding="utf-8")
+        QUICK.write_text("".join(f"{line}\n" for line in quick(found)), encoding="utf-8")
+    print(as_text(found, verbose=options.verbose))
+    return int(any(o.verdict in ("wrong", "error") for o in found))
 
 
-def show(outcomes: list[Outcome], verbose: bool) -> None:
-    for outcome in outcomes:
-        if outcome.verdict != "passed" and (verbose or outcome.verdict != "unsupported"):
-            why = outcome.why.strip().replace("\n", " ")
-            print(f"{outcome.verdict:11} {outcome.name}: {why[:300]}")
-    for title, key in (("kind", lambda o: o.kind), ("operator", lambda o: o.operator)):
-        table: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-        for outcome in outcomes:
-            table[key(outcome)][outcome.verdict] += 1
-        print(f"\n{title:28}" + "".join(f"{v:>12}" for v in VERDICTS))
-        for name, counts in sorted(table.items()):
-            print(f"{name:28}" + "".join(f"{counts[v] or '':>12}" for v in VERDICTS))
-    total = collections.Counter(o.verdict for o in outcomes)
-    print(
-        f"conformance: {total['passed']} passed, {total['wrong']} wrong, {total['unsupported']} unsupported, "
-        f"{total['error']} errors of {len(outcomes)}"
-    )
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

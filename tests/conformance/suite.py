@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -12,10 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import onnx.defs
+
 from dovetail.adapters.onnx_backend import DovetailBackend
 from dovetail.errors import UnsupportedError
 
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT / "build" / "onnx"
+"""Where the suite may write models that it unpacks."""
+
 Verdict = Literal["passed", "wrong", "unsupported", "error"]
+VERDICTS: tuple[Verdict, ...] = ("passed", "wrong", "unsupported", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +37,10 @@ class Case:
 
     @property
     def operator(self) -> str:
-        """The operator that a case is about, by its name: test_add_bcast is about Add."""
+        """The operator of a model of one node, which the suite shows once it ran; else the one that the name has."""
         model = self.proto[0]
         nodes = [] if model is None else [n.op_type for n in model.graph.node]
-        return nodes[0] if len(nodes) == 1 else self.name.removeprefix("test_").split("_")[0]
+        return nodes[0] if len(nodes) == 1 else _named_operator(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +52,18 @@ class Outcome:
     operator: str
     verdict: Verdict
     why: str = ""
+    seconds: float = 0.0
 
 
 @cache
-def cases(home: Path) -> tuple[Case, ...]:
-    """All cases of the installed version. `home` is where the suite may write models that it unpacks."""
+def cases(home: Path = HOME) -> tuple[Case, ...]:
+    """All cases of the installed version."""
     os.environ["ONNX_HOME"] = str(home)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the suite computes its expected outputs while it is loaded
         from onnx.backend.test import BackendTest
 
-        items = BackendTest(DovetailBackend, __name__)._test_items
+        items: dict[str, dict[str, Any]] = BackendTest(DovetailBackend, __name__)._test_items  # pyright: ignore[reportPrivateUsage]
     return tuple(
         Case(_kind(category), name.removesuffix("_cpu"), item.func, item.proto)
         for category, found in items.items()
@@ -69,8 +78,9 @@ def _kind(category: str) -> str:
 
 def judge(case: Case) -> Outcome:
     """Run one case. Outputs that differ are wrong; what is refused by type is unsupported; all else is an error."""
+    started = time.perf_counter()
     verdict, why = _run(case)
-    return Outcome(case.kind, case.name, case.operator, verdict, why)
+    return Outcome(case.kind, case.name, case.operator, verdict, why, time.perf_counter() - started)
 
 
 def _run(case: Case) -> tuple[Verdict, str]:
@@ -86,3 +96,16 @@ def _run(case: Case) -> tuple[Verdict, str]:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return "error", f"{type(error).__name__}: {error} [{Path(where.filename).name}:{where.lineno}]"
     return "passed", ""
+
+
+@cache
+def _operators() -> dict[str, str]:
+    """ONNX's operators by their names in lower case, the longest first."""
+    names = {str(s.name) for s in onnx.defs.get_all_schemas()}
+    return {name.lower(): name for name in sorted(names, key=lambda n: (-len(n), n))}
+
+
+def _named_operator(name: str) -> str:
+    """The operator whose name a case begins with: test_layer_normalization_2d is about LayerNormalization."""
+    plain = name.removeprefix("test_").removeprefix("operator_").replace("_", "").lower()
+    return next((op for short, op in _operators().items() if plain.startswith(short)), "(several)")

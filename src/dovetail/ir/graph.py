@@ -48,15 +48,16 @@ def subgraphs(value: Value) -> list[Subgraph]:
     return found
 
 
-def walk_into(outputs: Iterable[Value]) -> list[Value]:
-    """Everything that the outputs need, what stands inside sub-graphs included; each once."""
+def walk_into(outputs: Iterable[Value], *, branches: bool = True) -> list[Value]:
+    """Everything that the outputs need, what stands inside sub-graphs included; each once. Branches may be left out."""
     order: dict[Value, None] = {}
     pending: list[Iterable[Value]] = [outputs]
     while pending:
         for value in walk(pending.pop(), until=order):
             if value not in order:
                 order[value] = None
-                pending += [body.results for body in subgraphs(value)]
+                if branches or not value.op.branches:
+                    pending += [body.results for body in subgraphs(value)]
     return list(order)
 
 
@@ -98,10 +99,11 @@ class Graph:
 
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
-        """What must hold of the symbols for this graph to mean anything."""
+        """What must hold of the symbols for this graph to mean anything. A branch checks its own when it is run."""
         found = dict.fromkeys(self.assumed)
-        inside = [result for value in self.values for body in subgraphs(value) for result in body.results]
-        for value in (*self.values, *walk_into(inside)):
+        open_ = [value for value in self.values if not value.op.branches]
+        inside = [result for value in open_ for body in subgraphs(value) for result in body.results]
+        for value in (*self.values, *walk_into(inside, branches=False)):
             for constraint in value.constraints:
                 found[constraint] = None
         return tuple(found)

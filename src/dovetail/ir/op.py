@@ -18,6 +18,8 @@ class Op:
     name: str
     commutative: bool = False
     elementwise: bool = False
+    branches: bool = False
+    """Whether only one of its sub-graphs is run: what each takes for granted holds where it is run, and only there."""
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         """The type of the result; what it takes for granted goes into `facts`."""

@@ -5,6 +5,7 @@ A meaning is given its sub-graphs as functions of arrays. Everything that a sub-
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import TensorType, TupleType, Type
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.ops.primitive import Array, Body, Fresh, Primitive, SizeAttr, family, primitive
+from dovetail.ops.primitive import Array, Body, Fresh, Freshes, Primitive, SizeAttr, family, primitive
 from dovetail.ops.rules import tensor
 
 _FLAG = TensorType(bool_, ())
@@ -36,21 +37,43 @@ class Runnable(Protocol):
     def __call__(self, *arguments: Array) -> tuple[Array, ...]: ...
 
 
-def _if(facts: Facts, predicate: Type, *operands: Type, then: Subgraph, otherwise: Subgraph) -> Type:
+def _if(
+    facts: Facts, predicate: Type, *operands: Type, then: Subgraph, otherwise: Subgraph, sizes: tuple[Size, ...]
+) -> Type:
     _needs_flag(facts, "the predicate", predicate)
     given = [tensor(t) for t in operands]
     results = _signature(facts, "then", then, given)
-    _same_types(facts, "a result of otherwise", _signature(facts, "otherwise", otherwise, given), results)
+    other = _signature(facts, "otherwise", otherwise, given)
+    if sizes:
+        results, other = _joined(facts, results, sizes, other), _joined(facts, other, sizes, results)
+    _same_types(facts, "a result of otherwise", other, results)
     return TupleType(results)
+
+
+def _joined(
+    facts: Facts, types: tuple[TensorType, ...], sizes: tuple[Size, ...], other: tuple[TensorType, ...]
+) -> tuple[TensorType, ...]:
+    """The types with a named size wherever those of the other branch have another one."""
+    names = list(sizes)
+    found: list[TensorType] = []
+    for mine, theirs in zip(types, other, strict=False):
+        alike = [*map(operator.eq, mine.shape, theirs.shape), *([True] * (mine.rank - theirs.rank))]
+        if alike.count(False) > len(names):
+            break
+        shape = [s if same else names.pop(0) for s, same in zip(mine.shape, alike, strict=True)]
+        found.append(TensorType(mine.dtype, tuple(shape)))
+    if names:
+        raise TypeRuleError(f"{facts.op}: {len(names)} sizes are named that are the same", hint="name those that differ")
+    return (*found, *types[len(found) :])
 
 
 def _if_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
     return largest(_body_flops(attrs["then"]), _body_flops(attrs["otherwise"]))
 
 
-@primitive(_if, flops=_if_flops)
-def if_(predicate: Array, *operands: Array, then: Body, otherwise: Body) -> tuple[Array, ...]:
-    """The results of one of two branches; only that one is run."""
+@primitive(_if, flops=_if_flops, branches=True)
+def if_(predicate: Array, *operands: Array, then: Body, otherwise: Body, sizes: Freshes = ()) -> tuple[Array, ...]:
+    """The results of one of two branches; only that one is run. `sizes` name those in which the branches differ."""
     branch: Runnable = then if predicate else otherwise
     return branch(*operands)
 

@@ -103,6 +103,7 @@ SizeAttr = Annotated[Any, Kind("size", _size)]
 """An int or a symbolic size; an int by the time the meaning is asked."""
 Fresh = Annotated[Any, Kind("fresh", _fresh)]
 """A size that depends on data: a symbol that running the op binds, or an int that its result must have."""
+Freshes = Annotated[tuple[Any, ...], Kind("fresh", _many(_fresh))]
 Sizes = Annotated[tuple[Any, ...], Kind("sizes", _many(_size))]
 Ints = Annotated[tuple[int, ...], Kind("ints", _many(_whole))]
 DTypeAttr = Annotated[DType, Kind("dtype", _dtype)]
@@ -150,6 +151,7 @@ class Primitive(Op):
         commutative: bool = False,
         elementwise: bool = False,
         view: bool = False,
+        branches: bool = False,
         doc: str = "",
     ) -> None:
         self.name = name
@@ -159,6 +161,7 @@ class Primitive(Op):
         self.commutative = commutative
         self.elementwise = elementwise
         self.view = view
+        self.branches = branches
         self.doc = doc or (inspect.getdoc(meaning) or "").split("\n")[0]
         self.kinds, self.defaults = _attributes(meaning)
         self.arity = _arity(meaning)
@@ -291,6 +294,7 @@ def primitive(
     commutative: bool = False,
     elementwise: bool = False,
     view: bool = False,
+    branches: bool = False,
     name: str = "",
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare a primitive by its NumPy meaning."""
@@ -304,6 +308,7 @@ def primitive(
             commutative=commutative,
             elementwise=elementwise,
             view=view,
+            branches=branches,
         )
 
     return declare

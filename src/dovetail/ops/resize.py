@@ -108,11 +108,16 @@ def _check(
 
 
 def _scaled(size: Size, scale: float) -> Size:
-    """floor(size * scale). A scale that is a small fraction up to rounding, such as 1 / 3, is that fraction."""
+    """floor(size * scale)."""
+    exact = simple_fraction(scale)
+    return floordiv(size * exact.numerator, exact.denominator)
+
+
+def simple_fraction(scale: float) -> Fraction:
+    """A scale as a fraction. One that is a small fraction up to rounding, such as 1 / 3, is that fraction."""
     exact = Fraction(scale)
     simple = exact.limit_denominator(1000)
-    nearest = simple if abs(simple - exact) <= exact * Fraction(1, 2**24) else exact
-    return floordiv(size * nearest.numerator, nearest.denominator)
+    return simple if abs(simple - exact) <= exact * Fraction(1, 2**24) else exact
 
 
 _TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
@@ -181,7 +186,10 @@ class _AxisMap:
     def stretched(self, at: Array) -> Array:
         """A distance in the result, as one in the input."""
         # Multiplied first: whole results stay whole, so that floor and ceil do not jump.
-        return at * self.length / self.size if self.given is None else at / self.given
+        if self.given is None:
+            return at * self.length / self.size
+        exact = simple_fraction(self.given)
+        return at * exact.denominator / exact.numerator if exact.denominator < 2**32 else at / self.given
 
     def positions(self, coordinates: Coordinates) -> Array:
         """Where in the input each place of the result lies."""

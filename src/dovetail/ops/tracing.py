@@ -49,11 +49,16 @@ class Scanned(NamedTuple):
     outputs: tuple[Value, ...]
 
 
-def cond(predicate: Value, then: Traced, otherwise: Traced, *operands: Value) -> tuple[Value, ...]:
-    """The results of `then(*operands)` where the predicate holds, else of `otherwise(*operands)`."""
+def cond(
+    predicate: Value, then: Traced, otherwise: Traced, *operands: Value, sizes: Sequence[Size] = ()
+) -> tuple[Value, ...]:
+    """The results of `then(*operands)` where the predicate holds, else of `otherwise(*operands)`.
+
+    `sizes` name those in which the results of the branches differ, in the order of results and axes.
+    """
     types = [v.tensor for v in operands]
     branches = {"then": subgraph(then, types), "otherwise": subgraph(otherwise, types)}
-    return _items(if_(predicate, *operands, **branches))
+    return items(if_(predicate, *operands, **branches, sizes=tuple(sizes)))
 
 
 def while_loop(
@@ -72,7 +77,7 @@ def while_loop(
     operands = (*carries, *captures)
     types = [v.tensor for v in operands]
     bodies = {"condition": subgraph(condition, types), "body": subgraph(body, types)}
-    results = _items(while_(*operands, **bodies, carries=len(carries), limit=limit, trips=trips))
+    results = items(while_(*operands, **bodies, carries=len(carries), limit=limit, trips=trips))
     return Looped(results[: len(carries)], results[len(carries) : -1], results[-1])
 
 
@@ -94,7 +99,7 @@ def scan(
     fronted = [_moved(x, axis, 0) for x in xs]
     slices = [TensorType(x.dtype, x.shape[1:]) for x in fronted]
     types = [*(v.tensor for v in carries), *slices, *(v.tensor for v in captures)]
-    results = _items(
+    results = items(
         scan_(
             *carries,
             *fronted,
@@ -158,7 +163,8 @@ def _closed(results: tuple[Value, ...], arguments: Mapping[Value, Value]) -> tup
     return tuple(new[v] for v in results)
 
 
-def _items(value: Value) -> tuple[Value, ...]:
+def items(value: Value) -> tuple[Value, ...]:
+    """The results of control flow, one by one."""
     type = value.type
     assert isinstance(type, TupleType), "control flow has a tuple of results"
     return tuple(value[i] for i in range(len(type.items)))

@@ -92,8 +92,8 @@ def fresh_symbols(value: Value) -> Iterator[str]:
     """The symbols that running this value binds, because its size depends on data."""
     if isinstance(value.op, Primitive):
         for name, attr in value.attrs.items():
-            if isinstance(attr, Dim) and value.op.kinds[name].name == "fresh":
-                yield from symbols(attr)
+            if value.op.kinds[name].name == "fresh":
+                yield from _attr_symbols(attr)
 
 
 def _checked(graph: Graph, binding: Mapping[str, int], partial: bool) -> dict[str, Size]:

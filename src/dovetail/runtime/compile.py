@@ -50,13 +50,15 @@ def compile(
     require_clean: bool = False,
     sizes: Mapping[str, int] | None = None,
     params: Mapping[str, Array] | None = None,
+    fixed: Mapping[str, Array | int] | None = None,
     **options: Any,
 ) -> Program:
     """Compile a graph, or the graph in a file, to a program.
 
     `ops` are declared ops of your own, preferred to the library's. `without` switches passes and rules off by name.
     `require` names rules that must fire, with how often; `require_clean` refuses any miss that cost did not decide.
-    `sizes` says what symbols count as in estimates. Other keywords are fields of `Settings`.
+    `sizes` says what symbols count as in estimates. `fixed` is what has one value in every run of an ONNX file: inputs
+    as arrays, symbolic sizes as numbers. Other keywords are fields of `Settings`.
     """
     request = make_request(
         target=target,
@@ -68,12 +70,13 @@ def compile(
         sizes=sizes,
         **options,
     )
-    return _program(_graph(graph, ops), request, params)
+    return _program(_graph(graph, ops, fixed), request, params)
 
 
 def scan(graph: Graph | str | os.PathLike[str], **options: Any) -> Report:
     """The report of compiling a graph, without a program; `options` are those of `compile`."""
-    return compilation(_graph(graph, options.get("ops", ())), make_request(**options)).report()
+    fixed = options.pop("fixed", None)
+    return compilation(_graph(graph, options.get("ops", ()), fixed), make_request(**options)).report()
 
 
 def compilation(graph: Graph, request: Request) -> Compilation:
@@ -97,12 +100,14 @@ def check_gates(report: Report, require: Mapping[str, int], require_clean: bool)
         raise GateError(f"{len(lines)} fusions were missed:\n" + "\n".join(lines), hint="see the reasons above")
 
 
-def _graph(graph: Any, ops: Iterable[FusedOp[...]]) -> Graph:
+def _graph(graph: Any, ops: Iterable[FusedOp[...]], fixed: Mapping[str, Array | int] | None) -> Graph:
     if isinstance(graph, Graph):
+        if fixed:
+            raise OptionError("fixed with a graph", hint="it is for ONNX files; specialise a graph to fix its sizes")
         return graph
     if not isinstance(graph, str | os.PathLike):
         raise OptionError(f"a {type(graph).__name__} to compile", hint="pass a Graph, or the path of a file with one")
-    return load(cast("str | os.PathLike[str]", graph), ops=ops)
+    return load(cast("str | os.PathLike[str]", graph), ops=ops, fixed=fixed)
 
 
 def _program(written: Graph, request: Request, params: Mapping[str, Array] | None) -> Program:

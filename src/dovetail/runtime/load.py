@@ -1,4 +1,4 @@
-"""Graphs from files: the text form or the serialised form, told apart by their first bytes."""
+"""Graphs from files: ONNX models by their name, the text form and the serialised form by their first bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import LoadError, ParseError
+from dovetail.errors import LoadError, OptionError, ParseError
 from dovetail.ir import serial
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -27,12 +27,12 @@ def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
 
 
 def load(
-    path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = (), fixed: Mapping[str, Array] | None = None
+    path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = (), fixed: Mapping[str, Array | int] | None = None
 ) -> Graph:
     """The graph in a file: an ONNX model, or a graph that was saved or printed.
 
-    `ops` are the user's own declared ops that a saved graph may use. `fixed` are inputs of an ONNX model that have one
-    value in every run; models need it where such a value decides their structure.
+    `ops` are the user's own declared ops that a saved graph may use. `fixed` is what has one value in every run of an
+    ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure.
     """
     file = Path(path)
     if "\0" in str(path):
@@ -45,6 +45,8 @@ def load(
             from dovetail.frontends.onnx import load_model  # a fifth of a second, for those who need it
 
             return load_model(file, fixed=fixed)
+        if fixed:
+            raise OptionError(f"{file} is no ONNX model, and fixed is for these", hint="specialise the graph instead")
         with file.open("rb") as stream:
             start = stream.read(len(MAGIC))
         if start == MAGIC:

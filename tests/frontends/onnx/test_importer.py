@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dovetail
 from dovetail import UnsupportedError
-from dovetail.errors import LoadError, NeedsValueError
+from dovetail.errors import BindError, LoadError, NeedsValueError
 from dovetail.frontends.onnx import import_model
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import rule
@@ -98,7 +98,7 @@ def test_an_input_that_decides_the_structure_can_be_fixed() -> None:
 
 def test_a_fixed_input_of_another_type_is_refused() -> None:
     made = model(["Reshape x s -> y"], {**X, "s": i64[2]}, ["y"])
-    with pytest.raises(LoadError, match="float64"):
+    with pytest.raises(BindError, match="float64"):
         import_model(made, fixed={"s": np.array([2.0, -1.0])})
 
 

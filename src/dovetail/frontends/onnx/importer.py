@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.onnx import attributes, functions
 from dovetail.frontends.onnx.contents import Follower, settled
+from dovetail.frontends.onnx.fixed import Fixed, Given, fixed
 from dovetail.frontends.onnx.node import Captured, Node, describe, printable
 from dovetail.frontends.onnx.origins import origins_of
 from dovetail.frontends.onnx.rule import Made, Parameter, Rule
@@ -19,7 +21,7 @@ from dovetail.frontends.onnx.tensors import Tensors
 from dovetail.frontends.onnx.types import element, tensor_type
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, symbol, symbols
-from dovetail.ir.dtype import DType, of_numpy
+from dovetail.ir.dtype import of_numpy
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
@@ -67,13 +69,11 @@ class Scope:
 class Import:
     """One import: the model, what is known so far, and the graph that grows."""
 
-    def __init__(
-        self, model: onnx.ModelProto, tensors: Tensors, vocabulary: Vocabulary, fixed: Mapping[str, Array]
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto, tensors: Tensors, vocabulary: Vocabulary, given: Given) -> None:
         self.model = model
         self.tensors = tensors
         self.vocabulary = vocabulary
-        self.fixed = fixed
+        self.given = given
         self.follower = Follower()
         self.builder = Builder(model.graph.name or "model", lines=False)
         self._symbols: set[str] = set()
@@ -86,12 +86,13 @@ class Import:
         proto = self.model.graph
         scope = Scope(self.vocabulary.opsets)
         initial = {t.name for t in proto.initializer} | {t.values.name for t in proto.sparse_initializer}
-        declared = [i for i in proto.input if i.name not in initial]
-        types = {i.name: tensor_type(i, self._unnamed) for i in declared if i.name not in self.fixed}
+        declared = [i for i in proto.input if i.name not in initial or i.name in self.given]
+        types = {i.name: self._declared(i) for i in declared}
         self._symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
+        known = fixed(self.given, types)
         with self.builder.recording():
             for info in declared:
-                scope.values[info.name] = self._input(info, types)
+                scope.values[info.name] = self._input(info.name, types[info.name], known)
             self._initialize(proto, scope)
             self.nodes(proto.node, scope)
             for info in proto.output:
@@ -112,19 +113,20 @@ class Import:
     def _unnamed(self, name: str) -> Size:
         return self.fresh(name)
 
-    def _input(self, info: onnx.ValueInfoProto, types: Mapping[str, TensorType]) -> Value:
-        if info.name in types:
-            return self.builder.input(info.name, types[info.name])
-        wanted: DType = element(info.type.tensor_type.elem_type, f"the input {printable(info.name)!r}")
-        array = self.fixed[info.name]
-        if of_numpy(array.dtype) is not wanted:
-            raise LoadError(
-                f"the input {info.name!r} is fixed to an array of {array.dtype}", hint=f"the model takes {wanted.name}"
-            )
-        return leaf.constant(array)
+    def _declared(self, info: onnx.ValueInfoProto) -> TensorType:
+        if info.name in self.given and not info.type.tensor_type.HasField("shape"):
+            where = f"the input {printable(info.name)!r}"
+            return TensorType(element(info.type.tensor_type.elem_type, where), np.shape(self.given[info.name]))
+        return tensor_type(info, self._unnamed)
+
+    def _input(self, name: str, type: TensorType, known: Fixed) -> Value:
+        array = known.arrays.get(name)
+        return self.builder.input(name, known.type(type)) if array is None else leaf.constant(array)
 
     def _initialize(self, proto: onnx.GraphProto, scope: Scope) -> None:
         for tensor in proto.initializer:
+            if tensor.name in self.given and scope.outer is None:
+                continue  # the default of an input that is fixed to something else
             where = f"the initializer {printable(tensor.name)!r}"
             scope.values[tensor.name] = self.array_value(tensor.name, self.tensors.array(tensor, where))
         for sparse in proto.sparse_initializer:

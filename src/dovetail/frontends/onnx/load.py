@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 
 from dovetail.errors import LoadError
+from dovetail.frontends.onnx.fixed import Given
 from dovetail.frontends.onnx.importer import Import
 from dovetail.frontends.onnx.rule import Rule
 from dovetail.frontends.onnx.rules import ALL
 from dovetail.frontends.onnx.supported import Vocabulary
 from dovetail.frontends.onnx.tensors import Tensors
 from dovetail.ir.graph import Graph
-from dovetail.ir.literal import Array
 
 
-def load_model(path: Path, *, fixed: Mapping[str, Array] | None = None, rules: Iterable[Rule] = ()) -> Graph:
-    """The graph in an ONNX file. `fixed` are inputs that have one value in every run; `rules` go before ours."""
+def load_model(path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = ()) -> Graph:
+    """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours."""
     try:
         model = onnx.ModelProto.FromString(path.read_bytes())
     except DecodeError as error:
@@ -31,7 +31,7 @@ def import_model(
     model: onnx.ModelProto,
     *,
     folder: Path | None = None,
-    fixed: Mapping[str, Array] | None = None,
+    fixed: Given | None = None,
     rules: Iterable[Rule] = (),
 ) -> Graph:
     """The graph of a model in memory; `folder` is where its external data lies."""

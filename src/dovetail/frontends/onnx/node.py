@@ -13,7 +13,7 @@ from dovetail.frontends.onnx import contents
 from dovetail.frontends.onnx.contents import Contents
 from dovetail.frontends.onnx.tensors import Tensors
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dim import Dim, Size, symbols
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
@@ -124,13 +124,17 @@ class Node:
 
     def needs(self, value: Value, name: str) -> UnsupportedError:
         """The error for a value that must be known when the model is imported and is not."""
-        inputs = tuple(v.attrs["name"] for v in walk([value]) if v.op is leaf.INPUT)
-        if inputs:
-            listed = ", ".join(f"{i!r}: array" for i in inputs)
+        behind = walk([value])
+        inputs = tuple(v.attrs["name"] for v in behind if v.op is leaf.INPUT)
+        sizes = tuple(sorted({s for v in behind if v.op is generate.extent for s in symbols(v.attrs["size"])}))
+        if inputs or sizes:
+            asked = [*(f"{i!r}: array" for i in inputs), *(f"{s!r}: number" for s in sizes)]
             return NeedsValueError(
-                f"{name} of {self.op_type} decides the structure of the model, and it depends on {', '.join(inputs)}",
+                f"{name} of {self.op_type} decides the structure of the model, and it depends on "
+                f"{', '.join((*inputs, *sizes))}",
                 inputs=inputs,
-                hint=f"fix it when the model is compiled: fixed={{{listed}}}",
+                sizes=sizes,
+                hint=f"fix it when the model is compiled: fixed={{{', '.join(asked)}}}",
                 where=self.where,
             )
         return self.unsupported(f"{name} that is computed in the run", hint="export the model with it as a constant")

@@ -67,10 +67,12 @@ def tensor_type(info: onnx.ValueInfoProto, fresh: Callable[[str], Size]) -> Tens
 def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str], Size], where: str) -> Size:
     match dim.WhichOneof("value"):
         case "dim_value":
+            if dim.dim_value == -1:  # how some exporters write that a size is open
+                return fresh(name)
             if not 0 <= dim.dim_value <= LARGEST:
                 raise LoadError(f"a size is {dim.dim_value}", hint=f"sizes go from 0 to {LARGEST}", where=where)
             return dim.dim_value
-        case "dim_param" if dim.dim_param.strip():
+        case "dim_param" if re.search(r"\w", dim.dim_param):  # not so "?", which stands for another size each time
             return named_size(dim.dim_param.strip())
         case _:
             return fresh(name)

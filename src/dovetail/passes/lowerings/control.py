@@ -14,7 +14,9 @@ from dovetail.passes.claims import Claims
 
 
 def lower_if(value: Value, operands: tuple[Value, ...], claims: Claims) -> Value | None:
-    """Both branches, and one of their results selected for each output."""
+    """Both branches, and one of their results selected for each output, if both have one shape."""
+    if value.attrs["sizes"]:
+        return None  # what has two shapes cannot be selected element by element
     predicate, given = operands[0], operands[1:]
     yes, no = inline(value.attrs["then"], given), inline(value.attrs["otherwise"], given)
     return leaf.pack(_select(predicate, yes, no))

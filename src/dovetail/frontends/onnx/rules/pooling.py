@@ -8,6 +8,7 @@ from dovetail import ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import Made, collected, rule
 from dovetail.frontends.onnx.spatial import spatial
+from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, product
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
@@ -66,7 +67,7 @@ def _in_memory(x: Value, place: Value, *, column_major: bool) -> Value:
         places: list[Value] = []
         for size in reversed(x.shape[2:]):
             places.append(ops.mod(rest, _number(size)))
-            rest = ops.floordiv(rest, _number(size))
+            rest = ops.floor_div(rest, _number(size))
         place = build.zeros((), i64)
         for at, size in zip(reversed(places), x.shape[2:], strict=True):
             place, step = place + at * step, step * _number(size)
@@ -76,7 +77,7 @@ def _in_memory(x: Value, place: Value, *, column_major: bool) -> Value:
 
 
 def _number(size: Any) -> Value:
-    return ops.extent(size=size) if isinstance(size, Dim) else ops.constant(size, i64)
+    return ops.extent(size=size) if isinstance(size, Dim) else leaf.scalar(size, i64)
 
 
 @rule("AveragePool")

@@ -1,0 +1,1 @@
+"""Kernels: the loop language and the archetypes that write in it."""

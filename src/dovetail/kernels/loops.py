@@ -1,0 +1,189 @@
+"""The loop language: what one kernel does, before any target prints it.
+
+A kernel reads and writes tensors at indices. Sizes and strides are whole numbers where they are known, and arguments of
+the kernel where they are not, so that one code serves every size. Arithmetic is named after the primitives and is done
+in the dtype that stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dtype import DType, i64
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Elements in memory: which pointer of the kernel, their dtype, and how far apart they lie, in bytes."""
+
+    pointer: str
+    dtype: DType
+    strides: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A literal."""
+
+    value: complex
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A size as an i64."""
+
+    size: Size
+
+    @property
+    def dtype(self) -> DType:
+        return i64
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A loop's variable, or a scalar that `Set` keeps."""
+
+    name: str
+    dtype: DType = i64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An element of a tensor."""
+
+    tensor: Tensor
+    at: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A primitive of scalars. Comparisons take operands of one dtype and give bool; `cast` gives its own dtype."""
+
+    op: str
+    operands: tuple[Expr, ...]
+    dtype: DType
+
+
+Expr: TypeAlias = Number | Extent | Name | Load | Call
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write an element."""
+
+    tensor: Tensor
+    at: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Keep a scalar under a name; setting it again changes it."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A body for every whole number from 0 to below an extent."""
+
+    variable: str
+    extent: Expr
+    body: tuple[Statement, ...]
+    reassociate: bool = False
+    """Whether sums of floats inside may be reordered to fit vectors; the order is one and the same in every run."""
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A body that runs where a condition holds."""
+
+    condition: Expr
+    body: tuple[Statement, ...]
+
+
+Statement: TypeAlias = Store | Set | Loop | When
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel: `body` for each tile, whose number is in `tile`. Tiles do not depend on each other."""
+
+    name: str
+    pointers: tuple[str, ...]
+    """In the order of the arguments; what is written comes last."""
+    written: tuple[str, ...]
+    tile: str
+    body: tuple[Statement, ...]
+    shared: tuple[str, ...] = ()
+    """Pointers that may lie in the memory of another one."""
+    scratch: Size = 0
+    """Bytes that a worker needs for itself."""
+    sizes: tuple[Dim, ...] = field(default=())
+    """The sizes that the code asks for, in the order of the arguments."""
+
+
+def add(x: Expr, y: Expr) -> Expr:
+    """x + y of whole numbers, folded where it is known."""
+    if isinstance(x, Extent) and isinstance(y, Extent):
+        return Extent(x.size + y.size)
+    if x == ZERO:
+        return y
+    return x if y == ZERO else Call("add", (x, y), i64)
+
+
+def mul(x: Expr, y: Expr) -> Expr:
+    """x * y of whole numbers, folded where it is known."""
+    if isinstance(x, Extent) and isinstance(y, Extent):
+        return Extent(x.size * y.size)
+    if ZERO in (x, y):
+        return ZERO
+    if x == ONE:
+        return y
+    return x if y == ONE else Call("mul", (x, y), i64)
+
+
+ZERO, ONE = Extent(0), Extent(1)
+
+
+def sizes_in(body: tuple[Statement, ...]) -> tuple[Dim, ...]:
+    """The sizes that are not known when the code is written, each once, in the order in which they are met."""
+    found: dict[Dim, None] = {}
+    for size in _sizes(body):
+        if isinstance(size, Dim):
+            found[size] = None
+    return tuple(found)
+
+
+def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
+    pending: list[Statement | Expr] = list(reversed(body))
+    while pending:
+        part = pending.pop()
+        match part:
+            case Store():
+                yield from part.tensor.strides
+                pending += [part.value, *part.at]
+            case Load():
+                yield from part.tensor.strides
+                pending += part.at
+            case Set():
+                pending.append(part.value)
+            case Loop():
+                pending += [*reversed(part.body), part.extent]
+            case When():
+                pending += [*reversed(part.body), part.condition]
+            case Call():
+                pending += part.operands
+            case Extent():
+                yield part.size
+            case Number() | Name():
+                pass

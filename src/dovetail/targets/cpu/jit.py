@@ -1,0 +1,111 @@
+"""LLVM: text to machine code in memory, for the machine that runs this."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+_lock = threading.Lock()
+"""LLVM's contexts are shared, and llvmlite's calls are not safe from several threads at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine: its processor's name, what it can do, and how wide its vectors are."""
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bits: int
+    vector_registers: int
+
+    @property
+    def lanes(self) -> int:
+        """Elements of f32 in a vector."""
+        return self.vector_bits // 32
+
+    @property
+    def is_arm(self) -> bool:
+        return self.triple.startswith(("aarch64", "arm64"))
+
+
+@cache
+def host() -> Host:
+    """The machine that this runs on."""
+    _initialize()
+    found: dict[str, bool] = dict(llvm.get_host_cpu_features())
+    triple = llvm.get_process_triple()
+    bits, registers = _vectors(triple, found)
+    # LLVM likes 256 bits on machines that slowed down at 512; those of today do not.
+    features = llvm.get_host_cpu_features().flatten() + (",-prefer-256-bit" if bits == 512 else "")
+    return Host(triple, llvm.get_host_cpu_name(), features, bits, registers)
+
+
+def _vectors(triple: str, features: dict[str, bool]) -> tuple[int, int]:
+    if triple.startswith(("aarch64", "arm64")):
+        return 128, 32
+    if features.get("avx512f") and features.get("avx512vl"):
+        return 512, 32
+    return (256, 16) if features.get("avx2") and features.get("fma") else (128, 16)
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Machine code in memory; it lives as long as this."""
+
+    engine: Any
+
+    def address(self, function: str) -> int:
+        found = int(self.engine.get_function_address(function))
+        assert found, f"{function} was compiled"
+        return found
+
+
+def compile_text(text: str, *, vectorize: bool = True) -> Compiled:
+    """Machine code for a module of LLVM's text form."""
+    with _lock:
+        module, machine = _optimized(text, vectorize)
+        engine = llvm.create_mcjit_compiler(module, machine)
+        engine.finalize_object()
+        return Compiled(engine)
+
+
+def assembly(text: str, *, vectorize: bool = True) -> str:
+    """The assembly of a module, for people and for tests that look for spills."""
+    with _lock:
+        module, machine = _optimized(text, vectorize)
+        return machine.emit_assembly(module)
+
+
+def _optimized(text: str, vectorize: bool) -> tuple[Any, Any]:
+    machine = _machine()
+    module: Any = llvm.parse_assembly(text)
+    module.triple = host().triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+    tuning.loop_vectorization = vectorize
+    tuning.slp_vectorization = False
+    tuning.loop_unrolling = vectorize
+    builder = llvm.create_pass_builder(machine, tuning)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    return module, machine
+
+
+def _machine() -> Any:
+    here = host()
+    target = llvm.Target.from_triple(here.triple)
+    return target.create_target_machine(
+        cpu=here.cpu, features=here.features, opt=2, reloc="static", codemodel="jitdefault", jit=True
+    )
