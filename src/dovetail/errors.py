@@ -11,7 +11,8 @@ DovetailError
 ├── OptionError           an unknown target, pass, rule or setting
 ├── UnsupportedError      an operator or type that we do not have
 │   └── NeedsValueError   an input or a size whose value decides the structure of a model
-└── GateError             a required fusion that is missing
+├── GateError             a required fusion that is missing
+└── CheckError            results that differ from those of another runtime
 """
 
 from __future__ import annotations
@@ -105,8 +106,15 @@ class GateError(DovetailError):
     exit_code = 4
 
 
+class CheckError(DovetailError):
+    """Results that differ from those of another runtime."""
+
+    exit_code = 5
+
+
 __all__ = [
     "BindError",
+    "CheckError",
     "DovetailError",
     "GateError",
     "GraphError",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, evaluate, symbols
-from dovetail.ir.dtype import DType, bool_
+from dovetail.ir.dtype import DType, bool_, whole_range
 from dovetail.ir.type import TensorType, tensors
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
@@ -54,8 +54,8 @@ def nasty(dtype: DType) -> Array:
     if dtype is bool_:
         return np.array([False, True])
     if dtype.is_integer:
-        limits = np.iinfo(dtype.numpy)
-        return np.array([0, 1, 2, 3, 7, limits.min, limits.max, limits.max - 1], dtype.numpy)
+        least, largest = whole_range(dtype)
+        return np.array([wrapped(n, dtype) for n in (0, 1, 2, 3, 7, least, largest, largest - 1)], dtype.numpy)
     numbers = [0.0, -0.0, 1.0, -1.5, 2.5, 1e4, math.inf, -math.inf, math.nan]
     return array(dtype, numbers)
 

@@ -15,6 +15,7 @@ from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import FLOATS, DType, f32, i64
+from dovetail.ir.type import TensorType
 from tests.ops.meaning import Array, array, meaning
 from tests.tolerances import assert_close
 
@@ -31,8 +32,13 @@ SCORES = [0.9, 0.75, 0.6, 0.95, 0.5, 0.3]
 
 def _suppress(boxes: Any, scores: Any, **attrs: Any) -> list[list[int]]:
     dtype = attrs.pop("dtype", f32)
-    attrs = {"overlap": 0.5, "count": symbol("n"), **attrs}
-    return meaning(ops.non_max_suppression, array(dtype, boxes), array(dtype, scores), **attrs).tolist()
+    limits = (
+        np.array(attrs.pop("limit", 100)),
+        array(f32, attrs.pop("overlap", 0.5)),
+        array(f32, attrs.pop("score", -math.inf)),
+    )
+    attrs = {"count": symbol("n"), **attrs}
+    return meaning(ops.non_max_suppression, array(dtype, boxes), array(dtype, scores), *limits, **attrs).tolist()
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -83,10 +89,28 @@ def test_empty_boxes_and_no_boxes() -> None:
 
 
 def test_boxes_that_do_not_fit_their_scores_are_refused() -> None:
+    def suppress(boxes: TensorType, scores: TensorType, limit: TensorType = i64[()]) -> None:
+        operands = {"b": boxes, "s": scores, "limit": limit, "overlap": f32[()], "score": f32[()]}
+        ops.non_max_suppression(*(leaf.input(name, t) for name, t in operands.items()), count=symbol("n"))
+
     with pytest.raises(TypeRuleError, match="number of boxes"):
-        ops.non_max_suppression(leaf.input("b", f32[1, 5, 4]), leaf.input("s", f32[1, 2, 6]), count=symbol("n"))
+        suppress(f32[1, 5, 4], f32[1, 2, 6])
     with pytest.raises(TypeRuleError, match="boxes of f32"):
-        ops.non_max_suppression(leaf.input("b", f32[5, 4]), leaf.input("s", f32[1, 2, 5]), count=symbol("n"))
+        suppress(f32[5, 4], f32[1, 2, 5])
+    with pytest.raises(TypeRuleError, match="limits of i64"):
+        suppress(f32[1, 5, 4], f32[1, 2, 5], i64[1])
+
+
+def test_roi_pool() -> None:
+    x = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6) % 11
+    got = meaning(ops.roi_pool, x, array(f32, [[0, 2, 2, 9, 8], [0, 20, 20, 30, 30]]), height=2, width=2, scale=0.5)
+    # 2..8 by half is rows 1..4 of whole pixels, 2..9 columns 1..5, as 4.5 is rounded away from 0.
+    rows, columns = (slice(1, 3), slice(3, 5)), (slice(1, 4), slice(3, 6))
+    expected = [[x[0, 0, r, c].max() for c in columns] for r in rows]
+    assert got[0, 0].tolist() == expected
+    assert got[1, 0].tolist() == [[0, 0], [0, 0]], "nothing of it lies in the image"
+    with pytest.raises(TypeRuleError, match="bins"):
+        ops.roi_pool(leaf.constant(x), leaf.input("r", f32[2, 5]), height=0, width=2)
 
 
 def _pooled(image: Array, region: list[float], bins: tuple[int, int], **attrs: Any) -> Array:

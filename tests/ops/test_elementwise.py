@@ -18,6 +18,7 @@ from dovetail.ir.dtype import (
     ALL,
     FLOATS,
     INTEGERS,
+    NARROW,
     SIGNED,
     DType,
     bf16,
@@ -37,7 +38,8 @@ from dovetail.ops.primitive import Primitive
 from tests.ops.meaning import array, meaning, nasty, run, same, wrapped
 from tests.tolerances import assert_close
 
-EVERYTHING = [op for op in elementwise.FAMILY if op is not ops.cast and op is not ops.where]
+COMPUTED = tuple(d for d in ALL if d not in NARROW)
+EVERYTHING = [op for op in elementwise.FAMILY if op not in (ops.cast, ops.cast_f8, ops.bitcast, ops.where)]
 
 
 def _takes(op: Primitive, dtype: DType) -> bool:
@@ -60,14 +62,14 @@ def test_the_meaning_keeps_the_type_rule_and_warns_of_nothing(op: Primitive, dty
 
 def test_every_dtype_is_taken_where_it_should_be() -> None:
     taken = {op.name: {d for d in ALL if _takes(op, d)} for op in EVERYTHING}
-    numbers = set(ALL) - {bool_}
+    numbers = set(COMPUTED) - {bool_}
     assert taken["add"] == taken["pow"] == taken["abs"] == numbers
     assert taken["maximum"] == taken["sign"] == numbers - {c64}
     assert taken["exp"] == {*FLOATS, c64}
     assert taken["tanh"] == taken["round"] == set(FLOATS)
     assert taken["bit_xor"] == {*INTEGERS, bool_}
-    assert taken["equal"] == set(ALL)
-    assert taken["less"] == set(ALL) - {c64}
+    assert taken["equal"] == set(COMPUTED)
+    assert taken["less"] == set(COMPUTED) - {c64}
 
 
 def _quotient(x: int, y: int) -> int:
@@ -239,7 +241,7 @@ COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
 @pytest.mark.parametrize("name", COMPARED)
 def test_comparison_is_bool_everywhere(name: str, dtype: DType) -> None:
     if dtype is c64 and "equal" != name != "not_equal":
@@ -266,8 +268,7 @@ def test_where_keeps_the_dtype_and_broadcasts_all_three(dtype: DType) -> None:
     x, y = nasty(dtype)[:2], nasty(dtype)[:1]
     got = meaning(ops.where, np.array([[True], [False]]), x, y)
     assert got.shape == (2, 2)
-    np.testing.assert_array_equal(got[0], x)
-    np.testing.assert_array_equal(got[1], np.repeat(y, 2))
+    assert got.tobytes() == x.tobytes() + np.repeat(y, 2).tobytes()
 
 
 def test_where_asks_for_a_bool_condition() -> None:
@@ -291,8 +292,8 @@ def _cast(x: Any, source: DType, target: DType) -> Any:
     return int(limits.min) if number <= limits.min else int(limits.max) if number >= limits.max else int(number)
 
 
-@pytest.mark.parametrize("source", ALL, ids=str)
-@pytest.mark.parametrize("target", ALL, ids=str)
+@pytest.mark.parametrize("source", COMPUTED, ids=str)
+@pytest.mark.parametrize("target", COMPUTED, ids=str)
 def test_cast(source: DType, target: DType) -> None:
     x = nasty(source)
     got = meaning(ops.cast, x, dtype=target)
@@ -363,7 +364,7 @@ def test_a_long_chain_of_broadcast_inputs() -> None:
     assert run(total).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("dtype", [d for d in ALL if d is not bool_], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in COMPUTED if d is not bool_], ids=str)
 def test_a_number_takes_the_dtype_of_its_partner(dtype: DType) -> None:
     """Trap 20."""
     x = leaf.constant(array(dtype, [1, 2]))

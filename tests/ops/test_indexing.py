@@ -13,7 +13,7 @@ from dovetail import ops
 from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
-from dovetail.ir.dtype import ALL, FLOATS, INTEGERS, DType, bf16, bool_, c64, f16, f32, i32, i64, u8
+from dovetail.ir.dtype import ALL, FLOATS, INTEGERS, NARROW, NUMBERS, DType, bf16, bool_, c64, f16, f32, i32, i64, u8
 from dovetail.ir.value import Value
 from tests.ops.meaning import Array, array, meaning, meanings, run
 
@@ -21,6 +21,8 @@ from tests.ops.meaning import Array, array, meaning, meanings, run
 def _counting(dtype: DType, shape: tuple[int, ...]) -> Array:
     """Different elements, as far as the dtype has them."""
     numbers = np.arange(math.prod(shape)).reshape(shape)
+    if dtype in NARROW:
+        return (numbers % 2**dtype.bits).astype(np.uint8).view(dtype.numpy)
     return numbers % 2 == 1 if dtype is bool_ else numbers.astype(dtype.numpy)
 
 
@@ -205,7 +207,7 @@ def test_scatter_nd(depth: int, reduction: str, dtype: DType) -> None:
 def test_scatter_writes_every_dtype(dtype: DType) -> None:
     x, new = np.zeros(3, dtype.numpy), np.ones(2, dtype.numpy)
     got = meaning(ops.scatter_elements, x, np.array([0, -1]), new, axis=0)
-    assert got.astype(np.complex128).tolist() == [1, 0, 1]
+    assert got.tobytes() == b"".join(a.tobytes() for a in (new[0], x[1], new[1]))
 
 
 def test_scatter_leaves_its_operand_as_it_was() -> None:
@@ -258,7 +260,7 @@ def test_scatter_refuses_what_does_not_fit() -> None:
         ops.scatter_elements(flags, leaf.input("i", i64[3]), flags, axis=0, reduction="add")
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("dtype", [*NUMBERS, bool_], ids=str)
 def test_nonzero(dtype: DType) -> None:
     x = array(dtype, [[0, 1, 0], [1, 0, 1]])
     assert meaning(ops.nonzero, x, count=symbol("n")).tolist() == [[0, 1, 1], [1, 0, 2]]

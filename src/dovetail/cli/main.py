@@ -1,4 +1,7 @@
-"""The `dovetail` command. Exit codes: 0 ok, 1 user error, 2 unsupported, 3 verification failed, 4 gate failed."""
+"""The `dovetail` command.
+
+Exit codes: 0 ok, 1 user error, 2 unsupported, 3 verification failed, 4 gate failed, 5 results differ.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
-from dovetail.cli import catalogue, doctor, explain, plan, show, why
+from dovetail.cli import catalogue, doctor, explain, operators, plan, run, show, why
 from dovetail.cli.command import Answer, Command
 from dovetail.errors import DovetailError, LoadError, OptionError
 from dovetail.version import __version__
@@ -18,7 +21,9 @@ COMMANDS: tuple[Command, ...] = (
     why.COMMAND,
     show.COMMAND,
     plan.COMMAND,
+    run.COMMAND,
     catalogue.COMMAND,
+    operators.COMMAND,
     doctor.COMMAND,
 )
 INTERRUPTED = 130

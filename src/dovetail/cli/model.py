@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dovetail import models
-from dovetail.errors import GraphError, OptionError
+from dovetail.errors import GraphError, NeedsValueError, OptionError
 from dovetail.ir.dtype import BY_NAME, DType
 from dovetail.ir.graph import Graph
 from dovetail.ir.size_text import parse_size
@@ -27,16 +27,28 @@ BUILDERS: Mapping[str, Callable[..., Graph]] = {
 """The models that come with dovetail. A file of such a name is written ./bert."""
 
 
-def graph_of(model: str) -> Graph:
-    """The graph that MODEL names."""
+def is_onnx(model: str) -> bool:
+    """Whether MODEL is a file that is read as ONNX."""
+    return model.partition(":")[0] not in BUILDERS and Path(model).suffix == ".onnx"
+
+
+def graph_of(model: str, fixed: Mapping[str, Any] | None = None) -> Graph:
+    """The graph that MODEL names. `fixed` is what has one value in every run of an ONNX model."""
     name, colon, options = model.partition(":")
+    if fixed and not is_onnx(model):
+        raise OptionError(f"--fixed {next(iter(fixed))}, and {model} is no ONNX model", hint="--size gives sizes")
     if name in BUILDERS:
         return build(name, options, given=bool(colon))
     if not Path(name).suffix and "/" not in model and "\\" not in model and "\0" not in model and not _exists(model):
         near = difflib.get_close_matches(name, BUILDERS, n=1)
         listed = f"did you mean {near[0]}?" if near else f"built-in models are {', '.join(BUILDERS)}"
         raise OptionError(f"there is neither a file nor a built-in model {model!r}", hint=listed)
-    return load(model)
+    try:
+        return load(model, fixed=fixed)
+    except NeedsValueError as error:
+        inputs = [f"--fixed {name}=@file.npy" for name in error.inputs]
+        error.hint = f"say what it is in every run: {' '.join([*inputs, *(f'--size {s}=1' for s in error.sizes)])}"
+        raise
 
 
 def build(name: str, options: str, *, given: bool = True) -> Graph:

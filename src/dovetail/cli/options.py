@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping
 
+from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import Argument
-from dovetail.cli.model import BUILDERS, graph_of
+from dovetail.cli.model import BUILDERS, graph_of, is_onnx
 from dovetail.errors import OptionError
+from dovetail.ir.graph import Graph
 from dovetail.passes.specialize import specialize
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from dovetail.targets import ALL as TARGETS
 
 MODEL = Argument(
     "model",
-    f"a graph in a file, as text or saved, or a built-in model with sizes: {', '.join(BUILDERS)}; "
-    "llama:layers=2,hidden=64,seq=8",
+    "an ONNX file, a graph in a file as text or saved, or a built-in model with sizes: "
+    f"{', '.join(BUILDERS)}; llama:layers=2,hidden=64,seq=8",
     {"metavar": "MODEL"},
 )
 TARGET = Argument(
@@ -33,17 +35,32 @@ SIZE = Argument(
     "give a symbolic size a number, as in --size s=16; may be given several times",
     {"metavar": "NAME=NUMBER", "action": "append", "default": []},
 )
+FIXED = Argument(
+    "--fixed",
+    "an input of an ONNX model that has one value in every run, as @file.npy, @file.npz:key or numbers (a comma behind "
+    "one number makes a list of it); may be given several times",
+    {"metavar": "NAME=VALUE", "action": "append", "default": []},
+)
 JSON = Argument("--json", "print data for programs instead of text for people", {"action": "store_true"})
 
-COMPILING = (MODEL, TARGET, WITHOUT, SIZE)
+COMPILING = (MODEL, TARGET, WITHOUT, SIZE, FIXED)
 
 
 def compiled(args: argparse.Namespace, require: Mapping[str, int] | None = None) -> Compilation:
     """The model of a command line, compiled. Names are checked here; gates are up to the caller."""
     request = make_request(target=args.target, without=args.without, require=require or {})
+    return compilation(asked_graph(args), request)
+
+
+def asked_graph(args: argparse.Namespace) -> Graph:
+    """The model of a command line, with the sizes and inputs that it fixes."""
     sizes = numbers("--size", args.size)
-    graph = graph_of(args.model)
-    return compilation(specialize(graph, sizes, partial=True) if sizes else graph, request)
+    fixed = named_arrays("--fixed", args.fixed)
+    if is_onnx(args.model):
+        # An ONNX model may branch on sizes, so that it has to know them while it is read.
+        return graph_of(args.model, {**sizes, **fixed})
+    graph = graph_of(args.model, fixed)
+    return specialize(graph, sizes, partial=True) if sizes else graph
 
 
 def numbers(flag: str, given: Iterable[str], *, alone: int | None = None) -> dict[str, int]:

@@ -19,6 +19,7 @@ about it to stderr.
 | 2 | an operator, a type or a target that there is not |
 | 3 | a graph that does not verify |
 | 4 | a gate: a required fusion is missing (`--require`), or one was missed (`--require-clean`) |
+| 5 | a check: results differ from those of another runtime (`run --check`) |
 | 130 | interrupted by Ctrl-C |
 """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import ml_dtypes
 import numpy as np
@@ -39,6 +40,14 @@ class DType:
     def is_inexact(self) -> bool:
         return self.kind in ("float", "complex")
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest finite number."""
+        if self.is_inexact:
+            limits = cast(Any, ml_dtypes.finfo(self.numpy))
+            return float(limits.min), float(limits.max)
+        return whole_range(self)
+
     def __str__(self) -> str:
         return self.name
 
@@ -69,8 +78,20 @@ bf16 = DType("bf16", np.dtype(ml_dtypes.bfloat16), "float", 16)
 f32 = DType("f32", np.dtype(np.float32), "float", 32)
 f64 = DType("f64", np.dtype(np.float64), "float", 64)
 c64 = DType("c64", np.dtype(np.complex64), "complex", 64)
+f8e4m3fn = DType("f8e4m3fn", np.dtype(ml_dtypes.float8_e4m3fn), "float", 8)
+f8e4m3fnuz = DType("f8e4m3fnuz", np.dtype(ml_dtypes.float8_e4m3fnuz), "float", 8)
+f8e5m2 = DType("f8e5m2", np.dtype(ml_dtypes.float8_e5m2), "float", 8)
+f8e5m2fnuz = DType("f8e5m2fnuz", np.dtype(ml_dtypes.float8_e5m2fnuz), "float", 8)
+f8e8m0 = DType("f8e8m0", np.dtype(ml_dtypes.float8_e8m0fnu), "float", 8)
+f4e2m1 = DType("f4e2m1", np.dtype(ml_dtypes.float4_e2m1fn), "float", 4)
+i4 = DType("i4", np.dtype(ml_dtypes.int4), "int", 4)
+u4 = DType("u4", np.dtype(ml_dtypes.uint4), "uint", 4)
+i2 = DType("i2", np.dtype(ml_dtypes.int2), "int", 2)
+u2 = DType("u2", np.dtype(ml_dtypes.uint2), "uint", 2)
 
-ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64)
+NARROW = (f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f4e2m1, i4, u4, i2, u2)
+"""Types to store in: they are moved, picked and cast, and nothing is computed in them. An element takes one byte."""
+ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, c64, *NARROW)
 SIGNED = (i8, i16, i32, i64)
 UNSIGNED = (u8, u16, u32, u64)
 INTEGERS = SIGNED + UNSIGNED
@@ -78,8 +99,24 @@ FLOATS = (f16, bf16, f32, f64)
 INEXACT = (*FLOATS, c64)
 NUMBERS = INTEGERS + INEXACT
 
+
+def whole_range(dtype: DType) -> tuple[int, int]:
+    """The least and the largest number of a type of whole numbers."""
+    if dtype.kind == "bool":
+        return 0, 1
+    return (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
+
+
 BY_NAME = {d.name: d for d in ALL}
 _BY_NUMPY = {d.numpy: d for d in ALL}
+
+
+def holds(dtype: DType, number: float) -> bool:
+    """Whether a narrow float type has a place for a number: some have neither infinity nor NaN, one has no 0."""
+    if math.isfinite(number):
+        least, largest = dtype.range
+        return least <= number <= largest
+    return dtype is f8e5m2 if math.isinf(number) else dtype is not f4e2m1
 
 
 def of_numpy(dtype: np.dtype[Any]) -> DType | None:

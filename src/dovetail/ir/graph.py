@@ -101,8 +101,8 @@ class Graph:
     def constraints(self) -> tuple[Constraint, ...]:
         """What must hold of the symbols for this graph to mean anything. A branch checks its own when it is run."""
         found = dict.fromkeys(self.assumed)
-        open_ = [value for value in self.values if not value.op.branches]
-        inside = [result for value in open_ for body in subgraphs(value) for result in body.results]
+        always = [value for value in self.values if not value.op.branches]
+        inside = [result for value in always for body in subgraphs(value) for result in body.results]
         for value in (*self.values, *walk_into(inside, branches=False)):
             for constraint in value.constraints:
                 found[constraint] = None

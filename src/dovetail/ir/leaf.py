@@ -13,7 +13,7 @@ from typing import Literal as Literal_
 import numpy as np
 
 from dovetail.errors import TraceError, TypeRuleError
-from dovetail.ir.dtype import DType
+from dovetail.ir.dtype import NARROW, DType, holds, whole_range
 from dovetail.ir.fact import Facts
 from dovetail.ir.literal import Array, Literal
 from dovetail.ir.op import Op
@@ -200,13 +200,15 @@ def _cast(number: complex, dtype: DType) -> Array:
     if number.imag != 0 and dtype.kind != "complex":
         raise TypeRuleError(f"{number} as {dtype.name}", hint="cast the tensor to c64 first")
     if dtype.is_integer:
-        limits = np.iinfo(dtype.numpy)
-        if not limits.min <= number.real <= limits.max:
-            raise TypeRuleError(f"{number} does not fit {dtype.name}", hint=f"{limits.min} to {limits.max} fit")
+        least, largest = whole_range(dtype)
+        if not least <= number.real <= largest:
+            raise TypeRuleError(f"{number} does not fit {dtype.name}", hint=f"{least} to {largest} fit")
         whole = int(number.real)
         if whole != number:
             raise TypeRuleError(f"{number} as {dtype.name}", hint="cast the tensor to a float type first")
         return np.array(whole, dtype.numpy)
+    if dtype in NARROW and not holds(dtype, number.real):
+        raise TypeRuleError(f"{number} does not fit {dtype.name}", hint=f"{dtype.range[0]} to {dtype.range[1]} fit")
     try:
         with np.errstate(over="ignore"):
             return np.array(number if dtype.kind == "complex" else number.real, dtype.numpy)
@@ -234,7 +236,7 @@ def pack(values: tuple[Value, ...]) -> Value:
 def scalar_of(value: Value) -> float | int | bool | complex | None:
     """The number that a one-element constant holds, or None."""
     if value.op is CONST:
-        array: Array = value.attrs["value"].array
-        if array.size == 1:
-            return array.reshape(())[()].item() if array.dtype.kind != "V" else float(array.reshape(()))
+        literal: Literal = value.attrs["value"]
+        if literal.array.size == 1:
+            return literal.array.item()
     return None

@@ -30,6 +30,8 @@ class Literal:
         owned = np.array(array, dtype=dtype.numpy, order="C", copy=True)
         if dtype.kind == "bool":
             np.not_equal(owned.view(np.uint8), 0, out=owned)  # a view of other bytes may hold a true that is not 1
+        elif dtype.bits < 8:
+            owned.view(np.uint8)[...] &= 2**dtype.bits - 1  # NumPy does not look at the bits above
         owned.flags.writeable = False
         self.array = owned
         self.dtype = dtype

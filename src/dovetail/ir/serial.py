@@ -117,6 +117,8 @@ def _raw(array: Array) -> memoryview:
     native = array if dtype is None else array.astype(dtype.numpy, copy=False)
     if native.dtype.kind == "b":
         native = np.not_equal(native.view(np.uint8), 0)  # a view of other bytes may hold a true that is not 1
+    if dtype is not None and dtype.bits < 8:
+        native = native.view(np.uint8) & (2**dtype.bits - 1)  # NumPy does not look at the bits above
     return swapped(native).data
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from dovetail.errors import GraphError
-from dovetail.ir.dtype import DType, f32
+from dovetail.ir.dtype import NARROW, DType, f32, holds, whole_range
 from dovetail.ir.literal import Array, Literal
 from dovetail.ir.type import TensorType
 
@@ -89,7 +89,8 @@ def _shortest(dtype: DType, number: float) -> str:
     with np.errstate(over="ignore"):
         for digits in range(1, 17):
             text = repr(float(f"{number:.{digits}g}"))
-            if float(np.array(float(text)).astype(dtype.numpy)) == number:
+            fits = dtype not in NARROW or holds(dtype, float(text))
+            if fits and float(np.array(float(text)).astype(dtype.numpy)) == number:
                 return text
     return repr(number)
 
@@ -120,10 +121,12 @@ def _fitting(number: Number, dtype: DType) -> bool | int | float | complex:
     if dtype.is_integer:
         if not isinstance(number, int):
             raise wrong
-        limits = np.iinfo(dtype.numpy)
-        if not limits.min <= number <= limits.max:
-            raise GraphError(f"{number} does not fit {dtype.name}", hint=f"{limits.min} to {limits.max} fit")
+        least, largest = whole_range(dtype)
+        if not least <= number <= largest:
+            raise GraphError(f"{number} does not fit {dtype.name}", hint=f"{least} to {largest} fit")
         return number
+    if dtype in NARROW and not holds(dtype, number):
+        raise GraphError(f"{number} does not fit {dtype.name}", hint=f"{dtype.range[0]} to {dtype.range[1]} fit")
     return float(number) if dtype.is_float else number
 
 
@@ -168,6 +171,10 @@ def from_bytes(raw: bytes | memoryview, type: TensorType) -> Array:
     whole = np.frombuffer(raw, np.uint8) if len(raw) else np.empty(0, np.uint8)
     if type.dtype.kind == "bool" and whole.size and whole.max() > 1:
         raise GraphError(f"a byte {whole.max()} in an array of bool", hint="0 is false and 1 is true")
+    if type.dtype.bits < 8 and whole.size and whole.max() >> type.dtype.bits:
+        raise GraphError(
+            f"a byte {whole.max()} in an array of {type.dtype.name}", hint=f"{type.dtype.bits} bits of each are used"
+        )
     array = swapped(whole.view(type.dtype.numpy)).view(type.dtype.numpy).reshape(shape)
     if not array.flags.aligned:
         array = array.copy()

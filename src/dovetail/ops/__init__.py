@@ -10,6 +10,7 @@ from dovetail.ops import (
     elementwise,
     generate,
     indexing,
+    matrix,
     movement,
     ordering,
     pooling,
@@ -27,6 +28,7 @@ from dovetail.ops.detection import *  # noqa: F403
 from dovetail.ops.elementwise import *  # noqa: F403
 from dovetail.ops.generate import *  # noqa: F403
 from dovetail.ops.indexing import *  # noqa: F403
+from dovetail.ops.matrix import *  # noqa: F403
 from dovetail.ops.movement import *  # noqa: F403
 from dovetail.ops.operators import PrimitiveOperators
 from dovetail.ops.ordering import *  # noqa: F403
@@ -51,6 +53,7 @@ ALL = (
     *detection.FAMILY,
     *generate.FAMILY,
     *indexing.FAMILY,
+    *matrix.FAMILY,
     *ordering.FAMILY,
     *quantised.FAMILY,
 )

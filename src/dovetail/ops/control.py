@@ -63,7 +63,7 @@ def _joined(
         shape = [s if same else names.pop(0) for s, same in zip(mine.shape, alike, strict=True)]
         found.append(TensorType(mine.dtype, tuple(shape)))
     if names:
-        raise TypeRuleError(f"{facts.op}: {len(names)} sizes are named that are the same", hint="name those that differ")
+        raise TypeRuleError(f"{facts.op}: {len(names)} sizes are named too many", hint="name those that differ")
     return (*found, *types[len(found) :])
 
 

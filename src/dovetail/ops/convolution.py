@@ -1,7 +1,8 @@
-"""Convolution and its transpose over [n, c, *spatial], weights as ONNX has them."""
+"""Convolution, its transpose and its deformable form over [n, c, *spatial], weights as ONNX has them."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import NUMBERS, DType
+from dovetail.ir.dtype import FLOATS, NUMBERS, DType
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
 from dovetail.ops.primitive import Array, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
+from dovetail.ops.sampling import pixels_at, weigh
 from dovetail.ops.special import wide
 from dovetail.ops.window import Around, PerAxis, Window, padded_by, slid, tapped, taps, windows
 
@@ -64,7 +66,7 @@ def conv(
 ) -> Array:
     """Convolution of [n, c, *spatial] with weights [m, c / groups, *kernel]; zeros around, no flip of the kernel."""
     count, kernel = x.ndim - 2, w.shape[2:]
-    padded = padded_by(x, padding[:count], padding[count:], 0)
+    padded = padded_by(x.astype(wide(x.dtype)), padding[:count], padding[count:], 0)
     places = [(padded.shape[2 + i] - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(count)]
     total = np.zeros((x.shape[0], w.shape[0], *places), wide(x.dtype))
     for tap in taps(kernel):
@@ -73,8 +75,8 @@ def conv(
 
 
 def _grouped(x: Array, w: Array, groups: int) -> Array:
-    """[n, c, *spatial] times [m, c / groups], each group of m on its own group of c."""
-    split = x.astype(wide(x.dtype)).reshape((x.shape[0], groups, w.shape[1], math.prod(x.shape[2:])))
+    """[n, c, *spatial] in its wide type times [m, c / groups], each group of m on its own group of c."""
+    split = x.reshape((x.shape[0], groups, w.shape[1], math.prod(x.shape[2:])))
     weights = w.astype(wide(w.dtype)).reshape((groups, w.shape[0] // groups, w.shape[1]))
     return np.matmul(weights, split).reshape((x.shape[0], w.shape[0], *x.shape[2:]))
 
@@ -137,13 +139,84 @@ def conv_transpose(
     # Per group the weights are [c, m]; turned round they are [m, c], as a convolution has them.
     turned = w.reshape((groups, w.shape[0] // groups, *w.shape[1:])).swapaxes(1, 2)
     turned = turned.reshape((channels, w.shape[0] // groups, *kernel))
+    image = x.astype(total.dtype)
     for tap in taps(kernel):
         onto = tapped(total, tap, x.shape[2:], strides, dilations)
-        onto += _grouped(x, turned[(..., *tap)], groups)
+        onto += _grouped(image, turned[(..., *tap)], groups)
     kept = [slice(padding[i], spread[i] - padding[count + i]) for i in range(count)]
     return total[(slice(None), slice(None), *kept)].astype(x.dtype)
 
 
+def _deform_conv(
+    facts: Facts,
+    x: Type,
+    w: Type,
+    offset: Type,
+    mask: Type,
+    *,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: tuple[Size, ...],
+    groups: int,
+    offset_groups: int,
+) -> Type:
+    image, moved, weight = tensor(x), tensor(offset), tensor(mask)
+    result = tensor(_conv(facts, x, w, strides=strides, dilations=dilations, padding=padding, groups=groups))
+    one_dtype(facts, [image, moved, weight], FLOATS)
+    if offset_groups < 1:
+        raise TypeRuleError(f"{facts.op} in {offset_groups} groups of offsets", hint="groups are 1 or more")
+    facts.multiple(image.shape[1], offset_groups, "the channels, against the groups of offsets")
+    numbers = product(tensor(w).shape[2:]) * offset_groups
+    for of, count in ((moved, numbers * (image.rank - 2)), (weight, numbers)):
+        wanted = (image.shape[0], count, *result.shape[2:])
+        if of.rank != len(wanted):
+            raise TypeRuleError(f"{facts.op}: offsets or mask of {of}", hint=f"they have rank {len(wanted)}")
+        for found, size in zip(of.shape, wanted, strict=True):
+            facts.equal(found, size, "offsets and mask, against taps and places")
+    return result
+
+
+@primitive(_deform_conv, flops=_conv_flops)
+def deform_conv(
+    x: Array,
+    w: Array,
+    offset: Array,
+    mask: Array,
+    *,
+    strides: PerAxis = 1,
+    dilations: PerAxis = 1,
+    padding: Around = 0,
+    groups: int = 1,
+    offset_groups: int = 1,
+) -> Array:
+    """Convolution whose taps are moved by offsets to places between pixels, each weighed by a mask.
+
+    Offsets are [n, offset group, *kernel, axis] and the mask [n, offset group, *kernel], each for every place.
+    """
+    count, kernel, places = x.ndim - 2, w.shape[2:], offset.shape[2:]
+    shape = (len(x), offset_groups, *kernel)
+    moved, weight = offset.reshape((*shape, count, *places)), mask.reshape((*shape, *places))
+    images = x.astype(wide(x.dtype)).reshape((len(x), offset_groups, x.shape[1] // offset_groups, *x.shape[2:]))
+    images = np.moveaxis(images, 2, -1)
+    corner = [grid.reshape(-1, *(1,) * (count - 1 - i)) for i, grid in enumerate(map(np.arange, places))]
+    first = np.indices(shape[:2], sparse=True)
+    first = [index.reshape((*index.shape, *(1,) * count)) for index in first]
+    total = np.zeros((len(x), w.shape[0], *places), wide(x.dtype))
+    for tap in taps(kernel):
+        axes: list[list[tuple[Array, Array]]] = []
+        for i, size in enumerate(x.shape[2:]):
+            at = corner[i] * strides[i] - padding[i] + tap[i] * dilations[i]
+            at = at + moved[(slice(None), slice(None), *tap, i)].astype(np.float64)
+            axes.append(pixels_at(at, size, "linear", "zeros", (0.0, 0.0)))
+        seen = np.zeros((*shape[:2], *places, images.shape[-1]), total.dtype)
+        for pixel in itertools.product(*axes):
+            share = np.prod(np.broadcast_arrays(*(s for _, s in pixel)), axis=0)
+            seen = seen + weigh(images[(*first, *(i for i, _ in pixel))], share[..., None])
+        seen = seen * weight[(slice(None), slice(None), *tap)].astype(total.dtype)[..., None]
+        total += _grouped(np.moveaxis(seen, -1, 2).reshape((*x.shape[:2], *places)), w[(..., *tap)], groups)
+    return total.astype(x.dtype)
+
+
 FAMILY = family(globals())
 
-__all__ = ["conv", "conv_transpose"]
+__all__ = ["conv", "conv_transpose", "deform_conv"]

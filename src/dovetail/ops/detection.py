@@ -17,6 +17,7 @@ from dovetail.ir.type import TensorType, Type
 from dovetail.ops.indexing import checked, counted
 from dovetail.ops.primitive import Array, Fresh, SizeAttr, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
+from dovetail.ops.sampling import pixels_at, weigh
 from dovetail.ops.special import wide
 
 
@@ -31,15 +32,18 @@ def _suppressed(
     facts: Facts,
     boxes: Type,
     scores: Type,
+    limit: Type,
+    overlap: Type,
+    score: Type,
     *,
-    overlap: float,
-    score: float | None,
-    limit: Size | None,
     centred: bool,
     count: Size,
 ) -> Type:
     of, by = _ranked(facts, boxes, 3, "boxes"), _ranked(facts, scores, 3, "scores")
     one_dtype(facts, [of, by], FLOATS)
+    one_dtype(facts, [_ranked(facts, limit, 0, "limits")], INTEGERS)
+    one_dtype(facts, [_ranked(facts, overlap, 0, "thresholds")], FLOATS)
+    one_dtype(facts, [_ranked(facts, score, 0, "thresholds")], FLOATS)
     facts.equal(of.shape[0], by.shape[0], "the batch of boxes, against that of scores")
     facts.equal(of.shape[1], by.shape[2], "the number of boxes, against that of scores")
     facts.equal(of.shape[2], 4, "the coordinates of a box")
@@ -54,27 +58,29 @@ def _pairs(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -
 def non_max_suppression(
     boxes: Array,
     scores: Array,
+    limit: Array,
+    overlap: Array,
+    score: Array,
     *,
-    overlap: float = 0.0,
-    score: float | None = None,
-    limit: SizeAttr | None = None,
     centred: bool = False,
     count: Fresh,
 ) -> Array:
     """Rows of batch, class and box: the best boxes first, without those that overlap a better one by more.
 
     Boxes [b, n, 4] are two corners, or middle and extent; scores are [b, c, n]. Overlap is intersection over union.
+    Of each class at most `limit` are kept, and only those above `score`; -infinity keeps them all.
     """
     rows: list[tuple[int, int, int]] = []
     corners = _corners(boxes.astype(np.float64), centred)
+    most, shared, least = int(limit), float(overlap), float(score)
     for batch, kind in np.ndindex(*scores.shape[:2]):
         likely = scores[batch, kind].astype(np.float64)
         order = np.argsort(-likely, kind="stable")
         kept: list[int] = []
-        for box in order[likely[order] > score] if score is not None else order:
-            if limit is not None and len(kept) >= limit:
+        for box in order if least == -math.inf else order[likely[order] > least]:
+            if len(kept) >= most:
                 break
-            if np.all(_overlap(corners[batch][kept], corners[batch][box]) <= overlap):
+            if np.all(_overlap(corners[batch][kept], corners[batch][box]) <= shared):
                 kept.append(int(box))
         rows += [(batch, kind, box) for box in kept]
     counted(len(rows), count, "non_max_suppression")
@@ -171,12 +177,39 @@ def _bins(start: float, stop: float, bins: int, samples: int, aligned: bool, siz
 
 def _corner(image: Array, row: tuple[Array, Array], column: tuple[Array, Array]) -> Array:
     """One weighted corner of every sample: [channel, bin, sample, bin, sample]."""
-    return _weigh(image[:, row[0][:, :, None, None], column[0]], row[1][:, :, None, None] * column[1])
+    return weigh(image[:, row[0][:, :, None, None], column[0]], row[1][:, :, None, None] * column[1])
 
 
-def _weigh(pixels: Array, weight: Array) -> Array:
-    """Pixels times weights; one without weight is not read, whatever stands there."""
-    return np.where(weight == 0, 0, pixels * weight)
+def _roi_pool(facts: Facts, x: Type, regions: Type, *, height: Size, width: Size, scale: float) -> Type:
+    of, at = _ranked(facts, x, 4, "images"), _ranked(facts, regions, 2, "regions")
+    dtype = one_dtype(facts, [of, at], FLOATS)
+    facts.equal(at.shape[1], 5, "the image of a region and its coordinates")
+    for size in (height, width):
+        facts.at_least(size, 1, "the bins along an axis")
+    return TensorType(dtype, (at.shape[0], of.shape[1], height, width))
+
+
+@primitive(_roi_pool, flops=lambda result, operands, attrs: tensor(result).count * 4)
+def roi_pool(x: Array, regions: Array, *, height: SizeAttr, width: SizeAttr, scale: float = 1.0) -> Array:
+    """Regions (image, x1, y1, x2, y2) of whole pixels, each cut into height x width bins: the largest pixel of each."""
+    result = np.zeros((len(regions), x.shape[1], height, width), x.dtype)
+    numbers = regions.astype(np.float64)
+    for i, where in enumerate(checked(numbers[:, 0], len(x), "roi_pool")):
+        left, top, right, bottom = (int(np.copysign(np.floor(abs(n * scale) + 0.5), n)) for n in numbers[i, 1:])
+        rows = _pixel_bins(top, bottom, height, x.shape[2])
+        columns = _pixel_bins(left, right, width, x.shape[3])
+        for row, column in itertools.product(range(height), range(width)):
+            pixels = x[where][:, rows[row], columns[column]]
+            if pixels.size:
+                result[i, :, row, column] = pixels.max((1, 2))
+    return result
+
+
+def _pixel_bins(first: int, last: int, bins: int, size: int) -> list[slice]:
+    """The pixels of each bin, from the one that it begins in to the one that it ends in."""
+    length = max(last - first + 1, 1)
+    ends = [(first + i * length // bins, first - (-(i + 1) * length // bins)) for i in range(bins)]
+    return [slice(min(max(start, 0), size), min(max(stop, 0), size)) for start, stop in ends]
 
 
 def _grid_sample(facts: Facts, x: Type, grid: Type, *, mode: str, padding: str, align_corners: bool) -> Type:
@@ -219,52 +252,13 @@ def grid_sample(
         place = grid[..., x.ndim - 3 - axis].astype(np.float64)
         span = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
         at = span[0] + (place + 1) / 2 * (span[1] - span[0])
-        axes.append(_weighted(at, size, span, mode, padding))
+        axes.append(pixels_at(at, size, mode, padding, span))
     batch = np.arange(len(x)).reshape((-1, *(1,) * (grid.ndim - 2)))
     total = np.zeros((*grid.shape[:-1], x.shape[1]), channels_last.dtype)
     for taps in itertools.product(*axes):
         weight = np.prod(np.broadcast_arrays(*(w for _, w in taps)), axis=0)
-        total = total + _weigh(channels_last[(batch, *(i for i, _ in taps))], weight[..., None])
+        total = total + weigh(channels_last[(batch, *(i for i, _ in taps))], weight[..., None])
     return np.moveaxis(total, -1, 1).astype(x.dtype)
-
-
-def _weighted(at: Array, size: int, span: tuple[float, float], mode: str, padding: str) -> list[tuple[Array, Array]]:
-    """The pixels that a place is read from along one axis, with their weights."""
-    if mode == "cubic":
-        first = np.floor(at)
-        rest = at - first
-        return [_pixel(first + k, _cubic(np.abs(rest - k)), size, span, padding) for k in (-1, 0, 1, 2)]
-    if padding != "zeros":
-        at = _padded(at, size, span, padding)
-    if mode == "nearest":
-        return [_pixel(np.rint(at), np.ones_like(at), size, span, "zeros")]
-    first = np.floor(at)
-    return [_pixel(first + k, 1 - np.abs(at - first - k), size, span, "zeros") for k in (0, 1)]
-
-
-def _padded(at: Array, size: int, span: tuple[float, float], padding: str) -> Array:
-    if padding == "reflection":
-        width = span[1] - span[0]
-        # Every second copy of the image runs backwards.
-        turn = np.mod(at - span[0], 2 * width) if width else np.zeros_like(at)
-        at = span[0] + np.minimum(turn, 2 * width - turn)
-    return np.clip(at, 0, size - 1)
-
-
-def _pixel(at: Array, weight: Array, size: int, span: tuple[float, float], padding: str) -> tuple[Array, Array]:
-    """A whole pixel to read; outside of the image it weighs nothing."""
-    if padding != "zeros":
-        at = _padded(at, size, span, padding)
-    inside = (at >= 0) & (at <= size - 1)
-    return np.where(inside, at, 0).astype(np.int64), np.where(inside, weight, np.where(np.isnan(at), np.nan, 0))
-
-
-def _cubic(distance: Array) -> Array:
-    """The weight of Keys' cubic convolution with a = -0.75."""
-    a, d = -0.75, distance
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
 FAMILY = family(globals())

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.ir.dtype import FLOATS, INEXACT, INTEGERS, NUMBERS, DType, bool_, c64, f32
+from dovetail.ir.dtype import BY_NAME, FLOATS, INEXACT, INTEGERS, NUMBERS, DType, bool_, c64, f32
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
 from dovetail.ops import rules
+from dovetail.ops.conversion import EIGHT_BIT_FLOATS, Rounding, converted
 from dovetail.ops.primitive import Array, DTypeAttr, Primitive, family, primitive
 from dovetail.ops.special import erf as erf_of
-from dovetail.ops.special import whole, wide
+from dovetail.ops.special import wide
 
 
 def _costing(flops: int) -> Callable[[Type, tuple[Type, ...], Mapping[str, Any]], Size]:
@@ -150,8 +152,8 @@ shift_right = _elementwise(
     "x shifted right by y bits, keeping the sign; 0 or -1 where y is no place in x",
 )
 
-equal = _elementwise("equal", np.equal, EVERY, "x == y", commutative=True, result=bool_)
-not_equal = _elementwise("not_equal", np.not_equal, EVERY, "x != y", commutative=True, result=bool_)
+equal = _elementwise("equal", np.equal, (*NUMBERS, bool_), "x == y", commutative=True, result=bool_)
+not_equal = _elementwise("not_equal", np.not_equal, (*NUMBERS, bool_), "x != y", commutative=True, result=bool_)
 less = _elementwise("less", np.less, (*_REAL, bool_), "x < y", result=bool_)
 less_equal = _elementwise("less_equal", np.less_equal, (*_REAL, bool_), "x <= y", result=bool_)
 greater = _elementwise("greater", np.greater, (*_REAL, bool_), "x > y", result=bool_)
@@ -222,13 +224,44 @@ def cast(x: Array, *, dtype: DTypeAttr) -> Array:
     """The same numbers in another dtype: floats are cut towards zero and kept in range, whole numbers wrap.
 
     NaN becomes 0 as a whole number, bool is != 0, and the imaginary part is dropped where there is no place for it.
+    Floats of 8 bits and less are kept in range, powers of two (f8e8m0) are rounded up, and whole numbers of 4 and 2
+    bits wrap whatever they come from.
     """
-    if dtype is bool_:
-        return x != 0
-    real_part = np.real(x) if dtype.kind != "complex" else x
-    if dtype.is_integer and real_part.dtype.kind not in "biu":
-        return whole(real_part, dtype.numpy)
-    return real_part.astype(dtype.numpy)
+    return converted(x, dtype)
+
+
+def _cast_f8(facts: Facts, x: Type, *, dtype: DType, saturate: bool, rounding: Rounding) -> Type:
+    if dtype not in EIGHT_BIT_FLOATS:
+        names = ", ".join(d.name for d in EIGHT_BIT_FLOATS)
+        raise TypeRuleError(f"{facts.op} to {dtype.name}", hint=f"it makes {names}; cast makes the others")
+    return TensorType(dtype, rules.tensor(x).shape)
+
+
+@primitive(_cast_f8, elementwise=True)
+def cast_f8(x: Array, *, dtype: DTypeAttr, saturate: bool = True, rounding: Rounding = "up") -> Array:
+    """The same numbers as floats of 8 bits: beyond the range the last number, or what overflow is without saturate.
+
+    Powers of two (f8e8m0) are rounded as asked, the other types to the nearest.
+    """
+    return converted(x, dtype, saturate=saturate, rounding=rounding)
+
+
+def _bitcast(facts: Facts, x: Type, *, source: str, target: str) -> Type:
+    of = rules.tensor(x)
+    if of.dtype.name != source or target not in BY_NAME or BY_NAME[target].bits != of.dtype.bits:
+        raise TypeRuleError(
+            f"the bits of {of.dtype.name} as {target}, taken for {source}", hint="both types have the same width"
+        )
+    return TensorType(BY_NAME[target], of.shape)
+
+
+@primitive(_bitcast, elementwise=True)
+def bitcast(x: Array, *, source: str, target: str) -> Array:
+    """The bits of one dtype read as another of the same width."""
+    # The types stand by name: where floats are computed wider, the bits are still those of the declared type.
+    bits = converted(x, BY_NAME[source])
+    read = BY_NAME[target]
+    return bits.view(np.uint8) != 0 if read is bool_ else bits.view(read.numpy)
 
 
 FAMILY = family(globals())

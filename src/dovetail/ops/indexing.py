@@ -189,7 +189,9 @@ def _one_per_input(result: Type, operands: tuple[Type, ...], attrs: Mapping[str,
 
 
 def _nonzero(facts: Facts, x: Type, *, count: Size) -> Type:
-    return TensorType(i64, (tensor(x).rank, count))
+    of = tensor(x)
+    one_dtype(facts, [of], (*NUMBERS, bool_))
+    return TensorType(i64, (of.rank, count))
 
 
 @primitive(_nonzero, flops=_one_per_input)

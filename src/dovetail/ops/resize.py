@@ -18,6 +18,7 @@ from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
 from dovetail.ops.primitive import Array, Kind, Sizes, axis_from_end, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
+from dovetail.ops.sampling import cubic
 from dovetail.ops.special import wide
 
 Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
@@ -233,14 +234,7 @@ class _Filter:
 
 
 def _filter(mode: str, a: float) -> _Filter:
-    return _Filter(1, lambda d: np.maximum(1 - d, 0)) if mode == "linear" else _Filter(2, lambda d: _cubic(d, a))
-
-
-def _cubic(d: Array, a: float) -> Array:
-    """Keys' kernel."""
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+    return _Filter(1, lambda d: np.maximum(1 - d, 0)) if mode == "linear" else _Filter(2, lambda d: cubic(d, a))
 
 
 def _interpolated(

@@ -171,8 +171,8 @@ def _sized(function: Callable[..., Any]) -> Callable[..., Any]:
 def _divided(x: Size, y: Size) -> Size | None:
     if isinstance(x, int) and isinstance(y, int):
         return None if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-    # Cut towards zero is rounded down where nothing is negative.
-    return floordiv(x, y) if _not_negative(x) and sign_of(y) == 1 else None
+    # Cut towards zero is rounded down where nothing is negative; a division by 0 means nothing anyway.
+    return floordiv(x, y) if y != 0 and _not_negative(x) and _not_negative(y) else None
 
 
 def _not_negative(size: Size) -> bool:

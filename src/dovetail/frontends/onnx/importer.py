@@ -324,6 +324,10 @@ class Body:
     def outputs(self) -> tuple[str, ...]:
         return tuple(o.name for o in self._graph.output)
 
+    def rank(self, index: int) -> int | None:
+        declared = self._graph.input[index].type.tensor_type
+        return len(declared.shape.dim) if declared.HasField("shape") else None
+
     def reads(self) -> Captured:
         found: dict[str, Value] = {}
         for name in functions.free_names(self._graph):

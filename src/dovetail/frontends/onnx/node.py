@@ -57,6 +57,10 @@ class Body(Protocol):
     @property
     def outputs(self) -> tuple[str, ...]: ...
 
+    def rank(self, index: int) -> int | None:
+        """The rank that the graph declares for an input, if it does."""
+        ...
+
     def reads(self) -> Captured:
         """The values around it that it reads, and that are not the same in every run."""
         ...

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import ml_dtypes
-import numpy as np
-
 from dovetail import ops
 from dovetail.frontends.onnx.node import Node
-from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import FLOATS, DType, f32, i8, i32, u8
 from dovetail.ir.value import Value
 from dovetail.ops import build
-
-
-def limits(dtype: DType) -> tuple[int, int]:
-    """The smallest and the largest whole number of a dtype."""
-    found = ml_dtypes.iinfo(dtype.numpy)
-    return int(found.min), int(found.max)
+from dovetail.ops.primitive import Primitive
 
 
 def one_number(x: Value) -> Value:
@@ -47,7 +38,7 @@ def saturated(x: Value, zero_point: Value | None, dtype: DType) -> Value:
         found = ops.cast(found, dtype=f32)
     if zero_point is not None:
         found = found + ops.cast(zero_point, dtype=found.dtype)
-    low, high = limits(dtype)
+    low, high = dtype.range
     return ops.cast(ops.clip(found, float(low), float(high)), dtype=dtype)
 
 
@@ -73,11 +64,8 @@ def quantised(
     steps = x / scale
     if zero is not None and not _is_zero(n, zero):
         steps = steps + ops.cast(zero, dtype=steps.dtype)
-    # Types without infinity and NaN have nothing but their largest number for what lies beyond.
-    if saturate or not np.isnan(np.array(np.nan).astype(dtype.numpy).astype(np.float32)):
-        top = float(ml_dtypes.finfo(dtype.numpy).max)
-        steps = ops.clip(steps, -top, top)
-    return ops.cast(steps, dtype=dtype)
+    # Floats of 4 bits have nothing but their last number for what lies beyond.
+    return ops.cast(steps, dtype=dtype) if dtype.bits < 8 else ops.cast_f8(steps, dtype=dtype, saturate=saturate)
 
 
 def dequantised(
@@ -166,10 +154,5 @@ def dynamic(x: Value) -> tuple[Value, Value, Value]:
     return ops.quantise(x, scale, zero, dtype=u8, axis=None), scale, zero
 
 
-def _over_all(reduce: ops.Primitive, x: Value, axes: tuple[int, ...]) -> Value:
+def _over_all(reduce: Primitive, x: Value, axes: tuple[int, ...]) -> Value:
     return ops.squeeze(reduce(x, axes=axes), axes=axes) if axes else x
-
-
-def scalar_of(x: float, like: Value) -> Value:
-    """A number in the dtype of a value."""
-    return leaf.scalar(x, like.dtype)

@@ -30,6 +30,16 @@ ELEMENTS: dict[int, DType] = {
     TensorProto.UINT64: dtype.u64,
     TensorProto.COMPLEX64: dtype.c64,
     TensorProto.BFLOAT16: dtype.bf16,
+    TensorProto.FLOAT8E4M3FN: dtype.f8e4m3fn,
+    TensorProto.FLOAT8E4M3FNUZ: dtype.f8e4m3fnuz,
+    TensorProto.FLOAT8E5M2: dtype.f8e5m2,
+    TensorProto.FLOAT8E5M2FNUZ: dtype.f8e5m2fnuz,
+    TensorProto.FLOAT8E8M0: dtype.f8e8m0,
+    TensorProto.FLOAT4E2M1: dtype.f4e2m1,
+    TensorProto.INT4: dtype.i4,
+    TensorProto.UINT4: dtype.u4,
+    TensorProto.INT2: dtype.i2,
+    TensorProto.UINT2: dtype.u2,
 }
 """The element types that both sides have."""
 

@@ -1,99 +1,117 @@
 """A model's bytes, walked field by field before anything is made of them.
 
 Two bytes of a file can ask for two hundred bytes of memory: an empty node is one. So what a file would unfold to is
-counted first. The walk reads headers only and skips what fields hold, so that weights cost nothing.
+counted first. The walk reads headers and skips what fields hold, so that weights cost nothing.
 """
 
 from __future__ import annotations
 
 import mmap
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
 import onnx
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from dovetail.errors import LoadError
 
-MOST_FIELDS = 4_000_000
+MOST_FIELDS = 3_000_000
 """Fields that a file may have; a node has about ten."""
 MOST_UNFOLDED = 64 << 20
-"""Bytes of structure that any file may unfold to, and that many more for each byte that it has."""
-UNFOLDED_FOR_EACH_BYTE = 16
+"""Bytes of structure that any file may unfold to, and this many more for each byte that it has."""
+UNFOLDED_BY_BYTE = 16
 DEEPEST_MESSAGE = 96
 """Below the depth at which the protobuf package gives up."""
 
-_PER_MESSAGE = 200
-_PER_FIELD = 32
-_PER_PACKED = 16
+_SMALL = 48
+"""Messages up to this length count as the worst that they can hold, where that is little enough."""
+_BY_MESSAGE, _BY_FIELD, _BY_PACKED, _WORST = 170, 32, 16, 100
 _BROKEN = "the file is damaged or cut off; fetch or export it again"
 
 Content: TypeAlias = bytes | mmap.mmap
-_Table: TypeAlias = dict[int, tuple[Descriptor | None, int]]
-"""Tag of a field with a length in front -> the message in it, or how many bytes each byte of it unfolds to."""
+_SKIP, _MESSAGE, _PACKED, _NUMBER, _LONG, _NONE = range(6)
+"""What to do with a field, by the first byte of its tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    actions: tuple[int, ...]
+    messages: dict[int, Descriptor]
 
 
 def check_content(content: Content) -> None:
     """Refuse bytes that no model has, and bytes that unfold to far more than they are."""
+    most = MOST_UNFOLDED + UNFOLDED_BY_BYTE * len(content)
     try:
-        _walk(content)
+        if _unfolded(content, most, _SMALL) > most:
+            found = _unfolded(content, most, 0)
+            if found > most:
+                raise LoadError(
+                    f"{len(content):,} bytes that unfold to more than {most >> 20:,} MiB of nodes, names and numbers",
+                    hint="check what the file is; weights are kept in tensors",
+                )
     except IndexError:
         raise LoadError(f"a field that ends behind the last of {len(content):,} bytes", hint=_BROKEN) from None
 
 
-def _walk(content: Content) -> None:
-    most = MOST_UNFOLDED + UNFOLDED_FOR_EACH_BYTE * len(content)
+def _unfolded(content: Content, most: int, small: int) -> int:
+    """The most bytes that the structure of a model takes in memory; counting ends above `most`."""
     table, at, end = _table(onnx.ModelProto.DESCRIPTOR), 0, len(content)
+    actions = table.actions
     outer: list[tuple[_Table, int]] = []
-    fields = unfolded = 0
+    fields = total = 0
     while True:
-        while at >= end:
-            if at > end:
-                raise LoadError(f"a field that runs over the end of its message, at byte {end:,}", hint=_BROKEN)
-            if not outer:
-                return
-            table, end = outer.pop()
-        fields += 1
-        tag = content[at]
-        at += 1
-        if tag > 127:
-            tag, at = _number(content, at, tag)
-        kind = tag & 7
-        if kind == 2:
+        while at < end and fields <= MOST_FIELDS:
+            fields += 1
+            action = actions[content[at]]
+            if action == _SKIP:
+                length = content[at + 1]
+                at += 2
+                if length > 127:
+                    length, at = _number(content, at, length)
+                at += length
+                continue
+            tag = content[at]
+            at += 1
+            if action == _LONG:
+                tag, at = _number(content, at, tag)
+                action = _MESSAGE if tag in table.messages else _wire_action(tag & 7)
+            if action == _NUMBER:
+                kind = tag & 7
+                if kind == 0:
+                    while content[at] > 127:
+                        at += 1
+                at += 4 if kind == 5 else 8 if kind == 1 else 1
+                continue
+            if action == _NONE:
+                raise LoadError(f"no field of a model starts at byte {at - 1:,}", hint="check what the file is")
             length = content[at]
             at += 1
             if length > 127:
                 length, at = _number(content, at, length)
-            if length > end - at:
-                raise LoadError(
-                    f"a field of {length:,} bytes at byte {at:,}, where {end - at:,} are left", hint=_BROKEN
-                )
-            message, packed = table.get(tag, _OTHER)
-            if message is None:
-                unfolded += _PER_FIELD + packed * length
-                at += length
-            else:
-                unfolded += _PER_MESSAGE
+            if action == _MESSAGE and length > end - at:
+                raise LoadError(f"a message of {length:,} bytes where {end - at:,} are left", hint=_BROKEN)
+            if action == _MESSAGE and length > small:
                 outer.append((table, end))
-                table, end = _table(message), at + length
+                table = _table(table.messages[tag])
+                actions, end = table.actions, at + length
+                total += _BY_MESSAGE
                 if len(outer) > DEEPEST_MESSAGE:
                     raise LoadError(f"messages nested deeper than {DEEPEST_MESSAGE}", hint="check how bodies nest")
-        elif kind == 0:
-            unfolded += _PER_FIELD
-            while content[at] > 127:
-                at += 1
-            at += 1
-        elif kind == 5 or kind == 1:
-            unfolded += _PER_FIELD
-            at += 4 if kind == 5 else 8
-        else:
-            raise LoadError(f"no field of a model starts at byte {at - 1:,}", hint="check what the file is")
-        if fields > MOST_FIELDS or unfolded > most:
-            raise LoadError(
-                f"{len(content):,} bytes that unfold to more than {min(most, unfolded) >> 20:,} MiB of nodes and names,"
-                f" in {fields:,} fields and more",
-                hint=f"a model has up to {MOST_FIELDS:,} fields; keep weights in tensors",
-            )
+            else:
+                total += _BY_MESSAGE + _WORST * length if action == _MESSAGE else _BY_PACKED * length
+                at += length
+            if total + fields * _BY_FIELD > most:
+                return total + fields * _BY_FIELD
+        if fields > MOST_FIELDS:
+            raise LoadError(f"more than {MOST_FIELDS:,} fields", hint="no model has so many; check what the file is")
+        if at > end:
+            raise LoadError(f"a field that ends at byte {at:,}, where its message ends at {end:,}", hint=_BROKEN)
+        if not outer:
+            return total + fields * _BY_FIELD
+        table, end = outer.pop()
+        actions = table.actions
 
 
 def _number(content: Content, at: int, first: int) -> tuple[int, int]:
@@ -110,15 +128,30 @@ def _number(content: Content, at: int, first: int) -> tuple[int, int]:
             raise LoadError(f"a number of more than ten bytes at byte {at:,}", hint="check what the file is")
 
 
-_OTHER: tuple[Descriptor | None, int] = (None, 1)
+def _wire_action(kind: int) -> int:
+    return (_NUMBER, _NUMBER, _PACKED, _NONE, _NONE, _NUMBER, _NONE, _NONE)[kind]
 
 
 @cache
 def _table(message: Descriptor) -> _Table:
-    found: _Table = {}
-    for field in message.fields:
-        if field.message_type is not None:
-            found[field.number << 3 | 2] = (field.message_type, 0)
-        elif field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_INT64, field.CPPTYPE_UINT64, field.CPPTYPE_ENUM):
-            found[field.number << 3 | 2] = (None, _PER_PACKED)
-    return found
+    messages = {f.number << 3 | 2: f.message_type for f in message.fields if f.message_type is not None}
+    plain = {f.number << 3 | 2 for f in message.fields if f.type in _PLAIN}
+    actions = [_LONG if first > 127 else _wire_action(first & 7) for first in range(256)]
+    for first in range(8):
+        actions[first] = _NONE  # there is no field 0
+    for tag in plain:
+        if tag < 128:
+            actions[tag] = _SKIP
+    for tag in messages:
+        if tag < 128:
+            actions[tag] = _MESSAGE
+    return _Table(tuple(actions), messages)
+
+
+_PLAIN = (
+    FieldDescriptor.TYPE_STRING,
+    FieldDescriptor.TYPE_BYTES,
+    FieldDescriptor.TYPE_FLOAT,
+    FieldDescriptor.TYPE_DOUBLE,
+)
+"""What takes as many bytes in memory as in the file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
 from dovetail.ops.primitive import Primitive
+from dovetail.passes.specialize import fresh_symbols, value_symbols
 from dovetail.targets.feeds import bind_leaves, check_array, named_leaf
 
 Result: TypeAlias = Array | tuple[Array, ...]
@@ -74,6 +75,25 @@ def _constraints(values: Iterable[Value]) -> tuple[Constraint, ...]:
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(array, dtype=dtype)
+
+
+def _behind_binders(order: list[Value], leaves: Container[Value], sizes: Container[str]) -> list[Value]:
+    """The order with every value behind those that find the sizes it mentions, where the run finds any."""
+    binders = {n: v for v in order if v not in leaves for n in fresh_symbols(v) if n not in sizes}
+    if not binders:
+        return order
+    behind: dict[Value, None] = {}
+    opened: set[Value] = set()
+    stack = order[::-1]
+    while stack:
+        value = stack[-1]
+        if value in behind or value in opened or value in leaves:
+            behind.setdefault(stack.pop())
+            continue
+        opened.add(value)
+        asked = {n: None for n in value_symbols(value) if n in binders}
+        stack += [v for v in (*value.operands, *(binders[n] for n in asked)) if v not in opened]
+    return list(behind)
 
 
 class _Scope:
@@ -141,8 +161,8 @@ class _Interpreter:
         return [np.array(result) for result in self.values(outputs, given, scope)]
 
     def values(self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope) -> list[Result]:
-        """Every value once, operands first; each is dropped behind its last reader."""
-        order = walk(outputs, until=leaves)
+        """Every value once, operands and what binds its sizes first; each is dropped behind its last reader."""
+        order = _behind_binders(walk(outputs, until=leaves), leaves, scope.sizes)
         readers = dict.fromkeys(order, 0)
         for value in outputs:
             readers[value] += 1

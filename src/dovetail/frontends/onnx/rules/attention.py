@@ -95,16 +95,15 @@ def _cast(x: Value, dtype: DType) -> Value:
 
 
 def _scores(n: Node, q: Value, k: Value, scale: float | None) -> Value:
-    """q @ kᵀ, scaled. Narrow types scale both sides before, so that nothing overflows in between."""
-    if scale is None:
-        size = q.shape[-1]
-        if isinstance(size, Dim):
-            raise n.unsupported("heads whose size is not known", hint="pass scale")
-        scale = size**-0.5
-    columns = ops.permute(k, order=(-1, -2))
-    if q.dtype.bits < 32 and scale > 0.0:
-        return (q * scale**0.5) @ (columns * scale**0.5)
-    return (q @ columns) * scale
+    """q @ kᵀ, scaled. Narrow types scale before, so that nothing overflows in between."""
+    size = q.shape[-1]
+    if isinstance(size, Dim):
+        raise n.unsupported("heads whose size is not known", hint="export the model with the size of a head")
+    factor = size**-0.5 if scale is None else scale
+    if q.dtype.bits < 32:
+        # On the keys: on the queries it would be recognised as a scale, which comes after the product.
+        return q @ ops.permute(k * factor, order=(-1, -2))
+    return (q @ ops.permute(k, order=(-1, -2))) * factor
 
 
 def _widened(n: Node, x: Value, q: Value) -> Value:

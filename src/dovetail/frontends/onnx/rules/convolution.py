@@ -5,7 +5,8 @@ from __future__ import annotations
 from dovetail import ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import collected, rule
-from dovetail.frontends.onnx.spatial import spatial
+from dovetail.frontends.onnx.spatial import halves, per_axis, spatial
+from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -41,6 +42,94 @@ def conv(
     _check_kernel(n, w, kernel_shape)
     window = spatial(n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
     y = ops.conv(x, w, strides=window.strides, dilations=window.dilations, padding=window.padding, groups=group)
+    return _with_bias(y, b)
+
+
+@rule("ConvTranspose")
+def conv_transpose(
+    n: Node,
+    x: Value,
+    w: Value,
+    b: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    output_padding: tuple[int, ...] | None = None,
+    output_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """What a convolution would spread back, over one to three spatial axes."""
+    _check_kernel(n, w, kernel_shape)
+    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    window = spatial(
+        n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad="VALID" if same else auto_pad
+    )
+    extra = per_axis(n, x, output_padding, "output_padding", 0)
+    padding = window.padding
+    if output_shape or same:
+        spread = [
+            (length - 1) * stride + (size - 1) * far + 1 + more
+            for length, stride, size, far, more in zip(
+                x.shape[2:], window.strides, w.shape[2:], window.dilations, extra, strict=True
+            )
+        ]
+        wanted = per_axis(n, x, output_shape, "output_shape") if output_shape else _times(x, window.strides)
+        over = [found - size for found, size in zip(spread, wanted, strict=True)]
+        # What is asked for beyond the last tap is empty, and nothing is cut off there.
+        extra = tuple(m + max(0, -o) if isinstance(o, int) else m for m, o in zip(extra, over, strict=True))
+        padding = halves([max(0, o) if isinstance(o, int) else o for o in over], upper=auto_pad == "SAME_UPPER")
+    y = ops.conv_transpose(
+        x,
+        w,
+        strides=window.strides,
+        dilations=window.dilations,
+        padding=padding,
+        output_padding=extra,
+        groups=group,
+    )
+    return _with_bias(y, b)
+
+
+def _times(x: Value, strides: tuple[int, ...]) -> tuple[Size, ...]:
+    return tuple(length * stride for length, stride in zip(x.shape[2:], strides, strict=True))
+
+
+@rule("DeformConv")
+def deform_conv(
+    n: Node,
+    x: Value,
+    w: Value,
+    offset: Value,
+    b: Value | None = None,
+    mask: Value | None = None,
+    *,
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    offset_group: int = 1,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """Convolution whose taps are moved by offsets to places between pixels."""
+    _check_kernel(n, w, kernel_shape)
+    window = spatial(n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad="NOTSET")
+    if mask is None:
+        taps = product(w.shape[2:]) * offset_group
+        mask = build.full((offset.shape[0], taps, *offset.shape[2:]), 1.0, offset.dtype)
+    y = ops.deform_conv(
+        x,
+        w,
+        offset,
+        mask,
+        strides=window.strides,
+        dilations=window.dilations,
+        padding=window.padding,
+        groups=group,
+        offset_groups=offset_group,
+    )
     return _with_bias(y, b)
 
 

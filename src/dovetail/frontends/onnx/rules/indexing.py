@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import get_args
 
+import numpy as np
+
 from dovetail import ops
+from dovetail.frontends.onnx.computed import numbers_in, size_value, sizes_or_run
 from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.ir import leaf
+from dovetail.ir.dim import Dim
+from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
 from dovetail.ops.indexing import Combine
+from dovetail.ops.primitive import axis_from_end
 
 
 @rule("Gather")
@@ -37,7 +44,7 @@ def gather_nd(n: Node, x: Value, indices: Value, *, batch_dims: int = 0) -> Valu
 
 def _reduction(n: Node, reduction: str) -> str:
     if reduction not in get_args(Combine):
-        raise n.unsupported(f"the reduction {reduction!r}", hint=f"it takes {', '.join(get_args(Combine))}")
+        raise n.malformed(f"the reduction {reduction!r}", hint=f"it takes {', '.join(get_args(Combine))}")
     return reduction
 
 
@@ -53,6 +60,98 @@ def scatter_elements(
 def scatter_nd(n: Node, x: Value, indices: Value, updates: Value, *, reduction: str = "none") -> Value:
     """x with each update put where its row of indices names."""
     return ops.scatter_nd(x, indices, updates, reduction=_reduction(n, reduction))
+
+
+@rule("TensorScatter")
+def tensor_scatter(
+    n: Node, cache: Value, update: Value, write_indices: Value | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Value:
+    """A cache with new entries along an axis, for each batch from its own place on; circular starts anew at the end."""
+    if mode not in ("linear", "circular"):
+        raise n.malformed(f"the mode {mode!r}", hint="it takes linear or circular")
+    at = axis_from_end(axis, cache.rank) + cache.rank
+    if at == 0:
+        raise n.malformed("the axis of the batch", hint="entries are written along another axis")
+    batch = cache.shape[0]
+    starts = build.zeros((batch,), i64) if write_indices is None else ops.cast(write_indices, dtype=i64)
+    places = build.expand_dims(starts, 1) + ops.iota(size=update.shape[at])
+    if mode == "circular":
+        places = ops.mod(places, size_value(cache.shape[at]))
+    rows = build.broadcast_to(build.expand_dims(ops.iota(size=batch), 1), places.shape)
+    entries = build.move_axis(update, at, 1)
+    written = ops.scatter_nd(build.move_axis(cache, at, 1), build.stack([rows, places], axis=-1), entries)
+    return build.move_axis(written, 1, at)
+
+
+@rule("OneHot")
+def one_hot(n: Node, indices: Value, depth: Value, values: Value, *, axis: int = -1) -> Value:
+    """The second of two values at each index along a new axis, the first elsewhere and for an index out of range."""
+    at = axis_from_end(axis, indices.rank + 1)
+    found = sizes_or_run(n, depth, "depth")
+    steps = ops.iota(size=found[0]) if found is not None else n.counted(numbers_in(depth)[0], "one_hot")
+    place = build.expand_dims(ops.cast(indices, dtype=i64), at)
+    if n.version >= 11:
+        place = ops.where(ops.less(place, 0), place + size_value(steps.shape[0]), place)
+    hot = ops.equal(place, build.expand_dims(steps, range(1, -at)))
+    off, on = (build.select(values, axis=0, index=i) for i in (0, 1))
+    return ops.where(hot, on, off)
+
+
+@rule("NonZero")
+def nonzero(n: Node, x: Value) -> Value:
+    """The places of all elements that are not 0: one row an axis, one column an element."""
+    known = n.known(x)
+    if known is not None and not any(isinstance(item, Dim) for item in known.flat):
+        return leaf.constant(np.argwhere(known.astype(x.dtype.numpy)).T.astype(np.int64))
+    filled = _filled_with(x)
+    if filled is not None and x.rank and n.known(filled) is not None and bool(n.known(filled)):
+        return _all_places(x)
+    return ops.nonzero(x, count=n.fresh("nonzero"))
+
+
+def _filled_with(x: Value) -> Value | None:
+    """The one element that is everywhere in a tensor, or None."""
+    while x.op in (ops.expand, ops.unsqueeze):
+        x = x.operands[0]
+    return x if x.rank == 0 else None
+
+
+def _all_places(x: Value) -> Value:
+    """Every place of a tensor, as sizes tell it: exporters write ranges in this way."""
+    rows = [
+        build.reshape(build.broadcast_to(build.expand_dims(ops.iota(size=s), range(1, x.rank - i)), x.shape), (-1,))
+        for i, s in enumerate(x.shape)
+    ]
+    return build.stack(rows)
+
+
+@rule("Compress")
+def compress(n: Node, x: Value, condition: Value, *, axis: int | None = None) -> Value:
+    """Slices along an axis where a condition holds, or elements in the order of memory without an axis."""
+    along = build.reshape(x, (-1,)) if axis is None else x
+    chosen = nonzero[0].function(n, ops.cast(condition, dtype=bool_))
+    assert isinstance(chosen, Value)
+    return ops.gather(along, build.select(chosen, axis=0, index=0), axis=0 if axis is None else axis)
+
+
+@rule("Unique")
+def unique(n: Node, x: Value, *, axis: int | None = None, sorted_: bool = True) -> Made:
+    """Different slices along an axis, or elements without one; their first indices, the one for each, how often."""
+    found = ops.unique(x, axis=axis, in_order=sorted_, count=n.fresh("unique"))
+    return found[0], found[1], found[2], found[3]
+
+
+@rule("ReverseSequence")
+def reverse_sequence(n: Node, x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
+    """The first so many steps of each sequence turned round, the others as they are."""
+    if {batch_axis, time_axis} != {0, 1}:
+        raise n.malformed(f"batch axis {batch_axis} and time axis {time_axis}", hint="they are 0 and 1")
+    y = x if batch_axis == 0 else build.swap(x, 0, 1)
+    steps = ops.iota(size=y.shape[1])
+    length = build.expand_dims(ops.cast(sequence_lens, dtype=i64), 1)
+    places = ops.where(ops.less(steps, length), length - 1 - steps, steps)
+    y = ops.gather_nd(y, build.expand_dims(places, -1), batch=1)
+    return y if batch_axis == 0 else build.swap(y, 0, 1)
 
 
 RULES = collected(globals())

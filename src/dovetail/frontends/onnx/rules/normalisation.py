@@ -162,9 +162,9 @@ def batch_normalization(
     middle = ops.reduce_mean(wide, axes=axes)
     centred = wide - middle
     spread = ops.reduce_mean(centred * centred, axes=axes)
-    own = [build.reshape(v, mean.shape) for v in (middle, spread)]
-    moved = [old * momentum + new * (1.0 - momentum) for old, new in zip((mean, variance), own, strict=True)]
-    return _batch_norm(x, scale, bias, *own, epsilon), *moved
+    middle, spread = build.reshape(middle, mean.shape), build.reshape(spread, mean.shape)
+    moved = [old * momentum + new * (1.0 - momentum) for old, new in ((mean, middle), (variance, spread))]
+    return _batch_norm(x, scale, bias, middle, spread, epsilon), *moved
 
 
 @rule("BatchNormalization", since=6, until=13)

@@ -6,13 +6,14 @@ from typing import Any
 
 from dovetail import ops
 from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.rule import Made, Sizes, collected, rule
 from dovetail.frontends.onnx.spatial import spatial
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, product
-from dovetail.ir.dtype import i64
+from dovetail.ir.dtype import f32, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
+from dovetail.ops.reshape import spell_shape
 
 
 def _window(
@@ -131,6 +132,55 @@ def global_average_pool(n: Node, x: Value) -> Value:
 def global_max_pool(n: Node, x: Value) -> Value:
     """The largest element of each channel."""
     return ops.reduce_max(x, axes=_spatial_axes(n, x))
+
+
+@rule("GlobalLpPool", since=2)
+def global_lp_pool(n: Node, x: Value, *, p: int = 2) -> Value:
+    """The p-norm of each channel."""
+    axes = _spatial_axes(n, x)
+    if p < 1:
+        raise n.malformed(f"p is {p}", hint="p is 1 or more")
+    # Powers of narrow floats overflow long before their root would.
+    y = ops.cast(x, dtype=f32) if x.dtype.bits < 32 else x
+    if p == 1:
+        y = ops.reduce_l1(y, axes=axes)
+    elif p == 2:
+        y = ops.reduce_l2(y, axes=axes)
+    else:
+        y = ops.pow(ops.reduce_sum(ops.pow(ops.abs_(y), float(p)), axes=axes), 1.0 / p)
+    return ops.cast(y, dtype=x.dtype) if x.dtype.bits < 32 else y
+
+
+@rule("MaxUnpool")
+def max_unpool(
+    n: Node,
+    x: Value,
+    i: Value,
+    output_shape: Sizes | None = None,
+    *,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """Elements put back where a pool took them from, and 0 elsewhere."""
+    window = spatial(n, x, kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad="NOTSET")
+    count = len(kernel_shape)
+    inferred = (*x.shape[:2],) + tuple(
+        (length - 1) * stride + size - before - after
+        for length, stride, size, before, after in zip(
+            x.shape[2:], window.strides, kernel_shape, window.padding[:count], window.padding[count:], strict=True
+        )
+    )
+    if output_shape is not None and output_shape[3:] != inferred[3:]:
+        raise n.unsupported(
+            f"output_shape {spell_shape(output_shape)}, where {spell_shape(inferred)} follows from the window",
+            hint="it is open which of the two shapes the indices count in",
+        )
+    shape = inferred if output_shape is None else output_shape
+    flat = ops.scatter_elements(
+        build.zeros((product(shape),), x.dtype), build.reshape(i, (-1,)), build.reshape(x, (-1,)), axis=0
+    )
+    return build.reshape(flat, shape)
 
 
 RULES = collected(globals())

@@ -89,9 +89,11 @@ def _steps_in_run(start: Value, limit: Value, delta: Value) -> Value:
 @rule("Trilu")
 def trilu(n: Node, x: Value, k: Value | None = None, *, upper: bool = True) -> Value:
     """A triangle of each matrix, 0 elsewhere; k is how far its diagonal lies to the right of the main one."""
-    offset = (0,) if k is None else n.sizes(k)
-    if k is None or (offset is not None and isinstance(offset[0], int)):
-        return build.trilu(x, upper=upper, offset=0 if offset is None else int(str(offset[0])))
+    if k is None:
+        return build.trilu(x, upper=upper)
+    known = n.sizes(k)
+    if known is not None and isinstance(known[0], int):
+        return build.trilu(x, upper=upper, offset=known[0])
     rows, columns = (ops.iota(size=s) for s in x.shape[-2:])
     diagonal = ops.unsqueeze(rows, axes=(-1,)) + build.reshape(k, ())
     inside = ops.less_equal(diagonal, columns) if upper else ops.greater_equal(diagonal, columns)

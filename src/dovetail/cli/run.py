@@ -1,0 +1,222 @@
+"""`dovetail run`: the outputs of a model for arrays from files, maybe beside those of onnxruntime."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dovetail.adapters.onnxruntime_peer import Peer
+from dovetail.cli.arrays import Given, named_arrays, save_arrays
+from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.model import is_onnx
+from dovetail.cli.options import COMPILING, JSON, asked_graph
+from dovetail.errors import BindError, CheckError, OptionError
+from dovetail.ir.dim import Dim, evaluate, symbols
+from dovetail.ir.dtype import of_numpy
+from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
+from dovetail.ir.solve import Found, solve_symbols
+from dovetail.ir.value import Value
+from dovetail.models.weights import random_weights
+from dovetail.runtime.compile import compile
+from dovetail.targets.feeds import named_leaf
+
+TOLERANCES: Mapping[str, float] = {"f16": 1e-2, "bf16": 5e-2}
+"""How far outputs may lie apart, relative to the largest value; other floats 1e-4, all else not at all."""
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One output beside that of another runtime."""
+
+    output: str
+    largest: float
+    """The largest difference, relative to the largest value of the other; infinite where shapes or types differ."""
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        return self.largest <= self.tolerance
+
+
+def run(args: argparse.Namespace) -> Answer:
+    if args.check is not None and not is_onnx(args.model):
+        raise OptionError(f"{args.model} is no ONNX model", hint=f"{args.check} can only be asked about those")
+    if args.tolerance is not None and not args.tolerance >= 0:
+        raise OptionError(f"--tolerance {args.tolerance}", hint="write a number that is not negative, as in 1e-3")
+    given = named_arrays("--input", args.input)
+    graph = asked_graph(args)
+    params = random_weights(graph, args.random) if args.random is not None and not graph.params else None
+    program = compile(graph, target=args.target, without=args.without, params=params)
+    feeds = feeds_of(graph, given, args.random)
+    started = time.perf_counter()
+    outputs = program.run(feeds)
+    seconds = time.perf_counter() - started
+    saved = save_arrays(args.output, outputs) if args.output is not None else ""
+    differences = compared(args, feeds, outputs) if args.check is not None else []
+    wrong = [d for d in differences if not d.holds]
+    failure = None
+    if wrong:
+        listed = ", ".join(f"{d.output} by {d.largest:.3g} (tolerance {d.tolerance:g})" for d in wrong)
+        failure = CheckError(f"outputs differ from {args.check}: {listed}", hint="--tolerance says how far they may")
+    if args.json:
+        return Answer(json.dumps(as_dict(outputs, differences, seconds), indent=2), failure)
+    return Answer(as_text(outputs, differences, seconds, args.check, saved), failure)
+
+
+def feeds_of(graph: Graph, given: Mapping[str, Given], seed: int | None) -> dict[str, Array]:
+    """An array for each input: those that were given, and others made up only if there is a seed."""
+    inputs = {str(v.attrs["name"]): v for v in graph.inputs}
+    for name in given:
+        if name not in inputs:
+            listed = ", ".join(f"{n} ({v.type})" for n, v in inputs.items()) or "none"
+            raise BindError(f"there is no input {name!r}", hint=f"the inputs are {listed}")
+    feeds = {name: _in_dtype(inputs[name], array) for name, array in given.items()}
+    missing = {name: v for name, v in inputs.items() if name not in feeds}
+    if missing and seed is None:
+        listed = ", ".join(f"{n} ({v.type})" for n, v in missing.items())
+        hint = "give each with --input name=@file.npy, or let --random 0 make them up"
+        raise BindError(f"inputs are missing: {listed}", hint=hint)
+    sizes = solve_symbols([Found(named_leaf(inputs[n]), inputs[n].tensor, a.shape) for n, a in feeds.items()])
+    for name, value in missing.items():
+        feeds[name] = _made_up(name, value, sizes, np.random.default_rng((seed or 0, len(feeds))))
+    return {name: feeds[name] for name in inputs}
+
+
+def _in_dtype(value: Value, given: Given) -> Array:
+    """Numbers of the command line in the dtype of the input; arrays from files as they are."""
+    if isinstance(given, np.ndarray):
+        return given
+    try:
+        return np.asarray(given, value.dtype.numpy)
+    except (OverflowError, TypeError, ValueError):
+        raise BindError(f"{named_leaf(value)} is given {str(given)[:60]}", hint=f"its type is {value.type}") from None
+
+
+def _made_up(name: str, value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    open_ = sorted({s for size in value.shape for s in symbols(size)} - sizes.keys())
+    if open_:
+        wanted = " ".join(f"--size {s}=1" for s in open_)
+        raise BindError(f"the input {name} ({value.type}) has sizes that nothing tells", hint=f"give them: {wanted}")
+    shape = tuple(evaluate(s, sizes) if isinstance(s, Dim) else s for s in value.shape)
+    dtype = value.dtype
+    if dtype.is_inexact:
+        return np.asarray(rng.standard_normal(shape)).astype(dtype.numpy)
+    return np.asarray(rng.integers(0, 2, shape)).astype(dtype.numpy)
+
+
+def compared(args: argparse.Namespace, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Difference]:
+    """Each output beside the peer's."""
+    peer = Peer(args.model)
+    fixed = {n: np.asarray(a, peer.dtypes.get(n)) for n, a in named_arrays("--fixed", args.fixed).items()}
+    wanted = peer.run({**fixed, **feeds})
+    return [
+        Difference(name, difference(got, wanted[name]), _tolerance(got) if args.tolerance is None else args.tolerance)
+        for name, got in outputs.items()
+        if name in wanted
+    ]
+
+
+def difference(got: Array, wanted: Array) -> float:
+    """The largest difference relative to the largest value; numbers that are not finite have to be the same."""
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return float("inf")
+    wide = np.complex128 if got.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        x, y = got.astype(wide), wanted.astype(wide)
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+            return float("inf")
+        if not finite.any():
+            return 0.0
+        apart, most = np.abs(x[finite] - y[finite]).max(), np.abs(y[finite]).max()
+    return float(apart / most if most > 0 else apart)
+
+
+def _tolerance(array: Array) -> float:
+    dtype = of_numpy(array.dtype)
+    if dtype is None or not dtype.is_inexact:
+        return 0.0
+    return TOLERANCES.get(dtype.name, 1e-4)
+
+
+def _spelled(array: Array) -> str:
+    dtype = of_numpy(array.dtype)
+    return f"{dtype.name if dtype is not None else array.dtype}[{', '.join(map(str, array.shape))}]"
+
+
+def as_text(
+    outputs: Mapping[str, Array], differences: list[Difference], seconds: float, check: str | None, saved: str
+) -> str:
+    """The outputs for people: their types, what they range over, and their first numbers."""
+    lines: list[str] = []
+    for name, array in outputs.items():
+        lines.append(f"{name}: {_spelled(array)}{_range(array)}")
+        first = ", ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in array.reshape(-1)[:_SHOWN].tolist())
+        lines.append(f"  {first}{', …' if array.size > _SHOWN else ''}" if array.size else "  empty")
+    lines.append(f"run in {seconds * 1e3:.1f} ms")
+    for d in differences:
+        verdict = "as" if d.holds else "NOT as"
+        lines.append(f"{d.output}: {verdict} {check}: {d.largest:.3g} apart (tolerance {d.tolerance:g})")
+    return "\n".join([*lines, *([f"written to {saved}"] if saved else [])])
+
+
+def _range(array: Array) -> str:
+    if not array.size or array.dtype.kind not in "fiu":
+        return ""
+    return f" from {array.min():.6g} to {array.max():.6g}"
+
+
+def as_dict(outputs: Mapping[str, Array], differences: list[Difference], seconds: float) -> dict[str, Any]:
+    """The outputs as plain data; the arrays themselves go to files."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "outputs": [
+            {
+                "name": name,
+                "type": _spelled(array),
+                "shape": list(array.shape),
+                "first": [x if np.isfinite(x) else str(x) for x in array.reshape(-1)[:_SHOWN].tolist()],
+            }
+            for name, array in outputs.items()
+        ],
+        "seconds": seconds,
+        "check": [{**asdict(d), "largest": min(d.largest, 1e308), "holds": d.holds} for d in differences],
+    }
+
+
+COMMAND = Command(
+    "run",
+    "Run a model on arrays from files, print its outputs, and maybe compare them with those of onnxruntime.",
+    (
+        *COMPILING,
+        Argument(
+            "--input",
+            "an input, as @file.npy, @file.npz:key or numbers; may be given several times",
+            {"metavar": "NAME=VALUE", "action": "append", "default": []},
+        ),
+        Argument(
+            "--random",
+            "make up what is not given, inputs and parameters, from this seed: floats from a normal distribution, "
+            "whole numbers 0 or 1",
+            {"metavar": "SEED", "type": int},
+        ),
+        Argument("--output", "write the outputs to a .npz file, or to a folder", {"metavar": "PATH"}),
+        Argument(
+            "--check",
+            "compare with another runtime; relative to the largest value of an output, floats may lie 1e-4 apart, "
+            "f16 1e-2, bf16 5e-2, and whole numbers not at all",
+            {"choices": ("onnxruntime",)},
+        ),
+        Argument("--tolerance", "how far outputs may lie apart instead", {"metavar": "NUMBER", "type": float}),
+        JSON,
+    ),
+    run,
+)

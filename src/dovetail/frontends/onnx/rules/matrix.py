@@ -1,0 +1,17 @@
+"""What a square matrix amounts to."""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.frontends.onnx.node import Node
+from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.ir.value import Value
+
+
+@rule("Det")
+def det(n: Node, x: Value) -> Value:
+    """Determinant of each matrix of the last two axes."""
+    return ops.det(x)
+
+
+RULES = collected(globals())
