@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from dovetail import Graph, Value, f32, ops
 from dovetail.ir import leaf, origin
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.ir.dtype import DType, bool_, c64, f16, f64, i32, i64, u8
+from dovetail.ir.dtype import NARROW, DType, bool_, c64, f16, f64, i32, i64, u8
 from dovetail.ir.graph import Builder, Subgraph
 from dovetail.ir.leaf import Hole, hole, input
 from dovetail.ops import build
@@ -107,10 +108,13 @@ def test_what_is_not_exact_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("target", EVERY, ids=str)
-@pytest.mark.parametrize("source", EVERY[:-1], ids=str)
+@pytest.mark.parametrize("source", [d for d in EVERY if d is not c64], ids=str)
 def test_which_casts_lose_nothing(source: DType, target: DType) -> None:
     """By NumPy: every number of a narrow type, the outermost ones of a wide one."""
     numbers = _all_numbers(source)
+    if source in NARROW or target in NARROW:
+        assert loses_nothing(source, target) == _stay(numbers, target)
+        return
     with np.errstate(all="ignore"):
         there = numbers.astype(target.numpy)
         back = np.real(there).astype(source.numpy)
@@ -120,9 +124,20 @@ def test_which_casts_lose_nothing(source: DType, target: DType) -> None:
     assert loses_nothing(source, target) == exact
 
 
+def _stay(numbers: Array, target: DType) -> bool:
+    """Whether numbers are the same in another dtype, one by one; a bool is a number only as a bool."""
+    there = ops.cast.compute(numbers, dtype=target)
+    pairs = zip(numbers.tolist(), np.asarray(there).tolist(), strict=True)
+    return target is not bool_ and all(
+        (a == b and math.copysign(1, a) == math.copysign(1, b.real)) or (a != a and b != b) for a, b in pairs
+    )
+
+
 def _all_numbers(dtype: DType) -> Array:
     if dtype.kind == "bool":
         return np.array([False, True])
+    if dtype.bits < 8:
+        return np.arange(2**dtype.bits, dtype=np.uint8).view(dtype.numpy)
     if dtype.bits <= 16:
         return np.arange(2**dtype.bits, dtype=np.uint32).astype(f"u{dtype.bits // 8}").view(dtype.numpy)
     if dtype.is_integer:

@@ -19,7 +19,7 @@ from dovetail.frontends.onnx import import_model
 from dovetail.ir.literal import Array
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
-from dovetail.runtime.recent import Recent
+from dovetail.targets.recent import Recent
 
 MOST_COMPILED = 8
 """For how many sets of values a model is kept compiled."""

@@ -37,6 +37,11 @@ class Peer:
             ) from error
 
     @property
+    def inputs(self) -> frozenset[str]:
+        """The names of the inputs that it takes."""
+        return frozenset(i.name for i in self._session.get_inputs())
+
+    @property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
         """The dtype of each input, where NumPy has it."""
         named = {i.name: _SPELLED.get(i.type) for i in self._session.get_inputs()}

@@ -7,14 +7,28 @@ LLVM's loop vectoriser, which knows the machine; pointers are declared not to ov
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, bool_, i64
 from dovetail.kernels import llvm_scalar as scalar
-from dovetail.kernels.loops import Call, Expr, Extent, Kernel, Load, Loop, Name, Number, Set, Statement, Store, Tensor, When
+from dovetail.kernels.loops import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    When,
+)
 
 REASSOCIATED = "reassoc contract"
 CONTRACTED = "contract"
@@ -56,7 +70,7 @@ class Text:
         return name
 
     @contextmanager
-    def loop(self, first: str, extent: str, metadata: str = "") -> Iterator[str]:
+    def loop(self, first: str, extent: str, metadata: str = "") -> Generator[str]:
         """Instructions for every i64 from `first` to before `extent`; gives the variable."""
         head, body, after = self.fresh("head"), self.fresh("body"), self.fresh("after")
         before = self.block
@@ -75,7 +89,7 @@ class Text:
         self.label(after)
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
+    def when(self, condition: str) -> Generator[None]:
         """Instructions that run where an i1 holds."""
         inside, after = self.fresh("then"), self.fresh("after")
         self(f"br i1 {condition}, label %{inside}, label %{after}")
@@ -167,6 +181,8 @@ class _Printer:
     def address(self, tensor: Tensor, at: Sequence[Expr]) -> str:
         """The last axis comes last, as an index of elements where it is dense: that is the form LLVM knows best."""
         place = self.pointers[tensor.pointer]
+        if tensor.offset != 0:
+            place = self.text.let(f"getelementptr i8, ptr {place}, i64 {self.size(tensor.offset)}")
         dense = None
         for stride, index in zip(tensor.strides, at, strict=True):
             if stride == tensor.dtype.itemsize and dense is None:

@@ -93,6 +93,11 @@ def has_rule(op: str, dtype: DType) -> bool:
     return op in ("cast", "where") or op in _COMPARED or op in table
 
 
+def is_function(op: str) -> bool:
+    """Whether a primitive of floats is a function of `kernels.maths` rather than an instruction."""
+    return op in _FUNCTIONS
+
+
 _BITS_ONLY = {"neg", "abs", "where"}
 _COMPARED = {
     "equal": ("oeq", "eq", "eq"),
@@ -293,6 +298,7 @@ def _is_inf(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"fcmp oeq {spelled(dtype)} {size}, {literal(float('inf'), dtype)}")
 
 
+_FUNCTIONS = ("exp", "log", "tanh", "erf", "sigmoid", "softplus", "sin", "cos", "pow", "expm1", "log1p", "mod")
 _FLOAT: dict[str, _Rule] = {
     "add": _plain("fadd", flagged=True),
     "sub": _plain("fsub", flagged=True),
@@ -314,8 +320,7 @@ _FLOAT: dict[str, _Rule] = {
     "round": _intrinsic("roundeven"),
     "is_nan": _is_nan,
     "is_inf": _is_inf,
-    **{name: _function(name) for name in ("exp", "log", "tanh", "erf", "sigmoid", "softplus", "sin", "cos", "pow")},
-    **{name: _function(name) for name in ("expm1", "log1p", "mod")},
+    **{name: _function(name) for name in _FUNCTIONS},
 }
 _WHOLE: dict[str, _Rule] = {
     "add": _plain("add"),

@@ -7,7 +7,7 @@ in the dtype that stands beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -22,6 +22,8 @@ class Tensor:
     pointer: str
     dtype: DType
     strides: tuple[Size, ...]
+    offset: Size = 0
+    """How many bytes behind the pointer the first element lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,31 @@ def mul(x: Expr, y: Expr) -> Expr:
 ZERO, ONE = Extent(0), Extent(1)
 
 
+def indices(shape: tuple[Size, ...], flat: Expr) -> tuple[Expr, ...]:
+    """The index along each axis of the element with a number, counted through the axes, the last one fastest."""
+    found: list[Expr] = []
+    for size in reversed(shape[1:]):
+        found.append(Call("rem", (flat, Extent(size)), i64) if size != 1 else ZERO)
+        flat = Call("div", (flat, Extent(size)), i64) if size != 1 else flat
+    return (*([flat] if shape else []), *reversed(found))
+
+
+def collapsed(
+    shape: tuple[Size, ...], strides: Sequence[tuple[Size, ...]]
+) -> tuple[tuple[Size, ...], list[tuple[Size, ...]]]:
+    """The same elements with as few axes as possible: those that lie densely in every tensor become one."""
+    axes: list[tuple[Size, tuple[Size, ...]]] = []
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        steps = tuple(s[axis] for s in strides)
+        if axes and all(before == after * size for before, after in zip(axes[-1][1], steps, strict=True)):
+            axes[-1] = (axes[-1][0] * size, steps)
+        else:
+            axes.append((size, steps))
+    return tuple(size for size, _ in axes), [tuple(steps[i] for _, steps in axes) for i in range(len(strides))]
+
+
 def sizes_in(body: tuple[Statement, ...]) -> tuple[Dim, ...]:
     """The sizes that are not known when the code is written, each once, in the order in which they are met."""
     found: dict[Dim, None] = {}
@@ -170,10 +197,10 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
         part = pending.pop()
         match part:
             case Store():
-                yield from part.tensor.strides
+                yield from (part.tensor.offset, *part.tensor.strides)
                 pending += [part.value, *part.at]
             case Load():
-                yield from part.tensor.strides
+                yield from (part.tensor.offset, *part.tensor.strides)
                 pending += part.at
             case Set():
                 pending.append(part.value)

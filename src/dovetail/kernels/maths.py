@@ -1,13 +1,13 @@
 """Functions such as exp as LLVM's text: branch-free, so that the loop vectoriser takes them into vectors.
 
-Written for f32 with relative errors of a few units in the last place; f64 calls the C library.
+Written for f32, with relative errors of a few units in the last place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dovetail.ir.dtype import f32
+from dovetail.ir.dtype import DType, bf16, f16, f32
 from dovetail.kernels.llvm_scalar import literal
 
 
@@ -77,7 +77,13 @@ _ERF_ABOVE = [
     -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05, -7.34990630326855e-04,
     -2.95459980854025e-03, -1.60960333262415e-02,
 ]  # fmt: skip
-_ERF_BELOW = [-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03, -1.42647390514189e-02]
+_ERF_BELOW = [
+    -1.45660718464996e-05,
+    -2.13374055278905e-04,
+    -1.68282697438203e-03,
+    -7.37332916720468e-03,
+    -1.42647390514189e-02,
+]
 _TANH_ABOVE = [
     -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
     6.37261928875436e-04, 4.89352455891786e-03,
@@ -107,9 +113,7 @@ def _sigmoid(t: _Lines, x: str) -> str:
 
 
 _BODIES = {"exp": _exp, "erf": _erf, "tanh": _tanh, "sigmoid": _sigmoid}
-_C_NAMES = {"pow": "powf", "mod": "fmodf"}
-_DOUBLE = {"sigmoid", "softplus", "mod"}
-_DECLARED = (
+_DECLARED: tuple[str, ...] = (
     "declare float @llvm.fma.f32(float, float, float)",
     "declare float @llvm.rint.f32(float)",
     "declare i32 @llvm.fptosi.sat.i32.f32(float)",
@@ -134,6 +138,6 @@ def library(functions: Iterable[str]) -> str:
     return "\n".join([*declared, *defined])
 
 
-def has(name: str) -> bool:
-    """Whether a function is written here, for the dtype that its name ends in."""
-    return name.endswith("_f32") and name.removesuffix("_f32") in _BODIES
+def has(op: str, dtype: DType) -> bool:
+    """Whether a function is written here for elements of a dtype; narrow floats are computed in f32."""
+    return op in _BODIES and dtype in (f16, bf16, f32)

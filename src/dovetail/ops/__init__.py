@@ -16,6 +16,7 @@ from dovetail.ops import (
     pooling,
     quantised,
     reduction,
+    spectral,
 )
 from dovetail.ops import resize as resizing
 from dovetail.ops.activations import *  # noqa: F403
@@ -36,6 +37,7 @@ from dovetail.ops.pooling import *  # noqa: F403
 from dovetail.ops.quantised import *  # noqa: F403
 from dovetail.ops.reduction import *  # noqa: F403
 from dovetail.ops.resize import *  # noqa: F403
+from dovetail.ops.spectral import *  # noqa: F403
 from dovetail.ops.tracing import *  # noqa: F403
 
 Value.operators = PrimitiveOperators()
@@ -51,6 +53,7 @@ ALL = (
     *resizing.FAMILY,
     *cumulative.FAMILY,
     *detection.FAMILY,
+    *spectral.FAMILY,
     *generate.FAMILY,
     *indexing.FAMILY,
     *matrix.FAMILY,

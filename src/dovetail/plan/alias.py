@@ -26,9 +26,12 @@ class Alias:
     strides: Strides
 
 
-def find_aliases(values: Iterable[Value]) -> dict[Value, Alias]:
-    """Every value that needs no memory of its own; views of views lead to the root at once."""
-    found: dict[Value, Alias] = {}
+def find_aliases(values: Iterable[Value], known: Mapping[Value, Alias] | None = None) -> dict[Value, Alias]:
+    """Every value that needs no memory of its own; views of views lead to the root at once.
+
+    `known` says where values lie that do not lie densely in memory of their own.
+    """
+    found: dict[Value, Alias] = dict(known or {})
     for value in values:
         if value.op is leaf.ITEM:
             pack, index = value.operands[0], int(value.attrs["index"])

@@ -17,7 +17,7 @@ from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan
 from dovetail.report.record import Report
 from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
-from dovetail.runtime.recent import Recent
+from dovetail.targets.recent import Recent
 from dovetail.targets.target import Executable, Runner
 
 Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]

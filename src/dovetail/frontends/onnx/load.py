@@ -6,24 +6,24 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
 
-from dovetail.errors import LoadError
+from dovetail.frontends.onnx.check import check_model
 from dovetail.frontends.onnx.fixed import Given
 from dovetail.frontends.onnx.importer import Import
+from dovetail.frontends.onnx.nesting import check_nesting
+from dovetail.frontends.onnx.read import read_model
 from dovetail.frontends.onnx.rule import Rule
 from dovetail.frontends.onnx.rules import ALL
 from dovetail.frontends.onnx.supported import Vocabulary
 from dovetail.frontends.onnx.tensors import Tensors
+from dovetail.frontends.onnx.words import plain_errors
 from dovetail.ir.graph import Graph
 
 
 def load_model(path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = ()) -> Graph:
     """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours."""
-    try:
-        model = onnx.ModelProto.FromString(path.read_bytes())
-    except DecodeError as error:
-        raise LoadError(f"{path} is not an ONNX model", hint="check what the file is") from error
+    with plain_errors():
+        model = read_model(path)
     return import_model(model, folder=path.parent, fixed=fixed, rules=rules)
 
 
@@ -35,6 +35,9 @@ def import_model(
     rules: Iterable[Rule] = (),
 ) -> Graph:
     """The graph of a model in memory; `folder` is where its external data lies."""
-    vocabulary = Vocabulary(model, (*ALL, *rules))
-    vocabulary.check(model.graph)
-    return Import(model, Tensors(folder), vocabulary, fixed or {}).graph()
+    with plain_errors():
+        surveys = check_model(model)
+        check_nesting(surveys)
+        vocabulary = Vocabulary(model, (*ALL, *rules))
+        vocabulary.check(model.graph, surveys)
+        return Import(model, Tensors(folder), vocabulary, fixed or {}).graph()

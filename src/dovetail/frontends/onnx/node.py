@@ -12,6 +12,7 @@ from dovetail.errors import LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import contents
 from dovetail.frontends.onnx.contents import Contents
 from dovetail.frontends.onnx.tensors import Tensors
+from dovetail.frontends.onnx.words import printable
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, symbols
 from dovetail.ir.literal import Array
@@ -156,8 +157,3 @@ def describe(proto: Any) -> str:
     """A node as messages name it."""
     name = proto.name or next((o for o in proto.output if o), "")
     return f"the {proto.op_type} node {printable(name)!r}" if name else f"a {proto.op_type} node without a name"
-
-
-def printable(name: str) -> str:
-    """A name that is short enough for a message."""
-    return name if len(name) <= 120 else f"{name[:100]}… ({len(name)} characters)"

@@ -11,8 +11,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from dovetail.errors import LoadError
-from dovetail.frontends.onnx.node import printable
 from dovetail.frontends.onnx.wire import Content, check_content
+from dovetail.frontends.onnx.words import printable
 
 MOST_BYTES = 2**31 - 1
 """What the protobuf package reads at once."""

@@ -23,6 +23,8 @@ def sliced(x: Value, axis: int, start: Size, end: Size, step: int) -> Value:
         x = _at_least_one(x, axis, -start)
     if isinstance(end, Dim) and _turns_at_zero(end):
         x = _at_least_one(x, axis, -end)
+    if isinstance(start, int) and isinstance(end, int) and (start < 0) == (end < 0) and (end - start) * step <= 0:
+        return build.cut(x, axis, 0, 0)
     if step > 0:
         return build.cut(x, axis, _place(start, whole, 0, whole, one), _place(end, whole, 0, whole, one), step)
     # Going down from `start` to above `end` is going up in the axis turned round.

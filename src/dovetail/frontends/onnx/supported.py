@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
+import onnx.defs
 
 from dovetail.errors import LoadError, UnsupportedError
+from dovetail.frontends.onnx.check import Key, Survey, Surveys, key_of
 from dovetail.frontends.onnx.functions import Function, bodies, domain, has_body
-from dovetail.frontends.onnx.node import describe, printable
+from dovetail.frontends.onnx.node import describe
 from dovetail.frontends.onnx.rule import Rule
+from dovetail.frontends.onnx.words import printable
 
 OLDEST, NEWEST = 1, 28
 """The opsets of ONNX's own domain that rules are written for."""
+LARGEST_VERSION = 2**31
 MOST_LISTED = 40
 
 
@@ -20,22 +24,30 @@ class Vocabulary:
     """The rules for a model's opsets, and the functions that it brings."""
 
     def __init__(self, model: onnx.ModelProto, rules: Iterable[Rule]) -> None:
-        self.opsets: Mapping[str, int] = _opsets(model.opset_import)
+        self.opsets: Mapping[str, int] = opsets_of(model.opset_import)
+        if not self.opsets:
+            raise LoadError("a model that imports no opset", hint="export the model again")
         self._rules: dict[tuple[str, str], list[Rule]] = {}
         for rule in rules:
             self._rules.setdefault((rule.domain, rule.op_type), []).append(rule)
         self._functions: dict[tuple[str, str, str], Function] = {}
         for proto in model.functions:
-            key = (domain(proto.domain), proto.name, proto.overload)
-            if key in self._functions:
-                raise LoadError(f"two functions are named {printable(proto.name)!r}", hint="names are unique")
+            key = key_of(proto)
+            if not key[0] and onnx.defs.has(proto.name):
+                raise UnsupportedError(
+                    f"a function that replaces the operator {printable(proto.name)!r}", hint="give it a domain"
+                )
+            opsets_of(proto.opset_import)
             self._functions[key] = Function.of(proto, self.opsets)
 
     def rule(self, node: onnx.NodeProto, version: int) -> Rule | None:
         """The newest rule that is not newer than the model."""
+        return self._rule(domain(node.domain), node.op_type, version)
+
+    def _rule(self, of: str, op_type: str, version: int) -> Rule | None:
         fitting = [
             r
-            for r in self._rules.get((domain(node.domain), node.op_type), ())
+            for r in self._rules.get((of, op_type), ())
             if r.since <= version and (r.until is None or version <= r.until)
         ]
         return max(fitting, key=lambda r: r.since, default=None)
@@ -43,19 +55,29 @@ class Vocabulary:
     def function(self, node: onnx.NodeProto) -> Function | None:
         return self._functions.get((domain(node.domain), node.op_type, node.overload))
 
-    def check(self, graph: onnx.GraphProto) -> None:
+    def _is_known(self, key: Key, opsets: Mapping[str, int]) -> bool:
+        if key in self._functions:
+            return True
+        of, op_type, _ = key
+        version = opsets.get(of, 0)
+        if not version:
+            raise LoadError(
+                f"{op_type} of {printable(of) or 'ai.onnx'!r}, of which the model imports no opset",
+                hint="import one version of each domain; export the model again",
+            )
+        return self._rule(of, op_type, version) is not None or has_body(op_type, version, of)
+
+    def check(self, graph: onnx.GraphProto, surveys: Surveys) -> None:
         """All operators that nothing is known of, as one error."""
         unknown: dict[str, list[str]] = {}
-        pending: list[tuple[Iterable[onnx.NodeProto], Mapping[str, int]]] = [(graph.node, self.opsets)]
-        pending += [(f.nodes, f.opsets) for f in self._functions.values()]
-        while pending:
-            nodes, opsets = pending.pop()
-            for node in nodes:
-                pending += [(body.node, opsets) for body in bodies(node)]
+        scopes: list[tuple[Iterable[onnx.NodeProto], Mapping[str, int], Survey]]
+        scopes = [(graph.node, self.opsets, surveys.graph)]
+        scopes += [(f.nodes, f.opsets, surveys.functions[key]) for key, f in self._functions.items()]
+        for nodes, opsets, survey in scopes:
+            strange = {key for key in survey.operators if not self._is_known(key, opsets)}
+            for node in _nodes(nodes) if strange else ():
                 of = domain(node.domain)
-                version = opsets.get(of, 0)
-                known = self.function(node) or self.rule(node, version) or has_body(node.op_type, version, of)
-                if not known:
+                if (of, node.op_type, node.overload) in strange:
                     unknown.setdefault(f"{of}.{node.op_type}" if of else node.op_type, []).append(describe(node))
         if unknown:
             lines = [
@@ -69,13 +91,29 @@ class Vocabulary:
             )
 
 
-def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and those of their bodies."""
+    pending = [nodes]
+    while pending:
+        for node in pending.pop():
+            yield node
+            pending += [body.node for body in bodies(node)]
+
+
+def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """The version that is imported of each domain."""
     found: dict[str, int] = {}
     for entry in imports:
         of = domain(entry.domain)
+        if not 0 < entry.version < LARGEST_VERSION:
+            raise LoadError(
+                f"opset {entry.version} of {printable(of) or 'ai.onnx'!r}",
+                hint="versions count from 1; export it again",
+            )
         if found.setdefault(of, entry.version) != entry.version:
             raise LoadError(
-                f"opset {found[of]} and opset {entry.version} of {of or 'ai.onnx'!r} at once", hint="import one version"
+                f"opset {found[of]} and opset {entry.version} of {printable(of) or 'ai.onnx'!r} at once",
+                hint="import one version",
             )
     version = found.get("", NEWEST)
     if not OLDEST <= version <= NEWEST:

@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
+
 from dovetail import ops
-from dovetail.ir.dtype import (
-    DType,
-    bf16,
-    bool_,
-    c64,
-    f4e2m1,
-    f8e4m3fn,
-    f8e4m3fnuz,
-    f8e5m2,
-    f8e5m2fnuz,
-    f8e8m0,
-    f16,
-    f32,
-    f64,
-)
+from dovetail.ir.dtype import NARROW, DType, bf16, bool_, c64, f8e8m0, f16, f32, f64
 from dovetail.ir.value import Value
 from dovetail.passes.canonical.rule import dtype_if_known, listed, rule
 
 _WHOLE_BITS = {f16: 11, bf16: 8, f32: 24, f64: 53, c64: 24}
-"""Whole numbers of up to so many bits are exact in these; narrow types lose some of them."""
-_EIGHT = (f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f4e2m1)
+"""Whole numbers of up to so many bits are exact in these."""
 _WITHIN: dict[DType, tuple[DType, ...]] = {
-    f16: _EIGHT,
-    bf16: (*_EIGHT, f8e8m0),
-    f32: (f16, bf16, *_EIGHT, f8e8m0),
-    f64: (f16, bf16, f32, *_EIGHT, f8e8m0),
-    c64: (f16, bf16, f32, *_EIGHT, f8e8m0),
+    f16: (),
+    bf16: (),
+    f32: (f16, bf16),
+    f64: (f16, bf16, f32),
+    c64: (f16, bf16, f32),
 }
 
 
 def loses_nothing(source: DType, target: DType) -> bool:
     """Whether every number of one dtype is a number of another."""
-    if source is target or (source is bool_ and target is not f8e8m0):
+    if source is target:
         return True
-    if target is bool_:
+    if source is bool_:
+        return target is not f8e8m0  # it has no 0
+    if source in NARROW:
+        return _survives(source, target)
+    if target is bool_ or target in NARROW:
         return False
     if source.is_integer:
         bits = source.bits - (source.kind == "int")
         if target.is_integer:
             return bits <= target.bits - (target.kind == "int") and (source.kind == "uint" or target.kind == "int")
         # The least number of a signed type is a power of two, which every float type has.
-        return bits <= _WHOLE_BITS.get(target, 0)
-    return not target.is_integer and source in _WITHIN.get(target, ())
+        return bits <= _WHOLE_BITS[target]
+    return not target.is_integer and source in _WITHIN[target]
+
+
+@cache
+def _survives(source: DType, target: DType) -> bool:
+    """Whether the numbers of a narrow dtype, which are few, are the same in another."""
+    numbers = np.arange(2**source.bits, dtype=np.uint8).view(source.numpy)
+    cast = ops.cast.compute(numbers, dtype=target)
+    a, b = (np.asarray(ops.cast.compute(np.asarray(x), dtype=f64)) for x in (numbers, cast))
+    same = (a == b) & (np.signbit(a) == np.signbit(b)) & (target is not bool_)
+    return bool((same | (np.isnan(a) & np.isnan(b))).all())
 
 
 @rule(ops.cast)

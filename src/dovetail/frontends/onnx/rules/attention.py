@@ -95,14 +95,14 @@ def _cast(x: Value, dtype: DType) -> Value:
 
 
 def _scores(n: Node, q: Value, k: Value, scale: float | None) -> Value:
-    """q @ kᵀ, scaled. Narrow types scale before, so that nothing overflows in between."""
+    """q @ kᵀ, scaled. Narrow types scale both sides before, so that nothing overflows in between."""
     size = q.shape[-1]
     if isinstance(size, Dim):
         raise n.unsupported("heads whose size is not known", hint="export the model with the size of a head")
     factor = size**-0.5 if scale is None else scale
-    if q.dtype.bits < 32:
-        # On the keys: on the queries it would be recognised as a scale, which comes after the product.
-        return q @ ops.permute(k * factor, order=(-1, -2))
+    if q.dtype.bits < 32 and factor > 0.0:
+        root = factor**0.5
+        return (q * root) @ ops.permute(k * root, order=(-1, -2))
     return (q @ ops.permute(k, order=(-1, -2))) * factor
 
 

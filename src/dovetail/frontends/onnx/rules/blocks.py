@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dovetail import ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import Sizes, collected, rule
@@ -9,28 +11,35 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
-_ORDERS = {"DCR": (0, 3, 4, 1, 5, 2), "CRD": (0, 1, 4, 2, 5, 3)}
+_TO_SPACE = {"DCR": (0, 3, 4, 1, 5, 2), "CRD": (0, 1, 4, 2, 5, 3)}
+_TO_DEPTH = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
 
 
 @rule("DepthToSpace")
 def depth_to_space(n: Node, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     """Channels laid out as blocks of an image, depth first or column and row first."""
-    if mode not in _ORDERS:
-        raise n.malformed(f"the mode {mode!r}", hint="it takes DCR or CRD")
+    order = _order(n, _TO_SPACE, mode)
     batch, _, height, width = x.shape
     block = (blocksize, blocksize)
     split = (*block, -1) if mode == "DCR" else (-1, *block)
-    y = build.transpose(build.reshape(x, (batch, *split, height, width)), _ORDERS[mode])
+    y = build.transpose(build.reshape(x, (batch, *split, height, width)), order)
     return build.reshape(y, (batch, y.shape[1], height * blocksize, width * blocksize))
 
 
 @rule("SpaceToDepth")
-def space_to_depth(n: Node, x: Value, *, blocksize: int) -> Value:
-    """Blocks of an image laid out as channels, one place of the block after the other."""
+def space_to_depth(n: Node, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
+    """Blocks of an image laid out as channels, depth last or depth first."""
+    order = _order(n, _TO_DEPTH, mode)
     batch, channels, _, _ = x.shape
     y = ops.split(ops.split(x, axis=-1, size=blocksize), axis=-3, size=blocksize)
-    y = build.transpose(y, (0, 3, 5, 1, 2, 4))
+    y = build.transpose(y, order)
     return build.reshape(y, (batch, channels * blocksize**2, *y.shape[-2:]))
+
+
+def _order(n: Node, orders: Mapping[str, tuple[int, ...]], mode: str) -> tuple[int, ...]:
+    if mode not in orders:
+        raise n.malformed(f"the mode {mode!r}", hint="it takes DCR or CRD")
+    return orders[mode]
 
 
 @rule("Col2Im")

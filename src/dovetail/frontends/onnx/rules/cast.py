@@ -31,9 +31,8 @@ def cast(n: Node, x: Value, *, to: DType, saturate: bool = True, round_mode: str
 @rule("Cast", until=5)
 def cast_1(n: Node, x: Value, *, to: str) -> Value:
     """The same numbers in another type, which is written by name."""
-    known = to in onnx.TensorProto.DataType.keys()
-    number = onnx.TensorProto.DataType.Value(to) if known else onnx.TensorProto.UNDEFINED
-    return _converted(n, x, element(number, n.where), True, "up")
+    numbers = dict(onnx.TensorProto.DataType.items())
+    return _converted(n, x, element(numbers.get(to, onnx.TensorProto.UNDEFINED), n.where), True, "up")
 
 
 @rule("CastLike")

@@ -78,6 +78,11 @@ def conv_transpose(
         ]
         wanted = per_axis(n, x, output_shape, "output_shape") if output_shape else _times(x, window.strides)
         over = [found - size for found, size in zip(spread, wanted, strict=True)]
+        if not output_shape and any(isinstance(o, int) and o < 0 for o in over):
+            raise n.unsupported(
+                f"auto_pad {auto_pad} with a window that reaches less far than it steps",
+                hint="give output_shape: the specification and its implementations differ",
+            )
         # What is asked for beyond the last tap is empty, and nothing is cut off there.
         extra = tuple(m + max(0, -o) if isinstance(o, int) else m for m, o in zip(extra, over, strict=True))
         padding = halves([max(0, o) if isinstance(o, int) else o for o in over], upper=auto_pad == "SAME_UPPER")

@@ -11,7 +11,7 @@ from dovetail import ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import Rule, collected, rule
 from dovetail.ir import leaf
-from dovetail.ir.dtype import bool_, f64, i64
+from dovetail.ir.dtype import NARROW, bool_, f32, f64, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
 from dovetail.ops.primitive import Primitive
@@ -61,10 +61,7 @@ def _binary(op_type: str, op: Binary, doc: str) -> tuple[Rule, ...]:
 
 def _aligned(n: Node, x: Value, y: Value, axis: int | None) -> Value:
     """The second tensor of an old broadcast, with axes of size 1 behind so that it starts at an axis of the first."""
-    if axis is None:
-        start = x.rank - y.rank
-    else:
-        start = axis + x.rank if axis < 0 else axis
+    start = x.rank - y.rank if axis is None else axis + x.rank if axis < 0 else axis
     behind = x.rank - start - y.rank
     if start < 0 or behind < 0:
         raise n.malformed(f"{y.type} broadcast to {x.type} from axis {axis}")
@@ -103,7 +100,6 @@ UNARY = _of_one(
         "Ceil": ops.ceil,
         "Cos": ops.cos,
         "Cosh": ops.cosh,
-        "Erf": ops.erf,
         "Exp": ops.exp,
         "Floor": ops.floor,
         "Log": ops.log,
@@ -140,6 +136,12 @@ BINARY = _of_two(
         "Xor": (ops.bit_xor, "Logical exclusive or"),
     }
 )
+
+
+@rule("Erf")
+def erf(n: Node, x: Value) -> Value:
+    """Error function; of whole numbers it is cut to one."""
+    return ops.erf(x) if x.dtype.is_float else ops.cast(ops.erf(ops.cast(x, dtype=f64)), dtype=x.dtype)
 
 
 @rule("Mod")
@@ -224,19 +226,25 @@ def clip_1(
     return ops.clip(x, min, max)
 
 
+def _computed(x: Value) -> Value:
+    """x in a type that is computed in."""
+    return ops.cast(x, dtype=f32) if x.dtype in NARROW else x
+
+
 @rule("IsNaN")
 def is_nan(n: Node, x: Value) -> Value:
     """Whether x is not a number."""
-    return ops.is_nan(x)
+    return ops.is_nan(_computed(x))
 
 
 @rule("IsInf")
 def is_inf(n: Node, x: Value, *, detect_negative: bool = True, detect_positive: bool = True) -> Value:
     """Whether x is infinite, of one sign or of both."""
-    if detect_negative and detect_positive:
-        return ops.is_inf(x)
     if not detect_negative and not detect_positive:
         return build.full(x.shape, False, bool_)
+    x = _computed(x)
+    if detect_negative and detect_positive:
+        return ops.is_inf(x)
     return ops.equal(x, math.inf if detect_positive else -math.inf)
 
 

@@ -88,7 +88,7 @@ def one_hot(n: Node, indices: Value, depth: Value, values: Value, *, axis: int =
     """The second of two values at each index along a new axis, the first elsewhere and for an index out of range."""
     at = axis_from_end(axis, indices.rank + 1)
     found = sizes_or_run(n, depth, "depth")
-    steps = ops.iota(size=found[0]) if found is not None else n.counted(numbers_in(depth)[0], "one_hot")
+    steps = ops.iota(size=found[0]) if found is not None else n.counted(numbers_in(n, depth, "depth")[0], "one_hot")
     place = build.expand_dims(ops.cast(indices, dtype=i64), at)
     if n.version >= 11:
         place = ops.where(ops.less(place, 0), place + size_value(steps.shape[0]), place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.onnx.computed import numbers_in, size_value, sizes_or_run, stretched
+from dovetail.frontends.onnx.computed import numbers_in, reshaped, size_value, sizes_or_run, stretched
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import Ints, Made, Sizes, collected, rule
 from dovetail.frontends.onnx.slicing import slice_in_run, sliced
@@ -13,13 +13,25 @@ from dovetail.ops import build
 from dovetail.ops.primitive import axis_from_end
 
 
-@rule("Reshape")
-def reshape(n: Node, x: Value, shape: Sizes, *, allowzero: bool = False) -> Value:
+@rule("Reshape", until=4)
+def reshape_fixed(n: Node, x: Value, *, shape: tuple[int, ...]) -> Value:
+    """The same elements in another shape; -1 is what is left, and 0 copies a size."""
+    return _reshape(n, x, shape, copies=True)
+
+
+@rule("Reshape", since=5)
+def reshape(n: Node, x: Value, shape: Value, *, allowzero: bool = False) -> Value:
     """The same elements in another shape; -1 is what is left, and 0 copies a size unless allowzero."""
-    if not allowzero and any(s == 0 for s in shape[x.rank :]):
+    sizes = sizes_or_run(n, shape, "shape")
+    if sizes is None:
+        return reshaped(n, x, numbers_in(n, shape, "shape"), copies=not allowzero)
+    return _reshape(n, x, sizes, copies=not allowzero)
+
+
+def _reshape(n: Node, x: Value, sizes: tuple[Size, ...], *, copies: bool) -> Value:
+    if copies and any(s == 0 for s in sizes[x.rank :]):
         raise n.malformed(f"a 0 behind the {x.rank} axes that it could copy")
-    wanted: list[Size] = [x.shape[i] if s == 0 and not allowzero else s for i, s in enumerate(shape)]
-    return build.reshape(x, wanted)
+    return build.reshape(x, [x.shape[i] if s == 0 and copies else s for i, s in enumerate(sizes)])
 
 
 @rule("Transpose")
@@ -117,7 +129,7 @@ def slice_(n: Node, x: Value, starts: Value, ends: Value, axes: Ints | None = No
     first, last = sizes_or_run(n, starts, "starts"), sizes_or_run(n, ends, "ends")
     if first is not None and last is not None:
         return _sliced(n, x, first, last, axes, steps)
-    firsts, lasts = numbers_in(starts), numbers_in(ends)
+    firsts, lasts = numbers_in(n, starts, "starts"), numbers_in(n, ends, "ends")
     for (axis, step), start, end in zip(_axes_and_steps(n, x, len(firsts), axes, steps), firsts, lasts, strict=True):
         x = slice_in_run(n, x, axis, start, end, step)
     return x
@@ -158,7 +170,7 @@ def expand(n: Node, x: Value, shape: Value) -> Value:
     """x stretched to a shape, both ways: a 1 in the shape keeps the size that x has."""
     sizes = sizes_or_run(n, shape, "shape")
     if sizes is None:
-        return _expand_in_run(n, x, numbers_in(shape))
+        return _expand_in_run(n, x, numbers_in(n, shape, "shape"))
     if any(isinstance(s, int) and s < 0 for s in sizes):
         raise n.malformed(f"a shape of {', '.join(map(str, sizes))}")
     lead = max(0, x.rank - len(sizes))
@@ -176,9 +188,9 @@ def _expand_in_run(n: Node, x: Value, sizes: list[Value]) -> Value:
         if whole == 1:
             x = stretched(n, x, axis, size, "expand")
         elif isinstance(whole, Dim):
-            single = ops.equal(size_value(whole), 1)
-            places = n.counted(ops.where(single, size, size_value(whole)), "expand")
-            x = ops.gather(x, ops.where(single, 0, places), axis=axis)
+            found = size_value(whole)
+            places = n.counted(ops.where(ops.equal(found, 1), size, found), "expand")
+            x = ops.gather(x, ops.minimum(places, found - 1), axis=axis)
     return x
 
 
@@ -188,7 +200,7 @@ def tile(n: Node, x: Value, repeats: Value) -> Value:
     counts = sizes_or_run(n, repeats, "repeats")
     if counts is not None:
         return build.tile(x, counts)
-    for axis, count in enumerate(numbers_in(repeats)):
+    for axis, count in enumerate(numbers_in(n, repeats, "repeats")):
         whole = size_value(x.shape[axis])
         x = ops.gather(x, ops.rem(n.counted(count * whole, "tile"), whole), axis=axis)
     return x

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dovetail import library, ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.ir.dim import Dim, product
 from dovetail.ir.dtype import DType, f32, f64
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -197,6 +198,29 @@ def _batch_norm(x: Value, scale: Value, bias: Value, mean: Value, variance: Valu
     gain, shift, middle, spread = (_by_channel(_cast(v, widest), x) for v in (scale, bias, mean, variance))
     y = (_cast(x, widest) - middle) * ops.rsqrt(spread + eps)
     return _cast(y * gain + shift, x.dtype)
+
+
+@rule("LRN")
+def lrn(n: Node, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Value:
+    """x divided by a power of the mean square of the channels around it."""
+    if x.rank < 2 or size < 1:
+        raise n.malformed(f"{size} channels of {x.type}", hint="it takes one channel or more of [n, c, *spatial]")
+    channels = x.shape[1]
+    # Channels beyond the first and the last add nothing.
+    before, after = (s if isinstance(channels, Dim) else min(s, channels) for s in ((size - 1) // 2, size // 2))
+    rows = build.reshape(x * x, (x.shape[0], 1, channels, product(x.shape[2:])))
+    width = before + after + 1
+    mean = ops.average_pool(rows, window=(width, 1), padding=(before, 0, after, 0), count_padding=True)
+    return x / (build.reshape(mean, x.shape) * (alpha * width / size) + bias) ** beta
+
+
+@rule("LpNormalization")
+def lp_normalization(n: Node, x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    """x divided by its length along an axis, 0 where that is 0."""
+    if p not in (1, 2):
+        raise n.malformed(f"p is {p}", hint="it is 1 or 2")
+    length = (ops.reduce_l1 if p == 1 else ops.reduce_l2)(x, axes=(axis,))
+    return ops.where(ops.equal(length, 0.0), 0.0, x / length)
 
 
 RULES = collected(globals())

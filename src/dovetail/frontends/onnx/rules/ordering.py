@@ -75,7 +75,7 @@ def top_k(n: Node, x: Value, k: Value, *, axis: int = -1, largest: bool = True, 
         best = ops.top_k(x, k=found[0], axis=axis, largest=largest)
         return best[0], best[1]
     ranked = ops.sort(x, axis=axis, descending=largest)
-    kept = n.counted(numbers_in(k)[0], "top_k")
+    kept = n.counted(numbers_in(n, k, "k")[0], "top_k")
     return ops.gather(ranked[0], kept, axis=axis), ops.gather(ranked[1], kept, axis=axis)
 
 

@@ -35,7 +35,7 @@ def pad(
     number = leaf.scalar(0, x.dtype) if constant_value is None else build.reshape(constant_value, ())
     named = tuple(range(x.rank)) if axes is None else axes
     sizes = sizes_or_run(n, pads, "pads")
-    return _padded(n, x, numbers_in(pads) if sizes is None else sizes, mode, number, named)
+    return _padded(n, x, numbers_in(n, pads, "pads") if sizes is None else sizes, mode, number, named)
 
 
 def _padded(

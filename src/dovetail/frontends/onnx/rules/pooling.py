@@ -147,7 +147,7 @@ def global_lp_pool(n: Node, x: Value, *, p: int = 2) -> Value:
     elif p == 2:
         y = ops.reduce_l2(y, axes=axes)
     else:
-        y = ops.pow(ops.reduce_sum(ops.pow(ops.abs_(y), float(p)), axes=axes), 1.0 / p)
+        y = ops.pow_(ops.reduce_sum(ops.pow_(ops.abs_(y), float(p)), axes=axes), 1.0 / p)
     return ops.cast(y, dtype=x.dtype) if x.dtype.bits < 32 else y
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dovetail import ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.quantisation import (
@@ -13,11 +15,18 @@ from dovetail.frontends.onnx.quantisation import (
     saturated,
     whole,
 )
-from dovetail.frontends.onnx.rule import Made, collected, rule
-from dovetail.frontends.onnx.spatial import spatial
+from dovetail.frontends.onnx.rule import Made, Rule, collected, rule
+from dovetail.frontends.onnx.rules import convolution
 from dovetail.ir.dtype import FLOATS, DType, f32, u8
 from dovetail.ir.value import Value
 from dovetail.ops import build
+
+
+def one(rules: tuple[Rule, ...], n: Node, *operands: Value | None, **attributes: Any) -> Value:
+    """What the rule of another operator with one output makes of these operands."""
+    made = rules[0].function(n, *operands, **attributes)
+    assert isinstance(made, Value)
+    return made
 
 
 @rule("QuantizeLinear", since=10)
@@ -42,8 +51,8 @@ def quantize_linear(
     divided = precision or (y_scale.dtype if y_scale.dtype in FLOATS else x.dtype)
     if divided not in FLOATS:
         divided = f32
-    steps = [ops.cast(v, dtype=divided) if v.dtype is not divided else v for v in (x, y_scale)]
-    return quantised(n, *steps, y_zero_point, dtype, axis=axis, block=block_size, saturate=saturate)
+    x, y_scale = (v if v.dtype is divided else ops.cast(v, dtype=divided) for v in (x, y_scale))
+    return quantised(n, x, y_scale, y_zero_point, dtype, axis=axis, block=block_size, saturate=saturate)
 
 
 @rule("DequantizeLinear", since=10)
@@ -130,31 +139,13 @@ def qlinear_matmul(
     return saturated(ops.cast(product, dtype=f32) * (left * right / last), y_zero_point, y_zero_point.dtype)
 
 
-def conv_of_whole(
-    n: Node,
-    x: Value,
-    w: Value,
-    x_zero: Value | None,
-    w_zero: Value | None,
-    *,
-    auto_pad: str,
-    dilations: tuple[int, ...] | None,
-    group: int,
-    kernel_shape: tuple[int, ...] | None,
-    pads: tuple[int, ...] | None,
-    strides: tuple[int, ...] | None,
-) -> Value:
+def conv_of_whole(n: Node, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, **window: Any) -> Value:
     """The convolution above the zero points, in i32; the padding counts as the zero point."""
-    if kernel_shape is not None and any(isinstance(s, int) and s != k for s, k in zip(w.shape[2:], kernel_shape)):
-        raise n.malformed(f"kernel_shape {kernel_shape} of weights {w.type}")
     if x_zero is not None and one_number(x_zero).rank:
         raise n.unsupported(f"a zero point of {x_zero.type} for the input", hint="use one number")
     image = whole(x, None if x_zero is None else one_number(x_zero))
     weights = whole(w, None if w_zero is None else along(w_zero, w.rank, 0))
-    window = spatial(n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
-    return ops.conv(
-        image, weights, strides=window.strides, dilations=window.dilations, padding=window.padding, groups=group
-    )
+    return one(convolution.conv, n, image, weights, **window)
 
 
 @rule("ConvInteger", since=10)

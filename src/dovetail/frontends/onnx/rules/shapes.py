@@ -45,7 +45,7 @@ def constant_of_shape(n: Node, shape: Value, *, value: Array | None = None) -> V
     one = leaf.scalar(0.0, ops.f32) if value is None else leaf.constant(value.reshape(()))
     sizes = sizes_or_run(n, shape, "shape")
     if sizes is None:
-        return filled(n, one, numbers_in(shape), "constant_of_shape")
+        return filled(n, one, numbers_in(n, shape, "shape"), "constant_of_shape")
     if any(isinstance(s, int) and s < 0 for s in sizes):
         raise n.malformed(f"a shape of {', '.join(map(str, sizes))}")
     return build.broadcast_to(one, sizes)

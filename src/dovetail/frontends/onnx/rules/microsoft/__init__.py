@@ -9,6 +9,7 @@ from dovetail.frontends.onnx.rules.microsoft import (
     packed,
     qlinear,
     quantised,
+    recurrent,
 )
 
 RULES = (
@@ -20,4 +21,5 @@ RULES = (
     *packed.RULES,
     *qlinear.RULES,
     *quantised.RULES,
+    *recurrent.RULES,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dovetail import ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import Ints, collected, rule
-from dovetail.frontends.onnx.rules import contraction
+from dovetail.frontends.onnx.rules import contraction, convolution
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
+from dovetail.frontends.onnx.rules.quantised import one
 from dovetail.frontends.onnx.spatial import spatial
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -106,7 +107,7 @@ def fused_gemm(
     transB: bool = False,
 ) -> Value:
     """alpha * a @ b + beta * c, then an activation."""
-    y = contraction.gemm[0].function(n, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    y = one(contraction.gemm, n, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     numbers = tuple(x for x in (activation_alpha, activation_beta, activation_gamma) if x is not None)
     return activated(n, y, activation, numbers)
 
@@ -129,7 +130,19 @@ def fused_conv(
     strides: tuple[int, ...] | None = None,
 ) -> Value:
     """Convolution plus bias plus z, then an activation."""
-    y = _conv(n, x, w, b, auto_pad, dilations, group, kernel_shape, pads, strides)
+    y = one(
+        convolution.conv,
+        n,
+        x,
+        w,
+        b,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
     return activated(n, y if z is None else y + z, activation, activation_params)
 
 
@@ -152,27 +165,21 @@ def nhwc_fused_conv(
 ) -> Value:
     """FusedConv of an image with its channels last."""
     image = channels_first(x)
-    y = channels_last(_conv(n, image, w, b, auto_pad, dilations, group, kernel_shape, pads, strides))
+    convolved = one(
+        convolution.conv,
+        n,
+        image,
+        w,
+        b,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+    y = channels_last(convolved)
     return activated(n, y if z is None else y + z, activation, activation_params)
-
-
-def _conv(
-    n: Node,
-    x: Value,
-    w: Value,
-    b: Value | None,
-    auto_pad: str,
-    dilations: tuple[int, ...] | None,
-    group: int,
-    kernel_shape: tuple[int, ...] | None,
-    pads: tuple[int, ...] | None,
-    strides: tuple[int, ...] | None,
-) -> Value:
-    if kernel_shape is not None and any(isinstance(s, int) and s != k for s, k in zip(w.shape[2:], kernel_shape)):
-        raise n.malformed(f"kernel_shape {kernel_shape} of weights {w.type}")
-    window = spatial(n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
-    y = ops.conv(x, w, strides=window.strides, dilations=window.dilations, padding=window.padding, groups=group)
-    return y if b is None else y + build.expand_dims(b, tuple(range(-(y.rank - 2), 0)))
 
 
 def channels_first(x: Value) -> Value:

@@ -73,8 +73,8 @@ def _simplified_layer_normalization(
     wide = x if x.dtype is f64 else _in(x, stash_type)
     count = -axis_from_end(axis, x.rank)
     flat = wide if count == 1 else ops.merge(wide, axis=-1, count=count)
-    y = _in(library.rms_norm.body(flat, eps=epsilon), scale.dtype)
-    y = (y if count == 1 else build.reshape(y, x.shape)) * scale
+    y = library.rms_norm.body(flat, eps=epsilon)
+    y = _in((y if count == 1 else build.reshape(y, x.shape)) * _in(scale, wide.dtype), scale.dtype)
     if not n.makes(1):
         return y
     axes = tuple(range(-count, 0))

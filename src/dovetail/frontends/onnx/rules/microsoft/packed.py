@@ -58,13 +58,15 @@ def matmul_n_bits(
     scale = build.reshape(scales, (N, blocks))
     zero = _zero_points(n, zero_points, a, N, blocks, bits)
     if g_idx is None:
-        each = [v if v is None else ops.unsqueeze(v, axes=(-1,)) for v in (scale, zero)]
-        w = _cut(ops.merge(_above(steps, each[1], bits) * each[0], axis=-1), K)
+        beside = None if zero is None else ops.unsqueeze(zero, axes=(-1,))
+        w = _cut(ops.merge(_above(steps, beside, bits) * ops.unsqueeze(scale, axes=(-1,)), axis=-1), K)
     else:
+        if zero_points is not None and zero_points.dtype is u8:
+            raise n.unsupported("g_idx with packed zero points", hint="give the zero points as floats")
         # Each column says which scale is its own.
         group = _cut(g_idx, K)
-        own = [v if v is None else ops.gather(v, group, axis=-1) for v in (scale, zero)]
-        w = _above(_cut(ops.merge(steps, axis=-1), K), own[1], bits) * own[0]
+        beside = None if zero is None else ops.gather(zero, group, axis=-1)
+        w = _above(_cut(ops.merge(steps, axis=-1), K), beside, bits) * ops.gather(scale, group, axis=-1)
     y = a @ ops.permute(w, order=(-1, -2))
     return y if bias is None else y + bias
 

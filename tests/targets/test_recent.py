@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dovetail.runtime.recent import Recent
+from dovetail.targets.recent import Recent
 
 
 def test_made_once_and_dropped_when_old() -> None:

@@ -1,0 +1,117 @@
+"""Worker threads that sit in compiled code: Python threads that enter it once and come back when the process ends."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dovetail.errors import OptionError
+from dovetail.targets.cpu.crew_text import BLOCK_BYTES, STOP, crew_text
+from dovetail.targets.cpu.jit import Compiled, compile_text, host
+
+SPINS = 20_000
+"""How often a worker looks before it sleeps: about the time between two runs of a busy program."""
+
+
+@cache
+def _code() -> Compiled:
+    return compile_text(crew_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS), vectorize=False)
+
+
+class Crew:
+    """So many workers beside the thread that leads. One run at a time has them; another that comes runs alone."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._lock = threading.Lock()
+        self._memory = np.zeros(BLOCK_BYTES + 64, np.uint8)
+        self._block = (self._memory.ctypes.data + 63) // 64 * 64
+        ctypes.c_int32.from_address(self._block).value = 1  # the gate is closed
+        code = _code()
+        words = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 2, ctypes.c_void_p, *[ctypes.c_int64] * 2]
+        self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *words)(code.address("run"))
+        self._work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address("worker"))
+        self._threads: list[threading.Thread] = []
+
+    def run(self, table: int, first: int, count: int, scratch: int, stride: int) -> int:
+        """Run steps of a table; gives the number of the step where the host has to go on, or `count`."""
+        if self.workers and self._lock.acquire(blocking=False):
+            try:
+                self._start()
+                return self._run(self._block, table, first, count, scratch, stride, self.workers)
+            finally:
+                self._lock.release()
+        return self._run(self._block, table, first, count, scratch, stride, 0)
+
+    def _start(self) -> None:
+        if self._threads:
+            return
+        for number in range(1, self.workers + 1):
+            thread = threading.Thread(
+                target=self._work, args=(self._block, number), name=f"dovetail-{number}", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Send the workers home."""
+        with self._lock:
+            ctypes.c_int32.from_address(self._block + STOP).value = 1
+            # An empty job wakes those who sleep; they see that it is over.
+            table = np.zeros(6, np.int64)
+            table[2], table[3] = 2, 1
+            for thread in self._threads:
+                while thread.is_alive():
+                    self._rouse()
+                    thread.join(timeout=0.01)
+            self._threads = []
+            ctypes.c_int32.from_address(self._block + STOP).value = 0
+
+    def _rouse(self) -> None:
+        """Move the gate by two, so that who sleeps on its number wakes."""
+        gate = ctypes.c_int32.from_address(self._block)
+        gate.value = gate.value + 2
+        if sys.platform == "linux":
+            number = 98 if host().is_arm else 202
+            ctypes.CDLL(None).syscall(number, ctypes.c_void_p(self._block), 129, 2**31 - 1, None, None, 0)
+
+
+def available_threads() -> int:
+    """How many threads this process may keep busy: by its affinity, and by the limits of its control group."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, _quota() or allowed))
+
+
+def _quota() -> int | None:
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            limit, period = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else max(1, -(-int(limit) // int(period)))
+
+
+_crews: dict[int, Crew] = {}
+_crews_lock = threading.Lock()
+
+
+def crew(threads: int | None = None) -> Crew:
+    """The crew of this process for so many threads, the leader included; as many as the machine lends if None."""
+    count = available_threads() if threads is None else threads
+    if not 1 <= count <= 1024:
+        raise OptionError(f"{count} threads", hint="use 1 to 1024")
+    with _crews_lock:
+        return _crews.setdefault(count, Crew(count - 1))
+
+
+if hasattr(os, "register_at_fork"):
+    # The threads of a crew do not follow into a child.
+    os.register_at_fork(after_in_child=_crews.clear)
