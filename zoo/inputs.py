@@ -19,12 +19,13 @@ def picture(seed: int, height: int, width: int) -> Array:
         for _ in range(4):
             a, b, phase = rng.uniform(0.5, 6, 3)
             channel += np.sin(2 * np.pi * (a * x + b * y) + phase)
-    image = (image - image.min()) / (image.max() - image.min())
+    image: Array = (image - image.min()) / (image.max() - image.min())
     for _ in range(6):
         top, left = rng.integers(0, height * 3 // 4), rng.integers(0, width * 3 // 4)
         patch = np.s_[:, top : top + height // 5, left : left + width // 5]
         image[patch] = rng.uniform(0, 1, (3, 1, 1))
-    return np.clip(image + rng.normal(0, 0.02, image.shape), 0, 1).astype(np.float32)
+    noisy: Array = image + rng.normal(0, 0.02, image.shape)
+    return np.clip(noisy, 0, 1).astype(np.float32)
 
 
 def strokes(seed: int, height: int, width: int) -> Array:
@@ -37,6 +38,14 @@ def strokes(seed: int, height: int, width: int) -> Array:
             at = left + int(rng.integers(0, 5))
             paper[top : top + tall, at : at + wide] = rng.uniform(0.05, 0.2)
     return np.clip(paper + rng.normal(0, 0.02, (3, height, width)), 0, 1).astype(np.float32)
+
+
+def page(seed: int, height: int, width: int, line: int) -> Array:
+    """Light paper with a line of strokes every other `line` rows, [3, height, width] in 0..1."""
+    paper = np.full((3, height, width), 0.95, np.float32)
+    for top in range(line // 2, height - line, 2 * line):
+        paper[:, top : top + line, line // 2 : width - line // 2] = strokes(seed + top, line, width - line // 2 * 2)
+    return paper
 
 
 def sound(seed: int, samples: int, rate: int) -> Array:

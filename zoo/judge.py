@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Runs: TypeAlias = Sequence[Mapping[str, Array]]
+"""The outputs of several runs, each by name."""
 T = TypeVar("T")
 
 MOST = 2.0
@@ -21,12 +23,14 @@ FLOOR = 8 * float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The errors of one output: the largest difference from the reference, relative to its largest value."""
+    """The errors of one output over all runs: the largest difference from the reference, by its largest value."""
 
     output: str
     ours: float
     theirs: float | None
     """None where there is no peer."""
+    plausible: float
+    """A peer that is farther away than this means something else by the model than we do."""
 
     @property
     def limit(self) -> float:
@@ -34,25 +38,30 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        return self.ours <= self.limit
+        return self.ours <= self.limit and (self.theirs is None or self.theirs <= self.plausible)
 
 
-def error(found: Array, wanted: Array) -> float:
-    """The largest difference relative to the largest value; infinite where shapes differ or numbers are none."""
-    if found.shape != wanted.shape or not np.isfinite(found).all():
-        return float("inf")
-    apart = np.abs(found.astype(np.float64) - wanted).max(initial=0.0)
-    most = np.abs(wanted).max(initial=0.0)
-    return float(apart / most if most > 0 else apart)
+def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
+    """The largest difference over the largest value, of all runs; infinite where shapes differ or numbers are none."""
+    apart = most = 0.0
+    for x, y in zip(found, wanted, strict=True):
+        if x.shape != y.shape or not np.isfinite(x).all():
+            return float("inf")
+        apart = max(apart, float(np.abs(x.astype(np.float64) - y).max(initial=0.0)))
+        most = max(most, float(np.abs(y).max(initial=0.0)))
+    return apart / most if most > 0 else apart
 
 
-def verdicts(
-    ours: Mapping[str, Array], theirs: Mapping[str, Array] | None, wanted: Mapping[str, Array]
-) -> list[Verdict]:
+def verdicts(ours: Runs, theirs: Runs | None, wanted: Runs, plausible: float) -> list[Verdict]:
     """One for each output."""
     return [
-        Verdict(name, error(ours[name], array), None if theirs is None else error(theirs[name], array))
-        for name, array in wanted.items()
+        Verdict(
+            name,
+            error([run[name] for run in ours], [run[name] for run in wanted]),
+            None if theirs is None else error([run[name] for run in theirs], [run[name] for run in wanted]),
+            plausible,
+        )
+        for name in wanted[0]
     ]
 
 

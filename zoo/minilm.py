@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file as load_tensors
 
 import dovetail
+from dovetail.frontends.safetensors import read_safetensors
 from dovetail.models import bert, bert_shape, bert_weights
 
 Array = NDArray[Any]
@@ -24,13 +24,13 @@ _OPSET = 18
 def built(folder: Path) -> tuple[dovetail.Graph, dict[str, Array]]:
     """The graph of the model, and its parameters."""
     shape = bert_shape(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    return bert(shape), bert_weights(load_tensors(folder / "model.safetensors"), shape)
+    return bert(shape), bert_weights(read_safetensors(folder / "model.safetensors"), shape)
 
 
 def judged(folder: Path, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The hidden states of the last layer in float64, written straight from the definition."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    w = {name: np.asarray(a, np.float64) for name, a in load_tensors(folder / "model.safetensors").items()}
+    w = {name: np.asarray(a, np.float64) for name, a in read_safetensors(folder / "model.safetensors").items()}
     heads, eps = config["num_attention_heads"], config["layer_norm_eps"]
 
     def dense(x: Array, name: str) -> Array:

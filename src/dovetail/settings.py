@@ -31,6 +31,9 @@ class Settings:
     verify_each_pass: bool = _option(
         False, "Verify the graph after every pass, so that an error names the pass that made it. Slower; tests do it."
     )
+    memory_limit: int = _option(
+        0, "Bytes that a run may ask for at once; 0 stands for what the machine has left. More is refused, not tried."
+    )
     print_report: bool = _option(
         False, "Print the report of every compilation to stderr. It exists as data in any case."
     )
@@ -64,7 +67,7 @@ def describe() -> str:
 
 
 def _check(name: str, value: Any, wanted: type[Any]) -> None:
-    if not isinstance(value, wanted):
+    if not isinstance(value, wanted) or (wanted is int and (isinstance(value, bool) or value < 0)):
         raise OptionError(f"the option {name} is {value!r}", hint=f"it takes a value of type {wanted.__name__}")
 
 

@@ -214,3 +214,15 @@ def test_what_is_too_large_to_write_is_refused() -> None:
 def test_floor_division_is_not_merged_wrongly(n: int, first: int, second: int) -> None:
     twice = A // first // second
     assert evaluate(twice, {"a": n}) == math.floor(math.floor(n / first) / second)
+
+
+def test_divisions_in_a_row_are_one() -> None:
+    assert A // 2 // 3 == A // 6
+    assert (A // 2 + 5) // 3 == (A + 10) // 6
+    assert ((A - 1) // 2 + 1 - 1) // 2 == (A - 1) // 4
+    assert (A // 2 + B) // 3 != (A + 2 * B) // 6, "what is added has to be a number"
+
+
+@given(st.integers(0, 10**6), st.integers(1, 1000), st.integers(-1000, 1000), st.integers(1, 1000))
+def test_merged_divisions_are_what_they_were(n: int, first: int, shift: int, second: int) -> None:
+    assert evaluate((A // first + shift) // second, {"a": n}) == (n // first + shift) // second

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
 from dovetail import Graph, library
@@ -15,6 +16,7 @@ from dovetail.targets.reference.interpreter import evaluate
 
 CASES = [(op, variant) for op in library.ALL for variant in op.variants]
 FOUND = [(op, variant) for op in library.ALL for variant in op.patterns]
+SPELLED = [(op, variant) for op, variant in CASES if variant.spelling]
 SOME = FOUND[:: max(1, len(FOUND) // 80)]
 GUARDS = [(op, guard) for op in library.ALL for guard in op.guards]
 
@@ -42,6 +44,12 @@ def made_of(op: FusedOp[...]) -> list[FusedOp[...]]:
 @over(CASES)
 def test_meaning(op: FusedOp[...], variant: Variant) -> None:
     laws.check_meaning(op, variant, seed=1, evaluate=lifted)
+
+
+@over(SPELLED)
+def test_range(op: FusedOp[...], variant: Variant) -> None:
+    with np.errstate(all="ignore"):
+        laws.check_range(op, variant, seed=6, evaluate=evaluate)
 
 
 @over(FOUND)

@@ -56,6 +56,38 @@ def test_the_other_branch_is_not_run() -> None:
         run(found, flag=True, i=[7])
 
 
+def test_branches_may_differ_in_sizes_that_are_named() -> None:
+    flag, x = leaf.input("flag", FLAG), leaf.input("x", f32["n"])
+    y, z = ops.cond(
+        flag,
+        lambda x: (ops.concat(x, x, axis=0), x),
+        lambda x: (x, x),
+        x,
+        sizes=[symbol("k")],
+    )
+    assert (y.type, z.type) == (f32["k"], f32["n"])
+    shape = ops.extent(size=symbol("k"))
+    for chosen, found in ((True, 6), (False, 3)):
+        got = run({"y": y, "k": shape}, flag=chosen, x=np.ones(3, np.float32))
+        assert got["y"].shape == (found,) and got["k"] == found
+
+
+def test_sizes_that_are_named_without_need() -> None:
+    flag, x = leaf.input("flag", FLAG), leaf.input("x", f32["n"])
+    with pytest.raises(TypeRuleError, match="1 sizes at the places"):
+        ops.cond(flag, lambda x: x, lambda x: x + x, x, sizes=[symbol("k")])
+    with pytest.raises(TypeRuleError, match="a result of otherwise"):
+        ops.cond(flag, lambda x: ops.concat(x, x, axis=0), lambda x: x, x)
+
+
+def test_a_refusal_is_an_error_where_it_is_run() -> None:
+    flag, x = leaf.input("flag", FLAG), leaf.input("x", f32[2])
+    (y,) = ops.cond(flag, lambda x: x, lambda x: ops.refusal(shape=(2,), dtype=f32, message="no", hint="why"), x)
+    assert run(y, flag=True, x=np.ones(2, np.float32))["y"].tolist() == [1, 1]
+    with pytest.raises(BindError, match="no"):
+        run(y, flag=False, x=np.ones(2, np.float32))
+
+
 def test_if_is_typed_as_a_tuple_and_takes_no_operands_too() -> None:
     flag = leaf.input("flag", FLAG)
     (value,) = ops.cond(flag, lambda: leaf.constant(1.0, f32), lambda: leaf.constant(2.0, f32))
@@ -381,6 +413,18 @@ def test_constraints_inside_a_body_are_checked() -> None:
     assert run(sums, a=np.ones(3, np.float32), b=np.ones(3, np.float32))["y"].tolist() == [[6], [6]]
     with pytest.raises(BindError, match="s equals t"):
         run(sums, a=np.ones(3, np.float32), b=np.ones(1, np.float32))
+
+
+def test_constraints_inside_a_branch_are_checked_where_it_is_run() -> None:
+    flag, x = leaf.input("flag", FLAG), leaf.input("x", f32["s", "t"])
+    (y,) = ops.cond(
+        flag, lambda x: ops.squeeze(x, axes=(0,)), lambda x: ops.squeeze(x, axes=(1,)), x, sizes=[symbol("k")]
+    )
+    assert not Graph.of(y).constraints
+    assert run(y, flag=True, x=np.ones((1, 4), np.float32))["y"].shape == (4,)
+    assert run(y, flag=False, x=np.ones((3, 1), np.float32))["y"].shape == (3,)
+    with pytest.raises(BindError, match="s equals 1"):
+        run(y, flag=True, x=np.ones((3, 1), np.float32))
 
 
 def test_a_size_that_depends_on_data_is_bound_anew_at_every_trip() -> None:

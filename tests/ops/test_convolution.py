@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dovetail.ir.dtype import bf16, f16, f32, f64, i32
 from dovetail.ir.graph import Graph
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.ops import convolution
 from dovetail.ops.primitive import Primitive
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -126,6 +128,60 @@ def test_conv_transpose(x_shape: tuple[int, ...], w_shape: tuple[int, ...], attr
     found = run(value, x=x, w=w)
     assert found.shape == expected.shape
     assert found.tolist() == expected.tolist()
+
+
+def _between(image: Array, at: list[float]) -> float:
+    """An image at a place between pixels; there is nothing around it."""
+    total = 0.0
+    low = [math.floor(a) for a in at]
+    for step in np.ndindex(*(2,) * len(at)):
+        pixel = [start + s for start, s in zip(low, step, strict=True)]
+        if all(0 <= i < size for i, size in zip(pixel, image.shape, strict=True)):
+            total += float(image[tuple(pixel)]) * math.prod(1 - abs(a - i) for a, i in zip(at, pixel, strict=True))
+    return total
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_deform_conv(count: int) -> None:
+    rng = np.random.default_rng(count)
+    spatial, kernel, strides, dilations, before = (5, 4, 6)[:count], (2, 3, 2)[:count], (2, 1, 2), (1, 1, 2), (1, 0, 1)
+    x, w = rng.standard_normal((2, 4, *spatial)), rng.standard_normal((6, 2, *kernel))
+    plain = {"strides": strides[:count], "dilations": dilations[:count], "padding": before[:count], "groups": 2}
+    places = evaluate(Graph.of(ops.conv(leaf.constant(x), leaf.constant(w), **plain)), {})["y"].shape[2:]
+    offset = rng.uniform(-2, 2, (2, 2, *kernel, count, *places))
+    mask = rng.uniform(0, 1, (2, 2, *kernel, *places))
+    expected = np.zeros((2, 6, *places))
+    for n, m, *place in np.ndindex(*expected.shape):
+        for c, *tap in np.ndindex(2, *kernel):
+            channel = m // 3 * 2 + c
+            where = (n, channel // 2, *tap)
+            start = [place[i] * strides[i] - before[i] + tap[i] * dilations[i] for i in range(count)]
+            at = [start[i] + offset[(*where, i, *place)] for i in range(count)]
+            expected[(n, m, *place)] += _between(x[n, channel], at) * mask[(*where, *place)] * w[(m, c, *tap)]
+    flat = [offset.reshape(2, -1, *places), mask.reshape(2, -1, *places)]
+    value = ops.deform_conv(*map(leaf.constant, (x, w, *flat)), **plain, offset_groups=2)
+    assert_close(evaluate(Graph.of(value), {})["y"], expected, f64)
+
+
+def test_what_deform_conv_does_not_take() -> None:
+    x, w = leaf.input("x", f32[1, 4, 5, 5]), leaf.input("w", f32[3, 4, 3, 3])
+    offset, mask = leaf.input("o", f32[1, 18, 3, 3]), leaf.input("m", f32[1, 9, 3, 3])
+    assert ops.deform_conv(x, w, offset, mask).shape == (1, 3, 3, 3)
+    with pytest.raises(TypeRuleError, match="offsets and mask, against taps and places"):
+        ops.deform_conv(x, w, mask, mask)
+    with pytest.raises(TypeRuleError, match="rank 4"):
+        ops.deform_conv(x, w, offset, leaf.input("m", f32[9, 3, 3]))
+    with pytest.raises(TypeRuleError, match="groups of offsets"):
+        ops.deform_conv(x, w, offset, mask, offset_groups=0)
+
+
+def test_a_large_image_is_taken_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    x, w = leaf.constant(rng.standard_normal((2, 4, 7, 5))), leaf.constant(rng.standard_normal((6, 2, 3, 2)))
+    value = Graph.of(ops.conv(x, w, strides=(2, 1), padding=(1, 0, 2, 1), groups=2))
+    whole = evaluate(value, {})["y"]
+    monkeypatch.setattr(convolution, "_MOST_SEEN", 2 * 4 * 6 * 5)
+    assert_close(evaluate(value, {})["y"], whole, f64)
 
 
 def test_a_conv_by_hand() -> None:

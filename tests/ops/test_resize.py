@@ -81,6 +81,14 @@ def test_whole_places_stay_whole() -> None:
         assert found.tolist() == [place * length // size for place in range(size)]
 
 
+def test_a_scale_that_was_rounded_decides_in_float32() -> None:
+    tenths = [float(i) for i in range(10)]
+    scale = float(np.float32(0.6))
+    # Place 3 is 3 / 0.6 = 5 in float32, where 0.6 as it is stored would leave it below 5.
+    found = line(tenths, scales=(scale,), coordinates="asymmetric", rounding="floor")
+    close(found, [0, 1, 3, 5, 6, 8])
+
+
 def test_nearest_moves_every_dtype() -> None:
     x = leaf.input("x", bool_[2])
     assert evaluate(Graph.of(ops.resize(x, axes=(0,), sizes=(3,))), {"x": np.array([True, False])})["y"].dtype == bool

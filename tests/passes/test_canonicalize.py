@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dovetail import Graph, Value, f32, ops
 from dovetail.ir import leaf, origin
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.ir.dtype import NARROW, DType, bool_, c64, f16, f64, i32, i64, u8
+from dovetail.ir.dtype import NARROW, DType, bool_, c64, f8e5m2, f16, f64, i32, i64, u8
 from dovetail.ir.graph import Builder, Subgraph
 from dovetail.ir.leaf import Hole, hole, input
 from dovetail.ops import build
@@ -101,6 +101,7 @@ def test_what_is_not_exact_is_left_alone() -> None:
         ops.cast(ops.cast(x, dtype=f16), dtype=f32),
         ops.cast(ops.cast(n, dtype=f32), dtype=i64),
         ops.cast(ops.cast(x, dtype=bool_), dtype=f32),
+        ops.cast(ops.cast(input("e", f8e5m2[2]), dtype=f32), dtype=f8e5m2),  # infinity is kept in range
         ops.cast(ops.cast(n, dtype=f64), dtype=u8),  # floats are kept in range, whole numbers wrap
     ):
         assert canonical(kept) is kept

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dovetail import BindError, Builder, Graph, Value, f32, i32, ops
 from dovetail.ir import leaf, origin
 from dovetail.ir.dim import symbol
+from dovetail.ir.dtype import bool_
 from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Subgraph
 from dovetail.library.linear import linear
@@ -153,6 +154,24 @@ def test_sizes_that_depend_on_data_stay() -> None:
     assert special.symbols == ("found",)
     fixed = specialize(graph, {"s": 4, "found": 2})
     assert fixed.symbols == () and evaluate(fixed, {"x": np.array([0, 1, 0, 1], np.int32)})["y"].tolist() == [[2, 6]]
+
+
+def test_a_branch_that_does_not_fit_refuses_to_run() -> None:
+    flag, x = leaf.input("flag", bool_[()]), leaf.input("x", f32["s", "t"])
+    (y,) = ops.cond(
+        flag, lambda x: ops.squeeze(x, axes=(0,)), lambda x: ops.squeeze(x, axes=(1,)), x, sizes=[symbol("k")]
+    )
+    graph = Graph.of(y)
+    assert symbols_of(graph) == ({"s", "t"}, {"k"})
+    rows = specialize(graph, {"s": 1, "t": 4})
+    array = np.ones((1, 4), np.float32)
+    assert evaluate(rows, {"flag": np.array(True), "x": array})["y"].shape == (4,)
+    with pytest.raises(BindError, match="found 4 and 1"):
+        evaluate(rows, {"flag": np.array(False), "x": array})
+    with pytest.raises(BindError, match="squeeze"):
+        specialize(graph, {"s": 3, "t": 4})
+    both = specialize(graph, {"s": 1, "t": 1})
+    assert evaluate(both, {"flag": np.array(False), "x": array[:, :1]})["y"].shape == (1,)
 
 
 def test_some_symbols_only() -> None:

@@ -426,3 +426,16 @@ def test_bool_and_scalars() -> None:
     assert found["y"].shape == () and found["y"] == 1.5
     with pytest.raises(TypeRuleError):
         ops.where(leaf.constant(1.5, f32), flag, flag)
+
+
+def test_sizes_that_the_run_finds_are_waited_for() -> None:
+    x, found = leaf.input("x", f32["r", 3]), symbol("found")
+    early = ops.iota(size=found) * 2
+    places = ops.nonzero(x, count=found)
+    more = ops.counting(ops.extent(size=found) + 1, count=symbol("more"))
+    graph = Graph.of({"early": early, "late": ops.iota(size=symbol("more")), "places": places, "more": more})
+    for rows, many in (([[0, 5, 0], [7, 0, 1]], 3), ([[0, 0, 0]], 0)):
+        results = evaluate(graph, {"x": np.array(rows, np.float32)})
+        assert results["early"].tolist() == list(range(0, 2 * many, 2))
+        assert results["late"].tolist() == results["more"].tolist() == list(range(many + 1))
+        assert results["places"].shape == (2, many)

@@ -148,5 +148,16 @@ def _strayed(type: TensorType, random: Random) -> TensorType:
     return TensorType(type.dtype, tuple(shape))
 
 
+def in_f16(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """These arguments with all floats in f16."""
+    return {name: _narrowed(name, value) for name, value in chosen.items()}
+
+
+def _narrowed(name: str, value: Any) -> Any:
+    if isinstance(value, Value) and value.dtype.is_float:
+        return leaf.input(name, TensorType(f16, value.shape))
+    return float(f16.numpy.type(value)) if isinstance(value, float) else value
+
+
 def inputs_of(chosen: Mapping[str, Any]) -> tuple[Value, ...]:
     return tuple(v for v in chosen.values() if isinstance(v, Value))

@@ -13,11 +13,12 @@ import numpy as np
 
 from dovetail.declare.fused import FusedOp, Result, Variant
 from dovetail.declare.guard import Guard
-from dovetail.derive.arguments import arguments, inputs_of, strayed
+from dovetail.derive.arguments import arguments, in_f16, inputs_of, strayed
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.unfuse import unfuse
 from dovetail.errors import DovetailError, GraphError
 from dovetail.ir import leaf
+from dovetail.ir.dtype import f16
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.rewrite import rebuild
@@ -30,6 +31,10 @@ Canonical = Callable[[Graph], Graph]
 """Brings a graph to its normal form."""
 
 _TRIES = 400
+_MAGNITUDES = 12
+"""How many times a law looks for numbers that overflow."""
+_F16_SCALES = (1e-3, 1.0, 30.0, 300.0, 2e4)
+_F16_MOST = float(np.finfo(np.float16).max)
 
 
 class LawError(GraphError):
@@ -62,12 +67,13 @@ def _numbers(rng: np.random.Generator, type: TensorType) -> Array:
 
 
 def fitting(op: FusedOp[...], variant: Variant, seed: int) -> dict[str, Any]:
-    """Arguments that the declaration promises to take: all guards hold and the body type-checks."""
+    """Arguments that the declaration promises to take: all guards hold, the body and this spelling type-check."""
     random = Random(seed)
     for _ in range(_TRIES):
         chosen = arguments(op, variant, random)
         try:
             op(**chosen)
+            spelled(op, variant)(**chosen)
         except DovetailError:
             continue
         if all(g.check({**chosen, "result": op(**chosen)}) for g in op.guards):
@@ -89,6 +95,35 @@ def check_meaning(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evalu
     for name in wanted:
         if not np.allclose(got[name], wanted[name], rtol=tolerance, atol=tolerance, equal_nan=True):
             raise LawError(f"{op.name} ({variant.label}): fused and spelled-out values differ at {name}")
+
+
+def check_range(op: FusedOp[...], variant: Variant, seed: int, evaluate: Evaluate) -> None:
+    """What this spelling keeps in the range of f16 stays in it once it is fused; `evaluate` must not widen."""
+    chosen = in_f16(fitting(op, variant, seed))
+    try:
+        born = _fused_graph(op, chosen)
+    except DovetailError:
+        return  # it has a type of its own
+    if not all(g.check({**chosen, "result": op(**chosen)}) for g in op.guards):
+        return
+    plain = graph_of(spelled(op, variant)(**chosen), chosen)
+    random = Random(seed)
+    for attempt in range(_MAGNITUDES):
+        feeds = {name: _magnified(array, random) for name, array in feeds_of(plain, seed + attempt).items()}
+        wanted, got = evaluate(plain, feeds), evaluate(born, feeds)
+        for name in wanted:
+            if not np.isfinite(got[name])[np.isfinite(wanted[name])].all():
+                raise LawError(
+                    f"{op.name} ({variant.label}): {name} overflows in f16 where the spelling does not",
+                    hint="make what is computed first an option of the op, or declare a guard on the dtype",
+                )
+
+
+def _magnified(array: Array, random: Random) -> Array:
+    """Numbers of one magnitude, from small ones to the largest of f16."""
+    if array.dtype != f16.numpy:
+        return array
+    return np.clip(array.astype(np.float64) * random.choice(_F16_SCALES), -_F16_MOST, _F16_MOST).astype(f16.numpy)
 
 
 def check_recognition(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail.errors import LoadError, UnsupportedError
+from dovetail.frontends.words import plain, printable
 from dovetail.ir import dtype
 from dovetail.ir.attribute import HIGHEST_RANK
 from dovetail.ir.dtype import DType
@@ -73,12 +74,12 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Array]:
         with cast(Any, safe_open)(str(file), framework="np") as opened:
             return {e.name: cast(Array, opened.get_tensor(e.name)) for e in entries}
     except Exception as error:  # the package raises errors of its own, of no common kind
-        raise LoadError(f"{_shown(str(file))} cannot be read: {_shown(str(error))}", hint=_DAMAGED) from error
+        raise LoadError(f"{plain(str(file))} cannot be read: {_shown(str(error))}", hint=_DAMAGED) from error
 
 
 def check_file(path: Path) -> list[Entry]:
     """The tensors of a file in the order of their bytes, once everything that its header says holds."""
-    shown = _shown(str(path))
+    shown = plain(str(path))
     try:
         # Opening a pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -214,5 +215,4 @@ def _number(count: int) -> str:
 
 def _shown(text: str) -> str:
     """A name that is short and printable."""
-    short = text if len(text) <= 120 else f"{text[:100]}… ({len(text):,} characters)"
-    return short if short.isprintable() else ascii(short)[1:-1]
+    return plain(printable(text))

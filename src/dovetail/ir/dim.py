@@ -139,7 +139,31 @@ def floordiv(left: Size, right: Size) -> Size:
     if isinstance(left, int) and isinstance(right, int):
         return left // right
     exact = divide(left, right)
-    return exact if exact is not None else _collect([((Compound("floordiv", left, right),), 1)])
+    if exact is not None:
+        return exact
+    inner = _quotient_and_rest(left)
+    if inner is not None and isinstance(right, int) and right > 0:
+        # (x // a + c) // b is (x + a c) // (a b): chains of strides stay one division.
+        (x, a), c = inner
+        if a * right <= _LARGEST_DIVISOR:
+            return floordiv(x + a * c, a * right)
+    return _collect([((Compound("floordiv", left, right),), 1)])
+
+
+_LARGEST_DIVISOR = 2**31
+"""Divisions are merged up to here, so that numbers do not grow without end."""
+
+
+def _quotient_and_rest(size: Size) -> tuple[tuple[Size, int], int] | None:
+    """x, a and c of a size x // a + c with whole numbers a above 0 and c; None where it is another."""
+    found = [(monomial, coefficient) for monomial, coefficient in _terms(size) if monomial]
+    rest = sum(coefficient for monomial, coefficient in _terms(size) if not monomial)
+    if len(found) != 1 or found[0][1] != 1 or len(found[0][0]) != 1:
+        return None
+    atom = found[0][0][0]
+    if isinstance(atom, Symbol) or atom.kind != "floordiv" or not isinstance(atom.right, int) or atom.right <= 0:
+        return None
+    return (atom.left, atom.right), rest
 
 
 def divide(left: Size, right: Size) -> Size | None:

@@ -12,7 +12,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dtype import f16
 from dovetail.ir.value import Value
 from dovetail.library import masks
-from dovetail.library.scores import scores, swapped
+from dovetail.library.scores import Scaled, scores, swapped
 from dovetail.library.softmax import Empty, softmax
 
 Flag = Literal[False, True]
@@ -27,6 +27,7 @@ class _Asked:
     mask: Value | None
     keep: Value | None
     scale: float | None
+    scaled: Scaled
     softcap: float | None
     groups: int | None
     causal: bool
@@ -45,6 +46,7 @@ def attention(
     keep: Value | None = None,
     *,
     scale: float | None = None,
+    scaled: Annotated[Scaled, HANDED_ON] = "product",
     softcap: float | None = None,
     groups: int | None = None,
     causal: Flag = False,
@@ -54,10 +56,11 @@ def attention(
 ) -> Value:
     """softmax(q @ kᵀ * scale + mask) @ v, where keys that are not kept score `fill`: the scores stay in the kernel.
 
-    `groups` query heads share one head of k and v. `softcap` bends scores to softcap * tanh(scores / softcap).
+    `scaled` says whether the scale is on the product or before it. `groups` query heads share one head of k and v.
+    `softcap` bends scores to softcap * tanh(scores / softcap).
     A causal query sees the keys up to its own position, with a window only the last of them.
     """
-    asked = _Asked(q, k, mask, keep, scale, softcap, groups, causal, window, fill)
+    asked = _Asked(q, k, mask, keep, scale, scaled, softcap, groups, causal, window, fill)
     return softmax(_masked(asked), empty=empty) @ _widened(v, groups)
 
 
@@ -74,12 +77,22 @@ def _plus(found: Value, mask: Value | None) -> Value:
 def _capped(asked: _Asked) -> Value:
     """The scores before any mask."""
     k = _widened(asked.k, asked.groups)
-    found = asked.q @ swapped(k) if asked.scale is None else scores(asked.q, k, scale=asked.scale)
+    if asked.scale is None:
+        _scaled_late(asked)
+        found = asked.q @ swapped(k)
+    else:
+        found = scores(asked.q, k, scale=asked.scale, scaled=asked.scaled)
     if asked.softcap is None:
         return found
     if asked.scale is None:
         raise UnwrittenError("attention with a softcap and without a scale", hint="pass scale=1.0")
     return ops.tanh(found / asked.softcap) * asked.softcap
+
+
+def _scaled_late(asked: _Asked) -> None:
+    """Refuse a scale before the product. A trace catches it as it is: what is not written there is late."""
+    if asked.scaled in ("queries", "both"):
+        raise UnwrittenError(f"attention with its {asked.scaled} scaled", hint="pass scaled='product'")
 
 
 def _widened(x: Value, groups: int | None) -> Value:
@@ -158,6 +171,7 @@ def filled_before_the_scale(asked: _Asked) -> Value:
     keep, fill = _kept_alone(asked)
     if asked.scale is None:
         raise _no_other_way()
+    _scaled_late(asked)
     return _plus(ops.where(keep, asked.q @ swapped(asked.k), fill) / (1.0 / asked.scale), asked.mask)
 
 
@@ -216,7 +230,7 @@ def masks_broadcast(q: Value, result: Value) -> bool:
     hint="fill with -inf or with the lowest number of the dtype",
 )
 def fill_hides(q: Value, fill: float | None) -> bool:
-    return fill is None or fill <= (-6e4 if q.dtype is f16 else -1e9)
+    return fill is None or fill <= (-6e4 if q.dtype == f16 else -1e9)
 
 
 @attention.cost

@@ -11,6 +11,7 @@ from dovetail.library.heads import merge_heads, split_heads
 from dovetail.library.panels import in_panels
 from dovetail.library.projection import projected, queries_keys_values
 from dovetail.library.rope_attention import rope_attention
+from dovetail.library.scores import Scaled
 from dovetail.library.softmax import Empty
 
 
@@ -41,6 +42,7 @@ def attention_block(
     heads: int,
     kv_heads: int | None = None,
     scale: Annotated[float | None, HANDED_ON] = None,
+    scaled: Annotated[Scaled, HANDED_ON] = "product",
     softcap: Annotated[float | None, HANDED_ON] = None,
     groups: Annotated[int | None, HANDED_ON] = None,
     causal: Annotated[Flag, HANDED_ON] = False,
@@ -58,6 +60,7 @@ def attention_block(
     q, k, v = split_heads(q, heads), split_heads(k, shared), split_heads(v, shared)
     options: dict[str, Any] = {
         "scale": scale,
+        "scaled": scaled,
         "softcap": softcap,
         "groups": groups,
         "causal": causal,

@@ -11,6 +11,7 @@ from typing import Literal
 
 from dovetail import ops
 from dovetail.declare import fused_op
+from dovetail.ir.dtype import f16
 from dovetail.ir.value import Value
 from dovetail.library.activation import activation
 from dovetail.library.conv_bias_act import conv_bias_act, is_one_for_each_channel
@@ -104,3 +105,11 @@ def statistics_are_one_for_each_channel(
 ) -> bool:
     vectors = (gain, bias, mean, variance, b)
     return w.rank == 4 and all(v is None or is_one_for_each_channel(v, w) for v in vectors)
+
+
+@conv_batch_norm.requires(
+    reason="the weights are {w.type}; times the slope of the norm they can overflow where the result is in range",
+    hint="fold the norm into the weights before they are rounded to f16, as exporters do on request",
+)
+def weights_have_the_range(w: Value) -> bool:
+    return w.dtype != f16

@@ -14,6 +14,7 @@ from dovetail.library.norms import Precision
 from dovetail.library.panels import in_panels
 from dovetail.library.residual_rms_norm import residual_rms_norm
 from dovetail.library.rms_norm import rms_norm
+from dovetail.library.scores import Scaled
 from dovetail.library.softmax import Empty
 from dovetail.library.swiglu import swiglu
 
@@ -50,6 +51,7 @@ def decoder_layer(
     act: Annotated[Gate, HANDED_ON] = "silu",
     precision: Annotated[Precision, HANDED_ON] = "own",
     scale: Annotated[float | None, HANDED_ON] = None,
+    scaled: Annotated[Scaled, HANDED_ON] = "product",
     softcap: Annotated[float | None, HANDED_ON] = None,
     groups: Annotated[int | None, HANDED_ON] = None,
     causal: Annotated[Flag, HANDED_ON] = False,
@@ -69,6 +71,7 @@ def decoder_layer(
     start = normed if normed is not None else rms_norm(x, gain1, eps=eps, precision=precision)
     options: dict[str, Any] = {
         "scale": scale,
+        "scaled": scaled,
         "softcap": softcap,
         "groups": groups,
         "causal": causal,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dovetail.declare import fused_op
+from typing import Literal
+
+from dovetail.declare import UnwrittenError, fused_op
 from dovetail.ir.value import Value
+
+Scaled = Literal["update", "narrow"]
+"""What is multiplied by the scale: all of the update, or x @ a before it is widened. In f16 one can overflow alone."""
 
 
 @fused_op(shapes="x[*, m, k] w[k, n] a[k, r] b[r, n]")
-def lora_matmul(x: Value, w: Value, a: Value, b: Value, *, scale: float | None = None) -> Value:
+def lora_matmul(
+    x: Value, w: Value, a: Value, b: Value, *, scale: float | None = None, scaled: Scaled = "update"
+) -> Value:
     """x @ w + scale * (x @ a) @ b: the narrow product stays in registers."""
-    update = (x @ a) @ b
-    return x @ w + (update if scale is None else update * scale)
-
-
-@lora_matmul.spelling
-def scaled_early(x: Value, w: Value, a: Value, b: Value, *, scale: float | None = None) -> Value:
-    """The narrow product is scaled before it is widened."""
     narrow = x @ a
-    return x @ w + (narrow if scale is None else narrow * scale) @ b
+    if scaled == "narrow":
+        if scale is None:
+            raise UnwrittenError("a narrow product that is scaled by nothing", hint="pass scale, or scaled='update'")
+        return x @ w + (narrow * scale) @ b
+    update = narrow @ b
+    return x @ w + (update if scale is None else update * scale)
 
 
 @lora_matmul.requires(

@@ -10,6 +10,7 @@ from dovetail.library import masks
 from dovetail.library.attention import Flag, attention
 from dovetail.library.partial_rope import partial_rope
 from dovetail.library.rope import Form, rope
+from dovetail.library.scores import Scaled
 from dovetail.library.softmax import Empty
 
 
@@ -29,6 +30,7 @@ def rope_attention(
     rotated: int | None = None,
     form: Annotated[Form, HANDED_ON] = "half",
     scale: Annotated[float | None, HANDED_ON] = None,
+    scaled: Annotated[Scaled, HANDED_ON] = "product",
     softcap: Annotated[float | None, HANDED_ON] = None,
     groups: Annotated[int | None, HANDED_ON] = None,
     causal: Annotated[Flag, HANDED_ON] = False,
@@ -48,6 +50,7 @@ def rope_attention(
         mask,
         keep,
         scale=scale,
+        scaled=scaled,
         softcap=softcap,
         groups=groups,
         causal=causal,

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from dovetail import ops
-from dovetail.declare import fused_op
+from dovetail.declare import UnwrittenError, fused_op
 from dovetail.ir.value import Value
+
+Scaled = Literal["product", "queries", "both"]
+"""What is multiplied: the product, the queries, or queries and keys, each by the root of the scale.
+
+In f16 a product can overflow that is in range once it is scaled, so that a scale stays where it was written.
+"""
 
 
 @fused_op(shapes="q[*, h, sq, d] k[*, h, sk, d]", stage="recognise")
-def scores(q: Value, k: Value, *, scale: float) -> Value:
-    """q @ kᵀ * scale: one matmul that scales what it writes, wherever the scale was written."""
-    return (q @ swapped(k)) * scale
+def scores(q: Value, k: Value, *, scale: float, scaled: Scaled = "product") -> Value:
+    """q @ kᵀ * scale: one matmul that scales what it writes, or what it reads."""
+    if scaled == "product":
+        return (q @ swapped(k)) * scale
+    if scaled == "queries":
+        return (q * scale) @ swapped(k)
+    root = scale**0.5
+    return (q * root) @ (swapped(k) * root)
 
 
 def swapped(k: Value) -> Value:
@@ -19,24 +32,13 @@ def swapped(k: Value) -> Value:
 
 
 @scores.spelling
-def divided(q: Value, k: Value, *, scale: float) -> Value:
-    return (q @ swapped(k)) / (1.0 / scale)
-
-
-@scores.spelling
-def scale_on_queries(q: Value, k: Value, *, scale: float) -> Value:
-    return (q * scale) @ swapped(k)
-
-
-@scores.spelling
-def queries_divided(q: Value, k: Value, *, scale: float) -> Value:
-    return (q / (1.0 / scale)) @ swapped(k)
-
-
-@scores.spelling
-def root_on_both_sides(q: Value, k: Value, *, scale: float) -> Value:
-    root = scale**0.5
-    return (q * root) @ (swapped(k) * root)
+def divided(q: Value, k: Value, *, scale: float, scaled: Scaled = "product") -> Value:
+    """Divided by one over the scale."""
+    if scaled == "product":
+        return (q @ swapped(k)) / (1.0 / scale)
+    if scaled == "queries":
+        return (q / (1.0 / scale)) @ swapped(k)
+    raise UnwrittenError("both sides divided by a root", hint="use the body")
 
 
 @scores.requires(

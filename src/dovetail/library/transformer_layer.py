@@ -14,6 +14,7 @@ from dovetail.library.norms import Precision
 from dovetail.library.panels import in_panels
 from dovetail.library.projection import each_has_one, projected
 from dovetail.library.residual_layer_norm import residual_layer_norm
+from dovetail.library.scores import Scaled
 from dovetail.library.softmax import Empty
 
 
@@ -51,6 +52,7 @@ def transformer_layer(
     act: Annotated[Activation, HANDED_ON] = "gelu",
     precision: Annotated[Precision, HANDED_ON] = "own",
     scale: Annotated[float | None, HANDED_ON] = None,
+    scaled: Annotated[Scaled, HANDED_ON] = "product",
     causal: Annotated[Flag, HANDED_ON] = False,
     fill: Annotated[float | None, HANDED_ON] = None,
     empty: Annotated[Empty, HANDED_ON] = "nan",
@@ -61,7 +63,7 @@ def transformer_layer(
     weights of their own.
     """
     each_has_one(wk, b, bk)
-    options: dict[str, Any] = {"scale": scale, "causal": causal, "fill": fill, "empty": empty}
+    options: dict[str, Any] = {"scale": scale, "scaled": scaled, "causal": causal, "fill": fill, "empty": empty}
     attended = attention_block(
         x, w, wo, wk, wv, b, bk, bv, bo, None, None, mask, keep, heads=heads, kv_heads=kv_heads, **options
     )

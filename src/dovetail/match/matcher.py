@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, TypeAlias
@@ -182,7 +183,10 @@ class _Attempt:
             if isinstance(number, complex):
                 return self._miss(value, "a real number", "a complex one")
             if wanted.written != "as_is":
-                number = wanted.recover(float(number), partial(_rounded, value.attrs["value"].array.dtype))
+                rounded = partial(_rounded, value.attrs["value"].array.dtype)
+                number = wanted.recover(float(number), rounded)
+                if not math.isfinite(rounded(number)) or not rounded(number):
+                    return self._miss(value, f"a number whose {wanted.name} is in range", str(number))
             return self._catch(wanted.name, float(number) if isinstance(number, bool) else number, value)
         array: Array = value.attrs["value"].array
         if array.dtype.type(wanted).tobytes() == array.tobytes():

@@ -5,7 +5,6 @@ A meaning is given its sub-graphs as functions of arrays. Everything that a sub-
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,15 +13,30 @@ import numpy as np
 from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, evaluate, largest
-from dovetail.ir.dtype import bool_
+from dovetail.ir.dtype import DType, bool_
 from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import TensorType, TupleType, Type
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.ops.primitive import Array, Body, Fresh, Freshes, Primitive, SizeAttr, family, primitive
+from dovetail.ops.primitive import (
+    Array,
+    Body,
+    DTypeAttr,
+    Fresh,
+    Freshes,
+    Ints,
+    Primitive,
+    SizeAttr,
+    Sizes,
+    family,
+    no_flops,
+    primitive,
+)
 from dovetail.ops.rules import tensor
 
+MOST_TRIPS = 10_000_000
+"""A loop that is still running behind it has no end, or none that anyone waits for."""
 _FLAG = TensorType(bool_, ())
 
 
@@ -38,33 +52,42 @@ class Runnable(Protocol):
 
 
 def _if(
-    facts: Facts, predicate: Type, *operands: Type, then: Subgraph, otherwise: Subgraph, sizes: tuple[Size, ...]
+    facts: Facts,
+    predicate: Type,
+    *operands: Type,
+    then: Subgraph,
+    otherwise: Subgraph,
+    sizes: tuple[Size, ...],
+    places: tuple[int, ...],
 ) -> Type:
     _needs_flag(facts, "the predicate", predicate)
     given = [tensor(t) for t in operands]
-    results = _signature(facts, "then", then, given)
-    other = _signature(facts, "otherwise", otherwise, given)
-    if sizes:
-        results, other = _joined(facts, results, sizes, other), _joined(facts, other, sizes, results)
+    results = _named(facts, _signature(facts, "then", then, given), sizes, places)
+    other = _named(facts, _signature(facts, "otherwise", otherwise, given), sizes, places)
     _same_types(facts, "a result of otherwise", other, results)
     return TupleType(results)
 
 
-def _joined(
-    facts: Facts, types: tuple[TensorType, ...], sizes: tuple[Size, ...], other: tuple[TensorType, ...]
+def differing(left: Sequence[TensorType], right: Sequence[TensorType]) -> tuple[int, ...]:
+    """The places at which types of the same ranks have different sizes, counted through all of their axes."""
+    sizes = [[s for t in types for s in t.shape] for types in (left, right)]
+    return tuple(i for i, (a, b) in enumerate(zip(*sizes, strict=True)) if a != b)
+
+
+def _named(
+    facts: Facts, types: tuple[TensorType, ...], sizes: tuple[Size, ...], places: tuple[int, ...]
 ) -> tuple[TensorType, ...]:
-    """The types with a named size wherever those of the other branch have another one."""
-    names = list(sizes)
-    found: list[TensorType] = []
-    for mine, theirs in zip(types, other, strict=False):
-        alike = [*map(operator.eq, mine.shape, theirs.shape), *([True] * (mine.rank - theirs.rank))]
-        if alike.count(False) > len(names):
-            break
-        shape = [s if same else names.pop(0) for s, same in zip(mine.shape, alike, strict=True)]
-        found.append(TensorType(mine.dtype, tuple(shape)))
-    if names:
-        raise TypeRuleError(f"{facts.op}: {len(names)} sizes are named too many", hint="name those that differ")
-    return (*found, *types[len(found) :])
+    """The types with a named size at each of the places."""
+    if not sizes and not places:
+        return types
+    rest: list[Size] = [s for t in types for s in t.shape]
+    if len(sizes) != len(places) or any(not 0 <= p < len(rest) for p in places):
+        raise TypeRuleError(
+            f"{facts.op}: {len(sizes)} sizes at the places {places} of {len(rest)}", hint="give each size its place"
+        )
+    for size, place in zip(sizes, places, strict=True):
+        rest[place] = size
+    return tuple(TensorType(t.dtype, tuple(rest.pop(0) for _ in t.shape)) for t in types)
 
 
 def _if_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
@@ -72,8 +95,10 @@ def _if_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]
 
 
 @primitive(_if, flops=_if_flops, branches=True)
-def if_(predicate: Array, *operands: Array, then: Body, otherwise: Body, sizes: Freshes = ()) -> tuple[Array, ...]:
-    """The results of one of two branches; only that one is run. `sizes` name those in which the branches differ."""
+def if_(
+    predicate: Array, *operands: Array, then: Body, otherwise: Body, sizes: Freshes = (), places: Ints = ()
+) -> tuple[Array, ...]:
+    """The results of one of two branches; only that one is run. `sizes` stand where the shapes of both differ."""
     branch: Runnable = then if predicate else otherwise
     return branch(*operands)
 
@@ -124,6 +149,7 @@ def while_(
     outputs: list[tuple[Array, ...]] = []
     holds = bool(condition(*carried, *captures)[0])
     while holds and (limit is None or len(outputs) < limit):
+        _check_trips(len(outputs))
         results: tuple[Array, ...] = body(*carried, *captures)
         carried = results[:carries]
         outputs.append(results[carries:])
@@ -177,6 +203,7 @@ def scan_(
     count: int = xs[0].shape[0] if length is None else length
     outputs: list[tuple[Array, ...]] = []
     for i in range(count):
+        _check_trips(i)
         at = count - 1 - i if reverse else i
         results: tuple[Array, ...] = body(*carried, *(x[at] for x in xs), *captures)
         carried = results[:carries]
@@ -184,7 +211,24 @@ def scan_(
     return (*carried, *_stacked(outputs[::-1] if reverse else outputs, body, carries))
 
 
+def _refusal(facts: Facts, *, shape: tuple[Size, ...], dtype: DType, message: str, hint: str) -> Type:
+    return TensorType(dtype, shape)
+
+
+@primitive(_refusal, flops=no_flops)
+def refusal(*, shape: Sizes, dtype: DTypeAttr, message: str, hint: str) -> Array:
+    """A tensor that cannot be computed: the result of a branch that does not fit the sizes at hand."""
+    raise BindError(message, hint=hint)
+
+
 FAMILY = family(globals())
+
+
+def _check_trips(done: int) -> None:
+    if done >= MOST_TRIPS:
+        raise BindError(
+            f"a loop that does not end within {MOST_TRIPS:,} trips", hint="check its condition and its trip count"
+        )
 
 
 def _stacked(outputs: Sequence[tuple[Array, ...]], body: Runnable, carries: int) -> list[Array]:
@@ -287,4 +331,4 @@ def _body_flops(body: Subgraph) -> Size:
     return total
 
 
-__all__ = ["Runnable", "if_", "scan_", "while_"]
+__all__ = ["Runnable", "if_", "refusal", "scan_", "while_"]

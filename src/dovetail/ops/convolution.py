@@ -67,11 +67,24 @@ def conv(
     """Convolution of [n, c, *spatial] with weights [m, c / groups, *kernel]; zeros around, no flip of the kernel."""
     count, kernel = x.ndim - 2, w.shape[2:]
     padded = padded_by(x.astype(wide(x.dtype)), padding[:count], padding[count:], 0)
-    places = [(padded.shape[2 + i] - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(count)]
-    total = np.zeros((x.shape[0], w.shape[0], *places), wide(x.dtype))
-    for tap in taps(kernel):
-        total += _grouped(tapped(padded, tap, places, strides, dilations), w[(..., *tap)], groups)
+    reach = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    steps = tuple(slice(None, None, step) for step in (*strides, *dilations))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=tuple(range(2, x.ndim)))[(..., *steps)]
+    places = seen.shape[2 : 2 + count]
+    weights = w.astype(padded.dtype).reshape((groups, w.shape[0] // groups, math.prod(w.shape[1:])))
+    total = np.zeros((x.shape[0], w.shape[0], *places), padded.dtype)
+    # Some rows at a time: all that every window sees is many times the image.
+    rows = max(1, _MOST_SEEN // max(1, x.shape[1] * math.prod(kernel) * math.prod(places[1:])))
+    for image, start in itertools.product(range(x.shape[0]), range(0, places[0], rows)):
+        onto = total[image, :, start : start + rows]
+        columns = np.moveaxis(seen[image, :, start : start + rows], range(1, 1 + count), range(-count, 0))
+        columns = columns.reshape((groups, weights.shape[2], math.prod(onto.shape[1:])))
+        onto[...] = np.matmul(weights, columns).reshape(onto.shape)
     return total.astype(x.dtype)
+
+
+_MOST_SEEN = 2**22
+"""How many numbers are gathered for one product of matrices."""
 
 
 def _grouped(x: Array, w: Array, groups: int) -> Array:

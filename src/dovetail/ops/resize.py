@@ -156,7 +156,8 @@ def resize(
         scale = None if scales is None else scales[i]
         size: Size = sizes[i] if sizes is not None else _scaled(length, (scale or 1.0) * (end - start))
         axis_map = _AxisMap(length, evaluate(size, {}), scale, start, end)
-        at = axis_map.positions(coordinates)
+        # Where a scale puts places between two pixels by its rounding alone, float32 decides, as it does elsewhere.
+        at = axis_map.positions(coordinates, np.float32 if mode == "nearest" and scale is not None else np.float64)
         if mode == "nearest":
             result = np.take(result, np.clip(_ROUND[rounding](at), 0, length - 1).astype(np.int64), axis)
         else:
@@ -187,21 +188,18 @@ class _AxisMap:
     def stretched(self, at: Array) -> Array:
         """A distance in the result, as one in the input."""
         # Multiplied first: whole results stay whole, so that floor and ceil do not jump.
-        if self.given is None:
-            return at * self.length / self.size
-        exact = simple_fraction(self.given)
-        return at * exact.denominator / exact.numerator if exact.denominator < 2**32 else at / self.given
+        return at * self.length / self.size if self.given is None else at / at.dtype.type(self.given)
 
-    def positions(self, coordinates: Coordinates) -> Array:
+    def positions(self, coordinates: Coordinates, precision: type[np.floating[Any]]) -> Array:
         """Where in the input each place of the result lies."""
-        at = np.arange(self.size, dtype=np.float64)
+        at = np.arange(self.size, dtype=precision)
         last = self.length - 1
         match coordinates:
             case "half_pixel":
                 return self.stretched(at + 0.5) - 0.5
             case "half_pixel_symmetric":
                 # The middle of the result is the middle of the input, even where the size was cut to a whole number.
-                centre = self.length / 2 - self.stretched(np.asarray(self.size / 2))
+                centre = self.length / 2 - self.stretched(np.asarray(self.size / 2, at.dtype))
                 return centre + self.stretched(at + 0.5) - 0.5
             case "pytorch_half_pixel":
                 return self.stretched(at + 0.5) - 0.5 if self.size > 1 else np.zeros_like(at)

@@ -14,7 +14,7 @@ from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, TupleType, Type
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
-from dovetail.ops.control import if_, scan_, while_
+from dovetail.ops.control import differing, if_, scan_, while_
 from dovetail.ops.movement import permute
 from dovetail.ops.primitive import axis_from_end
 
@@ -57,8 +57,9 @@ def cond(
     `sizes` name those in which the results of the branches differ, in the order of results and axes.
     """
     types = [v.tensor for v in operands]
-    branches = {"then": subgraph(then, types), "otherwise": subgraph(otherwise, types)}
-    return items(if_(predicate, *operands, **branches, sizes=tuple(sizes)))
+    yes, no = subgraph(then, types), subgraph(otherwise, types)
+    places = differing(*([v.tensor for v in branch.results] for branch in (yes, no))) if sizes else ()
+    return items(if_(predicate, *operands, then=yes, otherwise=no, sizes=tuple(sizes), places=places))
 
 
 def while_loop(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from dovetail import ops
 from dovetail.errors import BindError, DovetailError, GraphError
 from dovetail.ir import origin
 from dovetail.ir.dim import Dim, Size, substitute, symbols
@@ -155,7 +156,7 @@ class _Specializer:
 
     def value(self, value: Value, operands: tuple[Value, ...]) -> Value:
         try:
-            attrs = {name: self.attribute(a) for name, a in value.attrs.items()}
+            attrs = {name: self.attribute(a) for name, a in self.possible(value).items()}
             if operands == value.operands and all(attrs[name] is a for name, a in value.attrs.items()):
                 return value
             new = make(value.op, operands, attrs)
@@ -167,6 +168,33 @@ class _Specializer:
             ) from error
         self.refuse_negative(new, value)
         return new
+
+    def possible(self, value: Value) -> Mapping[str, Any]:
+        """The attributes; a branch that does not fit the numbers is one that refuses to run, unless none fits."""
+        if not value.op.branches:
+            return value.attrs
+        found = dict(value.attrs)
+        refused: list[BindError] = []
+        for name, attr in value.attrs.items():
+            if isinstance(attr, Subgraph):
+                try:
+                    self.body(attr)
+                except BindError as error:
+                    refused.append(error)
+                    found[name] = self.refusing(attr, error)
+        if len(refused) == len(subgraphs(value)):
+            raise refused[0]
+        return found
+
+    def refusing(self, body: Subgraph, error: BindError) -> Subgraph:
+        """A body of the same type that says why it cannot be run."""
+        types = [cast(TensorType, self.type(v.tensor)) for v in body.results]
+        shapes = [tuple(max(s, 0) if isinstance(s, int) else s for s in t.shape) for t in types]
+        results = [
+            ops.refusal(shape=shape, dtype=t.dtype, message=error.message, hint=error.hint)
+            for shape, t in zip(shapes, types, strict=True)
+        ]
+        return Subgraph(tuple(cast(TensorType, self.type(t)) for t in body.arguments), tuple(results))
 
     def refuse_negative(self, new: Value, old: Value) -> None:
         for tensor in tensors(new.type):

@@ -71,6 +71,8 @@ class Plan:
     symbols: tuple[str, ...]
     """Sizes that are not known yet: of inputs, or found while running."""
     fingerprint: str
+    memory_limit: int = field(default=0, compare=False)
+    """The most bytes that a run may ask for at once; 0 is what the machine has left."""
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)

@@ -84,6 +84,7 @@ def compilation(graph: Graph, request: Request) -> Compilation:
     with collector_paused():
         lowered = lower(graph, request.setup)
         plan = make_plan(lowered.graph, target=request.target.name, options=_plan_options(request.setup))
+        plan = replace(plan, memory_limit=request.settings.memory_limit)
     return Compilation(graph, lowered, plan, request.setup)
 
 

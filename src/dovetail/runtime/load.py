@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import LoadError, OptionError, ParseError
+from dovetail.frontends.words import plain
 from dovetail.ir import serial
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -35,35 +36,36 @@ def load(
     ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure.
     """
     file = Path(path)
+    shown = plain(str(file))
     if "\0" in str(path):
         raise LoadError("a path with a NUL in it", hint="check the path")
     try:
         if not file.is_file():
             found = "is not a file" if file.exists() else "does not exist"
-            raise LoadError(f"{file} {found}", hint="check the path")
-        if file.suffix == ".onnx":
+            raise LoadError(f"{shown} {found}", hint="check the path")
+        if file.suffix.lower() == ".onnx":
             from dovetail.frontends.onnx import load_model  # a fifth of a second, for those who need it
 
             return load_model(file, fixed=fixed)
         if fixed:
-            raise OptionError(f"{file} is no ONNX model, and fixed is for these", hint="specialise the graph instead")
+            raise OptionError(f"{shown} is no ONNX model, and fixed is for these", hint="specialise the graph instead")
         with file.open("rb") as stream:
             start = stream.read(len(MAGIC))
         if start == MAGIC:
             return serial.load(file, vocabulary(ops))
         if file.stat().st_size > MOST_TEXT_BYTES:
             raise LoadError(
-                f"{file} has {file.stat().st_size} bytes of text", hint="save large graphs with dovetail.save"
+                f"{shown} has {file.stat().st_size} bytes of text", hint="save large graphs with dovetail.save"
             )
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise LoadError(f"{file} is neither a saved graph nor UTF-8 text", hint="check what the file is") from error
+        raise LoadError(f"{shown} is neither a saved graph nor UTF-8 text", hint="check what the file is") from error
     except OSError as error:
         raise LoadError(
-            f"{file} cannot be read: {error.strerror}", hint="check the path and its permissions"
+            f"{shown} cannot be read: {error.strerror}", hint="check the path and its permissions"
         ) from error
     try:
         return parse_graph(text, vocabulary(ops), file=file.name)
     except ParseError as error:
-        error.where = f"{file}, {error.where}"
+        error.where = f"{shown}, {error.where}"
         raise

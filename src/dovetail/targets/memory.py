@@ -14,6 +14,7 @@ from dovetail.ir.value import Value
 from dovetail.plan.arena import Pool
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.feeds import found_leaf
+from dovetail.targets.limit import check_fits
 from dovetail.targets.reference.interpreter import evaluate_values
 
 _GARBAGE = 0xA5
@@ -55,6 +56,7 @@ class Memory:
     def allocate(self, count: int) -> Array:
         """Bytes whose first one is aligned as the plan's offsets are."""
         alignment = self.plan.alignment
+        check_fits(count, f"a run of {self.plan.graph.name}", self.plan.memory_limit)
         raw = np.full(count + alignment, _GARBAGE, np.uint8) if self.prove else np.empty(count + alignment, np.uint8)
         start = -raw.ctypes.data % alignment
         return raw[start : start + count]
@@ -73,6 +75,12 @@ class Memory:
         offset = start + self.number(alias.offset)
         strides = tuple(map(self.number, alias.strides))
         return np.ndarray(shape, type.dtype.numpy, buffer, offset, strides)
+
+    def copied(self, value: Value) -> Array:
+        """A tensor in memory of its own; where one element stands for many, that is more than it takes here."""
+        view = self.view(value)
+        check_fits(view.nbytes, f"a result of {self.plan.graph.name}, {value.type},", self.plan.memory_limit)
+        return np.array(view, order="C")
 
     def place(self, root: Value) -> tuple[Array, int]:
         """The bytes that hold a root, and where in them it starts."""
@@ -100,7 +108,7 @@ class Memory:
 
     def compute(self, step: Step) -> list[Array]:
         given = {v: self.view(v) for v in step.operands}
-        return evaluate_values(step.results, given, sizes=self.sizes)
+        return evaluate_values(step.results, given, sizes=self.sizes, limit=self.plan.memory_limit)
 
     def in_place(self, step: Step, array: Array) -> Array:
         """The result with one half computed after the other is written: reading what was overwritten shows."""

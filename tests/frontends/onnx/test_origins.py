@@ -34,7 +34,7 @@ def test_the_path_in_a_name_is_a_module() -> None:
 
 
 def test_scopes_and_frames_of_the_dynamo_exporter() -> None:
-    trace = 'File "/home/me/model.py", line 12, in forward\n    y = f(x)\n  File "/x/site-packages/torch/nn.py", line 9, in g'
+    trace = 'File "/code/model.py", line 12, in forward\n    y = f(x)\n  File "/x/site-packages/torch/nn.py", line 9, in g'
     node = noted(name_scopes="['', 'encoder', 'encoder.query', 'linear_1']", stack_trace=trace)
     assert spelled(node)[1:] == [("module", "encoder.query"), ("source", "model.py:12")]
 
@@ -42,7 +42,7 @@ def test_scopes_and_frames_of_the_dynamo_exporter() -> None:
 def test_frames_in_the_doc_string_of_the_torchscript_exporter() -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="m")
     node.doc_string = (
-        "/x/site-packages/torch/nn/functional.py(1848): linear\n/home/me/net.py(7): forward\n/home/me/net.py(3): g\n"
+        "/x/site-packages/torch/nn/functional.py(1848): linear\n/code/net.py(7): forward\n/code/net.py(3): g\n"
     )
     assert spelled(node)[1:] == [("source", "net.py:7")]
 

@@ -79,6 +79,12 @@ class Reader:
                 hint=f"it is a {AttributeProto.AttributeType.Name(wanted).lower()}",
                 where=describe(node),
             )
+        if kind in _HELD and not attribute.HasField(_HELD[kind]):
+            raise LoadError(
+                f"the attribute {attribute.name!r} of {node.op_type} holds nothing of its type",
+                hint="check how the model was written",
+                where=describe(node),
+            )
         if kind is str:
             return attribute.s.decode("utf-8", errors="replace")
         if kind is bool:
@@ -112,3 +118,5 @@ _WANTED: dict[Any, int] = {
     tuple[str, ...]: AttributeProto.STRINGS,
     **_LISTS,
 }
+_HELD: dict[Any, str] = {int: "i", bool: "i", DType: "i", float: "f", str: "s", Array: "t", Body: "g"}
+"""The field that an attribute of one number, text, tensor or graph must have."""

@@ -16,7 +16,8 @@ from onnx import AttributeProto
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx.functions import domain
 from dovetail.frontends.onnx.node import describe
-from dovetail.frontends.onnx.words import printable
+from dovetail.frontends.words import printable
+from dovetail.ir.attribute import HIGHEST_RANK
 
 OLDEST_IR, NEWEST_IR = 3, 14
 """The versions of the file format that are read."""
@@ -62,6 +63,12 @@ def check_model(model: onnx.ModelProto) -> Surveys:
         raise UnsupportedError(f"IR version {version}", hint=f"versions {OLDEST_IR} to {NEWEST_IR} are read")
     if model.training_info:
         raise UnsupportedError("a model with training steps", hint="export it for inference")
+    for info in model.graph.input:
+        rank = len(info.type.tensor_type.shape.dim)
+        if rank > HIGHEST_RANK:
+            raise LoadError(
+                f"the input {printable(info.name)!r} of rank {rank}", hint=f"ranks go up to {HIGHEST_RANK}"
+            )
     graph = _survey(_graph_scope(model.graph, None))
     functions: dict[Key, Survey] = {}
     for function in model.functions:

@@ -17,7 +17,7 @@ from pathlib import Path
 import onnx
 
 from dovetail.errors import LoadError
-from dovetail.frontends.onnx.words import printable
+from dovetail.frontends.words import printable
 
 LONGEST_LOCATION = 4096
 MAPPED = 1 << 16

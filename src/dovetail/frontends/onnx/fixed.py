@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from dovetail.errors import BindError, OptionError
-from dovetail.frontends.onnx.node import printable
+from dovetail.frontends.words import printable
 from dovetail.ir.dim import substitute, symbols
 from dovetail.ir.dtype import of_numpy
 from dovetail.ir.literal import Array

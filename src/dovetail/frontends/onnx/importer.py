@@ -11,6 +11,7 @@ import onnx
 
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.onnx import attributes, functions
+from dovetail.frontends.onnx.binding import with_binders
 from dovetail.frontends.onnx.contents import Follower, settled
 from dovetail.frontends.onnx.fixed import Fixed, Given, fixed
 from dovetail.frontends.onnx.node import Captured, Node, describe, printable
@@ -77,7 +78,10 @@ class Import:
         self.follower = Follower()
         self.builder = Builder(model.graph.name or "model", lines=False)
         self._symbols: set[str] = set()
-        self._params: set[str] = set()
+        self._counts: dict[str, int] = {}
+        """How many symbols there are of one stem."""
+        self._leaves: dict[str, int] = {}
+        """The names of inputs and parameters, and how many others are named after each."""
         self._imported = 0
         self._traced = 0
 
@@ -92,21 +96,24 @@ class Import:
         known = fixed(self.given, types)
         with self.builder.recording():
             for info in declared:
+                self._leaves[info.name] = 0
                 scope.values[info.name] = self._input(info.name, types[info.name], known)
             self._initialize(proto, scope)
             self.nodes(proto.node, scope)
-            for info in proto.output:
-                self.builder.output(info.name, self._found(scope, info.name, f"the output {printable(info.name)!r}"))
+            outputs = [self._found(scope, o.name, f"the output {printable(o.name)!r}") for o in proto.output]
+            for info, value in zip(proto.output, with_binders(outputs, scope.values.values()), strict=True):
+                self.builder.output(info.name, value)
         return self.builder.graph()
 
     def fresh(self, name: str) -> Dim:
         """A symbol that no other size has."""
         stem = re.sub(r"\W", "_", name, flags=re.ASCII)[:64] or "n"
         stem = stem if not stem[0].isdigit() else f"n_{stem}"
-        chosen, count = stem, 0
+        chosen, count = stem, self._counts.get(stem, 0)
         while chosen in self._symbols:
             count += 1
             chosen = f"{stem}_{count}"
+        self._counts[stem] = count
         self._symbols.add(chosen)
         return symbol(chosen)
 
@@ -139,11 +146,12 @@ class Import:
         kind = "" if dtype is None else dtype.kind
         if dtype is None or self._traced or array.size <= _SMALL.get(kind, _MOST_CONSTANT):
             return leaf.constant(array)
-        unique, count = name or "constant", 0
-        while unique in self._params or any(v.attrs["name"] == unique for v in self.builder.inputs):
+        stem = unique = name or "constant"
+        count = self._leaves.get(stem, 0)
+        while unique in self._leaves:
             count += 1
-            unique = f"{name}_{count}"
-        self._params.add(unique)
+            unique = f"{stem}_{count}"
+        self._leaves[stem], self._leaves[unique] = count, 0
         return self.builder.param(unique, TensorType(dtype, array.shape), array)
 
     def nodes(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
@@ -252,6 +260,12 @@ class Import:
         inner.depth = scope.depth + 1
         if inner.depth > DEEPEST:
             raise LoadError(f"functions nest deeper than {DEEPEST}", hint="check that none calls itself")
+        if any(operand is not None for operand in operands[len(function.inputs) :]):
+            raise LoadError(
+                f"{len(operands)} inputs for {function.name}",
+                hint=f"it takes {len(function.inputs)}",
+                where=describe(proto),
+            )
         for name, operand in zip(function.inputs, operands, strict=False):
             if operand is not None:
                 inner.values[name] = operand
@@ -300,7 +314,8 @@ class Import:
             self.nodes(graph.node, inner)
         finally:
             self._traced -= captured is not None
-        return tuple(self._found(inner, o.name, f"the output {printable(o.name)!r} of a body") for o in graph.output)
+        results = [self._found(inner, o.name, f"the output {printable(o.name)!r} of a body") for o in graph.output]
+        return tuple(results if captured is None else with_binders(results, inner.values.values()))
 
 
 _OLDER: dict[str, Any] = {"ints": tuple[int, ...], "sizes": tuple[int, ...], "floats": tuple[float, ...]}

@@ -16,7 +16,7 @@ from dovetail.frontends.onnx.rule import Rule
 from dovetail.frontends.onnx.rules import ALL
 from dovetail.frontends.onnx.supported import Vocabulary
 from dovetail.frontends.onnx.tensors import Tensors
-from dovetail.frontends.onnx.words import plain_errors
+from dovetail.frontends.words import plain_errors
 from dovetail.ir.graph import Graph
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dovetail.errors import LoadError
 from dovetail.frontends.onnx.check import Key, Survey, Surveys
-from dovetail.frontends.onnx.words import printable
+from dovetail.frontends.words import printable
 
 MOST_UNFOLDED = 200_000
 """Nodes that functions may unfold to, and this many times more for each node that is written."""

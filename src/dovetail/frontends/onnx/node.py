@@ -12,7 +12,7 @@ from dovetail.errors import LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import contents
 from dovetail.frontends.onnx.contents import Contents
 from dovetail.frontends.onnx.tensors import Tensors
-from dovetail.frontends.onnx.words import printable
+from dovetail.frontends.words import printable
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, symbols
 from dovetail.ir.literal import Array

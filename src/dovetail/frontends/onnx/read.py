@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from dovetail.errors import LoadError
 from dovetail.frontends.onnx.wire import Content, check_content
-from dovetail.frontends.onnx.words import printable
+from dovetail.frontends.words import plain
 
 MOST_BYTES = 2**31 - 1
 """What the protobuf package reads at once."""
@@ -40,7 +40,7 @@ _FORMATS: tuple[tuple[bytes, str], ...] = (
 
 def read_model(path: Path) -> onnx.ModelProto:
     """The model in a file."""
-    named = printable(str(path))
+    named = plain(str(path))
     try:
         content = _content(path)
     except (OSError, ValueError) as error:
@@ -72,10 +72,10 @@ def _content(path: Path) -> Content:
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
-            raise LoadError(f"{printable(str(path))} is not a file", hint="pass the path of a model")
+            raise LoadError(f"{plain(str(path))} is not a file", hint="pass the path of a model")
         if state.st_size > MOST_BYTES:
             raise LoadError(
-                f"{printable(str(path))} has {state.st_size:,} bytes",
+                f"{plain(str(path))} has {state.st_size:,} bytes",
                 hint=f"a model has at most {MOST_BYTES:,}; keep its weights in external data",
             )
         if state.st_size > READ_AT_ONCE:

@@ -65,7 +65,10 @@ def run_pass(one: Pass, cell: Cell, mask: Value | None = None) -> tuple[Value, t
 
 @dataclass(frozen=True, slots=True)
 class LstmCell:
-    """A step of an LSTM; its gates lie in the order i, o, f, c, and `more` is its peepholes in the order i, o, f."""
+    """A step of an LSTM; its gates lie in the order i, o, f, c, and `more` is its peepholes in the order i, o, f.
+
+    Only what enters the gates is clipped, as onnxruntime has it; the cell is not.
+    """
 
     clip: float | None = None
     couples: bool = False
@@ -79,7 +82,7 @@ class LstmCell:
         entering = f(clipped(_peeped(i_, at_i, c), self.clip))
         kept = 1.0 - entering if self.couples else f(clipped(_peeped(f_, at_f, c), self.clip))
         cell = kept * c + entering * g(clipped(c_, self.clip))
-        return f(clipped(_peeped(o_, at_o, cell), self.clip)) * act(clipped(cell, self.clip)), cell
+        return f(clipped(_peeped(o_, at_o, cell), self.clip)) * act(cell), cell
 
 
 def _peeped(gate: Value, weight: Value | None, cell: Value) -> Value:
@@ -139,6 +142,7 @@ class Layer:
     """Whether each of them runs from the last step to the first."""
     batch_first: bool
     mask: Value | None
+    """[steps, batch, 1]: whether a step lies inside its sequence."""
 
     @staticmethod
     def of(n: Node, x: Value, direction: str, layout: int, sequence_lens: Value | None) -> Layer:
@@ -180,17 +184,27 @@ class Layer:
             raise self.n.malformed(f"the activation {name!r}", hint=f"it is one of {', '.join(_ACTIVATIONS)}")
         function, *defaults = known
         numbers = [next(source, given) for source, given in zip((alpha, beta), defaults, strict=False)]
+        if None in numbers:
+            raise self.n.unsupported(f"{name} without its numbers", hint="give activation_alpha and activation_beta")
         return partial(function, *numbers) if numbers else function
 
     def run(self, passes: Sequence[Pass], cell: Cell) -> tuple[Value, ...]:
         """The outputs of the node: hidden states of all steps, then the last states."""
-        results = [run_pass(one, cell, self.mask) for one in passes]
+        results = [self._pass(one, cell) for one in passes]
         side = 1 if self.batch_first else 0
         hidden = build.stack([y for y, _ in results], axis=1)
         if self.batch_first:
             hidden = build.move_axis(hidden, 2, 0)
         last = [build.stack(states, axis=side) for states in zip(*(states for _, states in results), strict=True)]
         return (hidden, *last)
+
+    def _pass(self, one: Pass, cell: Cell) -> tuple[Value, tuple[Value, ...]]:
+        hidden, states = run_pass(one, cell, self.mask)
+        if self.mask is None:
+            return hidden, states
+        # A sequence without steps has no last state: onnxruntime gives 0 for it.
+        some = build.squeeze_dims(ops.reduce_any(self.mask, axes=(0,)), 0)
+        return hidden, tuple(ops.where(some, v, leaf.scalar(0, v.dtype)) for v in states)
 
 
 def _affine(alpha: float, beta: float, x: Value) -> Value:
@@ -217,7 +231,7 @@ def _elu(alpha: float, x: Value) -> Value:
     return ops.elu(x, alpha=alpha)
 
 
-_ACTIVATIONS: dict[str, tuple[Callable[..., Value], *tuple[float, ...]]] = {
+_ACTIVATIONS: dict[str, tuple[Callable[..., Value], *tuple[float | None, ...]]] = {
     "relu": (ops.relu,),
     "tanh": (ops.tanh,),
     "sigmoid": (ops.sigmoid,),
@@ -225,9 +239,9 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Value], *tuple[float, ...]]] = {
     "softplus": (ops.softplus,),
     "elu": (_elu, 1.0),
     "leakyrelu": (_leaky_relu, 0.01),
-    "thresholdedrelu": (_thresholded_relu, 1.0),
+    "thresholdedrelu": (_thresholded_relu, None),
     "hardsigmoid": (_hard_sigmoid, 0.2, 0.5),
-    "affine": (_affine, 1.0, 0.0),
-    "scaledtanh": (_scaled_tanh, 1.0, 1.0),
+    "affine": (_affine, None, None),
+    "scaledtanh": (_scaled_tanh, None, None),
 }
-"""Each with the defaults of its alpha and beta, where it has them."""
+"""Each with the defaults of its alpha and beta; None where the standard and runtimes do not agree on one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail import ops
 from dovetail.frontends.onnx.computed import size_value
 from dovetail.frontends.onnx.node import Node
-from dovetail.ir.dim import Dim, Size, largest, smallest
+from dovetail.ir.dim import Compound, Dim, Size, largest, smallest
 from dovetail.ir.value import Value
 from dovetail.ops import build
 from dovetail.ops.primitive import axis_from_end
@@ -18,20 +18,32 @@ def sliced(x: Value, axis: int, start: Size, end: Size, step: int) -> Value:
     """x[start:end:step] along an axis."""
     axis = axis_from_end(axis, x.rank)
     whole = x.shape[axis]
-    one = isinstance(start, int) and end == start + 1 and end != 0
+    one = step > 0 and isinstance(start, int) and end == start + 1 and end != 0
     if isinstance(start, Dim) and _turns_at_zero(start):
         x = _at_least_one(x, axis, -start)
     if isinstance(end, Dim) and _turns_at_zero(end):
         x = _at_least_one(x, axis, -end)
-    if isinstance(start, int) and isinstance(end, int) and (start < 0) == (end < 0) and (end - start) * step <= 0:
-        return build.cut(x, axis, 0, 0)
     if step > 0:
-        return build.cut(x, axis, _place(start, whole, 0, whole, one), _place(end, whole, 0, whole, one), step)
+        return _cut(x, axis, _place(start, whole, 0, whole, one), _place(end, whole, 0, whole, one), step)
     # Going down from `start` to above `end` is going up in the axis turned round.
     first, last = _place(start, whole, 0, whole - 1, one), _place(end, whole, -1, whole - 1, one)
     if whole == 0:
         return x
-    return build.cut(ops.flip(x, axes=(axis,)), axis, whole - 1 - first, whole - 1 - last, -step)
+    return _cut(ops.flip(x, axes=(axis,)), axis, whole - 1 - first, whole - 1 - last, -step)
+
+
+def _cut(x: Value, axis: int, first: Size, last: Size, step: int) -> Value:
+    """Elements from first to before last. Where sizes tell that one may lie beyond the other, there are none then."""
+    apart = last - first
+    if last == 0 or first == x.shape[axis] or (isinstance(apart, int) and apart <= 0):
+        return build.cut(x, axis, 0, 0)
+    if first != 0 and (_has_extremes(first) or _has_extremes(last)):
+        last = largest(first, last)
+    return build.cut(x, axis, first, last, step)
+
+
+def _has_extremes(size: Size) -> bool:
+    return isinstance(size, Dim) and any(isinstance(atom, Compound) for monomial, _ in size.terms for atom in monomial)
 
 
 def _place(bound: Size, whole: Size, lowest: int, highest: Size, one: bool) -> Size:
@@ -45,7 +57,8 @@ def _place(bound: Size, whole: Size, lowest: int, highest: Size, one: bool) -> S
         if bound < 0:
             return whole + bound if one or bound == -1 else largest(whole + bound, lowest)
         return bound if one or bound <= 1 else smallest(bound, highest)
-    return whole + bound if _is_negative(bound) else bound
+    counted = whole + bound if _is_negative(bound) else bound
+    return smallest(counted, highest) if isinstance(counted - highest, int) else counted
 
 
 def _is_negative(bound: Dim) -> bool:

@@ -42,7 +42,7 @@ def spatial(
         return Spatial(steps, spread, halves(totals, upper=auto_pad == "SAME_UPPER"))
     if auto_pad != "NOTSET":
         raise n.malformed(f"auto_pad is {auto_pad!r}", hint="use NOTSET, SAME_UPPER, SAME_LOWER or VALID")
-    padding = (0,) * (2 * count) if not pads else pads
+    padding = pads if pads else (0,) * (2 * count)
     if len(padding) != 2 * count:
         raise n.malformed(f"{len(padding)} pads for {count} spatial axes", hint="give both sides of each axis")
     return Spatial(steps, spread, padding)

@@ -12,7 +12,7 @@ from dovetail.frontends.onnx.check import Key, Survey, Surveys, key_of
 from dovetail.frontends.onnx.functions import Function, bodies, domain, has_body
 from dovetail.frontends.onnx.node import describe
 from dovetail.frontends.onnx.rule import Rule
-from dovetail.frontends.onnx.words import printable
+from dovetail.frontends.words import printable
 
 OLDEST, NEWEST = 1, 28
 """The opsets of ONNX's own domain that rules are written for."""

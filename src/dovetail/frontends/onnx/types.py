@@ -63,11 +63,14 @@ def element(number: int, where: str) -> DType:
 def tensor_type(info: onnx.ValueInfoProto, fresh: Callable[[str], Size]) -> TensorType:
     """The type that a graph declares for a value; `fresh` names sizes that have no name of their own."""
     where = f"the input {info.name!r}"
-    kind = info.type.WhichOneof("value")
+    of_input = info.type
+    if of_input.WhichOneof("value") == "optional_type":
+        of_input = of_input.optional_type.elem_type  # an input that is declared has to be given
+    kind = of_input.WhichOneof("value")
     if kind != "tensor_type":
         found = "no type" if kind is None else kind.removesuffix("_type").replace("_", " ")
         raise UnsupportedError(f"{info.name!r} is a {found}", hint="dovetail takes dense tensors", where=where)
-    declared = info.type.tensor_type
+    declared = of_input.tensor_type
     of = element(declared.elem_type, where)
     if not declared.HasField("shape"):
         raise UnsupportedError(f"{info.name!r} has no shape", hint="export the model with shapes", where=where)

@@ -44,23 +44,25 @@ def check_content(content: Content) -> None:
     """Refuse bytes that no model has, and bytes that unfold to far more than they are."""
     most = MOST_UNFOLDED + UNFOLDED_BY_BYTE * len(content)
     try:
-        if _unfolded(content, most, _SMALL) > most:
-            found = _unfolded(content, most, 0)
-            if found > most:
-                raise LoadError(
-                    f"{len(content):,} bytes that unfold to more than {most >> 20:,} MiB of nodes, names and numbers",
-                    hint="check what the file is; weights are kept in tensors",
-                )
+        counted, guessed = _unfolded(content, most, _SMALL)
+        if counted > most >= counted - guessed:
+            counted, _ = _unfolded(content, most, 0)
+        if counted > most:
+            raise LoadError(
+                f"{len(content):,} bytes that unfold to more than {most >> 20:,} MiB of nodes, names and numbers",
+                hint="check what the file is; weights are kept in tensors",
+            )
     except IndexError:
         raise LoadError(f"a field that ends behind the last of {len(content):,} bytes", hint=_BROKEN) from None
 
 
-def _unfolded(content: Content, most: int, small: int) -> int:
-    """The most bytes that the structure of a model takes in memory; counting ends above `most`."""
+def _unfolded(content: Content, most: int, small: int) -> tuple[int, int]:
+    """The most bytes that the structure of a model takes in memory, and how much of it is the worst case of messages
+    up to the length `small`. Counting ends above `most`."""
     table, at, end = _table(onnx.ModelProto.DESCRIPTOR), 0, len(content)
     actions = table.actions
     outer: list[tuple[_Table, int]] = []
-    fields = total = 0
+    fields = total = guessed = 0
     while True:
         while at < end and fields <= MOST_FIELDS:
             fields += 1
@@ -101,15 +103,16 @@ def _unfolded(content: Content, most: int, small: int) -> int:
                     raise LoadError(f"messages nested deeper than {DEEPEST_MESSAGE}", hint="check how bodies nest")
             else:
                 total += _BY_MESSAGE + _WORST * length if action == _MESSAGE else _BY_PACKED * length
+                guessed += _WORST * length if action == _MESSAGE else 0
                 at += length
             if total + fields * _BY_FIELD > most:
-                return total + fields * _BY_FIELD
+                return total + fields * _BY_FIELD, guessed
         if fields > MOST_FIELDS:
             raise LoadError(f"more than {MOST_FIELDS:,} fields", hint="no model has so many; check what the file is")
         if at > end:
             raise LoadError(f"a field that ends at byte {at:,}, where its message ends at {end:,}", hint=_BROKEN)
         if not outer:
-            return total + fields * _BY_FIELD
+            return total + fields * _BY_FIELD, guessed
         table, end = outer.pop()
         actions = table.actions
 

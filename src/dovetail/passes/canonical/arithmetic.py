@@ -221,9 +221,14 @@ def _nested(value: Value) -> Value | None:
         first, second = number_in(a) or 0, number_in(b) or 0
         number = first + second if value.op is ops.add else first * second
         folded = number_like(number, value)
-    # A product that overflows or vanishes is not that of its factors.
-    lost = number is None or not math.isfinite(number) or (number == 0 and value.op is ops.mul)
-    return None if lost else value.with_operands((x, folded))
+    return None if number is None or _is_lost(number, value) else value.with_operands((x, folded))
+
+
+def _is_lost(number: float, value: Value) -> bool:
+    """Whether a folded number is not that of its parts: it overflowed, or as a product it lost bits to underflow."""
+    dtype = dtype_if_known(value)
+    least = _LEAST_NORMAL.get("" if dtype is None else dtype.name, 0.0)
+    return not math.isfinite(number) or (value.op is ops.mul and (number == 0 or abs(number) < least))
 
 
 RULES = listed(globals())

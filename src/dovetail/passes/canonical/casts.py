@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from dovetail import ops
-from dovetail.ir.dtype import NARROW, DType, bf16, bool_, c64, f8e8m0, f16, f32, f64
+from dovetail.ir.dtype import NARROW, DType, bf16, bool_, c64, f8e5m2, f8e8m0, f16, f32, f64
 from dovetail.ir.value import Value
 from dovetail.passes.canonical.rule import dtype_if_known, listed, rule
 
@@ -68,6 +68,8 @@ def cast_of_cast(value: Value) -> Value | None:
     source, between, target = dtype_if_known(x), dtype_if_known(inner), dtype_if_known(value)
     if source is None or between is None or target is None or not loses_nothing(source, between):
         return None
+    if source is target is f8e5m2:
+        return None  # the way back keeps infinity in range
     # Floats are kept in range where whole numbers wrap.
     wraps = target.is_integer and source.is_integer and not between.is_integer
     return None if wraps and not loses_nothing(source, target) else ops.cast(x, dtype=target)

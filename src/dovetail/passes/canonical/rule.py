@@ -14,7 +14,10 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 
 Numerics = Literal["exact", "reassociated"]
-"""Every bit stays but the payload of NaN; or rounding and the sign of zero may change."""
+"""Every bit stays but the payload of NaN; or rounding and the sign of zero may change.
+
+Nothing that is in range may fall out of it: a rule that moves a factor minds the range of 16-bit types.
+"""
 Rewrite = Callable[[Value], "Value | None"]
 
 

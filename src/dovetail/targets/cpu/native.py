@@ -122,7 +122,7 @@ class NativeRunner:
             memory.own[value] = array.reshape(-1).view(np.uint8)
         self._go(frame, lane)
         outputs = self.graph.plan.graph.outputs
-        results = {name: np.array(memory.view(v), order="C") for name, v in outputs.items()}
+        results = {name: memory.copied(v) for name, v in outputs.items()}
         for value in self.inputs:
             del memory.own[value]
         frame.lanes.append(lane)

@@ -15,12 +15,13 @@ from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.literal import Array, Literal
 from dovetail.ir.solve import Found, solve_symbols
-from dovetail.ir.type import TensorType, Type
+from dovetail.ir.type import TensorType, Type, tensors
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.specialize import fresh_symbols, value_symbols
 from dovetail.targets.feeds import bind_leaves, check_array, named_leaf
+from dovetail.targets.limit import check_fits
 
 Result: TypeAlias = Array | tuple[Array, ...]
 
@@ -52,12 +53,16 @@ def evaluate_values(
     *,
     lift: bool = False,
     sizes: Mapping[str, int] | None = None,
+    limit: int = 0,
 ) -> list[Array]:
-    """The arrays of some values, given those of others; whatever lies behind a given value is not computed."""
+    """The arrays of some values, given those of others; whatever lies behind a given value is not computed.
+
+    `limit` is the most bytes that one of them may have; 0 is what the machine has left.
+    """
     accepts = _fits_lifted if lift else None
     checked = {v: check_array(named_leaf(v), v, array, accepts) for v, array in leaves.items()}
     constraints = _constraints(v for v in walk(outputs, until=checked) if v not in checked)
-    return _Interpreter(lift).outputs(outputs, checked, _Scope(_solve(checked, sizes), constraints))
+    return _Interpreter(lift, limit=limit).outputs(outputs, checked, _Scope(_solve(checked, sizes), constraints))
 
 
 def _solve(leaves: Mapping[Value, Array], sizes: Mapping[str, int] | None) -> dict[str, int]:
@@ -147,8 +152,9 @@ class _Body:
 class _Interpreter:
     """Runs values in one dtype policy; a declared op runs as what its body spells out."""
 
-    def __init__(self, lift: bool, where: Callable[[Value], str] = lambda value: "") -> None:
+    def __init__(self, lift: bool, where: Callable[[Value], str] = lambda value: "", limit: int = 0) -> None:
         self.lift = lift
+        self.limit = limit
         self.where = where
         self.expansions: dict[Value, _Expansion] = {}
 
@@ -188,6 +194,12 @@ class _Interpreter:
         except DovetailError as error:
             error.where = error.where or self.where(value)
             raise
+        except MemoryError as error:
+            raise BindError(
+                f"{value.op.name} needs more memory than there is: {error}",
+                hint="run it with smaller inputs",
+                where=self.where(value),
+            ) from error
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise BindError(
                 f"{value.op.name} cannot be computed: {error}",
@@ -198,6 +210,7 @@ class _Interpreter:
     def compute(self, value: Value, operands: list[Result], scope: _Scope) -> Result:
         op = value.op
         if isinstance(op, Primitive):
+            self.check_fits(value, scope)
             attrs = {k: self.attribute(a, scope, op.kinds[k].name == "fresh") for k, a in value.attrs.items()}
             return op.compute(*cast(list[Array], operands), **attrs)
         if op is leaf.CONST:
@@ -210,6 +223,16 @@ class _Interpreter:
             raise BindError(f"{named_leaf(value)} ({value.type}) is missing", hint="pass an array for it")
         slots, spelled, constraints = self.expand(value)
         return self.values([spelled], dict(zip(slots, operands, strict=True)), scope.inner(constraints))[0]
+
+    def check_fits(self, value: Value, scope: _Scope) -> None:
+        """Results whose sizes are known before they are computed must fit in memory."""
+        for type in tensors(value.type):
+            size = type.bytes
+            if isinstance(size, Dim):
+                if not dim.symbols(size) <= scope.sizes.keys():
+                    continue
+                size = dim.evaluate(size, scope.sizes)
+            check_fits(size, f"the result of {value.op.name}, {type},", self.limit)
 
     def expand(self, value: Value) -> _Expansion:
         """What a declared op spells out, on one slot for each operand. Equal calls are spelled out once."""

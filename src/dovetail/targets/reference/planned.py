@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import Plan
 from dovetail.targets.feeds import found_leaf
@@ -54,4 +52,4 @@ class BoundGraph:
             constraint.bind(memory.sizes)
         memory.reserve("arena", plan.arena_size)
         memory.run(self.steps)
-        return {name: np.array(memory.view(v), order="C") for name, v in plan.graph.outputs.items()}
+        return {name: memory.copied(v) for name, v in plan.graph.outputs.items()}

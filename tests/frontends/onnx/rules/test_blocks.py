@@ -47,7 +47,7 @@ def test_col2im_adds_where_blocks_overlap() -> None:
         x = x_of(batch, 8, blocks[0] * blocks[1])
         padded = np.zeros((batch, 2, 6, 6), np.float32)
         columns = x.reshape(batch, 2, 2, 2, *blocks)
-        for i, j, k, l in np.ndindex(2, 2, *blocks):
-            padded[:, :, k * 2 + i, l + j * 2] += columns[:, :, i, j, k, l]
+        for i, j, row, column in np.ndindex(2, 2, *blocks):
+            padded[:, :, row * 2 + i, column + j * 2] += columns[:, :, i, j, row, column]
         (result,) = by_dovetail(m, {"x": x})
         assert np.array_equal(result["y"], padded[:, :, 1:, :-2])

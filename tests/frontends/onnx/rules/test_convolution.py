@@ -80,7 +80,7 @@ def test_sizes_behind_padding_stay_simple() -> None:
 def test_transposed(axes: int, opset: int) -> None:
     shape = (3, 2, 4)[:axes]
     pads = [1, 0, 2][:axes] + [0, 1, 1][:axes]
-    more = {"strides": [3, 2, 2][:axes], "output_padding": [2, 1, 0][:axes]}
+    more: dict[str, Any] = {"strides": [3, 2, 2][:axes], "output_padding": [2, 1, 0][:axes]}
     _check("ConvTranspose", _floats(4, 3, *shape), opset=opset, bias=6, group=2, pads=pads, **more)
     _check("ConvTranspose", _floats(4, 3, *shape), opset=opset, dilations=[2, 1, 2][:axes], kernel_shape=list(shape))
 
@@ -120,7 +120,13 @@ def test_transposed_to_a_shape_from_sizes_of_the_run() -> None:
 
 @pytest.mark.parametrize("with_mask", [False, True])
 def test_deformed(with_mask: bool) -> None:
-    groups = {"group": 2, "offset_group": 2, "pads": [1, 0, 1, 0], "strides": [2, 1], "dilations": [1, 2]}
+    groups: dict[str, Any] = {
+        "group": 2,
+        "offset_group": 2,
+        "pads": [1, 0, 1, 0],
+        "strides": [2, 1],
+        "dilations": [1, 2],
+    }
     made = model(
         [node(f"DeformConv x w o b {'m' if with_mask else '_'} -> y", **groups)],
         {"x": f32["n", 4, "h", 7], "o": f32["n", 24, "p", "q"], **({"m": f32["n", 12, "p", "q"]} if with_mask else {})},
@@ -134,7 +140,8 @@ def test_deformed(with_mask: bool) -> None:
         feed = {"x": _floats(n, 4, h, 7), "o": _floats(n, 24, *places) * 2}
         feeds.append({**feed, **({"m": _floats(n, 12, *places)} if with_mask else {})})
     for feed, got in zip(feeds, by_dovetail(made, *feeds), strict=True):
-        (expected,) = ReferenceEvaluator(made).run(None, feed)  # pyright: ignore[reportGeneralTypeIssues]
+        reference: Any = ReferenceEvaluator(made)  # its results have no type
+        (expected,) = reference.run(None, feed)
         assert_close(got["y"], np.asarray(expected, np.float32), f32, scale=8)
 
 
@@ -149,14 +156,22 @@ def test_offsets_of_nothing_deform_nothing() -> None:
 
 
 def test_half_precision_is_summed_wide() -> None:
-    made = model(["Conv x w -> y"], {"x": f16[1, 64, 5, 5]}, ["y"], opset=22, initializers={"w": np.ones((1, 64, 3, 3), np.float16)})
+    made = model(
+        ["Conv x w -> y"],
+        {"x": f16[1, 64, 5, 5]},
+        ["y"],
+        opset=22,
+        initializers={"w": np.ones((1, 64, 3, 3), np.float16)},
+    )
     (got,) = by_dovetail(made, {"x": np.full((1, 64, 5, 5), 3.0, np.float16)})
     assert got["y"].tolist() == np.full((1, 1, 3, 3), 1728.0).tolist()
 
 
 def _conv(**attributes: Any) -> Any:
     w = np.ones((3, 4, 3, 3), np.float32)
-    return import_model(model([node("Conv x w -> y", **attributes)], {"x": f32[1, 4, 9, 9]}, ["y"], initializers={"w": w}))
+    return import_model(
+        model([node("Conv x w -> y", **attributes)], {"x": f32[1, 4, 9, 9]}, ["y"], initializers={"w": w})
+    )
 
 
 def test_what_does_not_fit_is_refused() -> None:

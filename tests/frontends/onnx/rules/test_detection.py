@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx.reference import ReferenceEvaluator
 
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.dtype import f32, f64, i32, i64
-from tests.frontends.onnx.build import Array, assert_like_onnxruntime, by_dovetail, model, node
-from tests.tolerances import assert_close
+from tests.frontends.onnx.build import Array, assert_like_onnxruntime, model, node
 
 random = np.random.default_rng(17)
 BOXES = {"boxes": f32["n", "s", 4], "scores": f32["n", "c", "s"]}
@@ -65,7 +63,7 @@ REGIONS = np.array([[0, 0, 7, 7], [1.5, 2.5, 6, 4], [-3, 5, 3, 20], [4, 4, 4.2, 
 
 
 @pytest.mark.parametrize("mode", ["avg", "max"])
-@pytest.mark.parametrize(("opset", "place"), [(10, None), (16, "half_pixel"), (22, "output_half_pixel"), (16, None)])
+@pytest.mark.parametrize(("opset", "place"), [(10, None), (16, "half_pixel"), (21, "output_half_pixel"), (16, None)])
 def test_roi_align(mode: str, opset: int, place: str | None) -> None:
     shared: dict[str, Any] = {"mode": mode, "output_height": 3, "output_width": 2, "spatial_scale": 0.5}
     if place is not None:
@@ -74,9 +72,7 @@ def test_roi_align(mode: str, opset: int, place: str | None) -> None:
     feeds = [{"x": _floats(2, 2, 8, 9), "r": REGIONS[:k], "b": np.arange(k) % 2} for k in (5, 3)]
     for samples in (0, 2):
         made = model([node("RoiAlign x r b -> y", sampling_ratio=samples, **shared)], types, ["y"], opset=opset)
-        for feed, got in zip(feeds, by_dovetail(made, *feeds), strict=True):
-            (expected,) = ReferenceEvaluator(made).run(None, feed)  # pyright: ignore[reportGeneralTypeIssues]
-            assert_close(got["y"], np.asarray(expected, np.float32), f32, scale=4)
+        assert_like_onnxruntime(made, *feeds, scale=4)
 
 
 def test_max_roi_pool() -> None:

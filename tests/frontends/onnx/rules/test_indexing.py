@@ -127,7 +127,7 @@ def test_one_hot(dtype: Any, axis: int) -> None:
         {"i": dtype["a", "b"]},
         ["y"],
         opset=11,
-        initializers={"d": np.array([4]), "v": np.array([-1, 5], np.float32)},
+        initializers={"d": np.array([4], dtype.numpy), "v": np.array([-1, 5], np.float32)},
     )
     i = np.array([[0, 3, -1], [-4, 2, 1]]).astype(dtype.numpy)
     assert_like_onnxruntime(m, {"i": i}, {"i": i[:1, :2]})
@@ -192,7 +192,8 @@ def test_the_number_of_places_is_found_though_nobody_reads_the_places() -> None:
 
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_compress(axis: int | None) -> None:
-    nodes = [node("Compress x c -> y", **({} if axis is None else {"axis": axis}))]
+    along: dict[str, Any] = {} if axis is None else {"axis": axis}
+    nodes = [node("Compress x c -> y", **along)]
     m = model(nodes, {"x": f32["r", "c"], "c": bool_["n"]}, ["y"])
     masks = [np.array(mask) for mask in ([True, False, True], [False, True], [False])]
     assert_like_onnxruntime(m, *({"x": x_of(3, 4), "c": mask} for mask in masks))
@@ -203,7 +204,8 @@ def test_compress(axis: int | None) -> None:
 @pytest.mark.parametrize("ordered", [0, 1])
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_unique(axis: int | None, ordered: int) -> None:
-    nodes = [node("Unique x -> y first back many", sorted=ordered, **({} if axis is None else {"axis": axis}))]
+    along: dict[str, Any] = {} if axis is None else {"axis": axis}
+    nodes = [node("Unique x -> y first back many", sorted=ordered, **along)]
     m = model(nodes, {"x": f32["r", "c"]}, ["y", "first", "back", "many"])
     x = np.array([[2, 1, 1, 2], [2, 0, 0, 2], [2, 1, 1, 2]], np.float32)
     assert_like_onnxruntime(m, {"x": x}, {"x": x[:, :2].copy()}, {"x": x[1:]})

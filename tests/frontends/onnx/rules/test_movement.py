@@ -169,6 +169,7 @@ def test_split_that_does_not_fit_is_refused(nodes: list[Any], initializers: dict
 BOUNDS = [
     (1, 3, 1), (0, FAR, 2), (-2, FAR, 1), (0, -1, 1), (5, 0, -1), (FAR, -FAR - 1, -1), (-1, -FAR, -2), (4, 2, 1),
     (-100, 100, 3), (2, 2, 1), (3, -FAR - 1, -1), (100, 1, -1), (-3, -1, 1), (0, 2**31 - 1, 1), (-2, -6, -3),
+    (FAR, -FAR - 1, 1), (-FAR - 1, -FAR - 1, -3), (-4, -3, -3), (-2, 7, -2), (3, -3, 1), (5, 7, 1),
 ]  # fmt: skip
 
 
@@ -224,6 +225,17 @@ def test_slice_up_to_a_size_of_another_tensor() -> None:
     assert_like_onnxruntime(m, {"x": x_of(1, 3)}, {"x": x_of(1, 8)})
     with pytest.raises(BindError):  # -0 is the whole axis to ONNX, and no part of it to a size
         by_dovetail(m, {"x": x_of(1, 0)})
+
+
+def test_slice_to_behind_the_end_of_a_symbol() -> None:
+    m = model(
+        ["Shape x -> n", "Add n n -> m", "Sub m n -> k", "Add n one -> more",
+         "Slice x zero more -> y", "Slice x k far zero minus -> z"],
+        {"x": f32["s"]},
+        ["y", "z"],
+        initializers={"zero": ints(0), "one": ints(1), "far": ints(-FAR), "minus": ints(-1)},
+    )  # fmt: skip
+    assert_like_onnxruntime(m, {"x": x_of(3)}, {"x": x_of(5)})
 
 
 @pytest.mark.parametrize("step", [1, 2, -1, -2])

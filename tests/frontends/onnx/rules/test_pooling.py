@@ -32,13 +32,18 @@ def _check(op: str, axes: int = 2, *, opset: int = 22, outputs: str = "y", **att
     assert_like_onnxruntime(made, *({"x": _floats(2, 3, *size)} for size in SIZES[axes]))
 
 
-POOLS = [("MaxPool", {}), ("AveragePool", {}), ("AveragePool", {"count_include_pad": 1}), ("LpPool", {"p": 3})]
+POOLS: list[tuple[str, dict[str, Any]]] = [
+    ("MaxPool", {}),
+    ("AveragePool", {}),
+    ("AveragePool", {"count_include_pad": 1}),
+    ("LpPool", {"p": 3}),
+]
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize(("op", "more"), POOLS)
-def test_windows(op: str, more: dict[str, int], axes: int) -> None:
-    window = {"kernel_shape": [3, 2, 4][:axes], **more}
+def test_windows(op: str, more: dict[str, Any], axes: int) -> None:
+    window: dict[str, Any] = {"kernel_shape": [3, 2, 4][:axes], **more}
     _check(op, axes, **window)
     _check(op, axes, strides=[2, 1, 3][:axes], pads=[1, 0, 2][:axes] + [2, 1, 0][:axes], **window)
     _check(op, axes, opset=7, strides=[2] * axes, pads=[1] * 2 * axes, **window)
@@ -46,27 +51,27 @@ def test_windows(op: str, more: dict[str, int], axes: int) -> None:
 
 @pytest.mark.parametrize(("op", "more"), POOLS)
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
-def test_padding_that_follows_from_the_size(op: str, more: dict[str, int], auto_pad: str) -> None:
+def test_padding_that_follows_from_the_size(op: str, more: dict[str, Any], auto_pad: str) -> None:
     steps = ((3, 1), (2, 2), (3, 2), (2, 3))
     for size, stride in steps[:3] if op == "MaxPool" else steps:  # onnxruntime refuses the last of the largest
         _check(op, kernel_shape=[size, 3], strides=[stride, 1], auto_pad=auto_pad, **more)
 
 
 @pytest.mark.parametrize(("op", "more"), POOLS)
-def test_ceil_mode(op: str, more: dict[str, int]) -> None:
+def test_ceil_mode(op: str, more: dict[str, Any]) -> None:
     for size, stride, pads in ((3, 2, [0, 0]), (3, 2, [1, 1]), (2, 3, [1, 0]), (3, 4, [1, 1]), (4, 3, [1, 2])):
         _check(op, 1, kernel_shape=[size], strides=[stride], pads=pads, ceil_mode=1, **more)
 
 
 @pytest.mark.parametrize(("op", "more"), POOLS)
-def test_dilations(op: str, more: dict[str, int]) -> None:
+def test_dilations(op: str, more: dict[str, Any]) -> None:
     _check(op, kernel_shape=[2, 3], dilations=[3, 2], pads=[1, 1, 1, 0], strides=[1, 2], **more)
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("storage_order", [0, 1])
 def test_indices(axes: int, storage_order: int) -> None:
-    window = {"kernel_shape": [2] * axes, "strides": [2] * axes, "pads": [1] * 2 * axes, "ceil_mode": 1}
+    window: dict[str, Any] = {"kernel_shape": [2] * axes, "strides": [2] * axes, "pads": [1] * 2 * axes, "ceil_mode": 1}
     _check("MaxPool", axes, outputs="y i", storage_order=storage_order, **window)
 
 
@@ -116,7 +121,9 @@ def test_unpooled_to_a_shape() -> None:
     )
     feed = {"x": _floats(1, 1, 2, 2), "i": np.array([[[[5, 7], [13, 15]]]])}
     assert_like_onnxruntime(made, feed)
-    made.graph.initializer[0].CopyFrom(model([], {}, [], initializers={"s": np.array([1, 1, 4, 5])}).graph.initializer[0])
+    made.graph.initializer[0].CopyFrom(
+        model([], {}, [], initializers={"s": np.array([1, 1, 4, 5])}).graph.initializer[0]
+    )
     with pytest.raises(UnsupportedError, match=r"output_shape \[1, 1, 4, 5\], where \[1, 1, 4, 4\]"):
         import_model(made)
 

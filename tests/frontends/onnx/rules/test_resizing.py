@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.errors import LoadError, NeedsValueError, UnsupportedError
+from dovetail.errors import BindError, LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.dtype import f32, i32, i64
 from tests.frontends.onnx.build import Array, assert_like_onnxruntime, by_dovetail, model, node
 
 random = np.random.default_rng(13)
 MODES = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
-KINDS = [("nearest", "round_prefer_floor"), ("nearest", "round_prefer_ceil"), ("nearest", "floor"), ("nearest", "ceil")]
-KINDS += [("linear", "floor"), ("cubic", "floor")]
+ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+KINDS = [*(("nearest", rounding) for rounding in ROUNDINGS), ("linear", "floor"), ("cubic", "floor")]
 
 
 def _floats(*shape: int) -> Array:
@@ -38,7 +38,7 @@ def _resize(inputs: str, initializers: dict[str, Array], *, opset: int = 19, **a
 @pytest.mark.parametrize(("mode", "rounding"), KINDS)
 @pytest.mark.parametrize("place", MODES)
 def test_scales(mode: str, rounding: str, place: str) -> None:
-    attributes = {"mode": mode, "nearest_mode": rounding, "coordinate_transformation_mode": place}
+    attributes: dict[str, Any] = {"mode": mode, "nearest_mode": rounding, "coordinate_transformation_mode": place}
     for scales in ((2.0, 3.0), (0.5, 0.25), (2.0, 0.5)):
         made = _resize("_ s", {"s": _vector(1, 1, *scales)}, opset=13, **attributes)
         assert_like_onnxruntime(made, *_feeds((4, 8), (8, 4), (12, 16)), scale=4)
@@ -47,23 +47,23 @@ def test_scales(mode: str, rounding: str, place: str) -> None:
 @pytest.mark.parametrize(("mode", "rounding"), KINDS)
 @pytest.mark.parametrize("place", MODES)
 def test_sizes(mode: str, rounding: str, place: str) -> None:
-    attributes = {"mode": mode, "nearest_mode": rounding, "coordinate_transformation_mode": place}
+    attributes: dict[str, Any] = {"mode": mode, "nearest_mode": rounding, "coordinate_transformation_mode": place}
     made = _resize("_ _ s", {"s": np.array([7, 5])}, axes=[2, 3], **attributes)
     # These lengths put no place so close to the middle of two pixels that float32 decides.
     assert_like_onnxruntime(made, *_feeds((4, 9), (16, 8)), scale=16)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-@pytest.mark.parametrize("scale", [0.6, 0.7, 1.3, 1.5])
-def test_scales_to_a_fraction(mode: str, scale: float) -> None:
-    for place in ("half_pixel", "asymmetric"):
-        attributes = {"mode": mode, "coordinate_transformation_mode": place, "nearest_mode": "floor"}
-        made = _resize("_ s", {"s": _vector(1, 1, scale, 1)}, opset=13, **attributes)
-        assert_like_onnxruntime(made, *_feeds((5, 3), (10, 3), (11, 3)), scale=4)
+@pytest.mark.parametrize(("mode", "rounding"), KINDS)
+@pytest.mark.parametrize("place", ["half_pixel", "asymmetric"])
+def test_scales_to_a_fraction(mode: str, rounding: str, place: str) -> None:
+    attributes: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": place, "nearest_mode": rounding}
+    for scales in ((0.6, 0.7), (1.3, 1.1), (1.5, 0.9), (2 / 3, 0.1)):
+        made = _resize("_ s", {"s": _vector(1, 1, *scales)}, opset=13, **attributes)
+        assert_like_onnxruntime(made, *_feeds((5, 30), (10, 20), (11, 13)), scale=4)
 
 
 def test_symmetric_places() -> None:
-    attributes = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
+    attributes: dict[str, Any] = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
     made = _resize("_ s", {"s": _vector(1, 1, 2.3, 0.7)}, **attributes)
     assert_like_onnxruntime(made, *_feeds((4, 9), (5, 8)), scale=4)
 
@@ -77,14 +77,20 @@ def test_antialias(mode: str) -> None:
 @pytest.mark.parametrize("coefficient", [-0.75, -0.5])
 @pytest.mark.parametrize("exclude_outside", [0, 1])
 def test_cubic(coefficient: float, exclude_outside: int) -> None:
-    made = _resize("_ s", {"s": _vector(1, 1, 1.5, 2)}, mode="cubic", cubic_coeff_a=coefficient, exclude_outside=exclude_outside)
+    made = _resize(
+        "_ s", {"s": _vector(1, 1, 1.5, 2)}, mode="cubic", cubic_coeff_a=coefficient, exclude_outside=exclude_outside
+    )
     assert_like_onnxruntime(made, *_feeds((4, 6), (6, 5)), scale=8)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_a_region_is_cut_out(mode: str) -> None:
-    attributes = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}
-    inputs = {"r": _vector(0, 0, 0.4, -0.3, 1, 1, 0.9, 1.2), "s": np.array([1, 2, 5, 6])}
+    attributes: dict[str, Any] = {
+        "mode": mode,
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "extrapolation_value": 9.0,
+    }
+    inputs = {"r": _vector(0, 0, 0.4, -0.25, 1, 1, 0.9, 1.2), "s": np.array([1, 2, 5, 6])}
     made = model(
         [node("Resize x r _ s -> y", **attributes)], {"x": f32[1, 2, "h", "w"]}, ["y"], opset=13, initializers=inputs
     )
@@ -102,11 +108,12 @@ def test_the_aspect_ratio_is_kept(policy: str) -> None:
 
 
 def test_to_the_sizes_of_another_tensor() -> None:
-    nodes = ["Shape x -> a", "Shape z -> b", "Slice a zero two -> front", "Slice b two four -> back"]
-    nodes += ["Concat front back -> sizes"]
     made = model(
         [
-            *nodes[:-1],
+            "Shape x -> a",
+            "Shape z -> b",
+            "Slice a zero two -> front",
+            "Slice b two four -> back",
             node("Concat front back -> sizes", axis=0),
             node("Resize x e e sizes -> y", mode="linear", coordinate_transformation_mode="align_corners"),
         ],
@@ -130,7 +137,7 @@ def test_whole_numbers_are_not_interpolated() -> None:
 
 def test_nothing_to_do_is_nothing() -> None:
     graph = import_model(_resize("_ s", {"s": _vector(1, 1, 1, 1)}, mode="cubic"))
-    assert graph.outputs["y"] is graph.inputs["x"]
+    assert graph.outputs["y"] is graph.inputs[0]
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -159,8 +166,13 @@ def test_what_does_not_fit_is_refused() -> None:
         import_model(_resize("_ s z", both))
     with pytest.raises(LoadError, match="tf_crop_and_resize without roi"):
         import_model(_resize("_ s", {"s": both["s"]}, coordinate_transformation_mode="tf_crop_and_resize"))
-    with pytest.raises(UnsupportedError, match=r"corners aligned where h is scaled by 1\.5"):
-        import_model(_resize("_ s", {"s": _vector(1, 1, 1.5, 2)}, coordinate_transformation_mode="align_corners"))
+    aligned = node("Resize x _ s -> y", coordinate_transformation_mode="align_corners")
+    made = model([aligned], {"x": f32[1, 2, 5, 4]}, ["y"], initializers={"s": _vector(1, 1, 1.5, 2)})
+    with pytest.raises(UnsupportedError, match=r"corners aligned where 5 is scaled by 1\.5"):
+        import_model(made)
+    made = model([aligned], {"x": f32[1, 2, "h", 4]}, ["y"], initializers={"s": _vector(1, 1, 1.5, 2)})
+    with pytest.raises(BindError, match="does not hold"):
+        by_dovetail(made, {"x": _floats(1, 2, 5, 4)})
     made = model(["Resize x _ _ z -> y"], {"x": f32[1, 2, 4, 4], "z": i64[4]}, ["y"])
     with pytest.raises(NeedsValueError, match="sizes of Resize"):
         import_model(made)

@@ -100,10 +100,11 @@ def _scores(n: Node, q: Value, k: Value, scale: float | None) -> Value:
     if isinstance(size, Dim):
         raise n.unsupported("heads whose size is not known", hint="export the model with the size of a head")
     factor = size**-0.5 if scale is None else scale
+    keys = ops.permute(k, order=(-1, -2))
     if q.dtype.bits < 32 and factor > 0.0:
         root = factor**0.5
-        return (q * root) @ ops.permute(k * root, order=(-1, -2))
-    return (q @ ops.permute(k, order=(-1, -2))) * factor
+        return (q * root) @ (keys * root)
+    return (q @ keys) * factor
 
 
 def _widened(n: Node, x: Value, q: Value) -> Value:

@@ -8,7 +8,7 @@ from dovetail import ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import collected, rule
 from dovetail.frontends.onnx.types import element
-from dovetail.ir.dtype import DType, f8e8m0
+from dovetail.ir.dtype import DType, f8e5m2, f8e8m0, f32
 from dovetail.ir.value import Value
 from dovetail.ops.conversion import EIGHT_BIT_FLOATS
 
@@ -16,9 +16,12 @@ from dovetail.ops.conversion import EIGHT_BIT_FLOATS
 def _converted(n: Node, x: Value, to: DType, saturate: bool, round_mode: str) -> Value:
     if round_mode not in ("up", "down", "nearest"):
         raise n.malformed(f"round_mode is {round_mode!r}", hint="it is up, down or nearest")
+    if x.dtype is to:
+        # Infinity is out of range there as well.
+        return x if to is not f8e5m2 or not saturate else ops.cast(ops.cast(x, dtype=f32), dtype=to)
     plain = saturate and (round_mode == "up" or to is not f8e8m0)
     if plain or to not in EIGHT_BIT_FLOATS:
-        return x if x.dtype is to else ops.cast(x, dtype=to)
+        return ops.cast(x, dtype=to)
     return ops.cast_f8(x, dtype=to, saturate=saturate, rounding=round_mode if to is f8e8m0 else "up")
 
 

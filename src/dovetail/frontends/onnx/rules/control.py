@@ -8,7 +8,7 @@ from dovetail import ops
 from dovetail.frontends.onnx.node import Body, Captured, Node
 from dovetail.frontends.onnx.rule import Made, collected, rule
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Size, at_least
 from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Subgraph, walk_into
@@ -16,9 +16,7 @@ from dovetail.ir.inline import inline
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ops import build, tracing
-
-MOST_TRIPS = 2**31
-"""Of a loop that only its trip count ends. Exporters write the largest i64 where a condition ends it."""
+from dovetail.ops.control import MOST_TRIPS, differing
 
 
 @rule("If")
@@ -42,9 +40,9 @@ def if_(n: Node, condition: Value, *, then_branch: Body, else_branch: Body) -> M
         raise n.malformed(f"branches that give {_listed(yes)} and {_listed(no)}")
     if any(a.rank != b.rank for a, b in zip(yes, no, strict=True)):
         return _implied(n, condition, then, otherwise, captured)
-    apart = [(a, i) for a, b in zip(yes, no, strict=True) for i in range(a.rank) if a.shape[i] != b.shape[i]]
-    sizes = tuple(n.fresh(f"{n.name}_{i}") for _, i in apart)
-    chosen = ops.if_(_scalar(condition), *captured.operands, then=then, otherwise=otherwise, sizes=sizes)
+    places = differing(yes, no)
+    sizes = tuple(n.fresh(f"{n.name}_{i}") for i in range(len(places)))
+    chosen = ops.if_(_scalar(condition), *captured.operands, then=then, otherwise=otherwise, sizes=sizes, places=places)
     return tracing.items(chosen)
 
 
@@ -113,6 +111,7 @@ def loop(n: Node, trip_count: Value | None = None, condition: Value | None = Non
     known = None if trip_count is None else n.sizes(trip_count)
     limit = None if known is None else max(known[0], 0) if isinstance(known[0], int) else known[0]
     if keeps[0] and _is_true(n, flag):
+        # Exporters write the largest i64 as the trip count of a loop that its condition ends; this one has none.
         if trip_count is None or (isinstance(limit, int) and limit > MOST_TRIPS):
             raise n.unsupported("a loop that nothing ends", hint="give it a trip count, or a condition that fails")
         if limit is not None:
@@ -292,11 +291,19 @@ def _as(n: Node, value: Value, before: Value) -> Value:
         raise n.malformed(what)
     for axis in range(value.rank if value.rank == before.rank else 0):
         size = before.shape[axis]
-        if not isinstance(value.shape[axis] - size, int):
+        if _may_be(value.shape[axis], size):
             value = ops.sized(value, axis=axis, size=size)
     if value.shape != before.shape:
         raise n.unsupported(what, hint="carry it in its final shape, and write each part at its place")
     return value
+
+
+def _may_be(found: Size, size: Size) -> bool:
+    """Whether two sizes that are spelled differently can be the same in a run that is not empty."""
+    apart = found - size
+    if isinstance(apart, int):
+        return False
+    return all(bound is None or bound < 0 for bound in (at_least(apart), at_least(-apart)))
 
 
 RULES = collected(globals())

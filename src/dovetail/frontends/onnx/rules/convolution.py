@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from dovetail import ops
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import collected, rule
@@ -17,10 +19,10 @@ def _with_bias(y: Value, b: Value | None) -> Value:
 
 
 def _check_kernel(n: Node, w: Value, kernel_shape: tuple[int, ...] | None) -> None:
-    found = w.shape[2:]
     if kernel_shape is None:
         return
-    if len(kernel_shape) != len(found) or any(isinstance(s, int) and s != k for s, k in zip(found, kernel_shape)):
+    pairs = list(itertools.zip_longest(w.shape[2:], kernel_shape))
+    if any(size != wanted and (isinstance(size, int) or size is None or wanted is None) for size, wanted in pairs):
         raise n.malformed(f"kernel_shape {kernel_shape} of weights {w.type}")
 
 

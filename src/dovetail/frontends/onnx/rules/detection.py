@@ -126,9 +126,7 @@ def _roi_align(
 
 
 @rule("MaxRoiPool")
-def max_roi_pool(
-    n: Node, x: Value, rois: Value, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0
-) -> Value:
+def max_roi_pool(n: Node, x: Value, rois: Value, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Value:
     """Regions of images, each cut into bins of whole pixels: the largest pixel of each."""
     if len(pooled_shape) != 2:
         raise n.malformed(f"pooled_shape is {pooled_shape}", hint="give height and width")

@@ -12,7 +12,7 @@ from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import Made, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim
-from dovetail.ir.dtype import bool_, i64
+from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
 from dovetail.ops.indexing import Combine
@@ -100,11 +100,16 @@ def one_hot(n: Node, indices: Value, depth: Value, values: Value, *, axis: int =
 @rule("NonZero")
 def nonzero(n: Node, x: Value) -> Value:
     """The places of all elements that are not 0: one row an axis, one column an element."""
+    return _nonzero(n, x)
+
+
+def _nonzero(n: Node, x: Value) -> Value:
     known = n.known(x)
     if known is not None and not any(isinstance(item, Dim) for item in known.flat):
         return leaf.constant(np.argwhere(known.astype(x.dtype.numpy)).T.astype(np.int64))
-    filled = _filled_with(x)
-    if filled is not None and x.rank and n.known(filled) is not None and bool(n.known(filled)):
+    one = _filled_with(x)
+    number = None if one is None else n.known(one)
+    if x.rank and number is not None and number.item():
         return _all_places(x)
     return ops.nonzero(x, count=n.fresh("nonzero"))
 
@@ -129,9 +134,8 @@ def _all_places(x: Value) -> Value:
 def compress(n: Node, x: Value, condition: Value, *, axis: int | None = None) -> Value:
     """Slices along an axis where a condition holds, or elements in the order of memory without an axis."""
     along = build.reshape(x, (-1,)) if axis is None else x
-    chosen = nonzero[0].function(n, ops.cast(condition, dtype=bool_))
-    assert isinstance(chosen, Value)
-    return ops.gather(along, build.select(chosen, axis=0, index=0), axis=0 if axis is None else axis)
+    places = build.select(_nonzero(n, condition), axis=0, index=0)
+    return ops.gather(along, places, axis=0 if axis is None else axis)
 
 
 @rule("Unique")

@@ -165,12 +165,13 @@ def max_unpool(
     """Elements put back where a pool took them from, and 0 elsewhere."""
     window = spatial(n, x, kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad="NOTSET")
     count = len(kernel_shape)
-    inferred = (*x.shape[:2],) + tuple(
+    spread = [
         (length - 1) * stride + size - before - after
         for length, stride, size, before, after in zip(
             x.shape[2:], window.strides, kernel_shape, window.padding[:count], window.padding[count:], strict=True
         )
-    )
+    ]
+    inferred = (*x.shape[:2], *spread)
     if output_shape is not None and output_shape[3:] != inferred[3:]:
         raise n.unsupported(
             f"output_shape {spell_shape(output_shape)}, where {spell_shape(inferred)} follows from the window",

@@ -57,7 +57,7 @@ def resize(
     if crops:
         along = _cropped(n, along, _given(roi))
     if scaled and coordinate_transformation_mode in (_CROP, "align_corners"):
-        _check_whole(n, x, along)
+        x = _whole(n, x, along)
     # Places of this kind move by half a pixel even where the size stays.
     always = coordinate_transformation_mode == "tf_half_pixel_for_nn"
     moved = [a for a in sorted(along, key=lambda a: a.axis) if always or not a.keeps(x)]
@@ -118,16 +118,21 @@ def _cropped(n: Node, along: list[_Along], roi: Value | None) -> list[_Along]:
     return [replace(a, region=(numbers[i], numbers[len(along) + i])) for i, a in enumerate(along)]
 
 
-def _check_whole(n: Node, x: Value, along: list[_Along]) -> None:
-    """Corners that are aligned by a length that scales to a fraction: everybody takes another length."""
+def _whole(n: Node, x: Value, along: list[_Along]) -> Value:
+    """x, whose axes scale to whole numbers: corners that are aligned to a fraction lie elsewhere for everybody."""
     for a in along:
         length = x.shape[a.axis]
         exact = simple_fraction(a.scale or 1.0) * simple_fraction(a.region[1] - a.region[0])
-        if exact.denominator != 1 and not (isinstance(length, int) and (exact * length).denominator == 1):
+        whole = length // exact.denominator * exact.denominator
+        if whole == length:
+            continue
+        if isinstance(length, int):
             raise n.unsupported(
                 f"corners aligned where {length} is scaled by {a.scale}, which is no whole number",
                 hint="give sizes: the specification and its implementations differ here",
             )
+        x = ops.sized(x, axis=a.axis, size=whole)
+    return x
 
 
 def _resized(n: Node, x: Value, along: list[_Along], *, mode: str, **attrs: Any) -> Value:

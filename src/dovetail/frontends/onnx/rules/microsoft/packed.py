@@ -13,16 +13,19 @@ from dovetail.ir.value import Value
 from dovetail.ops import build
 
 
-def unpacked(n: Node, x: Value, bits: int) -> Value:
+def unpacked(x: Value, bits: int) -> Value:
     """The numbers in bytes of the last axis, the lowest bits first."""
-    if bits not in (2, 4, 8):
-        raise n.unsupported(f"{bits} bits", hint="use 2, 4 or 8")
     if bits == 8:
         return x
     shifted = [x if at == 0 else ops.shift_right(x, at) for at in range(0, 8, bits)]
     # Nothing stands above the highest bits of a byte.
     kept = [ops.bit_and(s, 2**bits - 1) for s in shifted[:-1]] + shifted[-1:]
     return ops.merge(build.stack(kept, axis=-1), axis=-1)
+
+
+def _check(n: Node, bits: int) -> None:
+    if bits not in (2, 4, 8):
+        raise n.unsupported(f"{bits} bits", hint="use 2, 4 or 8")
 
 
 def _cut(x: Value, length: Size) -> Value:
@@ -50,11 +53,12 @@ def matmul_n_bits(
     """a @ wᵀ + bias, where w is unpacked from blocks of a few bits."""
     if weight_prepacked:
         raise n.unsupported("weights packed for one device", hint="export the model without weight_prepacked")
+    _check(n, bits)
     if block_size < 1 or K < 1 or N < 1:
         raise n.malformed(f"{N} rows of {K} in blocks of {block_size}")
     blocks = -(-K // block_size)
     packed = build.reshape(b, (N, blocks, block_size * bits // 8))
-    steps = ops.cast(unpacked(n, packed, bits), dtype=a.dtype)
+    steps = ops.cast(unpacked(packed, bits), dtype=a.dtype)
     scale = build.reshape(scales, (N, blocks))
     zero = _zero_points(n, zero_points, a, N, blocks, bits)
     if g_idx is None:
@@ -83,7 +87,7 @@ def _zero_points(n: Node, zero_points: Value | None, a: Value, rows: int, blocks
         found = build.reshape(zero_points, (rows, blocks))
         return found if found.dtype is a.dtype else ops.cast(found, dtype=a.dtype)
     packed = build.reshape(zero_points, (rows, -(-blocks * bits // 8)))
-    return ops.cast(_cut(unpacked(n, packed, bits), blocks), dtype=a.dtype)
+    return ops.cast(_cut(unpacked(packed, bits), blocks), dtype=a.dtype)
 
 
 @rule("GatherBlockQuantized", domain=MICROSOFT)
@@ -100,6 +104,7 @@ def gather_block_quantized(
     quantize_axis: int = 1,
 ) -> Value:
     """Slices of a tensor that is quantised in blocks, one for each index, as floats."""
+    _check(n, bits)
     if x.dtype.is_float:
         raise n.unsupported(f"weights of {x.dtype.name}", hint="quantise to whole numbers")
     if not (-x.rank <= gather_axis < x.rank and -x.rank <= quantize_axis < x.rank) or block_size < 1:
@@ -116,11 +121,11 @@ def gather_block_quantized(
             blocked += indices.rank - 1
     q, scale, zero = parts[0], parts[1], parts[2] if zero_points is not None else None
     if x.dtype is u8:
-        q = unpacked(n, q, bits)
+        q = unpacked(q, bits)
         if zero is None:
             zero = build.full(scale.shape, 2 ** (bits - 1), u8)
         else:
-            zero = _cut(unpacked(n, zero, bits), scale.shape[-1]) if bits < 8 else zero
+            zero = _cut(unpacked(zero, bits), scale.shape[-1]) if bits < 8 else zero
     y = dequantised(n, q, scale, zero, scales.dtype, axis=blocked, block=block_size)
     return y if apart else ops.gather(y, indices, axis=gathered)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, LoadError
 
 LONGEST_LINE = 400
 MOST_LINES = 60
@@ -20,6 +20,9 @@ def plain_errors() -> Generator[None]:
         error.message, error.hint, error.where = plain(error.message), plain(error.hint), plain(error.where)
         error.args = (error.message, error.hint, error.where)
         raise
+    except (MemoryError, RecursionError) as error:
+        what = "more memory than there is" if isinstance(error, MemoryError) else "too deep a nesting"
+        raise LoadError(f"importing this model takes {what}", hint="check how the model was written") from error
 
 
 def plain(text: str) -> str:

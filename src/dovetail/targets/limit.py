@@ -1,0 +1,46 @@
+"""How many bytes a run may ask for. What cannot fit is refused in words, before the machine runs out of memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from dovetail.errors import BindError
+
+ALWAYS_FITS = 1 << 26
+"""Up to so many bytes nobody asks the machine."""
+
+_MEMORY = Path("/proc/meminfo")
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def check_fits(count: int, what: str, limit: int = 0) -> None:
+    """Refuse more bytes than the limit, or than the machine has left where there is none."""
+    if not limit and count <= ALWAYS_FITS:
+        return
+    most = limit or available()
+    if count > most:
+        raise BindError(
+            f"{what} takes {count:,} bytes, and {most:,} {'are allowed' if limit else 'are left on this machine'}",
+            hint="run it with smaller inputs" + (", or with a larger memory_limit" if limit else ""),
+        )
+
+
+def available() -> int:
+    """The bytes that this process can still get."""
+    found = [_physical()]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = _MEMORY.read_text(encoding="ascii").splitlines()
+        found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):
+        most = int((_GROUP / "memory.max").read_text(encoding="ascii"))
+        found.append(most - int((_GROUP / "memory.current").read_text(encoding="ascii")))
+    return max(min(found), 0)
+
+
+def _physical() -> int:
+    with suppress(AttributeError, OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return sys.maxsize
