@@ -9,7 +9,7 @@ import numpy as np
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import Plan
 from dovetail.targets.feeds import found_leaf
-from dovetail.targets.memory import Memory
+from dovetail.targets.reference.memory import Memory
 
 
 class PlannedGraph:
