@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
-from dovetail.errors import BindError, NeedsValueError
+from dovetail.errors import BindError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.literal import Array
 from dovetail.runtime.compile import compile
@@ -51,11 +51,11 @@ class DovetailRep(BackendRep):
 
     def _named(self, inputs: Any) -> dict[str, Array]:
         if isinstance(inputs, Mapping):
-            return {name: np.asarray(array) for name, array in cast(Mapping[str, Any], inputs).items()}
+            return {name: _array(name, array) for name, array in cast(Mapping[str, Any], inputs).items()}
         listed = cast(Sequence[Any], inputs) if isinstance(inputs, list | tuple) else [inputs]
         if len(listed) > len(self._inputs):
             raise BindError(f"{len(listed)} inputs for a model of {len(self._inputs)}", hint=", ".join(self._inputs))
-        return {name: np.asarray(array) for name, array in zip(self._inputs, listed, strict=False)}
+        return {name: _array(name, array) for name, array in zip(self._inputs, listed, strict=False)}
 
     def _program(self, feeds: Mapping[str, Array]) -> Program:
         while True:
@@ -69,6 +69,12 @@ class DovetailRep(BackendRep):
 
     def _compiled(self, fixed: Mapping[str, Array]) -> Program:
         return compile(import_model(self._model, fixed=fixed), target=self._target)
+
+
+def _array(name: str, given: Any) -> Array:
+    if given is None:
+        raise UnsupportedError(f"the optional input {name!r} that is empty", hint="leave it out of the model")
+    return np.asarray(given)
 
 
 def _key(fixed: Mapping[str, Array]) -> str:

@@ -127,6 +127,7 @@ def _program(written: Graph, request: Request, params: Mapping[str, Array] | Non
         report=made.report,
         specializer=specializer if made.plan.symbols else None,
         params=params,
+        any_size=request.target.any_size,
     )
 
 

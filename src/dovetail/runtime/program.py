@@ -55,12 +55,17 @@ class Program:
         report: Callable[[], Report] | None = None,
         specializer: Specializer | None = None,
         params: Mapping[str, Array] | None = None,
+        any_size: bool = False,
     ) -> None:
-        """`params` go before those that the graph came with. A symbolic plan with a specializer needs no executable."""
+        """`params` go before those that the graph came with. A symbolic plan with a specializer needs no executable.
+
+        `any_size`: the executable runs at every size, and the program is specialised only where it is asked for.
+        """
         self.plan = plan
         self._make_report = report
         self._executable = executable
         self._specializer = specializer
+        self._any_size = any_size
         self._inputs = by_name(plan.graph.inputs)
         self._declared = by_name(plan.graph.parameters)
         came = {name: array for name, array in plan.graph.params.items() if name in self._declared}
@@ -124,7 +129,7 @@ class Program:
 
     @property
     def _specializes(self) -> bool:
-        return bool(self._symbols) and self._specializer is not None
+        return bool(self._symbols) and self._specializer is not None and not self._any_size
 
     def _specialized(self, sizes: Mapping[str, int], binding: _Binding) -> Program:
         specializer = self._specializer
@@ -140,7 +145,13 @@ class Program:
 
     def _alike(self) -> Program:
         """Another program of the same plan, to be bound on its own."""
-        return Program(self.plan, self._executable, report=lambda: self.report, specializer=self._specializer)
+        return Program(
+            self.plan,
+            self._executable,
+            report=lambda: self.report,
+            specializer=self._specializer,
+            any_size=self._any_size,
+        )
 
     def _run(self, arrays: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
         self._refuse_unbound(binding)

@@ -36,3 +36,5 @@ class Target:
     claims: Callable[[Iterable[FusedOp[...]]], Claims]
     """Given the user's own declared ops."""
     compile: Callable[[Plan], Executable]
+    any_size: bool = False
+    """Whether one executable runs at every size, so that a program need not be compiled for the sizes of a run."""

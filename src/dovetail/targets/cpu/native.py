@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.crew import Crew, crew
 from dovetail.targets.cpu.crew_text import KIND_COMPILED, KIND_HOST, STEP_WORDS
 from dovetail.targets.feeds import found_leaf
-from dovetail.targets.memory import Memory
+from dovetail.targets.reference.memory import Memory
 from dovetail.targets.recent import Recent
 
 WORTH_SHARING = 16_384
@@ -83,7 +82,7 @@ class Lane:
 
     def __init__(self, frame: Frame, memory: Memory, threads: int) -> None:
         self.memory = memory
-        self.words = np.empty(max(1, frame.offsets.size), np.int64)
+        self.words = np.empty(frame.offsets.size, np.int64)
         self.table = frame.table.copy()
         self.table[:, 1] = self.words.ctypes.data + 8 * self.table[:, 1]
         self.scratch = memory.allocate(max(64, frame.scratch * threads))
@@ -110,7 +109,7 @@ class NativeRunner:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns."""
         arrays = [
-            np.ascontiguousarray(inputs[name], v.dtype.numpy)
+            np.asarray(inputs[name], v.dtype.numpy, order="C")
             for name, v in zip(self.names, self.inputs, strict=True)
         ]
         frame = self.frames.get(tuple(a.shape for a in arrays), lambda: self._frame(arrays))
@@ -203,4 +202,4 @@ def _number(size: Size, sizes: Mapping[str, int]) -> int:
     return size if isinstance(size, int) else evaluate(size, sizes)
 
 
-__all__ = ["Any", "NativeGraph", "NativeRunner"]
+__all__ = ["NativeGraph", "NativeRunner"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import Plan
 from dovetail.targets.feeds import found_leaf
-from dovetail.targets.memory import Memory
+from dovetail.targets.reference.memory import Memory
 
 
 class PlannedGraph:
