@@ -28,6 +28,8 @@ IMPORTED_BY = {
     "ml_dtypes": {"ir"},
     "onnx": {"frontends", "adapters"},
     "google": {"frontends"},
+    "onnxruntime": {"adapters"},
+    "llvmlite": {"targets"},
     "safetensors": {"frontends"},
 }
 """Each third-party package and the rooms that import it. An adapter implements an interface of its package."""

@@ -216,9 +216,9 @@ def million_empty_initializers(folder: Path) -> bytes:
 
 
 @hostile("LoadError", says="unfold")
-def million_empty_functions(folder: Path) -> bytes:
-    """A million functions of nothing."""
-    return HEAD + field(25, b"") * MANY
+def many_empty_functions(folder: Path) -> bytes:
+    """Half a million functions of nothing."""
+    return HEAD + field(25, b"") * (MANY // 2)
 
 
 @hostile("LoadError", says="unfold")

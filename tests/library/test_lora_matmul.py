@@ -6,7 +6,7 @@ import pytest
 
 from dovetail import TensorType, Value, f16, f32
 from dovetail.ir.leaf import input, param, scalar_of
-from dovetail.library.lora_matmul import lora_matmul
+from dovetail.library.lora_matmul import Scaled, lora_matmul
 from tests.library.judge import fused, near, numbers, only_miss, run
 
 W, A, B = param("w", f32[16, 24]), param("a", f32[16, 4]), param("b", f32[4, 24])
@@ -18,9 +18,11 @@ def test_any_leading_axes_with_and_without_scale(shape: TensorType, scale: float
     x = input("x", shape)
     late = (x @ A) @ B if scale is None else ((x @ A) @ B) * scale
     early = (x @ A if scale is None else scale * (x @ A)) @ B
-    for spelled in (x @ W + late, late + x @ W, x @ W + early):
+    narrow: Scaled = "update" if scale is None else "narrow"
+    cases: list[tuple[Value, Scaled]] = [(x @ W + late, "update"), (late + x @ W, "update"), (x @ W + early, narrow)]
+    for spelled, scaled in cases:
         result = fused(spelled)
-        assert result.graph.outputs["y"] is lora_matmul(x, W, A, B, scale=scale)
+        assert result.graph.outputs["y"] is lora_matmul(x, W, A, B, scale=scale, scaled=scaled)
         arrays = numbers(result.graph)
         weights = arrays["w"] + (scale or 1.0) * arrays["a"] @ arrays["b"]
         near(run(result.graph, arrays)["y"], arrays["x"] @ weights)

@@ -14,7 +14,7 @@ Q, K = input("q", f32[2, 3, 4, 6]), input("k", f32[2, 3, 5, 6])
 
 def test_a_scale_on_both_sides_is_one() -> None:
     spelled = (Q * 0.5) @ (ops.permute(K, order=(-1, -2)) * 0.5)
-    assert found(spelled, "scores") is scores(Q, K, scale=0.25)
+    assert found(spelled, "scores") is scores(Q, K, scale=0.25, scaled="both")
     graph = recognised(spelled).graph
     arrays = feeds(graph)
     near(run(graph, arrays)["y"], np.einsum("bhid,bhjd->bhij", arrays["q"], arrays["k"]) / 4)

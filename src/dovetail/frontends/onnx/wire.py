@@ -18,7 +18,7 @@ from dovetail.errors import LoadError
 
 MOST_FIELDS = 3_000_000
 """Fields that a file may have; a node has about ten."""
-MOST_UNFOLDED = 64 << 20
+MOST_UNFOLDED = 32 << 20
 """Bytes of structure that any file may unfold to, and this many more for each byte that it has."""
 UNFOLDED_BY_BYTE = 16
 DEEPEST_MESSAGE = 96
@@ -77,7 +77,11 @@ def _unfolded(content: Content, most: int, small: int) -> tuple[int, int]:
             tag = content[at]
             at += 1
             if action == _LONG:
-                tag, at = _number(content, at, tag)
+                second = content[at]
+                if second < 128:
+                    tag, at = tag & 127 | second << 7, at + 1
+                else:
+                    tag, at = _number(content, at, tag)
                 action = _MESSAGE if tag in table.messages else _wire_action(tag & 7)
             if action == _NUMBER:
                 kind = tag & 7

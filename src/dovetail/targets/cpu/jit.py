@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any
 
+import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
-llvm: Any = import_module("llvmlite.binding")  # it has no types
+llvm: Any = _untyped
 _lock = threading.Lock()
 """LLVM's contexts are shared, and llvmlite's calls are not safe from several threads at once."""
 

@@ -17,14 +17,14 @@ from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.archetypes import make_job
-from dovetail.kernels.job import Job, Packed
+from dovetail.kernels.job import Packed
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.crew import Crew, crew
 from dovetail.targets.cpu.crew_text import KIND_COMPILED, KIND_HOST, STEP_WORDS
 from dovetail.targets.feeds import found_leaf
-from dovetail.targets.reference.memory import Memory
 from dovetail.targets.recent import Recent
+from dovetail.targets.reference.memory import Memory
 
 WORTH_SHARING = 16_384
 """Work of a chunk of tiles below which handing it to another thread costs more than it brings."""
@@ -109,8 +109,7 @@ class NativeRunner:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns."""
         arrays = [
-            np.asarray(inputs[name], v.dtype.numpy, order="C")
-            for name, v in zip(self.names, self.inputs, strict=True)
+            np.asarray(inputs[name], v.dtype.numpy, order="C") for name, v in zip(self.names, self.inputs, strict=True)
         ]
         frame = self.frames.get(tuple(a.shape for a in arrays), lambda: self._frame(arrays))
         lane = frame.lanes.pop() if frame.lanes else self._lane(frame)

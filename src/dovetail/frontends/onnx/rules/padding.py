@@ -51,6 +51,9 @@ def _padded(
             assert isinstance(before, Value) and isinstance(after, Value)
             x = _pad_in_run(n, x, axis, before, after, mode, number)
         else:
+            padded = x.shape[axis] + before + after
+            if isinstance(padded, int) and padded < 0:
+                raise n.malformed(f"pads of {before} and {after} around a size of {x.shape[axis]}")
             x = _pad_axis(x, axis, before, after, mode, number)
     return x
 

@@ -70,13 +70,15 @@ def range_(n: Node, start: Value, limit: Value, delta: Value) -> Value:
 
 
 def _stepped(n: Node, dtype: DType, start: float, limit: float, delta: float) -> Array:
-    count = math.ceil((limit - start) / delta) if delta and math.isfinite(limit - start) else -1
+    if not delta or not math.isfinite((limit - start) / delta):
+        raise n.malformed(f"a range from {start} to {limit} in steps of {delta}")
+    count = math.ceil((limit - start) / delta)
     if count > MOST_COUNTED:
         raise n.malformed(f"a range of {count} numbers")
     return (start + np.arange(max(count, 0)) * delta).astype(dtype.numpy)
 
 
-MOST_COUNTED = 2**24
+MOST_COUNTED = 2**22
 """A range of floats is written as a constant up to here."""
 
 
