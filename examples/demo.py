@@ -1,79 +1,143 @@
-"""Builds a BERT-style and a Llama-style model, explains both, runs them, and checks the numbers against float64."""
+"""Answers questions by meaning, with the real weights of MiniLM: `make demo` fetches them and runs this.
+
+    python examples/demo.py FOLDER
+
+FOLDER has model.safetensors, config.json and tokenizer.json. Without it, built-in models are shown instead.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import built_in_models
 import numpy as np
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail.models import BertShape, LlamaShape, bert, llama, random_weights
-from dovetail.targets.reference.interpreter import evaluate
+from dovetail.frontends.safetensors import read_safetensors
+from dovetail.models import bert, bert_shape, bert_weights
 
-Arrays = Mapping[str, NDArray[Any]]
-T = TypeVar("T")
+Array = NDArray[Any]
 
-TOLERANCE = 1e-4
-"""How far float32 may lie from float64, relative to the largest output."""
+SENTENCES = (
+    "The cat fell asleep on the warm windowsill.",
+    "A dovetail joint holds two boards together without nails.",
+    "Sharpen the chisel before you cut the tails.",
+    "The glue needs a night to dry before the clamps come off.",
+    "Oak is heavier than pine and harder to plane.",
+    "The train to the coast leaves at half past seven.",
+    "All flights were cancelled because of the storm.",
+    "You can rent a bicycle at the station.",
+    "The ferry takes two hours to reach the island.",
+    "Traffic was slow on the motorway this morning.",
+    "Whisk the eggs with sugar until they are pale.",
+    "Let the dough rest in a cool place for an hour.",
+    "Add a pinch of salt to bring out the sweetness.",
+    "The soup tastes better on the second day.",
+    "Roast the vegetables until their edges turn brown.",
+    "Her fever went down after two days in bed.",
+    "The doctor told him to drink more water.",
+    "A short walk after lunch is good for the heart.",
+    "He sprained his ankle while playing football.",
+    "The vaccine protects most people for a year.",
+    "The orchestra played the slow movement beautifully.",
+    "She practises the violin for two hours every evening.",
+    "The band released a new album last week.",
+    "He hums old songs while he washes the dishes.",
+    "Interest rates rose for the third time this year.",
+    "The company sold more cars than it could build.",
+    "Put aside a little money every month.",
+    "The shop gives a discount to students.",
+    "A compiler turns source code into machine instructions.",
+    "The program crashed because it ran out of memory.",
+    "Fusing two loops saves a trip to main memory.",
+    "Tests caught the mistake before anyone noticed.",
+    "The telescope found a planet around a distant star.",
+    "Bees tell each other where the flowers are by dancing.",
+    "Glaciers have carved this valley over thousands of years.",
+    "It rained all night and the river is rising.",
+)
+QUESTIONS = (
+    "How do I join wood without screws?",
+    "My software is slow because it waits for data",
+    "What can I do to stay healthy?",
+    "ways to get to the seaside",
+    "I want to bake a cake",
+)
 
 
-def encoder() -> tuple[dovetail.Graph, Arrays]:
-    """A BERT-style encoder and a batch of two sentences, the second of them padded."""
-    shape = BertShape(layers=4, hidden=128, heads=4, inner=512, vocabulary=1000, positions=64)
-    rng = np.random.default_rng(1)
-    ids = rng.integers(0, shape.vocabulary, (2, 32))
-    mask = np.ones((2, 32), np.int64)
-    mask[1, 20:] = 0
-    return bert(shape), {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Sentences as directions: the mean of a program's hidden states over the words, scaled to length one."""
+
+    program: dovetail.Program
+    tokenizer: Any
+
+    def words(self, sentences: Sequence[str]) -> Mapping[str, Array]:
+        """The ids of word pieces, and which of them are there."""
+        found = self.tokenizer.encode_batch(list(sentences))
+        ids, mask = (np.array([getattr(f, part) for f in found], np.int64) for part in ("ids", "attention_mask"))
+        return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
+
+    def __call__(self, sentences: Sequence[str]) -> Array:
+        feeds = self.words(sentences)
+        states = self.program.run(feeds)["last_hidden_state"]
+        there = feeds["attention_mask"][..., None].astype(np.float32)
+        mean = (states * there).sum(1) / there.sum(1)
+        return mean / np.linalg.norm(mean, axis=-1, keepdims=True)
 
 
-def decoder() -> tuple[dovetail.Graph, Arrays]:
-    """A Llama-style decoder with grouped heads and a prompt."""
-    shape = LlamaShape(layers=4, hidden=128, heads=8, kv_heads=2, inner=384, vocabulary=1000)
-    return llama(shape), {"input_ids": np.random.default_rng(2).integers(0, shape.vocabulary, (1, 48))}
+def encoder(folder: Path) -> Encoder:
+    """The model in a folder, compiled."""
+    from tokenizers import Tokenizer
+
+    shape = bert_shape(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    weights = bert_weights(read_safetensors(folder / "model.safetensors"), shape)
+    tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_padding()
+    return Encoder(dovetail.compile(bert(shape), params=weights), tokenizer)
 
 
-def timed(work: Callable[[], T]) -> tuple[T, float]:
+def main(folder: Path) -> None:
     started = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - started
+    encode = encoder(folder)
+    print(f"MiniLM from {folder / 'model.safetensors'}, compiled in {time.perf_counter() - started:.2f} s\n")
+
+    batch, length = encode.words(SENTENCES)["input_ids"].shape
+    print(encode.program.specialize({"b": batch, "s": length}).report)
+
+    started = time.perf_counter()
+    known = encode(SENTENCES)
+    took = time.perf_counter() - started
+    print(f"\n{len(SENTENCES)} sentences encoded in {took:.2f} s, {took / len(SENTENCES) * 1e3:.0f} ms each\n")
+    for question, direction in zip(QUESTIONS, encode(QUESTIONS), strict=True):
+        likeness = known @ direction
+        print(f"? {question}")
+        for index in np.argsort(-likeness)[:3]:
+            print(f"    {likeness[index]:.2f}  {SENTENCES[index]}")
+    print(NEXT)
 
 
-def show(title: str, graph: dovetail.Graph, feeds: Arrays) -> None:
-    """Compile, explain, run and check one model. Its sizes are symbols until the arrays say what they are."""
-    print(f"=== {title}\n")
-    weights = random_weights(graph)
-    sizes = dict(zip("bs", feeds["input_ids"].shape, strict=True))
-    program, compiling = timed(lambda: dovetail.compile(graph, target="reference", params=weights, sizes=sizes))
-    print(program.report)
-    special, specialising = timed(lambda: program.specialize(sizes))
-    outputs, running = timed(lambda: special.run(feeds))
-    print(f"\ncompiled in {compiling:.2f} s, for {sizes} in {specialising:.2f} s, and run in {running:.2f} s")
-    judged = evaluate(graph, feeds, lift=True, params=weights)
-    for name, wanted in judged.items():
-        error = np.abs(outputs[name] - wanted).max() / np.abs(wanted).max()
-        print(f"{name} {list(wanted.shape)}: {error:.1e} from the float64 interpreter, relative to the largest")
-        if not error < TOLERANCE:
-            raise SystemExit(f"{title}: {name} is wrong")
-    print()
-
-
-def main() -> None:
-    show("A BERT-style encoder", *encoder())
-    show("A Llama-style decoder", *decoder())
-    print(
-        """Where to look next
-  dovetail explain llama --target cpu        the report of a larger model, for another target
-  dovetail why bert 'layers.0 softmax'       every rule that was tried at one node
-  dovetail show llama:layers=1 --stage fused the graph as text, at any stage
-  dovetail catalogue swiglu                  what a fused op is made of and when it applies
+NEXT = """
+Where to look next
+  dovetail explain model.onnx                what fuses in a model of yours, what does not, and why
+  dovetail run model.onnx --random 0 --check onnxruntime
+  examples/built_in_models.py                models built in Python, judged by float64
   examples/declare_an_op.py                  a fused op of your own in ten lines
   examples/read_a_report.py                  reports as data, and as gates"""
-    )
 
 
 if __name__ == "__main__":
-    main()
+    asked = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    if asked is not None and (asked / "model.safetensors").is_file():
+        main(asked)
+    else:
+        missing = f"{asked} has no model" if asked is not None else "no folder with a model was given"
+        print(f"{missing}, so that built-in models with random weights are shown instead of MiniLM\n")
+        built_in_models.main()

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 MOST = 2.0
 """Our error may be so many times the peer's."""
-FLOOR = 8 * float(np.finfo(np.float32).eps)
+FLOOR = 4 * float(np.finfo(np.float32).eps)
 """Below this, errors are a few units in the last place, and whose is larger is chance."""
 
 

@@ -147,9 +147,7 @@ def attribute_without_a_name(folder: Path) -> onnx.ModelProto:
 def reference_outside_of_a_function(folder: Path) -> onnx.ModelProto:
     """An attribute that refers to one of a function, in none."""
     made = model(["Softmax x -> y"], X, ["y"])
-    made.graph.node[0].attribute.append(
-        AttributeProto(name="axis", ref_attr_name="axis", type=AttributeProto.INT)
-    )
+    made.graph.node[0].attribute.append(AttributeProto(name="axis", ref_attr_name="axis", type=AttributeProto.INT))
     return made
 
 
@@ -289,9 +287,7 @@ def two_functions_of_one_name(folder: Path) -> onnx.ModelProto:
 @hostile("LoadError", says="nothing is named")
 def function_that_reads_what_is_around(folder: Path) -> onnx.ModelProto:
     """A function that reads a value of its caller."""
-    return model(
-        [call("f", "x", "y")], X, ["y"], domains={"own": 1}, functions=[function("f", [node("Add a x -> b")])]
-    )
+    return model([call("f", "x", "y")], X, ["y"], domains={"own": 1}, functions=[function("f", [node("Add a x -> b")])])
 
 
 @hostile("UnsupportedError", says="replaces")

@@ -157,7 +157,10 @@ def stated(folder: Path, length: int) -> bytes:
 
 
 stated_lengths = variants(
-    stated, {"one_more": (3,), "the_largest": (2**64 - 1,), "gigabytes": (1 << 30,), "nothing": (0,)}, "LoadError", **WHERE
+    stated,
+    {"one_more": (3,), "the_largest": (2**64 - 1,), "gigabytes": (1 << 30,), "nothing": (0,)},
+    "LoadError",
+    **WHERE,
 )
 
 

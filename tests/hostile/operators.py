@@ -15,7 +15,15 @@ from tests.hostile.case import collected, hostile, variants
 
 X = {"x": f32["n", 4]}
 IMAGE = {"x": f32[1, 4, 8, 8]}
-MALFORMED = ("LoadError", "TypeRuleError", "UnsupportedError", "GraphError", "BindError", "NeedsValueError", "VerifyError")
+MALFORMED = (
+    "LoadError",
+    "TypeRuleError",
+    "UnsupportedError",
+    "GraphError",
+    "BindError",
+    "NeedsValueError",
+    "VerifyError",
+)
 """What a node that cannot be may end in; which of them is the operator's business."""
 HUGE = 2**40
 

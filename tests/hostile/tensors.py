@@ -125,9 +125,7 @@ def strings(folder: Path) -> onnx.ModelProto:
 @hostile("LoadError", says="and")
 def elements_in_two_places(folder: Path) -> onnx.ModelProto:
     """Bytes and floats at once, of different numbers."""
-    return with_tensor(
-        TensorProto(data_type=TensorProto.FLOAT, dims=[1], raw_data=bytes(4), float_data=[1.0])
-    )
+    return with_tensor(TensorProto(data_type=TensorProto.FLOAT, dims=[1], raw_data=bytes(4), float_data=[1.0]))
 
 
 @hostile("UnsupportedError", says="segments")

@@ -66,9 +66,7 @@ def check_model(model: onnx.ModelProto) -> Surveys:
     for info in model.graph.input:
         rank = len(info.type.tensor_type.shape.dim)
         if rank > HIGHEST_RANK:
-            raise LoadError(
-                f"the input {printable(info.name)!r} of rank {rank}", hint=f"ranks go up to {HIGHEST_RANK}"
-            )
+            raise LoadError(f"the input {printable(info.name)!r} of rank {rank}", hint=f"ranks go up to {HIGHEST_RANK}")
     graph = _survey(_graph_scope(model.graph, None))
     functions: dict[Key, Survey] = {}
     for function in model.functions:
