@@ -17,6 +17,7 @@ from dovetail.cli.command import Answer, Command
 from dovetail.cli.main import COMMANDS, main
 from dovetail.cli.page import describe
 from tests.cli.commands import SMALL, Shell
+from tests.frontends.onnx.build import model
 from tests.golden import Golden
 
 RUN = [sys.executable, "-m", "dovetail"]
@@ -60,9 +61,11 @@ def test_page_of_the_command_line(golden: Golden) -> None:
 
 
 def test_unsupported_input_has_its_own_code(shell: Shell, tmp_path: Path) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"")
-    assert "ONNX" in shell.fails(2, "explain", str(model))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(["StringConcat x x -> y"], {"x": dovetail.f32[3]}, ["y"]).SerializeToString())
+    assert "StringConcat" in shell.fails(2, "explain", str(path))
+    path.write_bytes(b"")
+    assert "model.onnx" in shell.fails(1, "explain", str(path))
 
 
 def test_a_graph_that_does_not_verify_has_its_own_code(shell: Shell, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ places = variants(
         "offset_with_a_sign": ("+0", "16"),
         "offset_with_an_underscore": ("1_6", "16"),
         "offset_with_spaces": (" 0", "16"),
-        "offset_in_other_digits": ("٠", "16"),
+        "offset_in_other_digits": ("\u0660", "16"),
         "offset_as_a_float": ("0.0", "16"),
         "offset_of_a_thousand_digits": ("9" * 1000, "16"),
     },

@@ -22,7 +22,6 @@ MALFORMED = (
     "GraphError",
     "BindError",
     "NeedsValueError",
-    "VerifyError",
 )
 """What a node that cannot be may end in; which of them is the operator's business."""
 HUGE = 2**40
@@ -153,7 +152,10 @@ shapings = variants(
         "pad_of_another_rank": (node("Pad x s -> y"), {"s": ints(1, 1)}),
         "pad_to_negative": (node("Pad x s -> y"), {"s": ints(-9, 0, 0, 0, 0, 0)}),
         "constant_of_negative_shape": (node("ConstantOfShape s -> y"), {"s": ints(-1)}),
-        "range_of_step_zero": (node("Range a b c -> y"), {"a": np.int64(0), "b": np.int64(9), "c": np.int64(0)}),
+        "range_of_step_zero": (
+            node("Range a b c -> y"),
+            {"a": np.array(0, np.int64), "b": np.array(9, np.int64), "c": np.array(0, np.int64)},
+        ),
         "blocks_of_zero": (node("DepthToSpace i -> y", blocksize=0), {"i": np.ones((1, 4, 2, 2), np.float32)}),
         "one_hot_of_negative_depth": (
             node("OneHot i d v -> y"),
@@ -206,7 +208,10 @@ _GIANT: dict[str, tuple[Any, ...]] = {
     "constant_of_shape": (node("ConstantOfShape s -> y"), {"s": ints(2**20, 2**20)}),
     "expand": (node("Expand x s -> y"), {"s": ints(2**20, 2**20, 2, 2)}),
     "tile": (node("Tile x s -> y"), {"s": ints(2**20, 2**20, 1, 1)}),
-    "range": (node("Range a b c -> y"), {"a": np.int64(0), "b": np.int64(HUGE), "c": np.int64(1)}),
+    "range": (
+        node("Range a b c -> y"),
+        {"a": np.array(0, np.int64), "b": np.array(HUGE, np.int64), "c": np.array(1, np.int64)},
+    ),
     "pad": (node("Pad x s -> y"), {"s": ints(0, 0, 2**20, 2**20, 0, 0, 0, 0)}),
     "one_hot": (
         node("OneHot i d v -> y"),
@@ -240,12 +245,17 @@ def giant_between_small_ones(folder: Path) -> onnx.ModelProto:
     """A result of one number, through one of terabytes."""
     nodes = [node("Range a b c -> r"), node("Cast r -> f", to=TensorProto.FLOAT), node("Sin f -> s")]
     nodes.append(node("ReduceSum s -> y", keepdims=0))
-    return model(nodes, {}, ["y"], initializers={"a": np.int64(0), "b": np.int64(HUGE), "c": np.int64(1)})
+    return model(
+        nodes,
+        {},
+        ["y"],
+        initializers={"a": np.array(0, np.int64), "b": np.array(HUGE, np.int64), "c": np.array(1, np.int64)},
+    )
 
 
 def endless(folder: Path, limit: float) -> onnx.ModelProto:
     """A range up to"""
-    kept = {"a": np.float32(0), "b": np.float32(limit), "c": np.float32(1)}
+    kept = {"a": np.array(0, np.float32), "b": np.array(limit, np.float32), "c": np.array(1, np.float32)}
     return model([node("Range a b c -> y")], {}, ["y"], initializers=kept)
 
 
@@ -266,12 +276,15 @@ def negative_size_that_the_run_finds(folder: Path) -> onnx.ModelProto:
     return model(nodes, {"n": i64[1]}, ["y"], initializers={"k": ints(100)})
 
 
-@hostile(*MALFORMED, stage="compile")
-def padding_of_terabytes_for_a_small_result(folder: Path) -> onnx.ModelProto:
-    """A pooling whose padding is a terabyte and whose result is small."""
+def padding(folder: Path, amount: int) -> onnx.ModelProto:
+    """A pooling of a constant whose result is small and whose padding is of"""
     image = np.ones((1, 1, 4, 4), np.int8)
-    nodes = [node("MaxPool w -> y", kernel_shape=[2**40, 1], strides=[2**40, 1], pads=[2**40 - 1, 0, 0, 0])]
-    return model(nodes, {}, ["y"], opset=12, initializers={"w": image})
+    given: dict[str, Any] = {"kernel_shape": [amount, 1], "strides": [amount, 1], "pads": [amount - 1, 0, 0, 0]}
+    return model([node("MaxPool w -> y", **given)], {}, ["y"], opset=12, initializers={"w": image})
+
+
+paddings = variants(padding, {"gigabytes": (2**32,), "terabytes": (2**40,)}, stage="compile")
+paddings_run = variants(padding, {"terabytes_run": (2**40,)}, "BindError", stage="run")
 
 
 @hostile()

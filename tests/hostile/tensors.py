@@ -75,7 +75,9 @@ shapes = variants(
 
 def listed(folder: Path, kind: int, dims: Sequence[int], name: str, numbers: Sequence[Any]) -> onnx.ModelProto:
     """Elements in the wrong number, range or field:"""
-    return with_tensor(TensorProto(data_type=kind, dims=dims, **{name: numbers}))
+    tensor = TensorProto(data_type=kind, dims=dims)
+    getattr(tensor, name).extend(numbers)
+    return with_tensor(tensor)
 
 
 fields = variants(

@@ -1,4 +1,4 @@
-"""Every hostile file ends in one typed error, or loads where it is legal: in a second of work and 200 MB more memory."""
+"""Every hostile file ends in one typed error, or loads where it is legal: within a second of work and 200 MB."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.hostile import bytes_, external, graphs, headers, operators, tensors
+from tests.hostile import external, files, graphs, headers, operators, tensors
 from tests.hostile.case import Case
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = (
-    *bytes_.CASES,
+    *files.CASES,
     *graphs.CASES,
     *tensors.CASES,
     *external.CASES,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
+import zlib
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -68,29 +70,57 @@ def read_array(path: str) -> Array:
             raise LoadError(f"{file} does not exist, or is not a file", hint="check the path")
         if archive is not None:
             return _of_archive(file, archive[2])
-        # Mapped, so that a header that promises more than the file holds is refused before memory is asked for.
-        loaded: Any = np.load(file, mmap_mode="r", allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            raise LoadError(f"{file} holds no single array", hint="save it with numpy.save")
-        return np.array(cast(Array, loaded))
-    except (OSError, ValueError, EOFError, OverflowError, MemoryError, zipfile.BadZipFile) as error:
+        with file.open("rb") as stream:
+            return _of_stream(stream, file.stat().st_size)
+    except _UNREADABLE as error:
         why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise LoadError(f"{file} cannot be read as an array: {why}", hint="save it with numpy.save or savez") from error
 
 
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy and zipfile raise for files that are not what they say."""
+
+
+def _of_stream(stream: IO[bytes], size: int) -> Array:
+    """The array in a stream of `size` bytes; more than these is not allocated."""
+    version = np.lib.format.read_magic(stream)
+    if version not in _HEADERS:
+        raise ValueError(f"the format is of version {version}")
+    shape, _, dtype = _HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects")
+    if math.prod(shape) * dtype.itemsize > size - stream.tell():
+        raise ValueError(f"it says that it has the shape {shape}, and is too short for that")
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+_HEADERS: dict[tuple[int, int], Any] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
 def _of_archive(file: Path, key: str | None) -> Array:
-    loaded: Any = np.load(file, allow_pickle=False)
-    if not isinstance(loaded, Mapping):
-        raise LoadError(f"{file} is no .npz file", hint="save it with numpy.savez")
-    with cast(Any, loaded):
-        held = cast(Mapping[str, Array], loaded)
-        names = list(held)
-        if key is None and len(names) == 1:
-            key = names[0]
-        if key is None or key not in names:
+    with zipfile.ZipFile(file) as archive:
+        members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        if key is None and len(members) == 1:
+            key = next(iter(members))
+        if key is None or key not in members:
             found = f"{file} has several arrays" if key is None else f"{file} has no array {key!r}"
-            raise LoadError(found, hint=f"name one behind a colon: {', '.join(names[:20]) or 'there is none'}")
-        return np.asarray(held[key])
+            raise LoadError(found, hint=f"name one behind a colon: {', '.join(list(members)[:20]) or 'there is none'}")
+        with archive.open(members[key]) as stream:
+            return _of_stream(stream, members[key].file_size)
 
 
 def save_arrays(path: str, arrays: Mapping[str, Array]) -> str:

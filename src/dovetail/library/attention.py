@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from dovetail import ops
 from dovetail.declare import HANDED_ON, Cost, UnwrittenError, fused_op
@@ -13,9 +13,7 @@ from dovetail.ir.dtype import f16
 from dovetail.ir.value import Value
 from dovetail.library import masks
 from dovetail.library.scores import Scaled, scores, swapped
-from dovetail.library.softmax import Empty, softmax
-
-Flag = Literal[False, True]
+from dovetail.library.softmax import Empty, Flag, softmax
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +50,33 @@ def attention(
     causal: Flag = False,
     window: int | None = None,
     fill: float | None = None,
+    zero_unseen: Flag = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
+    wide: Annotated[Flag, HANDED_ON] = False,
 ) -> Value:
     """softmax(q @ kᵀ * scale + mask) @ v, where keys that are not kept score `fill`: the scores stay in the kernel.
 
     `scaled` says whether the scale is on the product or before it. `groups` query heads share one head of k and v.
     `softcap` bends scores to softcap * tanh(scores / softcap).
-    A causal query sees the keys up to its own position, with a window only the last of them.
+    A causal query sees the keys up to its own position, with a window only the last of them. `zero_unseen` makes 0 of
+    what a query gets that sees no key, because all are hidden or have a mask of -inf.
     """
     asked = _Asked(q, k, mask, keep, scale, scaled, softcap, groups, causal, window, fill)
-    return softmax(_masked(asked), empty=empty) @ _widened(v, groups)
+    y = softmax(_masked(asked), empty=empty, wide=wide) @ _widened(v, groups)
+    return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
+
+
+def _sees_any(asked: _Asked) -> Value:
+    """Whether a query sees any key."""
+    visible = _visible(asked)
+    seen = None if visible is None else visible[0]
+    if asked.mask is not None:
+        finite = ops.not_equal(asked.mask, float("-inf"))
+        seen = finite if seen is None else ops.bit_and(seen, finite)
+    sees_itself = asked.keep is None and asked.mask is None and asked.window is None
+    if seen is None or sees_itself:
+        raise UnwrittenError("attention where each query sees a key", hint="pass a mask, or zero_unseen=False")
+    return ops.reduce_any(seen, axes=(-1,))
 
 
 def _masked(asked: _Asked) -> Value:
@@ -125,8 +140,10 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
     """Declare another way to write what goes into the softmax."""
 
     def spelling(*operands: Any, **call: Any) -> Value:
-        v, empty = call.pop("v"), call.pop("empty")
-        return softmax(masked(_Asked(**call)), empty=empty) @ _widened(v, call["groups"])
+        v, empty, wide, zero_unseen = (call.pop(name) for name in ("v", "empty", "wide", "zero_unseen"))
+        if zero_unseen:
+            raise _no_other_way()
+        return softmax(masked(_Asked(**call)), empty=empty, wide=wide) @ _widened(v, call["groups"])
 
     spelling.__name__, spelling.__doc__ = masked.__name__, masked.__doc__
     attention.spelling(spelling)
@@ -196,11 +213,13 @@ def _like(number: float, x: Value) -> Value:
 
 
 @attention.requires(
-    reason="q is {q.type}, k is {k.type} and v is {v.type}; the kernel walks the same leading axes in all three",
-    hint="pass all three with the same leading axes",
+    reason="q is {q.type}, k is {k.type} and v is {v.type}; the kernel walks the same batches in all three, or one of "
+    "k and v for all of q",
+    hint="pass all three with the same leading axes, or k and v with one batch",
 )
 def leading_axes_agree(q: Value, k: Value, v: Value) -> bool:
-    return q.rank == k.rank and q.rank == v.rank and q.shape[:-3] == k.shape[:-3] and q.shape[:-3] == v.shape[:-3]
+    own, shared = q.shape[:-3], k.shape[:-3]
+    return q.rank == k.rank and q.rank == v.rank and (own == shared or shared == (1,)) and shared == v.shape[:-3]
 
 
 @attention.requires(

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
-from dovetail.library.attention import Flag, attention
+from dovetail.library.attention import attention
 from dovetail.library.heads import merge_heads, split_heads
 from dovetail.library.panels import in_panels
 from dovetail.library.projection import projected, queries_keys_values
 from dovetail.library.rope_attention import rope_attention
 from dovetail.library.scores import Scaled
-from dovetail.library.softmax import Empty
+from dovetail.library.softmax import Empty, Flag
 
 
 @fused_op(
@@ -48,7 +48,9 @@ def attention_block(
     causal: Annotated[Flag, HANDED_ON] = False,
     window: Annotated[int | None, HANDED_ON] = None,
     fill: Annotated[float | None, HANDED_ON] = None,
+    zero_unseen: Annotated[Flag, HANDED_ON] = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
+    wide: Annotated[Flag, HANDED_ON] = False,
 ) -> Value:
     """Queries, keys and values of x, rotated or not, their attention, and the projection out: one kernel.
 
@@ -66,7 +68,9 @@ def attention_block(
         "causal": causal,
         "window": window,
         "fill": fill,
+        "zero_unseen": zero_unseen,
         "empty": empty,
+        "wide": wide,
     }
     if cos is None or sin is None:
         attended = attention(q, k, v, mask, keep, **options)

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from dovetail.declare import HANDED_ON, Cost, UnwrittenError, fused_op
 from dovetail.ir.value import Value
 from dovetail.library.activation import Gate
-from dovetail.library.attention import Flag
 from dovetail.library.attention_block import attention_block
 from dovetail.library.matmul_add import matmul_add
 from dovetail.library.norms import Precision
@@ -15,7 +14,7 @@ from dovetail.library.panels import in_panels
 from dovetail.library.residual_rms_norm import residual_rms_norm
 from dovetail.library.rms_norm import rms_norm
 from dovetail.library.scores import Scaled
-from dovetail.library.softmax import Empty
+from dovetail.library.softmax import Empty, Flag
 from dovetail.library.swiglu import swiglu
 
 
@@ -57,7 +56,9 @@ def decoder_layer(
     causal: Annotated[Flag, HANDED_ON] = False,
     window: Annotated[int | None, HANDED_ON] = None,
     fill: Annotated[float | None, HANDED_ON] = None,
+    zero_unseen: Annotated[Flag, HANDED_ON] = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
+    wide: Annotated[Flag, HANDED_ON] = False,
 ) -> Value | tuple[Value, ...]:
     """Attention and a gated feed-forward, each of a normalised input and added to it as it was: one kernel.
 
@@ -77,7 +78,9 @@ def decoder_layer(
         "causal": causal,
         "window": window,
         "fill": fill,
+        "zero_unseen": zero_unseen,
         "empty": empty,
+        "wide": wide,
     }
     attended = attention_block(
         start, wq, wo, wk, wv, None, None, None, None, cos, sin, mask, keep, heads=heads, kv_heads=kv_heads, **options

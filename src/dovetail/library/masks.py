@@ -41,4 +41,5 @@ def cost_by_position(op: FusedOp[...], call: Mapping[str, Any]) -> Cost:
     seen = {**call, "causal": False, "fill": None if call["keep"] is None else call["fill"]}
     if "window" in call:
         seen["window"] = None
+    seen["zero_unseen"] = call["zero_unseen"] and (call["keep"] is not None or call["mask"] is not None)
     return Cost(flops_of(op(**seen)), whole.bytes)

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
 from dovetail.library import masks
-from dovetail.library.attention import Flag, attention
+from dovetail.library.attention import attention
 from dovetail.library.partial_rope import partial_rope
 from dovetail.library.rope import Form, rope
 from dovetail.library.scores import Scaled
-from dovetail.library.softmax import Empty
+from dovetail.library.softmax import Empty, Flag
 
 
 @fused_op(
@@ -36,7 +36,9 @@ def rope_attention(
     causal: Annotated[Flag, HANDED_ON] = False,
     window: Annotated[int | None, HANDED_ON] = None,
     fill: Annotated[float | None, HANDED_ON] = None,
+    zero_unseen: Annotated[Flag, HANDED_ON] = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
+    wide: Annotated[Flag, HANDED_ON] = False,
 ) -> Value:
     """attention of queries and keys that are rotated by the same angles: neither is written in between."""
     if rotated is None:
@@ -56,7 +58,9 @@ def rope_attention(
         causal=causal,
         window=window,
         fill=fill,
+        zero_unseen=zero_unseen,
         empty=empty,
+        wide=wide,
     )
 
 

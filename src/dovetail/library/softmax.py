@@ -7,25 +7,40 @@ from typing import Any, Literal
 from dovetail import ops
 from dovetail.declare import UnwrittenError, fused_op
 from dovetail.errors import TypeRuleError
+from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.ops.question import dtype_of
 
 Empty = Literal["nan", "zero"]
 """What a row of nothing but -inf gives; "zero" makes 0 of any NaN."""
 
 
+Flag = Literal[False, True]
+
+
 @fused_op(shapes="x[*, m, n] axis=-1", stage="recognise")
-def softmax(x: Value, *, axis: int = -1, empty: Empty = "nan") -> Value:
-    """exp(x - max) / sum(exp(x - max)) along an axis: one pass."""
-    raised = ops.exp(x - ops.reduce_max(x, axes=along(axis)))
-    return _guarded(raised / ops.reduce_sum(raised, axes=along(axis)), empty)
+def softmax(x: Value, *, axis: int = -1, empty: Empty = "nan", wide: Flag = False) -> Value:
+    """exp(x - max) / sum(exp(x - max)) along an axis: one pass. A wide one is taken in f32, whatever x is."""
+    own = ops.cast(x, dtype=f32) if wide else x
+    raised = ops.exp(own - ops.reduce_max(own, axes=along(axis)))
+    weights = _guarded(raised / ops.reduce_sum(raised, axes=along(axis)), empty)
+    return ops.cast(weights, dtype=dtype_of(x)) if wide else weights
 
 
 @softmax.spelling
-def guard_apart(x: Value, *, axis: int = -1, empty: Empty = "nan") -> Value:
+def guard_apart(x: Value, *, axis: int = -1, empty: Empty = "nan", wide: Flag = False) -> Value:
     """The guard against empty rows stands behind a softmax that is one op already."""
     if empty == "nan":
         raise UnwrittenError("a softmax without a guard", hint="there is nothing to spell apart")
-    return _guarded(softmax(x, axis=axis), empty)
+    return _guarded(softmax(x, axis=axis, wide=wide), empty)
+
+
+@softmax.requires(
+    reason="x is {x.type} and is cast to f32, which changes nothing",
+    hint="leave out the casts",
+)
+def casts_change_the_dtype(x: Value, wide: Flag) -> bool:
+    return not wide or x.dtype != f32
 
 
 def _guarded(weights: Value, empty: Empty) -> Value:

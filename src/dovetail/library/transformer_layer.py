@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
 from dovetail.library.activation import Activation
-from dovetail.library.attention import Flag
 from dovetail.library.attention_block import attention_block
 from dovetail.library.linear import linear
 from dovetail.library.norms import Precision
@@ -15,7 +14,7 @@ from dovetail.library.panels import in_panels
 from dovetail.library.projection import each_has_one, projected
 from dovetail.library.residual_layer_norm import residual_layer_norm
 from dovetail.library.scores import Scaled
-from dovetail.library.softmax import Empty
+from dovetail.library.softmax import Empty, Flag
 
 
 @fused_op(
@@ -55,7 +54,9 @@ def transformer_layer(
     scaled: Annotated[Scaled, HANDED_ON] = "product",
     causal: Annotated[Flag, HANDED_ON] = False,
     fill: Annotated[float | None, HANDED_ON] = None,
+    zero_unseen: Annotated[Flag, HANDED_ON] = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
+    wide: Annotated[Flag, HANDED_ON] = False,
 ) -> Value:
     """Attention and a feed-forward, each added to its input and normalised: one kernel.
 
@@ -63,7 +64,15 @@ def transformer_layer(
     weights of their own.
     """
     each_has_one(wk, b, bk)
-    options: dict[str, Any] = {"scale": scale, "scaled": scaled, "causal": causal, "fill": fill, "empty": empty}
+    options: dict[str, Any] = {
+        "scale": scale,
+        "scaled": scaled,
+        "causal": causal,
+        "fill": fill,
+        "zero_unseen": zero_unseen,
+        "empty": empty,
+        "wide": wide,
+    }
     attended = attention_block(
         x, w, wo, wk, wv, b, bk, bv, bo, None, None, mask, keep, heads=heads, kv_heads=kv_heads, **options
     )

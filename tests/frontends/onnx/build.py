@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 import dovetail
 from dovetail.frontends.onnx import import_model
 from dovetail.frontends.onnx.types import NUMBERS
-from dovetail.ir.dtype import of_numpy
+from dovetail.ir.dtype import DType, of_numpy
 from dovetail.ir.type import TensorType
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -66,6 +66,22 @@ def model(
     made = helper.make_model(graph, opset_imports=imports, functions=functions)
     made.ir_version = min(10, onnx.IR_VERSION)
     return made
+
+
+def body(
+    nodes: Sequence[onnx.NodeProto | str],
+    inputs: Mapping[str, TensorType],
+    outputs: Mapping[str, DType],
+    initializers: Mapping[str, Array] | None = None,
+) -> onnx.GraphProto:
+    """A graph for an attribute; of its outputs only the dtypes are declared."""
+    return helper.make_graph(
+        [node(n) if isinstance(n, str) else n for n in nodes],
+        "body",
+        [_info(name, t) for name, t in inputs.items()],
+        [helper.make_tensor_value_info(k, NUMBERS[d], None) for k, d in outputs.items()],
+        initializer=[numpy_helper.from_array(a, k) for k, a in (initializers or {}).items()],
+    )
 
 
 def _info(name: str, type: TensorType) -> onnx.ValueInfoProto:

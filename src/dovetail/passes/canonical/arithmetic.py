@@ -7,11 +7,11 @@ from typing import cast
 
 from dovetail import ops
 from dovetail.ir import leaf
-from dovetail.ir.dtype import DType
+from dovetail.ir.dtype import DType, f16
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ops.primitive import Primitive
-from dovetail.passes.canonical.rule import dtype_if_known, listed, number_in, number_like, rule
+from dovetail.passes.canonical.rule import dtype_if_known, listed, number_in, number_like, rule, under_numbers
 
 _IDEMPOTENT = (ops.relu, ops.abs_, ops.floor, ops.ceil, ops.trunc, ops.round_, ops.sign)
 _LEAST_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126, "f64": 2.0**-1022}
@@ -229,6 +229,28 @@ def _is_lost(number: float, value: Value) -> bool:
     dtype = dtype_if_known(value)
     least = _LEAST_NORMAL.get("" if dtype is None else dtype.name, 0.0)
     return not math.isfinite(number) or (value.op is ops.mul and (number == 0 or abs(number) < least))
+
+
+@rule(ops.add, numerics="reassociated")
+def masks_first(value: Value) -> Value | None:
+    """(q @ kᵀ + a) + b is q @ kᵀ + (a + b), but in f16: there a + b can overflow."""
+    dtype = dtype_if_known(value)
+    if dtype is None or not dtype.is_float or dtype is f16:
+        return None
+    for inner, b in (value.operands, value.operands[::-1]):
+        if inner.op is ops.add:
+            for x, a in (inner.operands, inner.operands[::-1]):
+                if _are_scores(x) and not _are_scores(a) and not _are_scores(b):
+                    return ops.add(x, ops.add(a, b))
+    return None
+
+
+def _are_scores(value: Value) -> bool:
+    """Whether it is a product of two batches of rows, bent by numbers or not."""
+    under = under_numbers(value)[1]
+    if under.op is not ops.matmul or under.operands[1].rank < 3:
+        return False
+    return under_numbers(under.operands[1])[1].op is ops.permute
 
 
 RULES = listed(globals())

@@ -18,6 +18,8 @@ Numerics = Literal["exact", "reassociated"]
 
 Nothing that is in range may fall out of it: a rule that moves a factor minds the range of 16-bit types.
 """
+_LONGEST = 8
+"""How many ops with numbers are looked under."""
 Rewrite = Callable[[Value], "Value | None"]
 
 
@@ -71,6 +73,18 @@ def number_in(value: Value) -> float | int | bool | None:
 def number_like(number: float, value: Value) -> Value:
     """A number in the dtype of a value."""
     return leaf.scalar(number, dtype_if_known(value))
+
+
+def under_numbers(value: Value) -> tuple[list[tuple[Value, Value]], Value]:
+    """What stands under elementwise ops with numbers, and these from above, each with its operand on the way."""
+    path: list[tuple[Value, Value]] = []
+    while value.op.elementwise and value.known_type is not None and len(path) < _LONGEST:
+        tensors = [v for v in value.operands if v.rank]
+        if len(tensors) != 1:
+            break
+        path.append((value, tensors[0]))
+        value = tensors[0]
+    return path, value
 
 
 def is_constant(value: Value) -> bool:

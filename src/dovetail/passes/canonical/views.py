@@ -16,7 +16,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value, make
 from dovetail.ops.view import REPEATED, VIEW_OPS, Block, Piece, View
 from dovetail.ops.view_chain import build_view
-from dovetail.passes.canonical.rule import listed, rule
+from dovetail.passes.canonical.rule import listed, rule, under_numbers
 
 Step: TypeAlias = tuple[Op, tuple[tuple[str, Any], ...]]
 Steps: TypeAlias = tuple[Step, ...]
@@ -46,6 +46,31 @@ def swapped_right_operand(value: Value) -> Value | None:
     source, steps = _chain_of(right)
     found = _swapped(_shape_of(source), steps) if any(op is ops.permute for op, _ in steps) else None
     return None if found is None or found == steps else ops.matmul(left, _replayed(source, found))
+
+
+@rule(ops.split)
+def split_of_product(value: Value) -> Value | None:
+    """Batches that are joined for a matmul and cut apart after it, scaled or not, stay apart."""
+    axis: int = value.attrs["axis"]
+    path, under = under_numbers(value.operands[0])
+    if under.op is not ops.matmul or value.known_type is None or axis >= -2:
+        return None
+    if any(v.rank < -axis or v.shape[axis] != under.shape[axis] for v in under.operands):
+        return None
+    apart = [value.with_operands((v,)) for v in under.operands]
+    if not all(map(_joins_again, apart)):
+        return None
+    result = ops.matmul(*apart)
+    for scaled, below in reversed(path):
+        result = scaled.with_operands(tuple(result if v is below else v for v in scaled.operands))
+    return result
+
+
+def _joins_again(cut: Value) -> bool:
+    """Whether a split takes back what the view under it did."""
+    source, steps = _chain_of(cut)
+    found = _minimal(_shape_of(source), steps)
+    return found is not None and len(found) < len(steps) - 1
 
 
 def _chain_of(value: Value, longest: float = _LONGEST) -> tuple[Value, Steps]:

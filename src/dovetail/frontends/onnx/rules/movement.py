@@ -199,6 +199,8 @@ def tile(n: Node, x: Value, repeats: Value) -> Value:
     """x one behind the other, so many times along each axis."""
     counts = sizes_or_run(n, repeats, "repeats")
     if counts is not None:
+        if any(isinstance(count, int) and count < 0 for count in counts):
+            raise n.malformed(f"repeats of {', '.join(map(str, counts))}")
         return build.tile(x, counts)
     for axis, count in enumerate(numbers_in(n, repeats, "repeats")):
         whole = size_value(x.shape[axis])
