@@ -438,6 +438,16 @@ def test_a_size_that_depends_on_data_is_bound_anew_at_every_trip() -> None:
         run(sums, x=[[0, 1, 1, 0], [1, 1, 1, 0]])
 
 
+def test_a_loop_without_an_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops.control, "MOST_TRIPS", 10)
+    loop = ops.while_loop(lambda x: leaf.constant(True), lambda x: x + 1.0, [leaf.input("x", f32[2])])
+    with pytest.raises(BindError, match="does not end within 10 trips"):
+        run(loop.carries[0], x=np.ones(2, np.float32))
+    (scanned,), _ = ops.scan(lambda c: (c * 2.0,), [leaf.input("x", f32[2])], length=11)
+    with pytest.raises(BindError, match="does not end within 10 trips"):
+        run(scanned, x=np.ones(2, np.float32))
+
+
 # Cost -------------------------------------------------------------------------------------------------------------
 
 

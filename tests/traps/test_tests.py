@@ -98,7 +98,7 @@ def broken_meanings() -> Generator[None]:
 
     with MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "compute", off_by_one)
-        patch.setattr("dovetail.targets.cpu.native.make_job", lambda step, places: None)  # no kernel: all by meaning
+        patch.setattr("dovetail.targets.cpu.native.make_job", lambda *given: None)  # no kernel: all by meaning
         yield
 
 

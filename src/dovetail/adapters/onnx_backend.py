@@ -16,7 +16,9 @@ from onnx.backend.base import Backend, BackendRep
 
 from dovetail.errors import BindError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import import_model
+from dovetail.ir.graph import Graph, walk_into
 from dovetail.ir.literal import Array
+from dovetail.ops.generate import random_bits
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.targets.recent import Recent
@@ -38,7 +40,7 @@ class DovetailRep(BackendRep):
         self._inputs = [i.name for i in model.graph.input if i.name not in initial]
         self._outputs = [o.name for o in model.graph.output]
         try:
-            import_model(model)
+            _refuse_chance(import_model(model))
         except NeedsValueError as error:
             self._deciding = error.inputs
 
@@ -68,7 +70,18 @@ class DovetailRep(BackendRep):
                 self._deciding = tuple(dict.fromkeys((*self._deciding, *error.inputs)))
 
     def _compiled(self, fixed: Mapping[str, Array]) -> Program:
-        return compile(import_model(self._model, fixed=fixed), target=self._target)
+        graph = import_model(self._model, fixed=fixed)
+        _refuse_chance(graph)
+        return compile(graph, target=self._target)
+
+
+def _refuse_chance(graph: Graph) -> None:
+    """A backend is compared number by number, and ONNX lets everyone draw random numbers of his own."""
+    if any(v.op is random_bits for v in walk_into(graph.outputs.values())):
+        raise UnsupportedError(
+            f"{graph.name} draws random numbers, and ONNX does not say which",
+            hint="dovetail.compile runs it; as a backend there is nothing to compare it with",
+        )
 
 
 def _array(name: str, given: Any) -> Array:

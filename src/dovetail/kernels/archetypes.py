@@ -6,13 +6,22 @@ from collections.abc import Callable
 
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.map import make_map
+from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Step
 
 ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (make_map,)
 
 
-def make_job(step: Step, places: Places) -> Job | None:
+TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = ()
+"""Archetypes that write their vectors themselves, and so ask how wide they are."""
+
+
+def make_job(step: Step, places: Places, vectors: Vectors) -> Job | None:
     """The job of a step, or None where it has to run on the host."""
+    for template in TEMPLATES:
+        job = template(step, places, vectors)
+        if job is not None:
+            return job
     for archetype in ARCHETYPES:
         job = archetype(step, places)
         if job is not None:

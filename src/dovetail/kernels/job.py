@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.loops import Kernel
 from dovetail.plan.alias import Alias
 
-Places: TypeAlias = Callable[[Value], Alias]
-"""Where a tensor lies: the root that holds it, the offset and the strides in bytes."""
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where tensors lie, and which of them are known before a run."""
+
+    locate: Callable[[Value], Alias]
+    bound: Collection[Value]
+    """Roots that the bind phase makes."""
+
+    def __call__(self, value: Value) -> Alias:
+        """The root that holds a tensor, the offset and the strides in bytes."""
+        return self.locate(value)
+
+    def is_bound(self, value: Value) -> bool:
+        """Whether a tensor and where it lies are known when parameters are bound."""
+        at = self.locate(value)
+        known = at.root.op in (leaf.PARAM, leaf.CONST) or at.root in self.bound
+        return known and value.tensor.is_static and all(isinstance(s, int) for s in (at.offset, *at.strides))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +47,8 @@ class Template:
     sizes: tuple[Size, ...]
     scratch: Size = 0
     """Bytes that a worker needs for itself."""
+    parts: tuple[str, ...] = ()
+    """Functions that it shares with other templates, each defined once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +57,15 @@ class Packed:
 
     value: Value
     layout: str
-    pack: Callable[[Array], Array]
+    pack: Callable[..., Array]
+    """From the tensor and those beside it, as arrays, to what the kernel reads."""
+    beside: tuple[Value, ...] = ()
+    """Further tensors that the layout holds."""
+
+    @property
+    def key(self) -> tuple[Value | str, ...]:
+        """Equal for equal contents."""
+        return (self.layout, self.value, *self.beside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,10 +138,39 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
     if target.is_float:
         if source in NARROW and target in NARROW:
             return cast(w, cast(w, x, source, f32), f32, target)
+        if source is f64 and target in NARROW:
+            return cast(w, _rounded_to_odd(w, x), f32, target)
+        if target is bf16:
+            return _to_bf16(w, x)
         return w.let(f"{'fptrunc' if source.bits > target.bits else 'fpext'} {here} {x} to {there}")
     sign = "fptosi" if target.kind == "int" else "fptoui"
     w.use(f"declare {there} @llvm.{sign}.sat.{there}.{_suffix(source)}({here})")
     return w.let(f"call {there} @llvm.{sign}.sat.{there}.{_suffix(source)}({here} {x})")
+
+
+def _rounded_to_odd(w: Writer, x: str) -> str:
+    """An f64 as f32, such that rounding it once more to 16 bits rounds only once. LLVM calls a library for the two."""
+    near = w.let(f"fptrunc double {x} to float")
+    back = w.let(f"fpext float {near} to double")
+    bits = w.let(f"bitcast float {near} to i32")
+    w.use("declare double @llvm.fabs.f64(double)")
+    size, found = (w.let(f"call double @llvm.fabs.f64(double {y})") for y in (x, back))
+    beyond = w.let(f"fcmp ogt double {found}, {size}")
+    cut = w.let(f"select i1 {beyond}, i32 {w.let(f'sub i32 {bits}, 1')}, i32 {bits}")
+    differs = w.let(f"fcmp one double {back}, {x}")
+    odd = w.let(f"select i1 {differs}, i32 {w.let(f'or i32 {cut}, 1')}, i32 {bits}")
+    return w.let(f"bitcast i32 {odd} to float")
+
+
+def _to_bf16(w: Writer, x: str) -> str:
+    """The upper half of an f32, rounded to even; NaN stays NaN. Few machines have it as an instruction."""
+    bits = w.let(f"bitcast float {x} to i32")
+    last = w.let(f"and i32 {w.let(f'lshr i32 {bits}, 16')}, 1")
+    rounded = w.let(f"add i32 {bits}, {w.let(f'add i32 {last}, 32767')}")
+    quiet = w.let(f"or i32 {bits}, 4194304")
+    chosen = w.let(f"select i1 {w.let(f'fcmp uno float {x}, {x}')}, i32 {quiet}, i32 {rounded}")
+    upper = w.let(f"trunc i32 {w.let(f'lshr i32 {chosen}, 16')} to i16")
+    return w.let(f"bitcast i16 {upper} to bfloat")
 
 
 def _suffix(dtype: DType) -> str:

@@ -18,16 +18,19 @@ _lock = threading.Lock()
 def addresses(jobs: Iterable[Job]) -> list[int]:
     """The entry of each job's kernel; what is not compiled yet is compiled, all of it in one go."""
     texts: dict[str, tuple[str, tuple[str, ...]]] = {}
+    parts: dict[str, tuple[str, ...]] = {}
     names: list[str] = []
     for job in jobs:
         name, text, uses = written(job)
         names.append(name)
         texts[name] = (text, uses)
+        parts[name] = job.kernel.parts if isinstance(job.kernel, Template) else ()
     with _lock:
         fresh = {name: entry for name, entry in texts.items() if name not in _compiled}
         if fresh:
             used = [function for _, uses in fresh.values() for function in uses]
-            code = compile_text("\n".join([maths.library(used), *(text for text, _ in fresh.values())]))
+            shared = dict.fromkeys(part for name in fresh for part in parts[name])
+            code = compile_text("\n".join([maths.library(used), *shared, *(text for text, _ in fresh.values())]))
             _compiled.update({name: (code.address(name), code) for name in fresh})
         return [_compiled[name][0] for name in names]
 

@@ -14,12 +14,14 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.kernels.archetypes import make_job
-from dovetail.kernels.job import Packed
+from dovetail.kernels.job import Packed, Places
+from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.bodies import Bodies
 from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.crew import crew
 from dovetail.targets.cpu.frames import Frame, Section, make_frame, number, sections
+from dovetail.targets.cpu.jit import host
 from dovetail.targets.feeds import found_leaf
 from dovetail.targets.recent import Recent
 from dovetail.targets.reference.memory import Memory
@@ -37,7 +39,9 @@ class NativeGraph:
         self.plan = plan
         self.crew = crew(threads)
         steps = plan.phase("run")
-        jobs = [make_job(step, plan.locate) for step in steps]
+        vectors = Vectors(host().lanes, host().vector_registers)
+        bound = {result for step in plan.phase("bind") for result in step.results}
+        jobs = [make_job(step, Places(plan.locate, bound), vectors) for step in steps]
         found = iter(addresses([j for j in jobs if j is not None]))
         self.sections = sections(steps, jobs, [0 if job is None else next(found) for job in jobs])
         self.bodies = Bodies(lambda body: NativeGraph(body, threads=threads))
@@ -72,12 +76,12 @@ class NativeRunner:
             found_leaf(v, params[v.attrs["name"]]) for v in graph.plan.graph.parameters if not v.tensor.is_static
         ]
         self.constraints = graph.plan.graph.constraints
-        self.packed: dict[tuple[Value, str], Array] = {}
+        self.packed: dict[tuple[Value | str, ...], Array] = {}
         for part in graph.sections:
             for job in part.jobs:
                 for point in () if job is None else job.points.values():
-                    if isinstance(point, Packed) and (point.value, point.layout) not in self.packed:
-                        self.packed[point.value, point.layout] = point.pack(kept.view(point.value))
+                    if isinstance(point, Packed) and point.key not in self.packed:
+                        self.packed[point.key] = point.pack(*(kept.view(v) for v in (point.value, *point.beside)))
         self.bindings: Recent[dict[str, int]] = Recent(MOST_FRAMES)
         self.frames: Recent[Frame] = Recent(MOST_FRAMES)
         self.free: list[tuple[int, Array]] = []
@@ -124,7 +128,7 @@ class NativeRunner:
             memory.run([step])
 
     def _packed(self, point: Packed) -> Array:
-        return self.packed[point.value, point.layout]
+        return self.packed[point.key]
 
     def _arena(self, memory: Memory, size: int) -> Array:
         for _ in range(len(self.free)):

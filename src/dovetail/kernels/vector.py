@@ -1,0 +1,163 @@
+"""Vectors of f32 in LLVM's text: what templates write their hot loops with. How wide they are comes from the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dovetail.ir.dtype import f32
+from dovetail.kernels.llvm import Text
+from dovetail.kernels.llvm_scalar import literal
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vectors of a machine: elements of f32 in one, and how many registers hold them."""
+
+    lanes: int
+    registers: int
+
+
+class VectorText(Text):
+    """One function while it is written, with arithmetic on vectors of f32. Constants are operands like any other."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__()
+        self.lanes = lanes
+        self.kind = f"<{lanes} x float>"
+        self.whole = f"<{lanes} x i32>"
+        self.truth = f"<{lanes} x i1>"
+
+    def number(self, x: float) -> str:
+        """The same number in every lane."""
+        return f"splat (float {literal(x, f32)})"
+
+    def intrinsic(self, name: str, *operands: str) -> str:
+        """An intrinsic of LLVM on vectors, such as fma."""
+        full = f"llvm.{name}.v{self.lanes}f32"
+        self.use(f"declare {self.kind} @{full}({', '.join([self.kind] * len(operands))})")
+        return self.let(f"call {self.kind} @{full}({', '.join(f'{self.kind} {x}' for x in operands)})")
+
+    def fma(self, x: str, y: str, z: str) -> str:
+        return self.intrinsic("fma", x, y, z)
+
+    def add(self, x: str, y: str) -> str:
+        return self.let(f"fadd {self.kind} {x}, {y}")
+
+    def sub(self, x: str, y: str) -> str:
+        return self.let(f"fsub {self.kind} {x}, {y}")
+
+    def mul(self, x: str, y: str) -> str:
+        return self.let(f"fmul {self.kind} {x}, {y}")
+
+    def div(self, x: str, y: str) -> str:
+        return self.let(f"fdiv {self.kind} {x}, {y}")
+
+    def compare(self, how: str, x: str, y: str) -> str:
+        return self.let(f"fcmp {how} {self.kind} {x}, {y}")
+
+    def select(self, where: str, x: str, y: str) -> str:
+        return self.let(f"select {self.truth} {where}, {self.kind} {x}, {self.kind} {y}")
+
+    def larger(self, x: str, y: str) -> str:
+        """The larger of two; y where x is NaN."""
+        return self.select(self.compare("ogt", x, y), x, y)
+
+    def at(self, pointer: str, offset: int | str) -> str:
+        """So many bytes behind a pointer."""
+        return pointer if offset in (0, "0") else self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+
+    def load(self, pointer: str, align: int = 4) -> str:
+        return self.let(f"load {self.kind}, ptr {pointer}, align {align}")
+
+    def store(self, x: str, pointer: str, align: int = 4) -> None:
+        self(f"store {self.kind} {x}, ptr {pointer}, align {align}")
+
+    def spread(self, scalar: str) -> str:
+        """A scalar in every lane."""
+        one = self.let(f"insertelement {self.kind} poison, float {scalar}, i64 0")
+        return self.shuffle(one, "poison", [0] * self.lanes)
+
+    def spread_from(self, pointer: str) -> str:
+        """The number that lies at a pointer, in every lane."""
+        return self.spread(self.let(f"load float, ptr {pointer}, align 4"))
+
+    def shuffle(self, x: str, y: str, lanes: Sequence[int]) -> str:
+        """Lanes of x and y, counted through both."""
+        order = ", ".join(f"i32 {i}" for i in lanes)
+        return self.let(f"shufflevector {self.kind} {x}, {self.kind} {y}, <{len(lanes)} x i32> <{order}>")
+
+    def transposed(self, rows: Sequence[str]) -> list[str]:
+        """A square of as many vectors as lanes, columns for rows: halves are swapped, then their halves."""
+        found, width = list(rows), self.lanes // 2
+        while width:
+            low = [i if i % (2 * width) < width else i - width + self.lanes for i in range(self.lanes)]
+            high = [i + width if i % (2 * width) < width else i + self.lanes for i in range(self.lanes)]
+            for i in range(self.lanes):
+                if i % (2 * width) < width:
+                    x, y = found[i], found[i + width]
+                    found[i], found[i + width] = self.shuffle(x, y, low), self.shuffle(x, y, high)
+            width //= 2
+        return found
+
+    def variable(self, start: str) -> str:
+        """A vector that changes: memory that LLVM turns into a register."""
+        slot = self.slot(self.kind)
+        self.store(start, slot, 4 * self.lanes)
+        return slot
+
+    def get(self, slot: str) -> str:
+        return self.load(slot, 4 * self.lanes)
+
+    def put(self, x: str, slot: str) -> None:
+        self.store(x, slot, 4 * self.lanes)
+
+    @contextmanager
+    def steps(self, first: str, end: str, step: int) -> Generator[str]:
+        """Instructions for first, first + step, ... to before `end`, which may be overshot."""
+        length = self.let(f"sub i64 {end}, {first}")
+        count = self.let(f"sdiv i64 {self.let(f'add i64 {length}, {step - 1}')}, {step}")
+        with self.loop("0", count) as i:
+            yield self.let(f"add i64 {first}, {self.let(f'mul i64 {i}, {step}')}")
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        """Horner's scheme, the highest power first."""
+        found = self.number(coefficients[0])
+        for c in coefficients[1:]:
+            found = self.fma(found, x, self.number(c))
+        return found
+
+    def clamp(self, x: str, low: float, high: float) -> str:
+        """NaN stays."""
+        x = self.select(self.compare("olt", x, self.number(low)), self.number(low), x)
+        return self.select(self.compare("ogt", x, self.number(high)), self.number(high), x)
+
+    def exp_of_negative(self, x: str) -> str:
+        """exp(x) for x <= 0, 0 where it is below the smallest normal number; NaN stays."""
+        away = self.compare("olt", x, self.number(-87.0))
+        # The sum has the whole number in its lowest bits, moved by 127: shifted, it is the power of two.
+        shift = 12582912.0 + 127.0
+        moved = self.fma(x, self.number(1.44269504088896341), self.number(shift))
+        n = self.sub(moved, self.number(shift))
+        r = self.fma(x, self.number(1.44269504088896341), self.let(f"fneg {self.kind} {n}"))
+        p = self.polynomial(r, _TWO_TO)
+        bits = self.let(f"bitcast {self.kind} {moved} to {self.whole}")
+        power = self.let(f"shl {self.whole} {bits}, splat (i32 23)")
+        found = self.mul(p, self.let(f"bitcast {self.whole} {power} to {self.kind}"))
+        return self.select(away, self.number(0.0), found)
+
+    def tanh(self, x: str) -> str:
+        """x times a quotient of polynomials in its square."""
+        x = self.clamp(x, -7.90531110763549805, 7.90531110763549805)
+        square = self.mul(x, x)
+        return self.div(self.mul(x, self.polynomial(square, _TANH_ABOVE)), self.polynomial(square, _TANH_BELOW))
+
+
+_TWO_TO = (1.326472614891827e-3, 9.671512991189957e-3, 5.550733581185341e-2, 2.4022242426872253e-1, 6.931470036506653e-1, 1.0)
+"""2**r on [-1/2, 1/2], within 1e-7."""
+_TANH_ABOVE = (
+    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
+    6.37261928875436e-04, 4.89352455891786e-03,
+)  # fmt: skip
+_TANH_BELOW = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
