@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dovetail.kernels.conv import make_conv
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.map import make_map
 from dovetail.kernels.vector import Vectors
@@ -12,7 +13,7 @@ from dovetail.plan.plan import Step
 ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (make_map,)
 
 
-TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = ()
+TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (make_conv,)
 """Archetypes that write their vectors themselves, and so ask how wide they are."""
 
 

@@ -109,10 +109,13 @@ class _Printer:
         self.sizes = {size: f"%s{i}" for i, size in enumerate(kernel.sizes)}
         self.names: dict[str, str] = {}
         self.slots: dict[str, tuple[str, DType]] = {}
-        self.flags = CONTRACTED
+        self.reassociate = False
+        self.printed: dict[int, str] = {}
+        """What the expressions of one statement are called, so that a shared one is printed once."""
 
     def statements(self, body: Sequence[Statement]) -> None:
         for statement in body:
+            self.printed = {}
             match statement:
                 case Store():
                     self.store(statement)
@@ -134,7 +137,7 @@ class _Printer:
 
     def set(self, statement: Set) -> None:
         dtype = statement.value.dtype
-        value = self.value(statement.value)
+        value = self.taken(statement) if self.reassociate else self.value(statement.value)
         if statement.name not in self.slots:
             self.slots[statement.name] = (self.text.slot(scalar.spelled(dtype)), dtype)
         slot, declared = self.slots[statement.name]
@@ -142,16 +145,42 @@ class _Printer:
             raise GraphError(f"{statement.name} is {declared.name} and {dtype.name} at once", hint="cast it first")
         self.text(f"store {scalar.spelled(dtype)} {value}, ptr {slot}")
 
+    def taken(self, statement: Set) -> str:
+        """A scalar that is set to itself with one more element in it: only this step may be reordered."""
+        match statement.value:
+            case Call(op, (Name(statement.name) as kept, x), dtype):
+                operands = [self.value(kept), self.value(x)]
+                return scalar.apply(self.text, op, operands, [kept.dtype, x.dtype], dtype, REASSOCIATED)
+            case other:
+                return self.value(other)
+
     def loop(self, statement: Loop) -> None:
-        before = self.flags
-        self.flags = REASSOCIATED if statement.reassociate else before
+        before, self.reassociate = self.reassociate, statement.reassociate
+        hidden = self.slots.pop(statement.variable, None)
         with self.text.loop("0", self.value(statement.extent)) as variable:
             self.names[statement.variable] = variable
             self.statements(statement.body)
-        self.flags = before
+        self.reassociate = before
+        if hidden is not None:
+            self.slots[statement.variable] = hidden
 
     def value(self, expr: Expr) -> str:
-        """An expression; a shared one is computed again, which LLVM undoes."""
+        """The name of an expression, operands first; a chain may be longer than Python's stack."""
+        stack = [expr]
+        while stack:
+            top = stack[-1]
+            if id(top) not in self.printed and isinstance(top, Call):
+                pending = [x for x in top.operands if id(x) not in self.printed]
+                if pending:
+                    stack += reversed(pending)
+                    continue
+            stack.pop()
+            if id(top) not in self.printed:
+                self.printed[id(top)] = self.one(top)
+        return self.printed[id(expr)]
+
+    def one(self, expr: Expr) -> str:
+        """One expression whose operands are printed."""
         match expr:
             case Number():
                 return scalar.literal(expr.value, expr.dtype)
@@ -165,9 +194,9 @@ class _Printer:
             case Load():
                 return self.load(expr)
             case Call():
-                operands = [self.value(x) for x in expr.operands]
+                operands = [self.printed[id(x)] for x in expr.operands]
                 given = [x.dtype for x in expr.operands]
-                return scalar.apply(self.text, expr.op, operands, given, expr.dtype, self.flags)
+                return scalar.apply(self.text, expr.op, operands, given, expr.dtype, CONTRACTED)
 
     def load(self, expr: Load) -> str:
         dtype = expr.dtype

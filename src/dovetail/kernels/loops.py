@@ -193,8 +193,12 @@ def sizes_in(body: tuple[Statement, ...]) -> tuple[Dim, ...]:
 
 def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
     pending: list[Statement | Expr] = list(reversed(body))
+    met: set[int] = set()
     while pending:
         part = pending.pop()
+        if id(part) in met:
+            continue
+        met.add(id(part))
         match part:
             case Store():
                 yield from (part.tensor.offset, *part.tensor.strides)

@@ -7,7 +7,7 @@ result's own row where it fits, else in the worker's scratch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dovetail.declare.fused import FusedOp
@@ -62,13 +62,18 @@ def _is_known(body: Body) -> bool:
 
 @dataclass(slots=True)
 class _Pass:
-    """One loop over the row: the values that end in it, reductions or results, and what is put aside in it."""
+    """One loop over the row: reductions that end in it, results that it writes, and what it puts aside."""
 
     group: Factors
-    ends: list[Value] = field(default_factory=list[Value])
+    folds: dict[Value, Fold] = field(default_factory=dict[Value, Fold])
+    results: list[Value] = field(default_factory=list[Value])
     inside: dict[Value, None] = field(default_factory=dict[Value, None])
     """What is computed in every step of it."""
     aside: dict[Value, None] = field(default_factory=dict[Value, None])
+
+    @property
+    def roots(self) -> list[Value]:
+        return [*(v.operands[0] for v in self.folds), *self.results]
 
 
 class _Rows:
@@ -101,6 +106,8 @@ class _Rows:
         self.kept: dict[Value, str] = {}
         self.put: dict[Value, Placed | Load] = {}
         """Where a value lies that an earlier loop put aside."""
+        self.ready: set[Value] = set()
+        """What was put aside by the loops that are written so far."""
 
     def job(self) -> Job:
         passes = self._passes()
@@ -137,19 +144,18 @@ class _Rows:
         level: dict[Value, int] = {}
         found: dict[tuple[int, Factors], _Pass] = {}
         for value in self.body.order:
-            before = max((level.get(v, 0) for v in value.operands), default=0)
-            level[value] = before + is_reduction(value)
+            level[value] = max((level.get(v, 0) for v in value.operands), default=0)
             if is_reduction(value):
                 group = self._group(value.operands[0])
-                found.setdefault((before, group), _Pass(group)).ends.append(value)
+                found.setdefault((level[value], group), _Pass(group)).folds[value] = reduction(value)
+                level[value] += 1
         last = 1 + max(level.values())
         for result in self.written:
             group = self._group(result)
-            found.setdefault((last, group), _Pass(group)).ends.append(result)
+            found.setdefault((last, group), _Pass(group)).results.append(result)
         ordered = [found[key] for key in sorted(found)]
         for one in ordered:
-            roots = [v.operands[0] if is_reduction(v) else v for v in one.ends]
-            one.inside = dict.fromkeys(self._stepwise(roots))
+            one.inside = dict.fromkeys(self._stepwise(one.roots))
         return ordered
 
     def _stepwise(self, roots: Iterable[Value]) -> list[Value]:
@@ -160,23 +166,23 @@ class _Rows:
     def _put_aside(self, passes: list[_Pass]) -> None:
         """Decide what an earlier loop stores for a later one."""
         first: dict[Value, _Pass] = {}
-        hosts = [(v, t) for v, targets in self.written.items() for t in targets]
         for one in passes:
-            results = [v for v in one.ends if v in self.written and v in first]
-            for value in results:
-                self._put(value, first[value], self.written[value][0])
-            pending = [v.operands[0] if is_reduction(v) else v for v in one.ends]
-            met: set[Value] = set()
+            for value in one.results:
+                if value in first and value not in self.put:
+                    self._put(value, first[value], self.written[value][0])
+            pending = one.roots
+            met: dict[Value, None] = {}
             while pending:
                 value = pending.pop()
-                if value in met or value in self.put or value not in one.inside:
+                own = value in one.inside and self._group(value) == one.group
+                if value in met or value not in one.inside or (own and value in self.put):
                     continue
-                met.add(value)
-                if value in first and self._group(value) == one.group and self._is_dear(value):
-                    host = self._host(value, hosts, passes[-1])
+                if own and value in first and self._is_dear(value):
+                    host = self._host(value, passes[-1])
                     if host is not None or self.nest.bundled is None:
                         self._put(value, first[value], host)
                         continue
+                met[value] = None
                 pending += value.operands
             one.inside = {v: None for v in one.inside if v in met}
             first.update({v: one for v in one.inside if v not in first and self._group(v) == one.group})
@@ -189,12 +195,13 @@ class _Rows:
             room = self.nest.reserve(value.dtype, where.group)
             self.put[value] = Load(room, self.nest.aside(room, where.group))
 
-    def _host(self, value: Value, hosts: list[tuple[Value, Placed]], last: _Pass) -> Placed | None:
+    def _host(self, value: Value, last: _Pass) -> Placed | None:
         """A result that is written in the last loop only and whose row can hold the value until then."""
         taken = [p for p in self.put.values() if isinstance(p, Placed)]
-        for result, target in hosts:
+        for result in last.results:
+            target = self.written[result][0]
             fits = target.dtype is value.dtype and set(self.axes.flat(result)) == set(self.axes.flat(value))
-            if fits and result in last.ends and target not in taken and result not in self.put:
+            if fits and result not in self.put and not any(target is t for t in taken):
                 return target
         return None
 
@@ -207,37 +214,36 @@ class _Rows:
     def _written(self, one: _Pass) -> list[Statement]:
         """The statements of a loop, and of what is done before and after it."""
         nest, group = self.nest, one.group
-        folds = {v: reduction(v) for v in one.ends if is_reduction(v)}
-        roots = [*(v.operands[0] for v in folds), *(v for v in one.ends if v not in folds), *one.aside]
-        statements = [*self._keep_before(one, roots)]
+        statements = [*self._keep_before(one)]
         found: dict[Value, Expr] = {}
-        values = {v: self._expr(v, group, found, fresh=v in one.aside) for v in roots}
+        # What is put aside comes first, so that whoever needs it here takes it as it is computed.
+        for value in (*(v for v in self.body.order if v in one.aside), *one.roots):
+            self._expr(value, group, found)
         stores: list[Statement] = []
         for value in one.aside:
             place = self.put[value]
             stores.append(
-                nest.store(place, group, values[value])
+                nest.store(place, group, found[value])
                 if isinstance(place, Placed)
-                else Store(place.tensor, place.at, values[value])
+                else Store(place.tensor, place.at, found[value])
             )
-        for value in one.ends:
-            hosts = self.written.get(value, []) if value not in folds else []
-            stores += [nest.store(t, group, values[value]) for t in hosts if self.put.get(value) is not t]
-        names = {v: f"f{len(self.kept) + i}" for i, v in enumerate(folds)}
-        statements += nest.each([nest.keep(names[v], fold.first(fold.total)) for v, fold in folds.items()])
-        statements += self._loop(one, folds, names, values, stores)
+        for value in one.results:
+            stores += [nest.store(t, group, found[value]) for t in self.written[value] if self.put.get(value) is not t]
+        names = {v: f"f{len(self.kept) + i}" for i, v in enumerate(one.folds)}
+        statements += nest.each([nest.keep(names[v], fold.first(fold.total)) for v, fold in one.folds.items()])
+        statements += self._loop(one, names, found, stores)
         ends: list[Statement] = []
-        for value, fold in folds.items():
+        for value, fold in one.folds.items():
             self.kept[value] = f"{names[value]}v"
             count = product(self.axes.sizes[f] for f in self.axes.flat(value.operands[0]) if f not in self.row)
             total = nest.read(names[value], fold.total)
             ends.append(nest.keep(self.kept[value], finished(value, total, count)))
+        self.ready |= one.aside.keys()
         return [*statements, *nest.each(ends)]
 
     def _loop(
         self,
         one: _Pass,
-        folds: dict[Value, Fold],
         names: dict[Value, str],
         values: dict[Value, Expr],
         stores: list[Statement],
@@ -246,7 +252,7 @@ class _Rows:
         before: list[Statement] = []
         body: list[Statement] = [*stores]
         after: list[Statement] = []
-        for value, fold in folds.items():
+        for value, fold in one.folds.items():
             name, x = names[value], values[value.operands[0]]
             if fold.in_blocks and nest.bundled is None:
                 part = nest.read(f"{name}p", fold.part)
@@ -257,30 +263,30 @@ class _Rows:
                 body.append(nest.keep(name, fold.take(nest.read(name, fold.total), x)))
         return nest.summed(one.group, before, body, after) if before else nest.over(one.group, body, reassociate=True)
 
-    def _keep_before(self, one: _Pass, roots: list[Value]) -> tuple[Statement, ...]:
+    def _keep_before(self, one: _Pass) -> tuple[Statement, ...]:
         """What is one number for the row and not kept yet is computed before the loop, not in every step of it."""
         if not self.nest.shape(one.group):
             return ()
-        inside = [*self._stepwise(roots), *one.aside]
-        wanted = [u for v in dict.fromkeys(inside) for u in v.operands if not is_number(u) and self._is_of_the_row(u)]
-        fresh = [v for v in dict.fromkeys(wanted) if v not in self.leaves and v not in self.kept]
+        wanted = [u for v in one.inside for u in v.operands if not is_number(u) and self._is_of_the_row(u)]
         statements: list[Statement] = []
         found: dict[Value, Expr] = {}
-        for value in fresh:
-            name = f"k{len(self.kept)}"
-            statements.append(self.nest.keep(name, self._expr(value, (), found)))
-            self.kept[value] = name
+        for value in dict.fromkeys(wanted):
+            if value not in self.leaves and value not in self.kept:
+                name = f"k{len(self.kept)}"
+                statements.append(self.nest.keep(name, self._expr(value, (), found)))
+                self.kept[value] = name
         return self.nest.each(statements)
 
-    def _expr(self, root: Value, group: Factors, found: dict[Value, Expr], *, fresh: bool = False) -> Expr:
-        """A value at the element where the loops over a group stand; `fresh` computes it though it was put aside."""
-        known = self.kept.keys() | self.leaves.keys() | found.keys() | (self.put.keys() - {root if fresh else None})
+    def _expr(self, root: Value, group: Factors, found: dict[Value, Expr]) -> Expr:
+        """A value at the element where the loops over a group stand; what is found on the way is found once."""
+        ready = {v for v in self.ready if self._group(v) == group}
+        known = ready | self.kept.keys() | self.leaves.keys() | found.keys()
         for value in walk([root], until=known):
             if value in found:
                 continue
             if value in self.kept:
                 found[value] = self.nest.read(self.kept[value], value.dtype)
-            elif value in self.put and value in known:
+            elif value in ready:
                 place = self.put[value]
                 found[value] = self.nest.load(place, group) if isinstance(place, Placed) else place
             elif value in self.leaves:
@@ -297,12 +303,12 @@ class _Rows:
 class _Either:
     """Values of a mapping, and those of which a condition holds."""
 
-    def __init__(self, known: Iterable[Value], holds: object) -> None:
+    def __init__(self, known: Iterable[Value], holds: Callable[[Value], bool]) -> None:
         self.known = frozenset(known)
         self.holds = holds
 
     def __contains__(self, value: object) -> bool:
-        return value in self.known or (isinstance(value, Value) and self.holds(value))  # type: ignore[operator]
+        return value in self.known or (isinstance(value, Value) and self.holds(value))
 
 
 _COST = {"exp": 10, "log": 10, "tanh": 10, "erf": 10, "sigmoid": 10, "pow": 20, "div": 4, "sqrt": 4, "rsqrt": 6}

@@ -1,0 +1,217 @@
+"""Attend, lanes along queries: the pieces of a block of keys, each a function of its own.
+
+Queries are laid out as columns, so that a vector holds one feature of as many queries as it has lanes. Keys and values
+are read where they lie, one number at a time for all lanes. Nothing is ever summed across lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail.kernels.vector import Vectors, VectorText
+
+DEPTH = 4
+"""How many features one round of the loop over them takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A function and what it calls."""
+
+    name: str
+    text: str
+    uses: tuple[str, ...]
+
+
+def key_rows(vectors: Vectors, wide: int) -> int:
+    """Keys whose scores are summed at once, for so many vectors of queries: half of the registers are sums."""
+    return vectors.registers // 2 // wide
+
+
+def make_scores(vectors: Vectors, wide: int, d: int) -> Part:
+    """s[j, i] = sum over c of q[c, i] * k[j, c] for a few keys and `wide` vectors of queries."""
+    t = VectorText(vectors.lanes)
+    size = 4 * vectors.lanes
+    keys = key_rows(vectors, wide)
+    rows = [t.at("%k", t.let(f"mul i64 {j}, %stride") if j else 0) for j in range(keys)]
+    sums = [[t.variable("zeroinitializer") for _ in range(wide)] for _ in range(keys)]
+
+    def add(queries: str, at: Sequence[str], feature: int) -> None:
+        vs = [t.load(t.at(queries, (feature * wide + i) * size), size) for i in range(wide)]
+        for row, into in zip(at, sums, strict=True):
+            key = t.spread_from(t.at(row, 4 * feature))
+            for v, x in zip(into, vs, strict=True):
+                t.put(t.fma(x, key, t.get(v)), v)
+
+    rounds = d // DEPTH
+    if rounds:
+        with t.loop("0", str(rounds)) as c:
+            queries = t.at("%q", t.let(f"mul i64 {c}, {DEPTH * wide * size}"))
+            features = t.let(f"mul i64 {c}, {4 * DEPTH}")
+            at = [t.at(row, features) for row in rows]
+            for i in range(DEPTH):
+                add(queries, at, i)
+    for c in range(rounds * DEPTH, d):
+        add("%q", rows, c)
+    for j, into in enumerate(sums):
+        for i, v in enumerate(into):
+            t.store(t.get(v), t.at("%s", (j * wide + i) * size), size)
+    name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}"
+    return finished(name, "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s", t)
+
+
+def make_values(vectors: Vectors, wide: int, features: int) -> Part:
+    """o[c, i] = o[c, i] * old[i] + sum over j of p[j, i] * v[j, c] for a few features."""
+    t = VectorText(vectors.lanes)
+    size = 4 * vectors.lanes
+    kept = [t.load(t.at("%old", i * size), size) for i in range(wide)]
+    sums = [
+        [t.variable(t.mul(t.load(t.at("%o", (c * wide + i) * size), size), kept[i])) for i in range(wide)]
+        for c in range(features)
+    ]
+    with t.loop("0", "%count") as j:
+        p = t.at("%p", t.let(f"mul i64 {j}, {wide * size}"))
+        ps = [t.load(t.at(p, i * size), size) for i in range(wide)]
+        row = t.at("%v", t.let(f"mul i64 {j}, %stride"))
+        for c, into in enumerate(sums):
+            value = t.spread_from(t.at(row, 4 * c))
+            for v, x in zip(into, ps, strict=True):
+                t.put(t.fma(x, value, t.get(v)), v)
+    for c, into in enumerate(sums):
+        for i, v in enumerate(into):
+            t.store(t.get(v), t.at("%o", (c * wide + i) * size), size)
+    name = f"attend_values_{vectors.lanes}_{wide}_{features}"
+    given = "ptr noalias readonly %p, ptr noalias readonly %v, i64 %stride, i64 %count, ptr noalias %o"
+    return finished(name, f"{given}, ptr noalias readonly %old", t)
+
+
+def make_weights(vectors: Vectors, wide: int) -> Part:
+    """s = exp(s - top), and their sum is added to l. A row whose top is -inf has seen no key: its weights are 0."""
+    t = VectorText(vectors.lanes)
+    size = 4 * vectors.lanes
+    low = t.number(float("-inf"))
+    tops = [t.load(t.at("%top", i * size), size) for i in range(wide)]
+    tops = [t.select(t.compare("oeq", x, low), t.number(0.0), x) for x in tops]
+    sums = [t.variable(t.load(t.at("%l", i * size), size)) for i in range(wide)]
+    with t.loop("0", "%count") as j:
+        row = t.at("%s", t.let(f"mul i64 {j}, {wide * size}"))
+        for i in range(wide):
+            at = t.at(row, i * size)
+            p = t.exp_of_negative(t.sub(t.load(at, size), tops[i]))
+            t.put(t.add(t.get(sums[i]), p), sums[i])
+            t.store(p, at, size)
+    for i in range(wide):
+        t.store(t.get(sums[i]), t.at("%l", i * size), size)
+    name = f"attend_weights_{vectors.lanes}_{wide}"
+    return finished(name, "ptr noalias %s, i64 %count, ptr noalias readonly %top, ptr noalias %l", t)
+
+
+def make_columns(vectors: Vectors, *, of_bytes: bool = False) -> Part:
+    """to[c, r] = factor * x[r, c] for as many rows as a vector has lanes; rows beyond the last repeat it.
+
+    Bytes become 0 or 1.
+    """
+    t = VectorText(vectors.lanes)
+    lanes, item = vectors.lanes, 1 if of_bytes else 4
+    last = t.let("sub i64 %rows, 1")
+    rows: list[str] = []
+    for r in range(lanes):
+        inside = t.let(f"icmp slt i64 {r}, {last}")
+        row = t.let(f"select i1 {inside}, i64 {r}, i64 {last}")
+        rows.append(t.at("%x", t.let(f"mul i64 {row}, %stride")))
+    factor = t.spread("%factor")
+    dense = t.let(f"icmp eq i64 %step, {item}")
+    squares = t.let(f"select i1 {dense}, i64 {t.let(f'udiv i64 %count, {lanes}')}, i64 0")
+    with t.loop("0", squares) as i:
+        first = t.let(f"mul i64 {i}, {lanes}")
+        at = t.let(f"mul i64 {first}, {item}")
+        found = [_loaded(t, t.at(row, at), of_bytes) for row in rows]
+        to = t.at("%to", t.let(f"mul i64 {first}, %apart"))
+        for c, x in enumerate(t.transposed(found)):
+            t.store(t.mul(x, factor), t.at(to, t.let(f"mul i64 {c}, %apart") if c else 0))
+    with t.loop(t.let(f"mul i64 {squares}, {lanes}"), "%count") as c:
+        at = t.let(f"mul i64 {c}, %step")
+        to = t.at("%to", t.let(f"mul i64 {c}, %apart"))
+        for r, row in enumerate(rows):
+            place = t.at(row, at)
+            if of_bytes:
+                x = t.let(f"uitofp i8 {t.let(f'load i8, ptr {place}')} to float")
+            else:
+                x = t.let(f"load float, ptr {place}, align 4")
+            t(f"store float {t.let(f'fmul float {x}, %factor')}, ptr {t.at(to, 4 * r)}, align 4")
+    name = f"attend_columns_{lanes}{'_bytes' if of_bytes else ''}"
+    given = "ptr noalias readonly %x, i64 %stride, i64 %step, i64 %rows, i64 %count, float %factor"
+    return finished(name, f"{given}, ptr noalias %to, i64 %apart", t)
+
+
+def _loaded(t: VectorText, place: str, of_bytes: bool) -> str:
+    if not of_bytes:
+        return t.load(place)
+    found = t.let(f"load <{t.lanes} x i8>, ptr {place}, align 1")
+    return t.let(f"uitofp <{t.lanes} x i8> {found} to {t.kind}")
+
+
+def make_out(vectors: Vectors, wide: int, dv: int) -> Part:
+    """y[r, c] = o[c, r] * factor[r] for the first rows of one vector; 0 where the factor is 0."""
+    t = VectorText(vectors.lanes)
+    lanes, size = vectors.lanes, 4 * vectors.lanes
+    factor = t.load("%factor", size)
+    none = t.compare("oeq", factor, t.number(0.0))
+
+    def scaled(c: str) -> str:
+        x = t.mul(t.load(t.at("%o", t.let(f"mul i64 {c}, {wide * size}")), size), factor)
+        return t.select(none, t.number(0.0), x)
+
+    def square(first: str) -> None:
+        for r, x in enumerate(t.transposed([scaled(t.let(f"add i64 {first}, {i}")) for i in range(lanes)])):
+            t.store(x, t.at("%buffer", r * size), size)
+        at = t.let(f"mul i64 {first}, 4")
+        with t.loop("0", "%rows") as r:
+            x = t.load(t.at("%buffer", t.let(f"mul i64 {r}, {size}")), size)
+            t.store(x, t.at(t.at("%y", t.let(f"mul i64 {r}, %stride")), at))
+
+    if dv >= lanes:
+        with t.loop("0", str(dv // lanes)) as i:
+            square(t.let(f"mul i64 {i}, {lanes}"))
+        if dv % lanes:
+            square(str(dv - lanes))
+    else:
+        with t.loop("0", str(dv)) as c:
+            t.store(scaled(c), "%buffer", size)
+            with t.loop("0", "%rows") as r:
+                x = t.let(f"load float, ptr {t.at('%buffer', t.let(f'mul i64 {r}, 4'))}, align 4")
+                row = t.at("%y", t.let(f"mul i64 {r}, %stride"))
+                t(f"store float {x}, ptr {t.at(row, t.let(f'mul i64 {c}, 4'))}, align 4")
+    name = f"attend_out_{lanes}_{wide}_{dv}"
+    given = "ptr noalias readonly %o, ptr noalias readonly %factor, ptr noalias %y, i64 %stride, i64 %rows"
+    return finished(name, f"{given}, ptr noalias %buffer", t)
+
+
+def make_copy(vectors: Vectors, d: int) -> Part:
+    """to[r, c] = x[r, c], rows one behind the other."""
+    t = VectorText(vectors.lanes)
+    with t.loop("0", "%rows") as r:
+        row = t.at("%x", t.let(f"mul i64 {r}, %stride"))
+        to = t.at("%to", t.let(f"mul i64 {r}, {4 * d}"))
+        dense = t.let("icmp eq i64 %step, 4")
+        whole = t.let(f"select i1 {dense}, i64 {d // vectors.lanes}, i64 0")
+        with t.loop("0", whole) as i:
+            at = t.let(f"mul i64 {i}, {4 * vectors.lanes}")
+            t.store(t.load(t.at(row, at)), t.at(to, at))
+        with t.loop(t.let(f"mul i64 {whole}, {vectors.lanes}"), str(d)) as c:
+            x = t.let(f"load float, ptr {t.at(row, t.let(f'mul i64 {c}, %step'))}, align 4")
+            t(f"store float {x}, ptr {t.at(to, t.let(f'mul i64 {c}, 4'))}, align 4")
+    given = "ptr noalias readonly %x, i64 %stride, i64 %step, i64 %rows, ptr noalias %to"
+    return finished(f"attend_copy_{vectors.lanes}_{d}", given, t)
+
+
+def finished(name: str, given: str, t: VectorText) -> Part:
+    t("ret void")
+    lines = [f"define internal void @{name}({given}) noinline nounwind {{", "entry:", *t.slots, *t.lines, "}"]
+    return Part(name, "\n".join(lines), tuple(t.used))
+
+
+__all__ = [
+    "Part", "finished", "key_rows", "make_columns", "make_copy", "make_out", "make_scores", "make_values", "make_weights",
+]  # fmt: skip
