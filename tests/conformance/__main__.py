@@ -8,11 +8,12 @@ import re
 import sys
 from pathlib import Path
 
-from tests.conformance.page import as_page, as_text, quick
+from tests.conformance.page import SUMMARY, as_page, as_text, quick, summary
 from tests.conformance.suite import ROOT, cases
 from tests.conformance.workers import MOST_SECONDS, outcomes
 
 PAGE = ROOT / "docs" / "conformance.md"
+README = ROOT / "README.md"
 QUICK = Path(__file__).with_name("quick.txt")
 
 
@@ -31,6 +32,7 @@ def main() -> int:
     found.sort(key=lambda o: order[o.name])
     if chosen and len(chosen) == len(everything) and not options.no_page:
         PAGE.write_text(as_page(found), encoding="utf-8")
+        README.write_text(SUMMARY.sub(summary(found), README.read_text(encoding="utf-8")), encoding="utf-8")
         QUICK.write_text("".join(f"{line}\n" for line in quick(found)), encoding="utf-8")
     print(as_text(found, verbose=options.verbose))
     return int(any(o.verdict in ("wrong", "error") for o in found))

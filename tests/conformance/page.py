@@ -11,6 +11,7 @@ import onnx
 from tests.conformance.suite import VERDICTS, Outcome
 
 Counts = collections.Counter[str]
+SUMMARY = re.compile(r"conformance: (\d+) passed, (\d+) wrong, (\d+) unsupported, (\d+) errors of (\d+)")
 EACH = 2
 """So many cases of each operator are in the quick part."""
 MOST_QUICK_SECONDS = 0.5

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.page import SUMMARY
 from tests.conformance.suite import ROOT, Case, cases, judge
 
 LINES = [line.split() for line in Path(__file__).with_name("quick.txt").read_text(encoding="utf-8").splitlines()]
 PAGE = ROOT / "docs" / "conformance.md"
 README = ROOT / "README.md"
 ROW = re.compile(r"^\| ([\w()-]+) \| (\d*) \| (\d*) \| (\d*) \| (\d*) \|$", re.MULTILINE)
-SUMMARY = re.compile(r"conformance: (\d+) passed, (\d+) wrong, (\d+) unsupported, (\d+) errors of (\d+)")
 
 
 @cache

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from dovetail import Value, f16, f32
+from dovetail import DovetailError, DType, Value, bool_, f16, f32
+from dovetail.declare import FusedOp
 from dovetail.declare.guard import Guard
-from dovetail.derive.condition import OpaqueGuardError, condition_of
+from dovetail.derive.arguments import arguments, in_f16, strayed
+from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of
+from dovetail.derive.rules import rules
 from dovetail.ir.leaf import Hole, hole, input
+from dovetail.library import ALL, attention
 
+_ALWAYS = Condition(((),))
 SHAPES = [f32[4], f32[2, 4], f32[4, 2], f16[4], f32[1, 4], f32[2, 3, 4]]
 
 
@@ -78,3 +85,27 @@ def test_an_unknown_question_is_opaque() -> None:
 
     with pytest.raises(OpaqueGuardError, match="operands"):
         condition_of(Guard.of(asks, "", ""), {"a": hole("a")})
+
+
+@pytest.mark.parametrize("op", ALL, ids=lambda op: op.name)
+def test_conditions_say_what_guards_say(op: FusedOp[...]) -> None:
+    random = Random(0)
+    for rule in rules([op])[::7]:
+        said = dict(rule.conditions)
+        for _ in range(0 if rule.opaque else 20):
+            drawn = arguments(op, rule.variant, random)
+            chosen = strayed(op, random.choice((drawn, in_f16(drawn))), random, drawn)
+            try:
+                names = {**chosen, "result": op(**chosen)}
+                expected = {g.name: g.check(names) for g in op.guards}
+            except (DovetailError, IndexError):
+                continue
+            assert {name: said.get(name, _ALWAYS).holds(names) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("dtype", "hides"), [(f16, True), (f32, False)])
+def test_a_condition_tells_dtypes_apart(dtype: DType, hides: bool) -> None:
+    q, keep = input("q", dtype[1, 2, 3, 4]), input("keep", bool_[3, 3])
+    names = {"q": q, "k": q, "v": q, "keep": keep, "fill": -65504.0, "result": q}
+    rule = next(r for r in rules([attention]) if r.variant.label.startswith("q, k, v, keep, causal=False, fill"))
+    assert dict(rule.conditions)["fill_hides"].holds(names) is hides

@@ -36,7 +36,7 @@ def test_sizes_dtypes_and_caught_numbers_are_part_of_the_pattern() -> None:
     assert spell(ops.cast(x, dtype=dtype_of(x))) == "cast(?x, dtype=dtype(x))"
     assert spell(ops.expand(x, axis=-1, size=size_of(x, -2))) == "expand(?x, axis=-1, size=size(x, -2))"
     assert spell(x * leaf.scalar(Hole("scale") ** 0.5, None)) == "mul(?x, root(?scale))"
-    assert spell(softmax(x)) == 'softmax(?x, axis=-1, empty="nan")'
+    assert spell(softmax(x)) == 'softmax(?x, axis=-1, empty="nan", wide=False)'
     assert spell(ops.cast(x, dtype=f32)) == "cast(?x, dtype=f32)"
 
 

@@ -294,4 +294,30 @@ def attribute_that_is_not_utf8(folder: Path) -> bytes:
     return model(field(1, field(4, b"Relu") + field(2, b"y") + field(5, field(1, b"\xff"))))
 
 
+@hostile("LoadError", says="not UTF-8")
+def graph_that_is_not_utf8(folder: Path) -> bytes:
+    """A graph whose name is no text."""
+    return model(field(2, b"\xff"))
+
+
+def _typed(name: bytes, dim: bytes) -> bytes:
+    """An input or output of floats with one size."""
+    return field(1, name) + field(2, field(1, count(1, 1) + field(2, field(1, dim))))
+
+
+@hostile()
+def size_that_is_not_utf8(folder: Path) -> bytes:
+    """A symbolic size whose name is no text: it is a name all the same."""
+    node = field(1, field(1, b"x") + field(2, b"y") + field(4, b"Relu"))
+    return model(node + field(11, _typed(b"x", field(2, b"n\xff"))) + field(12, _typed(b"y", b"")))
+
+
+@hostile()
+def notes_that_are_not_utf8(folder: Path) -> bytes:
+    """A node whose description and notes are no text: nothing depends on them."""
+    noted = field(6, b"\xff") + field(9, field(1, b"pkg.torch.onnx.stack_trace") + field(2, b"\xff"))
+    node = field(1, field(1, b"x") + field(2, b"y") + field(4, b"Relu") + noted)
+    return model(node + field(11, _typed(b"x", count(1, 4))) + field(12, _typed(b"y", count(1, 4))))
+
+
 CASES = collected(globals())

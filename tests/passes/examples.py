@@ -40,6 +40,14 @@ def _matrix(x: Value) -> Value:
     return leaf.input("w", x.dtype[4, 5])
 
 
+def _joined(x: Value) -> Value:
+    return ops.merge(x, axis=-3)
+
+
+def _apart(x: Value) -> Value:
+    return ops.split(x, axis=-3, parts=2)
+
+
 def _over(x: Value, index: int) -> Value:
     """Results of an op that has several, of a constant."""
     return ops.cast(ops.sort(leaf.constant(np.array([3, 1, 2])))[index], dtype=x.dtype)
@@ -104,6 +112,13 @@ EXAMPLES: tuple[Example, ...] = (
     Example("nested_whole_numbers", lambda x: (x + 100) + 27, lambda x: x + 127, INTEGERS),
     Example("nested_whole_numbers", lambda x: (x * 3) * 5, lambda x: x * 15, INTEGERS),
     Example("nested_numbers", lambda x: (x * 0.5) * 0.25, lambda x: x * 0.125, FLOATS),
+    Example(
+        "masks_first",
+        lambda x: (ops.matmul(x, swap(x, -1, -2)) + x) + ops.relu(x),
+        lambda x: ops.matmul(x, swap(x, -1, -2)) + (x + ops.relu(x)),
+        (f32, f64),
+        shape=(2, 3, 3),
+    ),
     # Comparisons, choices and bits.
     Example("not_of_not", lambda x: ops.bit_not(ops.bit_not(x)), lambda x: x, (*INTEGERS, bool_)),
     Example("not_of_equal", lambda x: ops.bit_not(ops.equal(x, 1)), lambda x: ops.not_equal(x, 1), _NUMBERS),
@@ -216,6 +231,13 @@ EXAMPLES: tuple[Example, ...] = (
     Example("minimal_view", lambda x: swap(swap(x, -1, -2), -1, -2), lambda x: x),
     Example("minimal_view", lambda x: ops.split(ops.merge(x, axis=-2), axis=-2, parts=2), lambda x: x),
     Example("minimal_view", lambda x: ops.expand(x, axis=-3, size=1), lambda x: x, shape=(1, 2, 3)),
+    Example(
+        "split_of_product",
+        lambda x: _apart(ops.matmul(_joined(x), _joined(x)) * 2),
+        lambda x: ops.matmul(_apart(_joined(x)), _apart(_joined(x))) * 2,
+        (i32, f32),
+        shape=(2, 3, 2, 2),
+    ),
     Example(
         "swapped_right_operand",
         lambda x: ops.matmul(x, ops.permute(x, order=(-2, -1, -3))),

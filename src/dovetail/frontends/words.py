@@ -37,6 +37,11 @@ def printable(name: str) -> str:
     return name if len(name) <= 120 else f"{name[:100]}… ({len(name)} characters)"
 
 
+def text(written: str | bytes) -> str:
+    """A string of a message; one that is not UTF-8 arrives as bytes."""
+    return written if isinstance(written, str) else written.decode("utf-8", errors="replace")
+
+
 def _line(line: str) -> str:
     if len(line) > LONGEST_LINE:
         line = f"{line[: LONGEST_LINE - 100]}… ({len(line):,} characters) …{line[-60:]}"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dovetail.kernels.contract import make_contract
 from dovetail.kernels.conv import make_conv
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.map import make_map
+from dovetail.kernels.pool import make_pool
+from dovetail.kernels.rows import make_rows
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Step
 
-ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (make_map,)
+ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (make_map, make_rows)
 
 
-TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (make_conv,)
+TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (make_conv, make_pool, make_contract)
 """Archetypes that write their vectors themselves, and so ask how wide they are."""
 
 

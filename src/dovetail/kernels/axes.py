@@ -198,6 +198,11 @@ def _expand(axes: Axes, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _A
     return (*of[:at], axes.fresh(value.shape[at]), *of[at + 1 :])
 
 
+def is_view(value: Value) -> bool:
+    """Whether a computed value is seen with its factors arranged anew."""
+    return value.op in _VIEWS
+
+
 _VIEWS: Mapping[Op, Callable[[Axes, Value, _Axes, Mapping[str, Any]], _Axes]] = {
     ops.split: _split,
     ops.merge: _merge,

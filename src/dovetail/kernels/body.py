@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dovetail.ir import leaf
@@ -64,6 +64,16 @@ def is_compiled(value: Value) -> bool:
     if not all(map(scalar.is_compiled, (*given, value.dtype))) or not scalar.has_rule(name, dtype):
         return False
     return not (scalar.is_function(name) and dtype.is_float) or maths.has(name, dtype)
+
+
+def is_known(body: Body, others: Callable[[Value], bool] = lambda value: False) -> bool:
+    """Whether compiled code has everything in a body: elementwise steps, and others that the caller knows."""
+    for value in body.order:
+        if any(v.op is leaf.CONST and not is_number(v) for v in value.operands):
+            return False
+        if not (is_compiled(value) if value.op.elementwise else others(value)):
+            return False
+    return all(scalar.is_compiled(v.dtype) for v in (*body.order, *reads(body)))
 
 
 def is_number(value: Value) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,41 +17,34 @@ class Panels:
 
     columns: int
     """Of a panel."""
-    sources: tuple[tuple[int, int, int], ...]
-    """For each stream of columns the matrix that it lies in, its first column and how many there are."""
-
-    @property
-    def width(self) -> int:
-        """Columns of one stream in a panel."""
-        return self.columns // len(self.sources)
+    streams: tuple[tuple[int, int], ...]
+    """For each stream of columns the matrix that it lies in, and its first column."""
+    size: int
+    """Columns of each stream."""
+    turned: bool = False
+    """Whether the matrices come with columns for rows."""
 
     @property
     def layout(self) -> str:
-        return f"panels of {self.columns} from {self.sources}"
+        """Equal for equal layouts."""
+        return f"panels {self.columns} {self.streams} {self.size} {self.turned}"
 
-    @property
-    def pack(self) -> Callable[..., Array]:
-        return lambda *matrices: pack(matrices, self)
-
-
-def pack(matrices: Sequence[Array], panels: Panels) -> Array:
-    """Matrices [*, k, n] as f32 [*, panel, k, column]."""
-    width = panels.width
-    *batch, k, _ = matrices[0].shape
-    count = max(-(-size // width) for _, _, size in panels.sources)
-    packed = _aligned((*batch, count, k, panels.columns))
-    for stream, (matrix, first, size) in enumerate(panels.sources):
-        part = matrices[matrix][..., first : first + size]
-        target = packed[..., stream * width : (stream + 1) * width]
-        whole = size // width
-        if whole:
+    def __call__(self, *given: Array) -> Array:
+        """Matrices [*, k, n] as f32 [*, panel, k, column]."""
+        matrices = [np.swapaxes(m, -1, -2) for m in given] if self.turned else given
+        width = self.columns // len(self.streams)
+        *batch, k, _ = matrices[0].shape
+        whole, rest = divmod(self.size, width)
+        packed = _aligned((*batch, whole + (rest > 0), k, self.columns))
+        for stream, (matrix, first) in enumerate(self.streams):
+            part = matrices[matrix][..., first : first + self.size]
+            target = packed[..., stream * width : (stream + 1) * width]
             split = part[..., : whole * width].reshape(*batch, k, whole, width)
             target[..., :whole, :, :] = np.moveaxis(split, -2, -3)
-        if size % width:
-            target[..., whole, :, : size % width] = part[..., whole * width :]
-            target[..., whole, :, size % width :] = 0.0
-        target[..., -(-size // width) :, :, :] = 0.0
-    return packed
+            if rest:
+                target[..., whole, :, :rest] = part[..., whole * width :]
+                target[..., whole, :, rest:] = 0.0
+        return packed
 
 
 def _aligned(shape: tuple[int, ...]) -> Array:

@@ -49,7 +49,7 @@ def tile_of(vectors: Vectors) -> Tile:
 def tile_text(tile: Tile) -> tuple[str, tuple[str, ...]]:
     """`name(rows, a, stride of a, b, sums, turns, rest, fresh)` and the functions behind it; and what they declare.
 
-    `turns` times four steps and `rest` more are gone through. Sums are [rows][columns]; they are added to unless `fresh`.
+    `turns` times four steps and `rest` more are gone through. Sums are [rows][columns], added to unless `fresh`.
     """
     texts: list[str] = []
     used: dict[str, None] = {}
@@ -68,9 +68,7 @@ _PASSED = "ptr %a, i64 %stride, ptr %b, ptr %sums, i64 %turns, i64 %rest, i1 %fr
 
 def _choice(tile: Tile) -> str:
     cases = " ".join(f"i64 {rows}, label %r{rows}" for rows in range(1, tile.rows + 1))
-    calls = [
-        f"r{rows}:\n  call void @{tile.name}.{rows}({_PASSED})\n  ret void" for rows in range(1, tile.rows + 1)
-    ]
+    calls = [f"r{rows}:\n  call void @{tile.name}.{rows}({_PASSED})\n  ret void" for rows in range(1, tile.rows + 1)]
     return "\n".join(
         [
             f"define internal void @{tile.name}(i64 %rows, {_PARAMETERS}) alwaysinline nounwind {{",
@@ -136,7 +134,10 @@ class _Rows(VectorText):
                     held[i, j] = self.intrinsic("fmuladd", x, column, held[i, j])
         for cell, slot in sums.items():
             self.put(held[cell], slot)
-        for slot, pointer, bytes in ((panel, b, tile.row_bytes), *((s, p, 4) for s, p in zip(pointers, groups))):
+        for slot, pointer, bytes in (
+            (panel, b, tile.row_bytes),
+            *((s, p, 4) for s, p in zip(pointers, groups, strict=True)),
+        ):
             self(f"store ptr {self.at(pointer, steps * bytes)}, ptr {slot}")
 
     def _at_k(self, place: str, k: int) -> str:

@@ -1,33 +1,24 @@
 """Convolution as LLVM's text: one code for every size, stride, dilation and padding.
 
 A tile is some output channels of a block of rows and columns of one image. What the block sees of the image is laid out
-once, with zeros around it and one plane for each phase of the strides: then what a tap of the window sees in successive
-columns lies in successive places, and rows follow each other at one pitch. So all rows of a block are one long run of
-columns; the few between two rows are computed and left out when results are copied to their places.
+once, so that all rows of a block are one long run of columns; the few between two rows are computed and left out when
+results are copied to their places.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dovetail.ir.dtype import f32
 from dovetail.kernels import llvm_scalar as scalar
-from dovetail.kernels.vector import Vectors, VectorText
+from dovetail.kernels.conv_block import WINDOW, BlockText, gather_text, write_gather, write_layout, write_offsets
+from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 
-SIZES = (
-    "groups", "channels", "height", "width",
-    "image_step", "group_step", "channel_step", "row_step", "column_step",
-    "filters", "out_height", "out_width",
-    "window_rows", "window_columns", "stride_rows", "stride_columns", "dilation_rows", "dilation_columns",
-    "above", "before",
-    "block_rows", "block_columns", "row_blocks", "column_blocks", "parts", "part",
-)  # fmt: skip
-"""The sizes that the code is given, in their order. Steps are bytes; `filters` are those of one group, which `parts`
-tiles share, `part` register tiles each."""
+SIZES = (*WINDOW, "groups", "channels", "filters", "image_step", "group_step", "channel_step", "parts", "part")
+"""The sizes that the code is given, in their order. Steps are bytes; channels and filters are those of one group, which
+`parts` tiles share, `part` register tiles each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,94 +40,9 @@ class Shape:
         return Shape(vectors, rows, columns, act, bias)
 
 
-class _Text(VectorText):
-    """A function, with whole numbers and masked vectors."""
-
-    def whole_number(self, operation: str, x: str | int, y: str | int) -> str:
-        return self.let(f"{operation} i64 {x}, {y}")
-
-    def plus(self, x: str | int, y: str | int) -> str:
-        return self.whole_number("add", x, y)
-
-    def minus(self, x: str | int, y: str | int) -> str:
-        return self.whole_number("sub", x, y)
-
-    def times(self, x: str | int, y: str | int) -> str:
-        return self.whole_number("mul", x, y)
-
-    def quotient(self, x: str | int, y: str | int) -> str:
-        return self.whole_number("sdiv", x, y)
-
-    def rest(self, x: str | int, y: str | int) -> str:
-        return self.whole_number("srem", x, y)
-
-    def rounded_up(self, x: str | int, y: str | int) -> str:
-        """The quotient, rounded up."""
-        return self.quotient(self.plus(x, self.minus(y, 1)), y)
-
-    def least(self, x: str | int, y: str | int) -> str:
-        self.use("declare i64 @llvm.smin.i64(i64, i64)")
-        return self.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
-
-    def most(self, x: str | int, y: str | int) -> str:
-        self.use("declare i64 @llvm.smax.i64(i64, i64)")
-        return self.let(f"call i64 @llvm.smax.i64(i64 {x}, i64 {y})")
-
-    def chosen(self, condition: str, x: str | int, y: str | int) -> str:
-        return self.let(f"select i1 {condition}, i64 {x}, i64 {y}")
-
-    def lanes_within(self, first: str, count: str) -> str:
-        """Where `first` plus the number of a lane is at least 0 and below `count`."""
-        start = self.let(f"trunc i64 {first} to i32")
-        one = self.let(f"insertelement {self.whole} poison, i32 {start}, i64 0")
-        order = ", ".join(["i32 0"] * self.lanes)
-        spread = self.let(f"shufflevector {self.whole} {one}, {self.whole} poison, <{self.lanes} x i32> <{order}>")
-        numbers = ", ".join(f"i32 {i}" for i in range(self.lanes))
-        at = self.let(f"add {self.whole} {spread}, <{numbers}>")
-        end = self.let(f"trunc i64 {count} to i32")
-        one = self.let(f"insertelement {self.whole} poison, i32 {end}, i64 0")
-        ends = self.let(f"shufflevector {self.whole} {one}, {self.whole} poison, <{self.lanes} x i32> <{order}>")
-        return self.let(f"icmp ult {self.whole} {at}, {ends}")
-
-    def load_where(self, mask: str, pointer: str) -> str:
-        """What lies at a pointer, 0 where it is masked out and not read."""
-        name = f"@llvm.masked.load.v{self.lanes}f32.p0"
-        self.use(f"declare {self.kind} {name}(ptr, {self.truth}, {self.kind})")
-        return self.let(f"call {self.kind} {name}(ptr align 4 {pointer}, {self.truth} {mask}, {self.kind} zeroinitializer)")
-
-    def store_where(self, mask: str, x: str, pointer: str) -> None:
-        name = f"@llvm.masked.store.v{self.lanes}f32.p0"
-        self.use(f"declare void {name}({self.kind}, ptr, {self.truth})")
-        self(f"call void {name}({self.kind} {x}, ptr align 4 {pointer}, {self.truth} {mask})")
-
-    def gather_where(self, mask: str, pointer: str, step: str) -> str:
-        """Elements that lie `step` bytes apart."""
-        wide = f"<{self.lanes} x i64>"
-        one = self.let(f"insertelement {wide} poison, i64 {step}, i64 0")
-        order = ", ".join(["i32 0"] * self.lanes)
-        spread = self.let(f"shufflevector {wide} {one}, {wide} poison, <{self.lanes} x i32> <{order}>")
-        numbers = ", ".join(f"i64 {i}" for i in range(self.lanes))
-        offsets = self.let(f"mul {wide} {spread}, <{numbers}>")
-        places = self.let(f"getelementptr i8, ptr {pointer}, {wide} {offsets}")
-        name = f"@llvm.masked.gather.v{self.lanes}f32.v{self.lanes}p0"
-        pointers = f"<{self.lanes} x ptr>"
-        self.use(f"declare {self.kind} {name}({pointers}, {self.truth}, {self.kind})")
-        return self.let(
-            f"call {self.kind} {name}({pointers} align 4 {places}, {self.truth} {mask}, {self.kind} zeroinitializer)"
-        )
-
-    @contextmanager
-    def otherwise(self, condition: str) -> Generator[None]:
-        with self.when(self.let(f"xor i1 {condition}, true")):
-            yield
-
-    def function(self, header: str) -> str:
-        return "\n".join([f"define {header} {{", "entry:", *self.slots, *self.lines, "  ret void", "}"])
-
-
 def conv_text(shape: Shape) -> tuple[str, str, tuple[str, ...]]:
     """The name of the kernel, its text, and what it uses."""
-    functions = [_gather(shape.vectors), _finish(shape), _kernel(shape)]
+    functions = [gather_text(shape.vectors), _finish(shape), _kernel(shape)]
     functions += [_tile(shape, columns) for columns in range(1, shape.columns + 1)]
     text = "\n".join(t for t, _ in functions)
     uses = dict.fromkeys(use for _, used in functions for use in used)
@@ -146,7 +52,7 @@ def conv_text(shape: Shape) -> tuple[str, str, tuple[str, ...]]:
 
 def _tile(shape: Shape, columns: int) -> tuple[str, tuple[str, ...]]:
     """The register tile: some filters by some vectors of columns, summed over channels and taps."""
-    t = _Text(shape.vectors.lanes)
+    t = BlockText(shape.vectors.lanes)
     wide = 4 * t.lanes
     spots = [(i, j) for i in range(shape.rows) for j in range(columns)]
     if shape.bias:
@@ -206,38 +112,9 @@ def _tile(shape: Shape, columns: int) -> tuple[str, tuple[str, ...]]:
     return t.function(header), tuple(t.used)
 
 
-def _gather(vectors: Vectors) -> tuple[str, tuple[str, ...]]:
-    """Lay out what a block sees of one phase of one channel: rows at one pitch, zeros around the image."""
-    t = _Text(vectors.lanes)
-    dense = t.let("icmp eq i64 %step, 4")
-    with t.loop("0", "%rows") as row:
-        line = t.plus("%first_row", t.times(row, "%row_stride"))
-        inside = t.let(f"icmp ult i64 {line}, %height")
-        # Columns whose place in the image, first + column * stride, is inside it.
-        low = t.most(0, t.rounded_up(t.minus(0, "%first_column"), "%column_stride"))
-        high = t.rounded_up(t.minus("%width", "%first_column"), "%column_stride")
-        count = t.chosen(inside, t.most(0, t.minus(high, low)), 0)
-        source = t.at("%x", t.times(line, "%row_step"))
-        target = t.at("%s", t.times(row, "%pitch"))
-        with t.steps("0", "%columns", vectors.lanes) as column:
-            mask = t.lanes_within(t.minus(column, low), count)
-            place = t.at(source, t.times(t.plus("%first_column", t.times(column, "%column_stride")), "%element"))
-            here = t.at(target, t.times(column, 4))
-            with t.when(dense):
-                t.store(t.load_where(mask, place), here)
-            with t.otherwise(dense):
-                t.store(t.gather_where(mask, place, "%step"), here)
-    names = "height width row_step element step row_stride column_stride first_row first_column rows columns pitch"
-    header = (
-        "internal void @kernel.gather(ptr noalias readonly %x, ptr noalias %s, "
-        f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
-
-
 def _finish(shape: Shape) -> tuple[str, tuple[str, ...]]:
     """Activate a row of results where it lies."""
-    t = _Text(shape.vectors.lanes)
+    t = BlockText(shape.vectors.lanes)
     with t.loop("0", "%count") as i:
         place = t.let(f"getelementptr inbounds float, ptr %y, i64 {i}")
         x = t.let(f"load float, ptr {place}, align 4")
@@ -245,7 +122,7 @@ def _finish(shape: Shape) -> tuple[str, tuple[str, ...]]:
     return t.function("internal void @kernel.finish(ptr noalias %y, i64 %count) noinline nounwind"), tuple(t.used)
 
 
-def _activated(t: _Text, act: Activation, x: str) -> str:
+def _activated(t: BlockText, act: Activation, x: str) -> str:
     def apply(op: str, *operands: str) -> str:
         return scalar.apply(t, op, list(operands), [f32] * len(operands), f32, "contract")
 
@@ -271,35 +148,19 @@ def _activated(t: _Text, act: Activation, x: str) -> str:
 
 def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
     """The tiles from `begin` to before `end`."""
-    t = _Text(shape.vectors.lanes)
+    t = BlockText(shape.vectors.lanes)
     lanes = t.lanes
     pointers = ["x", "w", *(["b"] if shape.bias else []), "y"]
     for index, name in enumerate([*pointers, *SIZES]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
-    # How a block lies in scratch: planes of phases, behind the offsets of taps and the results of one register tile.
-    reach_rows = t.times(t.minus("%window_rows", 1), "%dilation_rows")
-    reach_columns = t.times(t.minus("%window_columns", 1), "%dilation_columns")
-    phases_down = t.least("%stride_rows", t.plus(reach_rows, 1))
-    phases_across = t.least("%stride_columns", t.plus(reach_columns, 1))
-    rows = t.plus("%block_rows", t.quotient(reach_rows, "%stride_rows"))
-    pitch = t.plus("%block_columns", t.quotient(reach_columns, "%stride_columns"))
-    plane = t.times(rows, pitch)
-    channel_plane = t.times(t.times(phases_down, phases_across), t.times(plane, 4))
-    taps = t.times("%window_rows", "%window_columns")
+    # Scratch holds the offsets of taps, the results of one register tile, and what a block sees.
+    of = write_layout(t)
+    pitch, taps, channel_plane = of.pitch, of.taps, of.channel
     results = t.at("%scratch", t.times(t.rounded_up(taps, 8), 64))
-    run = t.plus(t.times(t.minus("%block_rows", 1), pitch), "%block_columns")
-    run_step = t.times(t.rounded_up(run, lanes), 4 * lanes)
+    run_step = t.times(t.rounded_up(of.run, lanes), 4 * lanes)
     seen = t.at(results, t.times(run_step, shape.rows))
-    with t.loop("0", "%window_rows") as i, t.loop("0", "%window_columns") as j:
-        down, across = t.times(i, "%dilation_rows"), t.times(j, "%dilation_columns")
-        phase = t.plus(
-            t.times(t.rest(down, "%stride_rows"), phases_across), t.rest(across, "%stride_columns")
-        )
-        inside = t.plus(t.times(t.quotient(down, "%stride_rows"), pitch), t.quotient(across, "%stride_columns"))
-        offset = t.times(t.plus(t.times(phase, plane), inside), 4)
-        number = t.plus(t.times(i, "%window_columns"), j)
-        t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr %scratch, i64 {number}')}, align 8")
+    write_offsets(t, of, "%scratch")
     register_tiles = t.rounded_up("%filters", shape.rows)
     last = t.slot("i64")
     t(f"store i64 -1, ptr {last}, align 8")
@@ -314,23 +175,15 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
         t(f"store i64 {block}, ptr {last}, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             onto = t.at(seen, t.times(channel, channel_plane))
-            of = t.at(source, t.times(channel, "%channel_step"))
-            with t.loop("0", phases_down) as i, t.loop("0", phases_across) as j:
-                line = t.minus(t.plus(t.times(first_row, "%stride_rows"), i), "%above")
-                column = t.minus(t.plus(t.times(first_column, "%stride_columns"), j), "%before")
-                here = t.at(onto, t.times(t.plus(t.times(i, phases_across), j), t.times(plane, 4)))
-                step = t.times("%column_step", "%stride_columns")
-                given = [
-                    "%height", "%width", "%row_step", "%column_step", step, "%stride_rows", "%stride_columns",
-                    line, column, rows, pitch, t.times(pitch, 4),
-                ]  # fmt: skip
-                t(f"call void @kernel.gather(ptr {of}, ptr {here}, {', '.join(f'i64 {n}' for n in given)})")
+            write_gather(t, of, t.at(source, t.times(channel, "%channel_step")), onto, first_row, first_column)
         own_rows = t.least("%block_rows", t.minus("%out_height", first_row))
         own_columns = t.least("%block_columns", t.minus("%out_width", first_column))
         length = t.plus(t.times(t.minus(own_rows, 1), pitch), own_columns)
         # Without columns between rows a block is one run in the result too, if it has all columns of it.
         alone = t.let(f"icmp eq i64 {own_rows}, 1")
-        whole = t.let(f"and i1 {t.let(f'icmp eq i64 {pitch}, {own_columns}')}, {t.let('icmp eq i64 %column_blocks, 1')}")
+        whole = t.let(
+            f"and i1 {t.let(f'icmp eq i64 {pitch}, {own_columns}')}, {t.let('icmp eq i64 %column_blocks, 1')}"
+        )
         run_on = t.let(f"or i1 {alone}, {whole}")
         full = t.let(f"icmp eq i64 {t.rest(length, lanes)}, 0")
         in_place = t.let(f"and i1 {run_on}, {full}")
@@ -363,9 +216,7 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
     return t.function(header), tuple(t.used)
 
 
-def _columns(
-    t: _Text, shape: Shape, weights: str, seen: str, sums: str, onto: str, rest: str, length: str
-) -> None:
+def _columns(t: BlockText, shape: Shape, weights: str, seen: str, sums: str, onto: str, rest: str, length: str) -> None:
     """The register tiles along a run of columns, as equal in width as they can be."""
     vectors = t.rounded_up(length, t.lanes)
     count = t.rounded_up(vectors, shape.columns)

@@ -69,11 +69,19 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class Status:
+    """A word of a run that is 0; a kernel that meets what its meaning refuses stores 1 there and goes on anyhow.
+
+    The step is then run by its meaning, which raises.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One kernel of a plan: its code, what its pointers point to, and how its work is cut."""
 
     kernel: Kernel | Template
-    points: Mapping[str, Value | Packed]
+    points: Mapping[str, Value | Packed | Status]
     tiles: Size
     """Pieces that do not depend on each other."""
     work: Size
@@ -87,5 +95,10 @@ class Job:
     def scratch(self) -> Size:
         return self.kernel.scratch
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether it may refuse what it reads."""
+        return any(isinstance(point, Status) for point in self.points.values())
 
-__all__ = ["Dim", "Job", "Packed", "Places", "Template"]
+
+__all__ = ["Dim", "Job", "Packed", "Places", "Status", "Template"]

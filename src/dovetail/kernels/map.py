@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from dovetail.ir import leaf
+from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import i64
-from dovetail.ir.graph import Subgraph
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.kernels import llvm_scalar as scalar
-from dovetail.kernels import maths
+from dovetail.kernels.body import Body, body_of, is_known, is_number, number, reads
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.llvm import minimum
 from dovetail.kernels.loops import (
@@ -23,7 +20,6 @@ from dovetail.kernels.loops import (
     Load,
     Loop,
     Name,
-    Number,
     Set,
     Statement,
     Store,
@@ -36,69 +32,21 @@ from dovetail.kernels.loops import (
 )
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import region
-from dovetail.plan.alias import Alias, find_aliases
 from dovetail.plan.plan import Step
 
 CHUNK = 4096
 """Elements of a tile: a few rows of them fit the first cache, and starting a tile is nothing beside them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A tensor that a body reads: the operand that holds it, and where in it the elements lie."""
-
-    operand: Value
-    dtype_of: Value
-    offset: Size
-    strides: tuple[Size, ...]
-
-
 def make_map(step: Step, places: Places) -> Job | None:
-    """The job of a region or of one elementwise primitive; None where something in it is not compiled."""
-    value = step.value
-    if value.op is region and value.attrs["lanes"] == 1:
-        body: Subgraph = value.attrs["body"]
-        arguments = {
-            leaf.argument(i, t): v for i, (t, v) in enumerate(zip(body.arguments, value.operands, strict=True))
-        }
-        result = body.results[0]
-    elif isinstance(value.op, Primitive) and value.op.elementwise:
-        arguments, result = {v: v for v in value.operands}, value
-    else:
+    """The job of an elementwise primitive, region or fused op; None where something in it is not compiled."""
+    op = step.value.op
+    if not (op is region or isinstance(op, FusedOp) or (isinstance(op, Primitive) and op.elementwise)):
         return None
-    leaves = leaves_of(result, arguments, places)
-    return None if leaves is None else _job(step, places, result, leaves)
-
-
-def leaves_of(result: Value, arguments: Mapping[Value, Value], places: Places) -> dict[Value, Leaf] | None:
-    """What an elementwise body reads: arguments and views of them. None where something in it is not compiled."""
-    known = {a: Alias(a, 0, places(operand).strides) for a, operand in arguments.items()}
-    order = walk([result], until=arguments)
-    views = find_aliases([v for v in order if v not in arguments], known)
-    leaves: dict[Value, Leaf] = {}
-    for value in walk([result], until=views):
-        if value in views:
-            at = views[value]
-            if at.root not in arguments or not scalar.is_compiled(value.dtype):
-                return None
-            leaves[value] = Leaf(arguments[at.root], value, at.offset, at.strides)
-        elif value.op is leaf.CONST:
-            if value.tensor.count != 1 or not scalar.is_compiled(value.dtype):
-                return None
-        elif not is_compiled(value):
-            return None
-    return leaves
-
-
-def is_compiled(value: Value) -> bool:
-    """Whether compiled code has this elementwise step for these dtypes."""
-    if not (isinstance(value.op, Primitive) and value.op.elementwise):
-        return False
-    name, given = value.op.name, [v.dtype for v in value.operands]
-    dtype = given[1] if name == "where" else given[0]
-    if not all(map(scalar.is_compiled, (*given, value.dtype))) or not scalar.has_rule(name, dtype):
-        return False
-    return not (scalar.is_function(name) and dtype.is_float) or maths.has(name, dtype)
+    body = body_of(step.value, places)
+    if not is_known(body) or any(r not in body.order or r.shape != body.results[0].shape for r in body.results):
+        return None
+    return _job(step, places, body)
 
 
 def stretched(strides: tuple[Size, ...], shape: Sequence[Size], to: Sequence[Size]) -> tuple[Size, ...]:
@@ -107,48 +55,42 @@ def stretched(strides: tuple[Size, ...], shape: Sequence[Size], to: Sequence[Siz
     return (*lead, *(0 if size == 1 else stride for stride, size in zip(strides, shape, strict=True)))
 
 
-def elementwise(result: Value, leaves: Mapping[Value, Expr]) -> Expr:
-    """A body of elementwise steps as one expression over its leaves."""
+def elementwise(results: Sequence[Value], leaves: Mapping[Value, Expr]) -> list[Expr]:
+    """Elementwise steps as expressions over their leaves; what they share is one expression."""
     found: dict[Value, Expr] = dict(leaves)
-    for value in walk([result], until=leaves):
-        if value in found:
-            continue
-        if value.op is leaf.CONST:
-            found[value] = Number(_scalar(value), value.dtype)
-        else:
+    for value in walk(results, until=leaves):
+        if is_number(value):
+            found[value] = number(value)
+        elif value not in found:
             found[value] = Call(value.op.name, tuple(found[v] for v in value.operands), value.dtype)
-    return found[result]
+    return [found[r] for r in results]
 
 
-def _scalar(value: Value) -> complex:
-    number = leaf.scalar_of(value)
-    assert number is not None, "only constants of one element are leaves here"
-    return number
-
-
-def _job(step: Step, places: Places, result: Value, leaves: Mapping[Value, Leaf]) -> Job:
+def _job(step: Step, places: Places, body: Body) -> Job:
     """The loops over the result's shape. Axes that lie densely in every tensor are gone through as one."""
-    value = step.value
-    spread = [stretched(at.strides, v.shape, value.shape) for v, at in leaves.items()]
-    shape, (target, *strides) = collapsed(value.shape, [places(value).strides, *spread])
-    operands = list(dict.fromkeys(at.operand for at in leaves.values()))
-    names = {v: f"x{i}" for i, v in enumerate(operands)}
+    leaves = {v: body.views[v] for v in reads(body)}
+    whole = body.results[0].shape
+    spread = [stretched(at.strides, v.shape, whole) for v, at in leaves.items()]
+    shape, strides = collapsed(whole, [*(places(v).strides for v in step.results), *spread])
+    operands = list(dict.fromkeys(body.arguments[at.root] for at in leaves.values()))
     # What the result is written over is one memory with one name: then nothing overlaps by surprise.
-    over = step.over if step.over in names else None
-    if over is not None:
-        names[over] = "y"
+    shared = [v for v in operands if step.over is not None and places(v).root is step.over]
+    names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
+    points = {name: v for v, name in names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
+    names |= dict.fromkeys(shared, "y0")
+    targets = [Tensor(f"y{i}", v.dtype, s) for i, (v, s) in enumerate(zip(step.results, strides, strict=False))]
     tensors = {
-        v: Tensor(names[at.operand], v.dtype, s, at.offset) for (v, at), s in zip(leaves.items(), strides, strict=True)
+        v: Tensor(names[body.arguments[at.root]], v.dtype, s, at.offset)
+        for (v, at), s in zip(leaves.items(), strides[len(targets) :], strict=True)
     }
-    body, tiles, work = _tiled(shape, result, tensors, Tensor("y", value.dtype, target))
-    pointers = tuple(n for v, n in names.items() if v is not over)
-    kernel = Kernel("map", (*pointers, "y"), ("y",), "tile", body, sizes=sizes_in(body))
-    points: dict[str, Value] = {n: v for v, n in names.items() if v is not over}
-    return Job(kernel, {**points, "y": value}, tiles, work)
+    statements, tiles, work = _tiled(shape, body.results, tensors, targets)
+    written = tuple(t.pointer for t in targets)
+    kernel = Kernel("map", tuple(points), written, "tile", statements, sizes=sizes_in(statements))
+    return Job(kernel, points, tiles, work)
 
 
 def _tiled(
-    shape: tuple[Size, ...], result: Value, tensors: Mapping[Value, Tensor], target: Tensor
+    shape: tuple[Size, ...], results: Sequence[Value], tensors: Mapping[Value, Tensor], targets: Sequence[Tensor]
 ) -> tuple[tuple[Statement, ...], Size, Size]:
     """The body of a tile, how many there are, and how many elements each has."""
     inner, outer = (shape[-1], shape[:-1]) if shape else (1, ())
@@ -164,6 +106,7 @@ def _tiled(
     at = (*[Name(f"r{i}") for i in range(len(rows))], add(Name("start"), Name("i")))
     at = at[len(at) - len(shape) :]
     loads: dict[Value, Expr] = {v: Load(t, at) for v, t in tensors.items()}
-    loop = Loop("i", count, (Store(target, at, elementwise(result, loads)),))
+    stores = [Store(t, at, e) for t, e in zip(targets, elementwise(results, loads), strict=True)]
     head = [*(Set(f"r{i}", r) for i, r in enumerate(rows)), Set("start", start)]
-    return (*head, loop), product(outer) * chunks, min(CHUNK, inner) if isinstance(inner, int) else CHUNK
+    work = min(CHUNK, inner) if isinstance(inner, int) else CHUNK
+    return (*head, Loop("i", count, tuple(stores))), product(outer) * chunks, work

@@ -1,76 +1,38 @@
 """Functions such as exp as LLVM's text: branch-free, so that the loop vectoriser takes them into vectors.
 
-Written for f32, with relative errors of a few units in the last place.
+For f32 the functions that models spend time in are written in f32, within a few units in the last place; the others are
+computed in f64 and rounded once. For f64 the C library is called: right to the last bits, one element at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from dovetail.ir.dtype import DType, bf16, f16, f32
-from dovetail.kernels.llvm_scalar import literal
+from dovetail.ir.dtype import DType, bf16, f16, f32, f64
+from dovetail.kernels import maths_wide as wide
+from dovetail.kernels.maths_text import KINDS, Lines
 
-
-def _number(x: float) -> str:
-    return literal(x, f32)
-
-
-class _Lines:
-    """The body of one function of f32."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def let(self, instruction: str) -> str:
-        name = f"%v{len(self.lines)}"
-        self.lines.append(f"  {name} = {instruction}")
-        return name
-
-    def fma(self, x: str, y: str, z: str) -> str:
-        return self.let(f"call float @llvm.fma.f32(float {x}, float {y}, float {z})")
-
-    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
-        """Horner's scheme, the highest power first."""
-        found = _number(coefficients[0])
-        for c in coefficients[1:]:
-            found = self.fma(found, x, _number(c))
-        return found
-
-    def clamp(self, x: str, low: float, high: float) -> str:
-        """NaN stays."""
-        below = self.let(f"fcmp olt float {x}, {_number(low)}")
-        x = self.let(f"select i1 {below}, float {_number(low)}, float {x}")
-        above = self.let(f"fcmp ogt float {x}, {_number(high)}")
-        return self.let(f"select i1 {above}, float {_number(high)}, float {x}")
-
-    def mul(self, x: str, y: str) -> str:
-        return self.let(f"fmul float {x}, {y}")
-
-    def add(self, x: str, y: str) -> str:
-        return self.let(f"fadd float {x}, {y}")
+_MAGIC = 12582912.0
+"""1.5 * 2**23: a small number added to it is rounded to a whole one, which stands in the last bits."""
 
 
-def _exp_of(t: _Lines, x: str) -> str:
+def _exp(t: Lines, x: str) -> str:
     """2**n times a polynomial on [-ln 2 / 2, ln 2 / 2]; the power of two in two halves, so that both ends are met."""
     bound = t.clamp(x, -104.0, 89.0)
-    n = t.let(f"call float @llvm.rint.f32(float {t.mul(bound, _number(1.44269504088896341))})")
-    r = t.fma(n, _number(-0.693145751953125), bound)
-    r = t.fma(n, _number(-1.42860682030941723212e-6), r)
+    shifted = t.fma(bound, 1.44269504088896341, _MAGIC)
+    n = t.sub(shifted, _MAGIC)
+    r = t.fma(n, -0.693145751953125, bound)
+    r = t.fma(n, -1.42860682030941723212e-6, r)
     p = t.polynomial(
         r, [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1]
     )
-    p = t.add(t.fma(p, t.mul(r, r), r), _number(1.0))
-    whole = t.let(f"call i32 @llvm.fptosi.sat.i32.f32(float {n})")
-    half = t.let(f"ashr i32 {whole}, 1")
-    rest = t.let(f"sub i32 {whole}, {half}")
+    p = t.add(t.fma(p, t.mul(r, r), r), 1.0)
+    whole = t.integer("sub", t.bits(shifted), t.bits(t.number(_MAGIC)))
+    half = t.integer("ashr", whole, 1)
+    rest = t.integer("sub", whole, half)
     for power in (half, rest):
-        bits = t.let(f"shl i32 {t.let(f'add i32 {power}, 127')}, 23")
-        p = t.mul(p, t.let(f"bitcast i32 {bits} to float"))
+        p = t.mul(p, t.of_bits(t.integer("shl", t.integer("add", power, 127), 23)))
     return p
-
-
-def _exp(t: _Lines, x: str) -> str:
-    return _exp_of(t, x)
 
 
 _ERF_ABOVE = [
@@ -91,28 +53,71 @@ _TANH_ABOVE = [
 _TANH_BELOW = [1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03]
 
 
-def _rational(t: _Lines, x: str, bound: float, above: Sequence[float], below: Sequence[float]) -> str:
+def _rational(t: Lines, x: str, bound: float, above: Sequence[float], below: Sequence[float]) -> str:
     """x times a quotient of polynomials in its square."""
     x = t.clamp(x, -bound, bound)
     square = t.mul(x, x)
-    top = t.mul(x, t.polynomial(square, above))
-    return t.let(f"fdiv float {top}, {t.polynomial(square, below)}")
+    return t.div(t.mul(x, t.polynomial(square, above)), t.polynomial(square, below))
 
 
-def _erf(t: _Lines, x: str) -> str:
+def _erf(t: Lines, x: str) -> str:
     return _rational(t, x, 4.0, _ERF_ABOVE, _ERF_BELOW)
 
 
-def _tanh(t: _Lines, x: str) -> str:
+def _tanh(t: Lines, x: str) -> str:
     return _rational(t, x, 7.90531110763549805, _TANH_ABOVE, _TANH_BELOW)
 
 
-def _sigmoid(t: _Lines, x: str) -> str:
-    negative = t.let(f"fneg float {t.clamp(x, -88.0, 104.0)}")
-    return t.let(f"fdiv float {_number(1.0)}, {t.add(_exp_of(t, negative), _number(1.0))}")
+def _sigmoid(t: Lines, x: str) -> str:
+    """exp of a negative number only, so that neither end overflows."""
+    small = _exp(t, t.neg(t.abs(x)))
+    return t.div(t.select(t.test("olt", x, 0.0), small, 1.0), t.add(small, 1.0))
 
 
-_BODIES = {"exp": _exp, "erf": _erf, "tanh": _tanh, "sigmoid": _sigmoid}
+def _mod(t: Lines, x: str, y: str) -> str:
+    """The remainder with the sign of y, as NumPy has it; no remainder is a zero with that sign."""
+    left = t.let(f"frem {t.kind} {x}, {y}")
+    differs = t.let(f"xor i1 {t.test('olt', left, 0.0)}, {t.test('olt', y, 0.0)}")
+    moved = t.select(differs, t.add(left, y), left)
+    return t.select(t.test("oeq", left, 0.0), t.signed(0.0, y), moved)
+
+
+_Function = Callable[..., str]
+_NARROW: dict[str, _Function] = {"exp": _exp, "erf": _erf, "tanh": _tanh, "sigmoid": _sigmoid, "mod": _mod}
+_IN_C = {
+    "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan",
+    "asin": "asin", "acos": "acos", "atan": "atan", "atan2": "atan2", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "pow": "pow",
+}  # fmt: skip
+
+
+def _sigmoid_in_c(t: Lines, x: str) -> str:
+    small = t.call("exp", t.neg(t.abs(x)))
+    return t.div(t.select(t.test("olt", x, 0.0), small, 1.0), t.add(small, 1.0))
+
+
+def _softplus_in_c(t: Lines, x: str) -> str:
+    small = t.call("log1p", t.call("exp", t.neg(t.abs(x))))
+    return t.add(t.select(t.test("olt", x, 0.0), 0.0, x), small)
+
+
+_COMPOSED: dict[str, _Function] = {"sigmoid": _sigmoid_in_c, "softplus": _softplus_in_c, "mod": _mod}
+BINARY = frozenset({"pow", "mod", "atan2"})
+
+
+def library(functions: Iterable[str]) -> str:
+    """The text of the functions with these names, and declarations of those that LLVM or the C library has."""
+    declared = dict.fromkeys(_DECLARED)
+    defined: list[str] = []
+    constants: dict[str, None] = {}
+    for name in dict.fromkeys(functions):
+        if name.startswith("declare "):
+            declared[name] = None
+        else:
+            defined.append(_defined(name, declared, constants))
+    return "\n".join([*declared, *constants, *defined])
+
+
 _DECLARED: tuple[str, ...] = (
     "declare float @llvm.fma.f32(float, float, float)",
     "declare float @llvm.rint.f32(float)",
@@ -120,24 +125,38 @@ _DECLARED: tuple[str, ...] = (
 )
 
 
-def library(functions: Iterable[str]) -> str:
-    """The text of the functions with these names, and declarations of those that LLVM has itself."""
-    declared = dict.fromkeys(_DECLARED)
-    defined: list[str] = []
-    for name in dict.fromkeys(functions):
-        if name.startswith("declare "):
-            declared[name] = None
-            continue
-        t = _Lines()
-        result = _BODIES[name.removesuffix("_f32")](t, "%x")
-        defined.append(
-            f"define internal float @{name}(float %x) alwaysinline nounwind {{\n"
-            + "\n".join(t.lines)
-            + f"\n  ret float {result}\n}}"
-        )
-    return "\n".join([*declared, *defined])
+def _defined(full: str, declared: dict[str, None], constants: dict[str, None]) -> str:
+    """One function: `exp_f32` is exp of f32."""
+    name, _, suffix = full.rpartition("_")
+    dtype = f64 if suffix == "f64" else f32
+    kind = KINDS[dtype][0]
+    given = ["%x", "%y"] if name in BINARY else ["%x"]
+    t = Lines(dtype, [], declared)
+    if dtype is f64:
+        result = _COMPOSED[name](t, *given) if name in _COMPOSED else t.call(_IN_C[name], *given)
+    elif name in _NARROW:
+        result = _NARROW[name](t, *given)
+    else:
+        result = _rounded(t, name, given, constants)
+    parameters = ", ".join(f"{kind} {x}" for x in given)
+    body = "\n".join(t.lines)
+    return f"define internal {kind} @{full}({parameters}) alwaysinline nounwind {{\n{body}\n  ret {kind} {result}\n}}"
+
+
+def _rounded(t: Lines, name: str, given: Sequence[str], constants: dict[str, None]) -> str:
+    """A function of f32 that is computed in f64."""
+    constants.update(dict.fromkeys(wide.constants_of(name)))
+    inner = Lines(f64, t.lines, t.used)
+    widened = [t.let(f"fpext float {x} to double") for x in given]
+    return t.let(f"fptrunc double {wide.FUNCTIONS[name](inner, *widened)} to float")
 
 
 def has(op: str, dtype: DType) -> bool:
     """Whether a function is written here for elements of a dtype; narrow floats are computed in f32."""
-    return op in _BODIES and dtype in (f16, bf16, f32)
+    if dtype is f64:
+        return op in _IN_C or op in _COMPOSED
+    return dtype in (f16, bf16, f32) and (op in _NARROW or op in wide.FUNCTIONS)
+
+
+NAMES = tuple(sorted(_IN_C.keys() | _COMPOSED.keys()))
+"""All functions."""

@@ -56,7 +56,9 @@ class Placed:
 class Nest:
     """The tile of a kernel over placed tensors. `rows` are the factors that tell one row from another."""
 
-    def __init__(self, sizes: Sequence[Size], rows: Sequence[int], tensors: Sequence[Placed], *, loops: set[int]) -> None:
+    def __init__(
+        self, sizes: Sequence[Size], rows: Sequence[int], tensors: Sequence[Placed], *, loops: set[int]
+    ) -> None:
         self.sizes = sizes
         self.tensors = tuple(tensors)
         largest = max(self.tensors, key=lambda t: len(t.strides))

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dovetail.declare.fused import FusedOp
-from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.kernels import llvm_scalar as scalar
-from dovetail.kernels.axes import Axes, Factors, find_axes
-from dovetail.kernels.body import Body, body_of, is_compiled, is_number, number, reads
+from dovetail.kernels.axes import Axes, Factors, find_axes, is_view
+from dovetail.kernels.body import Body, body_of, is_known, is_number, number, reads
 from dovetail.kernels.folds import Fold, finished, is_reduction, reduced_axes, reduction
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.loops import Call, Expr, Kernel, Load, Statement, Store, sizes_in
@@ -35,7 +33,7 @@ def make_rows(step: Step, places: Places) -> Job | None:
     if not (isinstance(value.op, FusedOp) or value.op is region or is_reduction(value)):
         return None
     body = body_of(value, places)
-    if not any(is_reduction(v) for v in body.order) or not _is_known(body):
+    if not any(is_reduction(v) for v in body.order) or not is_known(body, lambda v: is_reduction(v) or is_view(v)):
         return None
     axes = find_axes(body, reduced_axes)
     if axes is None:
@@ -47,17 +45,6 @@ def make_rows(step: Step, places: Places) -> Job | None:
     if any(r in body.views or not row <= set(axes.flat(r)) for r in body.results):
         return None
     return _Rows(step, places, body, axes, row).job()
-
-
-def _is_known(body: Body) -> bool:
-    """Whether compiled code has everything in a body."""
-    for value in body.order:
-        for operand in value.operands:
-            if operand.op is leaf.CONST and not is_number(operand):
-                return False
-        if value.op.elementwise and not is_compiled(value):
-            return False
-    return all(scalar.is_compiled(v.dtype) for v in (*body.order, *reads(body)))
 
 
 @dataclass(slots=True)
@@ -235,7 +222,7 @@ class _Rows:
         ends: list[Statement] = []
         for value, fold in one.folds.items():
             self.kept[value] = f"{names[value]}v"
-            count = product(self.axes.sizes[f] for f in self.axes.flat(value.operands[0]) if f not in self.row)
+            count = product(tuple(self.axes.sizes[f] for f in self._group(value.operands[0])))
             total = nest.read(names[value], fold.total)
             ends.append(nest.keep(self.kept[value], finished(value, total, count)))
         self.ready |= one.aside.keys()

@@ -23,6 +23,7 @@ from dovetail.passes.canonicalize import RULES, canonicalize
 from dovetail.passes.claims import Claims, Dispatch
 from dovetail.passes.legalize import DispatchRow, legalize
 from dovetail.passes.lower_blocks import lower_blocks
+from dovetail.passes.lower_bodies import lower_bodies
 from dovetail.passes.lowerings import LOWERINGS
 from dovetail.passes.regions import mark_regions
 
@@ -159,6 +160,18 @@ def _batch_regions(state: State, setup: Setup) -> State:
     return state.after(batch_regions(state.graph)) if setup.claims.batches_regions else state
 
 
+def _lower_bodies(state: State, setup: Setup) -> State:
+    inner = replace(setup, policy={})
+
+    def lowered(body: Graph) -> Graph:
+        found = State(body)
+        for step in (_fuse, _join, _legalize, _canonicalize, _mark_regions):
+            found = step(replace(found, graph=found.graph.settled()), inner)
+        return found.graph
+
+    return state.rewritten(lower_bodies(state.graph, lowered))
+
+
 PASSES: tuple[Pass, ...] = (
     Pass("lower_blocks", "mir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops))),
     Pass("canonicalize", "canonical", _canonicalize),
@@ -168,6 +181,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("tidy", "legal", _canonicalize),
     Pass("mark_regions", "legal", _mark_regions),
     Pass("batch_regions", "legal", _batch_regions),
+    Pass("lower_bodies", "legal", _lower_bodies),
 )
 REQUIRED = frozenset({"lower_blocks", "legalize"})
 """Passes without which a target cannot run the graph."""

@@ -63,6 +63,7 @@ def check_model(model: onnx.ModelProto) -> Surveys:
         raise UnsupportedError(f"IR version {version}", hint=f"versions {OLDEST_IR} to {NEWEST_IR} are read")
     if model.training_info:
         raise UnsupportedError("a model with training steps", hint="export it for inference")
+    _named(model.graph.name, "a graph")
     for info in model.graph.input:
         rank = len(info.type.tensor_type.shape.dim)
         if rank > HIGHEST_RANK:

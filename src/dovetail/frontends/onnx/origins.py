@@ -10,6 +10,7 @@ from pathlib import PureWindowsPath
 import onnx
 
 from dovetail.frontends.onnx.node import printable
+from dovetail.frontends.words import text
 from dovetail.ir.origin import Origin
 
 _FRAMES = re.compile(r'File "([^"\n]{1,4096})", line (\d{1,9})')
@@ -26,11 +27,11 @@ def origins_of(node: onnx.NodeProto) -> tuple[Origin, ...]:
     """The node by its name and operator; its module and source line where the exporter wrote them down."""
     name = node.name or next((o for o in node.output if o), "")
     found = [Origin("onnx", f"{printable(name)} ({node.op_type})" if name else node.op_type)]
-    noted = {entry.key: entry.value for entry in node.metadata_props}
+    noted = {text(entry.key): text(entry.value) for entry in node.metadata_props}
     module = _module(node.name, noted)
     if module:
         found.append(Origin("module", printable(module)))
-    line = _line(node.doc_string, noted)
+    line = _line(text(node.doc_string), noted)
     if line:
         found.append(Origin("source", printable(line)))
     return tuple(found)

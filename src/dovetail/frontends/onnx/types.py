@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto
 
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.frontends.words import text
 from dovetail.ir import dtype
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import DType
@@ -85,8 +86,10 @@ def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str]
             if not 0 <= dim.dim_value <= LARGEST:
                 raise LoadError(f"a size is {dim.dim_value}", hint=f"sizes go from 0 to {LARGEST}", where=where)
             return dim.dim_value
-        case "dim_param" if re.search(r"\w", dim.dim_param):  # not so "?", which stands for another size each time
-            return named_size(dim.dim_param.strip())
+        case "dim_param" if re.search(
+            r"\w", text(dim.dim_param)
+        ):  # not "?", another size each time
+            return named_size(text(dim.dim_param).strip())
         case _:
             return fresh(name)
 

@@ -11,7 +11,8 @@ again, and leaves if it moved; the leader closes the gate and waits until nobody
 from __future__ import annotations
 
 STEP_WORDS = 6
-"""Words of a step in the table: function, arguments, tiles, tiles in a chunk, kind, and one to spare."""
+"""Words of a step in the table: function, arguments, tiles, tiles in a chunk, kind, and the word that it may set to
+have the host look at it again, or 0."""
 KIND_COMPILED, KIND_HOST = 0, 1
 
 GATE, INSIDE, ASLEEP, STOP, NEXT, JOB = 0, 64, 128, 192, 256, 320
@@ -139,13 +140,14 @@ leave:
   ret void
 }}
 
-; Steps from %first on; gives the number of the step where the host has to go on, or %count.
+; Steps from %first on; gives the number of the step where the host has to go on, or %count. A step that sets its word
+; has run, and the host decides.
 define i64 @run(ptr %crew, ptr %table, i64 %first, i64 %count, ptr %scratch, i64 %stride, i64 %workers) nounwind {{
 entry:
 {places}
   br label %head
 head:
-  %i = phi i64 [ %first, %entry ], [ %following, %stepped ]
+  %i = phi i64 [ %first, %entry ], [ %following, %passed ]
   %more = icmp slt i64 %i, %count
   br i1 %more, label %step, label %finished
 finished:
@@ -206,6 +208,15 @@ hold:
   {_PAUSE[arm]}
   br label %drain
 stepped:
+  %r5 = getelementptr i8, ptr %row, i64 40
+  %word = load ptr, ptr %r5
+  %silent = icmp eq ptr %word, null
+  br i1 %silent, label %passed, label %ask
+ask:
+  %said = load i64, ptr %word
+  %fine = icmp eq i64 %said, 0
+  br i1 %fine, label %passed, label %stops
+passed:
   %following = add nuw nsw i64 %i, 1
   br label %head
 }}

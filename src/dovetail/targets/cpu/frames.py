@@ -15,7 +15,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.job import Job, Packed
+from dovetail.kernels.job import Job, Packed, Status
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.crew_text import KIND_COMPILED, KIND_HOST, STEP_WORDS
@@ -24,8 +24,8 @@ from dovetail.targets.reference.memory import Memory
 WORTH_SHARING = 16_384
 """Work of a chunk of tiles below which handing it to another thread costs more than it brings."""
 
-NOTHING, ARENA, FIRST = 0, 1, 2
-"""The bases that words are counted from; the tensors outside the arena come behind these two."""
+NOTHING, ARENA, STATUS, FIRST = 0, 1, 2, 3
+"""The bases that words are counted from; the tensors outside the arena come behind these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class Frame:
     """For each word the base that it is counted from."""
     offsets: Array
     table: Array
-    """The steps; their arguments count from the first word."""
+    """The steps; their arguments count from the first word, and 1 says that a step may set the status."""
     outside: tuple[Value, ...]
     """The roots outside the arena, in the order of their bases."""
     scratch: int
 
-    def words(self, memory: Memory) -> Array:
-        """The words of one run."""
+    def words(self, memory: Memory, status: Array) -> Array:
+        """The words of one run; `status` is the word that kernels set to have the host look at a step again."""
         arena = memory.pools["arena"]
-        starts = [0, arena.ctypes.data, *(memory.place(root)[0].ctypes.data for root in self.outside)]
+        starts = [0, arena.ctypes.data, status.ctypes.data, *(memory.place(root)[0].ctypes.data for root in self.outside)]
         return np.array(starts, np.int64)[self.bases] + self.offsets
 
 
@@ -78,7 +78,9 @@ def make_frame(section: Section, plan: Plan, memory: Memory, packed: Callable[[P
     table = np.zeros((len(section.steps), STEP_WORDS), np.int64)
     scratch = 0
 
-    def place(point: Value | Packed) -> tuple[int, int]:
+    def place(point: Value | Packed | Status) -> tuple[int, int]:
+        if isinstance(point, Status):
+            return STATUS, 0
         if isinstance(point, Packed):
             return NOTHING, int(packed(point).ctypes.data)
         alias = plan.locate(point)
@@ -96,7 +98,8 @@ def make_frame(section: Section, plan: Plan, memory: Memory, packed: Callable[[P
             table[row, 4] = KIND_HOST
             continue
         tiles = number(job.tiles, sizes)
-        table[row] = [entry, len(offsets), tiles, chunk_of(tiles, number(job.work, sizes), threads), KIND_COMPILED, 0]
+        chunk = chunk_of(tiles, number(job.work, sizes), threads)
+        table[row] = [entry, len(offsets), tiles, chunk, KIND_COMPILED, job.is_checked]
         scratch = max(scratch, number(job.scratch, sizes))
         placed = [place(job.points[name]) for name in job.kernel.pointers]
         placed += [(NOTHING, number(size, sizes)) for size in job.sizes]

@@ -6,7 +6,8 @@ plans of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.archetypes import make_job
 from dovetail.kernels.job import Packed, Places
 from dovetail.kernels.vector import Vectors
+from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.bodies import Bodies
 from dovetail.targets.cpu.codes import addresses
@@ -76,6 +78,9 @@ class NativeRunner:
             found_leaf(v, params[v.attrs["name"]]) for v in graph.plan.graph.parameters if not v.tensor.is_static
         ]
         self.constraints = graph.plan.graph.constraints
+        found = symbols_of(graph.plan.graph)[1]
+        self.late = [c for c in self.constraints if not found.isdisjoint(c.symbols)]
+        """What must hold of sizes that are found while a plan runs."""
         self.packed: dict[tuple[Value | str, ...], Array] = {}
         for part in graph.sections:
             for job in part.jobs:
@@ -87,8 +92,17 @@ class NativeRunner:
         self.free: list[tuple[int, Array]] = []
         """Arenas that no run uses now, with their sizes."""
 
-    def run(self, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> dict[str, Array]:
-        """The outputs by name, in memory that the caller owns. `sizes` binds symbols beside the shapes."""
+    def run(
+        self,
+        inputs: Mapping[str, Array],
+        sizes: Mapping[str, int] | None = None,
+        *,
+        watch: Callable[[Step, float], None] | None = None,
+    ) -> dict[str, Array]:
+        """The outputs by name, in memory that the caller owns.
+
+        `sizes` binds symbols beside the shapes. `watch` is told the seconds of each step, which then run one by one.
+        """
         arrays = [
             np.asarray(inputs[name], v.dtype.numpy, order="C") for name, v in zip(self.names, self.inputs, strict=True)
         ]
@@ -100,32 +114,47 @@ class NativeRunner:
         arena = self._arena(memory, number(self.plan.arena_size, memory.sizes))
         memory.pools["arena"] = arena
         for index, section in enumerate(self.graph.sections):
-            self._section(index, section, memory)
+            self._section(index, section, memory, watch)
+            self._check_found(memory.sizes)
         results = {name: np.array(memory.view(v), order="C") for name, v in self.plan.graph.outputs.items()}
         if len(self.free) < MOST_LANES:
             self.free.append((arena.size, arena))
         return results
 
-    def _section(self, index: int, section: Section, memory: Memory) -> None:
+    def _section(
+        self, index: int, section: Section, memory: Memory, watch: Callable[[Step, float], None] | None
+    ) -> None:
         team = self.graph.crew
         threads = team.workers + 1
         key = (index, tuple(sorted(memory.sizes.items())))
         frame = self.frames.get(key, lambda: make_frame(section, self.plan, memory, self._packed, threads))
-        words = frame.words(memory)
+        status = np.zeros(1, np.int64)
+        words = frame.words(memory, status)
         table = frame.table.copy()
         table[:, 1] = words.ctypes.data + 8 * table[:, 1]
+        table[:, 5] *= status.ctypes.data
         scratch = memory.allocate(max(64, frame.scratch * threads))
         count = len(section.steps)
         at = 0
         while at < count:
-            at = team.run(table.ctypes.data, at, count, scratch.ctypes.data, frame.scratch)
-            if at < count:
-                self._on_host(section.steps[at], memory)
-                at += 1
+            started = time.perf_counter()
+            until = count if watch is None else at + 1
+            reached = team.run(table.ctypes.data, at, until, scratch.ctypes.data, frame.scratch)
+            if reached < until:
+                status[0] = 0
+                self._on_host(section.steps[reached], memory)
+                reached += 1
+            if watch is not None:
+                watch(section.steps[at], time.perf_counter() - started)
+            at = reached
 
     def _on_host(self, step: Step, memory: Memory) -> None:
         if not self.graph.bodies.run(step, memory):
             memory.run([step])
+
+    def _check_found(self, sizes: Mapping[str, int]) -> None:
+        for constraint in self.late:
+            constraint.bind(sizes)
 
     def _packed(self, point: Packed) -> Array:
         return self.packed[point.key]

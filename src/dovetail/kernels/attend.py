@@ -1,0 +1,101 @@
+"""Attend: attention as one kernel; queries, keys, values and masks are read where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from dovetail import library
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.value import Value
+from dovetail.kernels.attend_text import Attend, write
+from dovetail.kernels.job import Job, Places, Template
+from dovetail.kernels.map import stretched
+from dovetail.kernels.vector import Vectors
+from dovetail.plan.plan import Step
+
+
+def make_attend(step: Step, places: Places, vectors: Vectors) -> Job | None:
+    """The job of an attention in f32, rotated or not; None where a head's features are not known or not dense."""
+    value = step.value
+    if value.op not in (library.attention, library.rope_attention):
+        return None
+    call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
+    asked = _asked(value, call, places, vectors)
+    if asked is None:
+        return None
+    name = _named(asked)
+    written = write(asked, name)
+    template = Template(
+        name,
+        written.text,
+        written.uses,
+        asked.pointers,
+        written.sizes,
+        written.scratch,
+        tuple(part.text for part in written.parts),
+    )
+    points = {n: value if n == "y" else call[n] for n in asked.pointers}
+    blocks = (asked.queries + (asked.rows - 1)) // asked.rows
+    work = asked.rows * (asked.d + asked.dv) * asked.keys
+    return Job(template, points, product(asked.lead) * asked.heads * blocks, work)
+
+
+def _named(asked: Attend) -> str:
+    text = write(asked, "kernel").text
+    return f"attend_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
+
+
+def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors) -> Attend | None:
+    q, k, v = call["q"], call["k"], call["v"]
+    mask, keep, cos, sin = (call.get(n) for n in ("mask", "keep", "cos", "sin"))
+    tensors: list[Value] = [x for x in (q, k, v, mask, cos, sin) if x is not None]
+    if any(x.dtype is not f32 for x in (*tensors, value)) or (keep is not None and keep.dtype is not bool_):
+        return None
+    d, dv = q.shape[-1], v.shape[-1]
+    if not (isinstance(d, int) and isinstance(dv, int) and d > 0 and dv > 0):
+        return None
+    full = (*q.shape[:-1], k.shape[-2])
+    strides = {"q": places(q).strides, "k": _shared(k, q, places), "v": _shared(v, q, places)}
+    strides["y"] = places(value).strides
+    for name, x in (("mask", mask), ("keep", keep)):
+        if x is not None:
+            strides[name] = stretched(places(x).strides, x.shape, full)
+    rotated: int | None = None
+    if cos is not None and sin is not None:
+        rotated = call["rotated"] if call["rotated"] is not None else d
+        for name, x in (("cos", cos), ("sin", sin)):
+            for which, of in (("q", q), ("k", k)):
+                strides[f"{name}_{which}"] = stretched(places(x).strides, x.shape, of.shape)
+        angles = [strides[n][-1] for n in ("cos_q", "sin_q", "q", "k")]
+        if any(s != 4 for s in angles) or rotated % 2:
+            return None
+    return Attend(
+        vectors=vectors,
+        lead=q.shape[:-3],
+        heads=q.shape[-3],
+        queries=q.shape[-2],
+        keys=k.shape[-2],
+        d=d,
+        dv=dv,
+        groups=call["groups"] or 1,
+        strides=strides,
+        scale=1.0 if call["scale"] is None else call["scale"],
+        softcap=call["softcap"],
+        causal=call["causal"],
+        window=call["window"],
+        fill=call["fill"],
+        empty=call["empty"],
+        rotated=rotated,
+        form=call.get("form", "half"),
+    )
+
+
+def _shared(x: Value, q: Value, places: Places) -> tuple[Size, ...]:
+    """The strides of keys or values; one head for all queries' heads is read again and again."""
+    strides = places(x).strides
+    return (*strides[:-3], 0, *strides[-2:]) if x.shape[-3] == 1 and q.shape[-3] != 1 else strides
+
+
+__all__ = ["make_attend"]

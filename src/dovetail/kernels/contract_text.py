@@ -1,0 +1,249 @@
+"""Contractions as LLVM's text: what goes on around the register tile.
+
+A cell is one panel of columns for one block of rows of one matrix of the batch. It goes through k in blocks that fit
+the first cache, and through the rows of the block tile by tile; sums wait in the worker's scratch between blocks. When
+the last block is done, the epilogue takes the sums of a tile while they are still near, and writes results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+from dovetail.ir.dim import symbol
+from dovetail.ir.dtype import DType, f32
+from dovetail.kernels import llvm
+from dovetail.kernels import llvm_scalar as scalar
+from dovetail.kernels.contract_tile import UNROLLED, Tile
+from dovetail.kernels.llvm import Text
+from dovetail.kernels.loops import Kernel
+
+DEEP = 384
+"""Steps along k that are taken before the next rows: a panel of so many stays in the first cache."""
+LIVE = symbol("live_columns")
+"""How many columns of a panel there are, as the epilogue asks for it."""
+_PLACE = "contract.place"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A matrix that the kernel copies into scratch before it reads it: which pointer, and its dtype."""
+
+    pointer: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the text of a contraction depends on. Sizes are arguments, named in `sizes`."""
+
+    tile: Tile
+    streams: int
+    """Matrices whose columns lie side by side in a panel."""
+    rows: Source | None
+    """Where rows have to be made dense first."""
+    panels: tuple[Source, ...]
+    """Where panels have to be made first, one for each stream."""
+    operands: tuple[str, ...]
+    """Pointers that the epilogue reads."""
+    batch: int
+    """Axes in front."""
+    pointers: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+
+def contract_text(shape: Shape, full: Kernel, ragged: Kernel) -> tuple[str, str, tuple[str, ...]]:
+    """The name of the kernel, its text, and the functions that it calls."""
+    texts: list[str] = []
+    used: dict[str, None] = {}
+    for kernel in (full, ragged):
+        text, uses = llvm.function(replace(kernel, name=f"{_PLACE}.{kernel.name}"))
+        texts.append(text)
+        used |= dict.fromkeys(uses)
+    driver = _Driver(shape, full, ragged)
+    texts.append(driver.function())
+    whole = "\n".join(texts)
+    name = f"contract_{hashlib.blake2b(whole.encode(), digest_size=10).hexdigest()}"
+    return name, whole.replace(f"@{_PLACE}", f"@{name}"), (*used, *driver.used)
+
+
+def words_bytes(kernel: Kernel) -> int:
+    """The room in front of the scratch that the words of the epilogue take."""
+    return -(-8 * (len(kernel.pointers) + len(kernel.sizes)) // 64) * 64
+
+
+class _Driver(Text):
+    """The function that goes through cells."""
+
+    def __init__(self, shape: Shape, full: Kernel, ragged: Kernel) -> None:
+        super().__init__()
+        self.shape = shape
+        self.full, self.ragged = full, ragged
+        self.words = {name: f"%w.{name}" for name in (*shape.pointers, *shape.sizes)}
+
+    def __getitem__(self, word: str) -> str:
+        return self.words[word]
+
+    def function(self) -> str:
+        self.label("entry")
+        for index, (name, word) in enumerate(self.words.items()):
+            place = self.let(f"getelementptr i8, ptr %arguments, i64 {8 * index}")
+            self(f"{word} = load {'ptr' if name in self.shape.pointers else 'i64'}, ptr {place}, align 8")
+        sums = self.at("%scratch", words_bytes(self.ragged))
+        self.words["sums"] = sums
+        before = self.slot("i64")
+        self(f"store i64 -1, ptr {before}")
+        with self.loop("%begin", "%end") as cell:
+            self._cell(cell, before)
+        self("ret void")
+        head = f"define void @{_PLACE}(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr %scratch) nounwind {{"
+        entry, *lines = self.lines
+        return "\n".join([head, entry, *self.slots, *lines, "}"])
+
+    def _cell(self, cell: str, before: str) -> None:
+        shape, tile = self.shape, self.shape.tile
+        panel, block = self.mod(cell, self["panels"]), self.div(cell, self["panels"])
+        number, matrix = block, block
+        if shape.batch:
+            block, matrix = self.mod(number, self["blocks"]), self.div(number, self["blocks"])
+        far = self._offsets(matrix)
+        height = self.div(self.sub(self.sum(self["rows"], self["blocks"]), "1"), self["blocks"])
+        first = self.product(block, height)
+        left = self.least(height, self.sub(self["rows"], first))
+        some = self.let(f"icmp sgt i64 {left}, 0")
+        count = self.let(f"select i1 {some}, i64 {left}, i64 0")
+        width = tile.columns // shape.streams
+        column = self.product(panel, str(width))
+        columns = self.least(str(width), self.sub(self["columns"], column))
+        a, pitch = self._rows(number, first, count, before, far)
+        b = self._panel(panel, column, columns, far)
+        self._arguments(first, column, columns, far)
+        self._blocks(a, pitch, b, count, columns)
+
+    def _offsets(self, matrix: str) -> dict[str, str]:
+        """How many bytes behind each pointer a matrix of the batch lies."""
+        far = dict.fromkeys(self.shape.pointers, "0")
+        for axis in reversed(range(self.shape.batch)):
+            index = matrix
+            if axis:
+                index, matrix = self.mod(matrix, self[f"batch{axis}"]), self.div(matrix, self[f"batch{axis}"])
+            for name in self.shape.pointers:
+                far[name] = self.sum(far[name], self.product(index, self[f"{name}_batch{axis}"]))
+        return far
+
+    def _rows(self, number: str, first: str, count: str, before: str, far: dict[str, str]) -> tuple[str, str]:
+        """The first of the rows, and how far apart they lie; copied where they are not dense."""
+        start = self.at(self.at(self["a"], far["a"]), self.product(first, self["a_row"]))
+        source = self.shape.rows
+        if source is None:
+            return start, self["a_row"]
+        copy, pitch = self.at("%scratch", self["a_copy"]), self["a_pitch"]
+        known = self.let(f"load i64, ptr {before}")
+        with self.when(self.let(f"icmp ne i64 {known}, {number}")):
+            self(f"store i64 {number}, ptr {before}")
+            with self.loop("0", count) as row:
+                here, there = self.at(start, self.product(row, self["a_row"])), self.at(copy, self.product(row, pitch))
+                with self.loop("0", self["deep"]) as k:
+                    self._copy(source.dtype, self.at(here, self.product(k, self["a_k"])), there, k)
+        return copy, pitch
+
+    def _panel(self, panel: str, column: str, columns: str, far: dict[str, str]) -> str:
+        """A panel of columns; made in scratch where it is not laid out before."""
+        tile = self.shape.tile
+        if not self.shape.panels:
+            size = self.product(self["deep"], str(tile.row_bytes))
+            return self.at(self.at(self["b0"], far["b0"]), self.product(panel, size))
+        copy = self.at("%scratch", self["b_copy"])
+        width = tile.columns // self.shape.streams
+        for stream, source in enumerate(self.shape.panels):
+            name = source.pointer
+            start = self.at(self.at(self[name], far[name]), self[f"stream{stream}"])
+            start = self.at(start, self.product(column, self[f"{name}_column"]))
+            target = self.at(copy, 4 * stream * width)
+            with self.loop("0", self["deep"]) as k:
+                here = self.at(start, self.product(k, self[f"{name}_k"]))
+                there = self.at(target, self.product(k, str(tile.row_bytes)))
+                with self.loop("0", columns) as i:
+                    self._copy(source.dtype, self.at(here, self.product(i, self[f"{name}_column"])), there, i)
+                with self.loop(columns, str(width)) as i:
+                    self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {there}, i64 {i}')}, align 4")
+        return copy
+
+    def _copy(self, dtype: DType, source: str, target: str, index: str) -> None:
+        found = self.let(f"load {scalar.stored(dtype)}, ptr {source}, align {dtype.itemsize}")
+        place = self.let(f"getelementptr float, ptr {target}, i64 {index}")
+        self(f"store float {scalar.cast(self, found, dtype, f32)}, ptr {place}, align 4")
+
+    def _arguments(self, first: str, column: str, columns: str, far: dict[str, str]) -> None:
+        """The words of the epilogue for this cell."""
+        given: list[tuple[str, str]] = [("ptr", self["sums"])]
+        for name in (*self.shape.operands, "c"):
+            place = self.at(self.at(self[name], far[name]), self.product(first, self[f"{name}_row"]))
+            given.append(("ptr", self.at(place, self.product(column, self[f"{name}_column"]))))
+        for size in self.ragged.sizes:
+            given.append(("i64", columns if size == LIVE else self[str(size)]))
+        for index, (kind, value) in enumerate(given):
+            self(f"store {kind} {value}, ptr {self.at('%scratch', 8 * index)}, align 8")
+
+    def _blocks(self, a: str, pitch: str, b: str, count: str, columns: str) -> None:
+        tile = self.shape.tile
+        tiles = self.div(self.sum(count, str(tile.rows - 1)), str(tile.rows))
+        divisor = self.let(f"call i64 @llvm.smax.i64(i64 {tiles}, i64 1)")
+        each, more = self.div(count, divisor), self.mod(count, divisor)
+        turns = self.div(self.sum(self["deep"], str(DEEP - 1)), str(DEEP))
+        turns = self.let(f"call i64 @llvm.smax.i64(i64 {turns}, i64 1)")
+        self.use("declare i64 @llvm.smax.i64(i64, i64)")
+        whole = self.let(f"icmp eq i64 {columns}, {tile.columns // self.shape.streams}")
+        with self.loop("0", turns) as turn:
+            start = self.product(turn, str(DEEP))
+            depth = self.least(str(DEEP), self.sub(self["deep"], start))
+            fresh = self.let(f"icmp eq i64 {turn}, 0")
+            final = self.let(f"icmp eq i64 {self.sum(turn, '1')}, {turns}")
+            here = self.at(b, self.product(start, str(tile.row_bytes)))
+            begin = self.at(a, self.product(start, "4"))
+            quads, rest = self.div(depth, str(UNROLLED)), self.mod(depth, str(UNROLLED))
+            with self.loop("0", tiles) as i:
+                row = self.sum(self.product(i, each), self.least(i, more))
+                extra = self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")
+                rows = self.sum(each, extra)
+                place = self.at(begin, self.product(row, pitch))
+                sums = self.at(self["sums"], self.product(row, str(tile.row_bytes)))
+                self(
+                    f"call void @{tile.name}(i64 {rows}, ptr {place}, i64 {pitch}, ptr {here}, ptr {sums}, "
+                    f"i64 {quads}, i64 {rest}, i1 {fresh})"
+                )
+                with self.when(final):
+                    self._epilogue(whole, row, self.sum(row, rows))
+
+    def _epilogue(self, whole: str, first: str, end: str) -> None:
+        with self.when(whole):
+            self._call(self.full, first, end)
+        with self.when(self.let(f"xor i1 {whole}, true")):
+            self._call(self.ragged, first, end)
+
+    def _call(self, kernel: Kernel, first: str, end: str) -> None:
+        self(f"call void @{_PLACE}.{kernel.name}(ptr %scratch, i64 {first}, i64 {end}, ptr null)")
+
+    def at(self, pointer: str, offset: int | str) -> str:
+        return pointer if offset in (0, "0") else self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+
+    def product(self, x: str, y: str) -> str:
+        return "0" if "0" in (x, y) else self.let(f"mul i64 {x}, {y}")
+
+    def sum(self, x: str, y: str) -> str:
+        if "0" in (x, y):
+            return x if y == "0" else y
+        return self.let(f"add i64 {x}, {y}")
+
+    def sub(self, x: str, y: str) -> str:
+        return self.let(f"sub i64 {x}, {y}")
+
+    def div(self, x: str, y: str) -> str:
+        return self.let(f"udiv i64 {x}, {y}")
+
+    def mod(self, x: str, y: str) -> str:
+        return self.let(f"urem i64 {x}, {y}")
+
+    def least(self, x: str, y: str) -> str:
+        self.use("declare i64 @llvm.smin.i64(i64, i64)")
+        return self.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")

@@ -1,0 +1,191 @@
+"""What a block of a sliding window's places sees of an image, laid out for vectors.
+
+The block has zeros (or another number) around the image, and one plane for each phase of the strides: then what a tap
+of the window sees in successive columns lies in successive places, and rows follow each other at one pitch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dovetail.kernels.vector import Vectors, VectorText
+
+WINDOW = (
+    "height", "width", "row_step", "column_step", "out_height", "out_width",
+    "window_rows", "window_columns", "stride_rows", "stride_columns", "dilation_rows", "dilation_columns",
+    "above", "before",
+    "block_rows", "block_columns", "row_blocks", "column_blocks",
+)  # fmt: skip
+"""Sizes that say what a block is: of an image and its steps in bytes, of the result, of the window, of blocks."""
+
+
+class BlockText(VectorText):
+    """A function, with whole numbers and masked vectors."""
+
+    def whole_number(self, operation: str, x: str | int, y: str | int) -> str:
+        return self.let(f"{operation} i64 {x}, {y}")
+
+    def plus(self, x: str | int, y: str | int) -> str:
+        return self.whole_number("add", x, y)
+
+    def minus(self, x: str | int, y: str | int) -> str:
+        return self.whole_number("sub", x, y)
+
+    def times(self, x: str | int, y: str | int) -> str:
+        return self.whole_number("mul", x, y)
+
+    def quotient(self, x: str | int, y: str | int) -> str:
+        return self.whole_number("sdiv", x, y)
+
+    def rest(self, x: str | int, y: str | int) -> str:
+        return self.whole_number("srem", x, y)
+
+    def rounded_up(self, x: str | int, y: str | int) -> str:
+        """The quotient, rounded up."""
+        return self.quotient(self.plus(x, self.minus(y, 1)), y)
+
+    def least(self, x: str | int, y: str | int) -> str:
+        self.use("declare i64 @llvm.smin.i64(i64, i64)")
+        return self.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
+
+    def most(self, x: str | int, y: str | int) -> str:
+        self.use("declare i64 @llvm.smax.i64(i64, i64)")
+        return self.let(f"call i64 @llvm.smax.i64(i64 {x}, i64 {y})")
+
+    def chosen(self, condition: str, x: str | int, y: str | int) -> str:
+        return self.let(f"select i1 {condition}, i64 {x}, i64 {y}")
+
+    def lanes_within(self, first: str, count: str) -> str:
+        """Where `first` plus the number of a lane is at least 0 and below `count`."""
+        start = self.let(f"trunc i64 {first} to i32")
+        one = self.let(f"insertelement {self.whole} poison, i32 {start}, i64 0")
+        order = ", ".join(["i32 0"] * self.lanes)
+        spread = self.let(f"shufflevector {self.whole} {one}, {self.whole} poison, <{self.lanes} x i32> <{order}>")
+        numbers = ", ".join(f"i32 {i}" for i in range(self.lanes))
+        at = self.let(f"add {self.whole} {spread}, <{numbers}>")
+        end = self.let(f"trunc i64 {count} to i32")
+        one = self.let(f"insertelement {self.whole} poison, i32 {end}, i64 0")
+        ends = self.let(f"shufflevector {self.whole} {one}, {self.whole} poison, <{self.lanes} x i32> <{order}>")
+        return self.let(f"icmp ult {self.whole} {at}, {ends}")
+
+    def load_where(self, mask: str, pointer: str, otherwise: str = "zeroinitializer") -> str:
+        """What lies at a pointer, something else where it is masked out and not read."""
+        name = f"@llvm.masked.load.v{self.lanes}f32.p0"
+        self.use(f"declare {self.kind} {name}(ptr, {self.truth}, {self.kind})")
+        return self.let(f"call {self.kind} {name}(ptr align 4 {pointer}, {self.truth} {mask}, {self.kind} {otherwise})")
+
+    def store_where(self, mask: str, x: str, pointer: str) -> None:
+        name = f"@llvm.masked.store.v{self.lanes}f32.p0"
+        self.use(f"declare void {name}({self.kind}, ptr, {self.truth})")
+        self(f"call void {name}({self.kind} {x}, ptr align 4 {pointer}, {self.truth} {mask})")
+
+    def gather_where(self, mask: str, pointer: str, step: str, otherwise: str) -> str:
+        """Elements that lie `step` bytes apart."""
+        wide = f"<{self.lanes} x i64>"
+        one = self.let(f"insertelement {wide} poison, i64 {step}, i64 0")
+        order = ", ".join(["i32 0"] * self.lanes)
+        spread = self.let(f"shufflevector {wide} {one}, {wide} poison, <{self.lanes} x i32> <{order}>")
+        numbers = ", ".join(f"i64 {i}" for i in range(self.lanes))
+        offsets = self.let(f"mul {wide} {spread}, <{numbers}>")
+        places = self.let(f"getelementptr i8, ptr {pointer}, {wide} {offsets}")
+        name = f"@llvm.masked.gather.v{self.lanes}f32.v{self.lanes}p0"
+        pointers = f"<{self.lanes} x ptr>"
+        self.use(f"declare {self.kind} {name}({pointers}, {self.truth}, {self.kind})")
+        return self.let(
+            f"call {self.kind} {name}({pointers} align 4 {places}, {self.truth} {mask}, {self.kind} {otherwise})"
+        )
+
+    @contextmanager
+    def otherwise(self, condition: str) -> Generator[None]:
+        with self.when(self.let(f"xor i1 {condition}, true")):
+            yield
+
+    def function(self, header: str) -> str:
+        return "\n".join([f"define {header} {{", "entry:", *self.slots, *self.lines, "  ret void", "}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a block lies in memory: names of whole numbers, in elements but for `channel`, which is bytes."""
+
+    phases_down: str
+    phases_across: str
+    rows: str
+    pitch: str
+    plane: str
+    channel: str
+    taps: str
+    run: str
+    """From the first place of a block to its last, the columns between rows included."""
+
+
+def write_layout(t: BlockText) -> Layout:
+    """Instructions for the layout of a whole block."""
+    reach_rows = t.times(t.minus("%window_rows", 1), "%dilation_rows")
+    reach_columns = t.times(t.minus("%window_columns", 1), "%dilation_columns")
+    phases_down = t.least("%stride_rows", t.plus(reach_rows, 1))
+    phases_across = t.least("%stride_columns", t.plus(reach_columns, 1))
+    rows = t.plus("%block_rows", t.quotient(reach_rows, "%stride_rows"))
+    pitch = t.plus("%block_columns", t.quotient(reach_columns, "%stride_columns"))
+    plane = t.times(rows, pitch)
+    channel = t.times(t.times(phases_down, phases_across), t.times(plane, 4))
+    taps = t.times("%window_rows", "%window_columns")
+    run = t.plus(t.times(t.minus("%block_rows", 1), pitch), "%block_columns")
+    return Layout(phases_down, phases_across, rows, pitch, plane, channel, taps, run)
+
+
+def write_offsets(t: BlockText, of: Layout, onto: str) -> None:
+    """Instructions that list how many bytes behind a place's own each tap sees."""
+    with t.loop("0", "%window_rows") as i, t.loop("0", "%window_columns") as j:
+        down, across = t.times(i, "%dilation_rows"), t.times(j, "%dilation_columns")
+        phase = t.plus(t.times(t.rest(down, "%stride_rows"), of.phases_across), t.rest(across, "%stride_columns"))
+        inside = t.plus(t.times(t.quotient(down, "%stride_rows"), of.pitch), t.quotient(across, "%stride_columns"))
+        offset = t.times(t.plus(t.times(phase, of.plane), inside), 4)
+        number = t.plus(t.times(i, "%window_columns"), j)
+        t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr {onto}, i64 {number}')}, align 8")
+
+
+def write_gather(t: BlockText, of: Layout, source: str, onto: str, first_row: str, first_column: str) -> None:
+    """Instructions that lay out what a block sees of one channel."""
+    step = t.times("%column_step", "%stride_columns")
+    with t.loop("0", of.phases_down) as i, t.loop("0", of.phases_across) as j:
+        line = t.minus(t.plus(t.times(first_row, "%stride_rows"), i), "%above")
+        column = t.minus(t.plus(t.times(first_column, "%stride_columns"), j), "%before")
+        here = t.at(onto, t.times(t.plus(t.times(i, of.phases_across), j), t.times(of.plane, 4)))
+        given = [
+            "%height", "%width", "%row_step", "%column_step", step, "%stride_rows", "%stride_columns",
+            line, column, of.rows, of.pitch, t.times(of.pitch, 4),
+        ]  # fmt: skip
+        t(f"call void @kernel.gather(ptr {source}, ptr {here}, {', '.join(f'i64 {n}' for n in given)})")
+
+
+def gather_text(vectors: Vectors, around: float = 0.0) -> tuple[str, tuple[str, ...]]:
+    """The function that lays out what a block sees of one phase of one channel."""
+    t = BlockText(vectors.lanes)
+    nothing = t.number(around)
+    dense = t.let("icmp eq i64 %step, 4")
+    with t.loop("0", "%rows") as row:
+        line = t.plus("%first_row", t.times(row, "%row_stride"))
+        inside = t.let(f"icmp ult i64 {line}, %height")
+        # Columns whose place in the image, first + column * stride, is inside it.
+        low = t.most(0, t.rounded_up(t.minus(0, "%first_column"), "%column_stride"))
+        high = t.rounded_up(t.minus("%width", "%first_column"), "%column_stride")
+        count = t.chosen(inside, t.most(0, t.minus(high, low)), 0)
+        source = t.at("%x", t.times(line, "%row_step"))
+        target = t.at("%s", t.times(row, "%pitch"))
+        with t.steps("0", "%columns", vectors.lanes) as column:
+            mask = t.lanes_within(t.minus(column, low), count)
+            place = t.at(source, t.times(t.plus("%first_column", t.times(column, "%column_stride")), "%element"))
+            here = t.at(target, t.times(column, 4))
+            with t.when(dense):
+                t.store(t.load_where(mask, place, nothing), here)
+            with t.otherwise(dense):
+                t.store(t.gather_where(mask, place, "%step", nothing), here)
+    names = "height width row_step element step row_stride column_stride first_row first_column rows columns pitch"
+    header = (
+        "internal void @kernel.gather(ptr noalias readonly %x, ptr noalias %s, "
+        f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
+    )
+    return t.function(header), tuple(t.used)

@@ -1,0 +1,144 @@
+"""Move: tensors copied to where they are wanted: views that strides cannot tell, joined tensors, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail import ops
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import bool_, i64
+from dovetail.ir.value import Value
+from dovetail.kernels.cut import Cut, cut, cut_square, word
+from dovetail.kernels.job import Job, Places
+from dovetail.kernels.loops import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    When,
+    collapsed,
+    sizes_in,
+)
+from dovetail.plan.alias import dense_strides
+from dovetail.plan.plan import Step
+
+MOST_PIECES = 64
+"""Each piece has loops of its own, and they all have to be compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of the result and the tensor that is copied there."""
+
+    operand: Value
+    shape: tuple[Size, ...]
+    source: tuple[Size, ...]
+    """How far apart elements of the operand lie, in bytes; 0 repeats one."""
+    offset: Size
+    """Where the box starts in the result, in bytes."""
+    target: tuple[Size, ...]
+
+
+def make_move(step: Step, places: Places) -> Job | None:
+    """The job of a step that only moves elements."""
+    value = step.value
+    if value.op is ops.merge:
+        pieces = _merged(value, places)
+    elif value.op is ops.concat:
+        pieces = _joined(value, places)
+    elif value.op is ops.pad:
+        pieces = _padded(value, places)
+    else:
+        return None
+    pieces = [p for p in pieces if 0 not in p.shape]
+    return _job(value, pieces) if len(pieces) <= MOST_PIECES else None
+
+
+def _merged(value: Value, places: Places) -> list[Piece]:
+    """Dense elements are the same bytes in either shape."""
+    x = value.operands[0]
+    return [Piece(x, x.shape, places(x).strides, 0, dense_strides(x.tensor))]
+
+
+def _joined(value: Value, places: Places) -> list[Piece]:
+    axis: int = value.attrs["axis"]
+    target = places(value).strides
+    pieces: list[Piece] = []
+    offset: Size = 0
+    for x in value.operands:
+        pieces.append(Piece(x, x.shape, places(x).strides, offset, target))
+        offset = offset + x.shape[axis] * target[axis]
+    return pieces
+
+
+def _padded(value: Value, places: Places) -> list[Piece]:
+    x, number = value.operands
+    at = int(value.attrs["axis"]) + x.rank
+    target = places(value).strides
+    pieces: list[Piece] = []
+    offset: Size = 0
+    for operand, size in ((number, value.attrs["before"]), (x, x.shape[at]), (number, value.attrs["after"])):
+        shape = (*x.shape[:at], size, *x.shape[at + 1 :])
+        source = places(x).strides if operand is x else (0,) * x.rank
+        pieces.append(Piece(operand, shape, source, offset, target))
+        offset = offset + size * target[at]
+    return pieces
+
+
+def _job(value: Value, pieces: Sequence[Piece]) -> Job:
+    """One kernel for all pieces: first the tiles of the first one, then those of the second, and so on."""
+    operands = list(dict.fromkeys(p.operand for p in pieces))
+    names = {v: f"x{i}" for i, v in enumerate(operands)}
+    body: list[Statement] = []
+    first: Size = 0
+    work = 1
+    for piece in pieces:
+        tile: Expr = Name("tile")
+        if len(pieces) > 1:
+            body.append(Set("local", Call("sub", (tile, Extent(first)), i64)))
+            tile = Name("local")
+        tiles, statements, size = _copied(piece, names[piece.operand], tile)
+        if len(pieces) > 1:
+            inside = Call("bit_and", (_at_least(tile, 0), Call("less", (tile, Extent(tiles)), bool_)), bool_)
+            body.append(When(inside, statements))
+        else:
+            body += statements
+        first = first + tiles
+        work = max(work, size)
+    kernel = Kernel("move", (*names.values(), "y"), ("y",), "tile", tuple(body), sizes=sizes_in(tuple(body)))
+    return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, first, work)
+
+
+def _at_least(x: Expr, least: int) -> Expr:
+    return Call("greater_equal", (x, Extent(least)), bool_)
+
+
+def _copied(piece: Piece, name: str, tile: Expr) -> tuple[Size, tuple[Statement, ...], int]:
+    """How many tiles a piece has, what one of them does, and how many elements it moves."""
+    dtype = word(piece.operand.dtype)
+    shape, (target, source) = collapsed(piece.shape, [piece.target, piece.source])
+    turned = _crosswise(shape, source, target, dtype.itemsize)
+    if turned is not None:
+        order = (*[a for a in range(len(shape)) if a not in turned], *turned)
+        shape, target, source = (tuple(x[a] for a in order) for x in (shape, target, source))
+    boxes: Cut = cut(shape, dtype.itemsize) if turned is None else cut_square(shape, dtype.itemsize)
+    read = Load(Tensor(name, dtype, source), boxes.at)
+    store = Store(Tensor("y", dtype, target, piece.offset), boxes.at, read)
+    return boxes.tiles, (*boxes.head(tile), *boxes.nest([store])), boxes.work
+
+
+def _crosswise(
+    shape: tuple[Size, ...], source: tuple[Size, ...], target: tuple[Size, ...], itemsize: int
+) -> tuple[int, int] | None:
+    """The axis along which the source is dense and the one along which the result is, where they are two."""
+    if not shape or source[-1] in (0, itemsize) or target[-1] != itemsize or shape[-1] == 1:
+        return None
+    dense = [a for a in range(len(shape) - 1) if source[a] == itemsize]
+    return (dense[-1], len(shape) - 1) if dense else None

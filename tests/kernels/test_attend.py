@@ -1,0 +1,223 @@
+"""Attention by the attend kernel, against its body in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, Value, f32, library, ops
+from dovetail.ir.dim import Size, symbol
+from dovetail.ir.dtype import bool_
+from dovetail.ir.leaf import input
+from dovetail.ir.literal import Array
+from dovetail.library.heads import merge_heads, split_heads
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.native import NativeGraph, NativeRunner
+from dovetail.targets.reference.interpreter import evaluate
+from tests.tolerances import assert_close
+
+NAMES = ("attention", "rope_attention")
+
+
+def compiled(graph: Graph) -> NativeRunner:
+    """The graph with its attention in a kernel."""
+    native = NativeGraph(make_plan(graph, target="cpu"))
+    assert not [s.name for s in native.on_host if s.value.op.name in NAMES], "it runs on the host"
+    return native.bind({})
+
+
+def check(graph: Graph, feeds: Mapping[str, Array], runner: NativeRunner | None = None) -> Array:
+    """What the kernel gives, after it was compared."""
+    (got,) = (runner or compiled(graph)).run(feeds).values()
+    with np.errstate(all="ignore"):
+        (expected,) = evaluate(graph, feeds, lift=True).values()
+    assert_close(got, expected, f32)
+    return got
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed + sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def heads(name: str, *shape: Size) -> Value:
+    return input(name, f32[shape])
+
+
+SIZES = [(1, 1), (1, 7), (2, 3), (7, 15), (15, 16), (16, 16), (17, 31), (31, 33), (33, 64), (64, 65), (100, 129), (3, 200)]
+
+
+def test_every_length_from_one_code() -> None:
+    sq, sk = symbol("sq"), symbol("sk")
+    graph = Graph.of(library.attention(heads("q", 2, 3, sq, 32), heads("k", 2, 3, sk, 32), heads("v", 2, 3, sk, 32)))
+    runner = compiled(graph)
+    for m, n in SIZES:
+        check(graph, {"q": normal(2, 3, m, 32), "k": normal(2, 3, n, 32, seed=1), "v": normal(2, 3, n, 32)}, runner)
+
+
+@pytest.mark.parametrize(("d", "dv"), [(1, 1), (2, 3), (7, 5), (8, 8), (16, 17), (20, 36), (64, 64), (80, 80), (33, 100)])
+def test_heads_of_any_width(d: int, dv: int) -> None:
+    graph = Graph.of(
+        library.attention(heads("q", 1, 2, 21, d), heads("k", 1, 2, 70, d), heads("v", 1, 2, 70, dv), scale=d**-0.5)
+    )
+    check(graph, {"q": normal(1, 2, 21, d), "k": normal(1, 2, 70, d), "v": normal(1, 2, 70, dv)})
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1, 70), (3, 1, 40, 70), (1, 4, 40, 70), (3, 4, 40, 1), (40, 70), (70,), (1, 1)])
+@pytest.mark.parametrize("kind", ["mask", "keep", "both"])
+def test_masks_of_any_shape(shape: tuple[int, ...], kind: str) -> None:
+    q, k, v = heads("q", 3, 4, 40, 16), heads("k", 3, 4, 70, 16), heads("v", 3, 4, 70, 16)
+    feeds = {"q": normal(3, 4, 40, 16), "k": normal(3, 4, 70, 16), "v": normal(3, 4, 70, 16)}
+    mask = keep = None
+    if kind != "keep":
+        mask, feeds["mask"] = input("mask", f32[shape]), normal(*shape, seed=5)
+    if kind != "mask":
+        keep, feeds["keep"] = input("keep", bool_[shape]), normal(*shape, seed=6) > -0.5
+    fill = None if keep is None else -np.inf
+    graph = Graph.of(library.attention(q, k, v, mask, keep, scale=0.25, fill=fill, empty="zero"))
+    check(graph, feeds)
+
+
+@pytest.mark.parametrize("fill", [-np.inf, -3.4028234663852886e38, -1e9])
+@pytest.mark.parametrize(("window", "kept"), [(None, False), (5, False), (100, True), (3, True), (None, True)])
+def test_positions(fill: float, window: int | None, kept: bool) -> None:
+    """Longer queries than keys, longer keys than queries, rows that see nothing."""
+    sq, sk = symbol("sq"), symbol("sk")
+    q, k, v = heads("q", 2, 2, sq, 8), heads("k", 2, 2, sk, 8), heads("v", 2, 2, sk, 8)
+    keep = input("keep", bool_[2, 1, 1, sk]) if kept else None
+    graph = Graph.of(library.attention(q, k, v, None, keep, scale=0.3, causal=True, window=window, fill=fill))
+    runner = compiled(graph)
+    for m, n in [(1, 1), (40, 40), (100, 100), (130, 20), (20, 130), (200, 90)]:
+        feeds = {"q": normal(2, 2, m, 8), "k": normal(2, 2, n, 8), "v": normal(2, 2, n, 8)}
+        if kept:
+            feeds["keep"] = np.arange(n) >= np.array([0, n // 2])[:, None, None, None]
+        check(graph, feeds, runner)
+
+
+@pytest.mark.parametrize("empty", ["nan", "zero"])
+def test_rows_without_a_key(empty: str) -> None:
+    shape = (1, 1, 20, 80)
+    q, k, v = heads("q", 1, 2, 20, 8), heads("k", 1, 2, 80, 8), heads("v", 1, 2, 80, 8)
+    mask = np.zeros(shape, np.float32)
+    mask[..., 3, :] = -np.inf
+    mask[..., 4, :70] = -np.inf
+    mask[..., 5, 1:] = -np.inf
+    graph = Graph.of(library.attention(q, k, v, input("mask", f32[shape]), empty=empty))
+    got = check(graph, {"q": normal(1, 2, 20, 8), "k": normal(1, 2, 80, 8), "v": normal(1, 2, 80, 8), "mask": mask})
+    assert np.isnan(got[:, :, 3]).all() if empty == "nan" else (got[:, :, 3] == 0).all()
+    assert np.isfinite(np.delete(got, 3, axis=2)).all()
+
+
+@pytest.mark.parametrize("empty", ["nan", "zero"])
+def test_numbers_that_are_none(empty: str) -> None:
+    """NaN and inf in queries, keys and values come out where the body has them."""
+    q, k, v = normal(1, 1, 20, 8), normal(1, 1, 70, 8), normal(1, 1, 70, 8)
+    q[0, 0, 2, 1] = np.nan
+    q[0, 0, 3, 1] = np.inf
+    q[0, 0, 4, :] = 1e30
+    v[0, 0, 9, 2] = np.inf
+    v[0, 0, 69, 3] = np.nan
+    graph = Graph.of(
+        library.attention(heads("q", 1, 1, 20, 8), heads("k", 1, 1, 70, 8), heads("v", 1, 1, 70, 8), empty=empty)
+    )
+    (got,) = compiled(graph).run({"q": q, "k": k, "v": v}).values()
+    with np.errstate(all="ignore"):
+        scores = (q @ k.swapaxes(-1, -2)).astype(np.float64)
+        raised = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = raised / raised.sum(-1, keepdims=True)
+        expected = (np.nan_to_num(weights, nan=0.0) if empty == "zero" else weights) @ v
+    if empty == "zero":
+        # Rows without weights give 0 here, whatever the values are.
+        got, expected = (np.delete(x, [2, 3, 4], axis=2) for x in (got, expected))
+    assert_close(got, expected, f32)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e3, 1e6])
+def test_large_scores(size: float) -> None:
+    graph = Graph.of(library.attention(heads("q", 1, 1, 20, 8), heads("k", 1, 1, 150, 8), heads("v", 1, 1, 150, 8)))
+    # Whole numbers, so that scores are exact and only the weights are rounded.
+    q, k = np.round(normal(1, 1, 20, 8) * 4) * np.float32(size), np.round(normal(1, 1, 150, 8) * 4)
+    check(graph, {"q": q, "k": k, "v": normal(1, 1, 150, 8)})
+
+
+@pytest.mark.parametrize("scaled", ["product", "queries", "both"])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_scale_and_softcap(scaled: Any, softcap: float | None) -> None:
+    q, k, v = heads("q", 2, 4, 20, 16), heads("k", 2, 2, 40, 16), heads("v", 2, 2, 40, 16)
+    graph = Graph.of(library.attention(q, k, v, scale=0.4, scaled=scaled, softcap=softcap, groups=2))
+    check(graph, {"q": normal(2, 4, 20, 16), "k": normal(2, 2, 40, 16), "v": normal(2, 2, 40, 16)})
+
+
+def test_one_head_of_keys_for_all_and_more_or_fewer_axes() -> None:
+    q, k, v = heads("q", 4, 20, 16), heads("k", 1, 40, 16), heads("v", 1, 40, 16)
+    check(Graph.of(library.attention(q, k, v)), {"q": normal(4, 20, 16), "k": normal(1, 40, 16), "v": normal(1, 40, 16)})
+    q, k, v = heads("q", 2, 3, 4, 20, 8), heads("k", 2, 3, 2, 40, 8), heads("v", 2, 3, 2, 40, 8)
+    feeds = {"q": normal(2, 3, 4, 20, 8), "k": normal(2, 3, 2, 40, 8), "v": normal(2, 3, 2, 40, 8)}
+    mask = input("mask", f32[3, 1, 20, 40])
+    check(Graph.of(library.attention(q, k, v, mask, groups=2)), {**feeds, "mask": normal(3, 1, 20, 40)})
+
+
+def test_heads_of_one_projection() -> None:
+    """Queries, keys and values side by side in the rows of one matrix."""
+    b, s = symbol("b"), symbol("s")
+    x = input("x", f32[b, s, 3 * 4 * 16])
+    q, k, v = (split_heads(ops.part(x, axis=-1, index=i, parts=3), 4) for i in range(3))
+    keep = input("keep", bool_[b, 1, 1, s])
+    graph = Graph.of(merge_heads(library.attention(q, k, v, None, keep, scale=0.25, fill=-np.inf)))
+    runner = compiled(graph)
+    for m, n in [(1, 16), (2, 128), (3, 33), (1, 1)]:
+        check(graph, {"x": normal(m, n, 192), "keep": np.arange(n) < np.full((m, 1, 1, 1), max(1, n - 3))}, runner)
+
+
+def test_features_that_are_not_side_by_side() -> None:
+    q, k, v = heads("q", 2, 16, 3, 40), heads("k", 2, 3, 16, 70), heads("v", 2, 3, 20, 70)
+    turned = ops.permute(q, order=(-2, -1, -3))
+    graph = Graph.of(library.attention(turned, ops.permute(k, order=(-1, -2)), ops.permute(v, order=(-1, -2))))
+    check(graph, {"q": normal(2, 16, 3, 40), "k": normal(2, 3, 16, 70), "v": normal(2, 3, 20, 70)})
+
+
+def test_masks_that_are_views() -> None:
+    q, k, v = heads("q", 2, 3, 20, 8), heads("k", 2, 3, 40, 8), heads("v", 2, 3, 40, 8)
+    mask = ops.permute(input("mask", f32[2, 1, 40, 20]), order=(-1, -2))
+    keep = ops.slice_(input("keep", bool_[2, 3, 50, 90]), axis=-1, start=2, stop=42)
+    keep = ops.slice_(keep, axis=-2, start=30, stop=50)
+    graph = Graph.of(library.attention(q, k, v, mask, keep, fill=-np.inf))
+    feeds = {"q": normal(2, 3, 20, 8), "k": normal(2, 3, 40, 8), "v": normal(2, 3, 40, 8)}
+    feeds |= {"mask": normal(2, 1, 40, 20), "keep": normal(2, 3, 50, 90) > -1}
+    check(graph, feeds)
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 5), (5, 0), (0, 0)])
+def test_nothing_to_attend(m: int, n: int) -> None:
+    sq, sk = symbol("sq"), symbol("sk")
+    runner = compiled(Graph.of(library.attention(heads("q", 2, sq, 8), heads("k", 2, sk, 8), heads("v", 2, sk, 8))))
+    (got,) = runner.run({"q": normal(2, m, 8), "k": normal(2, n, 8), "v": normal(2, n, 8)}).values()
+    assert got.shape == (2, m, 8)
+    assert (got == 0).all()
+
+
+@pytest.mark.parametrize("form", ["half", "interleaved"])
+@pytest.mark.parametrize(("d", "rotated"), [(8, None), (64, None), (80, 32), (40, 36), (6, 2)])
+def test_rotated(form: Any, d: int, rotated: int | None) -> None:
+    s, wide = symbol("s"), rotated or d
+    q, k, v = heads("q", 2, 4, s, d), heads("k", 2, 2, s, d), heads("v", 2, 2, s, 16)
+    cos, sin = input("cos", f32[1, s, wide]), input("sin", f32[2, 1, s, wide])
+    call = library.rope_attention(
+        q, k, v, cos, sin, rotated=rotated, form=form, groups=2, scale=0.2, causal=True, fill=-np.inf
+    )
+    graph = Graph.of(call)
+    runner = compiled(graph)
+    for n in (1, 7, 33, 130):
+        feeds = {"q": normal(2, 4, n, d), "k": normal(2, 2, n, d), "v": normal(2, 2, n, 16)}
+        check(graph, {**feeds, "cos": normal(1, n, wide), "sin": normal(2, 1, n, wide)}, runner)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    s = symbol("s")
+    graph = Graph.of(library.attention(heads("q", 4, s, 64), heads("k", 4, s, 64), heads("v", 4, s, 64)))
+    feeds = {"q": normal(4, 300, 64), "k": normal(4, 300, 64), "v": normal(4, 300, 64)}
+    plan = make_plan(graph, target="cpu")
+    found = [next(iter(NativeGraph(plan, threads=n).bind({}).run(feeds).values())) for n in (1, 2, 5)]
+    assert all((x.view(np.int32) == found[0].view(np.int32)).all() for x in found)
