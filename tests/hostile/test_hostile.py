@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.hostile import external, files, graphs, headers, operators, tensors
+from tests.hostile import external, files, graphs, headers, nesting, operators, tensors
 from tests.hostile.case import Case
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CASES = (
     *files.CASES,
     *graphs.CASES,
+    *nesting.CASES,
     *tensors.CASES,
     *external.CASES,
     *operators.CASES,

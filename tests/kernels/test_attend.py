@@ -46,7 +46,20 @@ def heads(name: str, *shape: Size) -> Value:
     return input(name, f32[shape])
 
 
-SIZES = [(1, 1), (1, 7), (2, 3), (7, 15), (15, 16), (16, 16), (17, 31), (31, 33), (33, 64), (64, 65), (100, 129), (3, 200)]
+SIZES = [
+    (1, 1),
+    (1, 7),
+    (2, 3),
+    (7, 15),
+    (15, 16),
+    (16, 16),
+    (17, 31),
+    (31, 33),
+    (33, 64),
+    (64, 65),
+    (100, 129),
+    (3, 200),
+]
 
 
 def test_every_length_from_one_code() -> None:
@@ -57,7 +70,9 @@ def test_every_length_from_one_code() -> None:
         check(graph, {"q": normal(2, 3, m, 32), "k": normal(2, 3, n, 32, seed=1), "v": normal(2, 3, n, 32)}, runner)
 
 
-@pytest.mark.parametrize(("d", "dv"), [(1, 1), (2, 3), (7, 5), (8, 8), (16, 17), (20, 36), (64, 64), (80, 80), (33, 100)])
+@pytest.mark.parametrize(
+    ("d", "dv"), [(1, 1), (2, 3), (7, 5), (8, 8), (16, 17), (20, 36), (64, 64), (80, 80), (33, 100)]
+)
 def test_heads_of_any_width(d: int, dv: int) -> None:
     graph = Graph.of(
         library.attention(heads("q", 1, 2, 21, d), heads("k", 1, 2, 70, d), heads("v", 1, 2, 70, dv), scale=d**-0.5)
@@ -65,7 +80,9 @@ def test_heads_of_any_width(d: int, dv: int) -> None:
     check(graph, {"q": normal(1, 2, 21, d), "k": normal(1, 2, 70, d), "v": normal(1, 2, 70, dv)})
 
 
-@pytest.mark.parametrize("shape", [(3, 1, 1, 70), (3, 1, 40, 70), (1, 4, 40, 70), (3, 4, 40, 1), (40, 70), (70,), (1, 1)])
+@pytest.mark.parametrize(
+    "shape", [(3, 1, 1, 70), (3, 1, 40, 70), (1, 4, 40, 70), (3, 4, 40, 1), (40, 70), (70,), (1, 1)]
+)
 @pytest.mark.parametrize("kind", ["mask", "keep", "both"])
 def test_masks_of_any_shape(shape: tuple[int, ...], kind: str) -> None:
     q, k, v = heads("q", 3, 4, 40, 16), heads("k", 3, 4, 70, 16), heads("v", 3, 4, 70, 16)
@@ -152,7 +169,9 @@ def test_scale_and_softcap(scaled: Any, softcap: float | None) -> None:
 
 def test_one_head_of_keys_for_all_and_more_or_fewer_axes() -> None:
     q, k, v = heads("q", 4, 20, 16), heads("k", 1, 40, 16), heads("v", 1, 40, 16)
-    check(Graph.of(library.attention(q, k, v)), {"q": normal(4, 20, 16), "k": normal(1, 40, 16), "v": normal(1, 40, 16)})
+    check(
+        Graph.of(library.attention(q, k, v)), {"q": normal(4, 20, 16), "k": normal(1, 40, 16), "v": normal(1, 40, 16)}
+    )
     q, k, v = heads("q", 2, 3, 4, 20, 8), heads("k", 2, 3, 2, 40, 8), heads("v", 2, 3, 2, 40, 8)
     feeds = {"q": normal(2, 3, 4, 20, 8), "k": normal(2, 3, 2, 40, 8), "v": normal(2, 3, 2, 40, 8)}
     mask = input("mask", f32[3, 1, 20, 40])

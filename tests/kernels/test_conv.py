@@ -191,7 +191,10 @@ def test_threads_do_not_change_a_bit() -> None:
 
 @pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16)])
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
-    monkeypatch.setattr(native, "Vectors", lambda *_: Vectors(lanes, registers))
+    def narrow(*_: int) -> Vectors:
+        return Vectors(lanes, registers)
+
+    monkeypatch.setattr(native, "Vectors", narrow)
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), act="silu"), {"x": normal(1, 6, 13, 13)})
     check(square(6, 16, 20, 1, act="gelu"), {"x": normal(1, 6, 16, 16)})
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), strides=(2, 2)), {"x": normal(1, 6, 13, 13)})

@@ -90,7 +90,7 @@ def test_views_are_read_where_they_lie(pool: Any) -> None:
     for view in (
         ops.permute(x, order=(-4, -1, -3, -2)),
         ops.flip(x, axes=(-1,)),
-        ops.slice_(x, axis=-1, start=0, step=3),
+        ops.slice_(x, axis=-1, start=0, stop=10, step=3),
     ):
         check(Graph.of(pool(view, window=(2, 3), strides=(1, 2))), {"x": normal(2, 6, 12, 10)})
 
@@ -107,7 +107,10 @@ def test_nan_wins_and_padding_does_not() -> None:
 
 @pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (8, 16)])
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
-    monkeypatch.setattr(native, "Vectors", lambda *_: Vectors(lanes, registers))
+    def narrow(*_: int) -> Vectors:
+        return Vectors(lanes, registers)
+
+    monkeypatch.setattr(native, "Vectors", narrow)
     for pool in POOLS:
         graph = Graph.of(pool(input("x", f32[1, 3, 13, 21]), window=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)))
         check(graph, {"x": normal(1, 3, 13, 21)})

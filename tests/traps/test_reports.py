@@ -193,8 +193,8 @@ FOLLOWED: tuple[Advice, ...] = (
     Advice(
         "attention",
         "leading_axes_agree",
-        "pass all three with the same leading axes",
-        attended(input("k", f32[1, 3, 4, 8]), input("v", f32[1, 3, 4, 8])),
+        "pass all three with the same leading axes, or k and v with one batch",
+        attended(input("k", f32[1, 3, 4, 8]), VALUES),
         attended(KEYS, VALUES),
     ),
     Advice(

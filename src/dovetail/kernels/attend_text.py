@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dtype import f32
 from dovetail.kernels.attend_parts import (
     Part,
     key_rows,
@@ -24,7 +25,6 @@ from dovetail.kernels.attend_parts import (
 from dovetail.kernels.attend_rope import make_rotate
 from dovetail.kernels.llvm_scalar import literal
 from dovetail.kernels.vector import Vectors, VectorText
-from dovetail.ir.dtype import f32
 from dovetail.library.rope import Form
 from dovetail.library.softmax import Empty
 
@@ -89,7 +89,10 @@ def write(asked: Attend, name: str) -> Written:
     words = [*pointers, *((s, "i64") for s in tile.sizes.values())]
     unpacked: list[str] = []
     for i, (word, kind) in enumerate(words):
-        unpacked += [f"  %at{i} = getelementptr i8, ptr %a, i64 {8 * i}", f"  {word} = load {kind}, ptr %at{i}, align 8"]
+        unpacked += [
+            f"  %at{i} = getelementptr i8, ptr %a, i64 {8 * i}",
+            f"  {word} = load {kind}, ptr %at{i}, align 8",
+        ]
     head = f"define void @{name}(ptr noalias readonly %a, i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{"
     lines = [head, "entry:", *unpacked, *tile.slots, *tile.lines, "}"]
     parts = tuple(tile.parts.values())
@@ -139,7 +142,10 @@ class _Tile(VectorText):
         count = self.size(a.queries)
         blocks = self.let(f"sdiv i64 {self.let(f'add i64 {count}, {a.rows - 1}')}, {a.rows}")
         block, rest = self.let(f"srem i64 {number}, {blocks}"), self.let(f"sdiv i64 {number}, {blocks}")
-        head, rest = self.let(f"srem i64 {rest}, {self.size(a.heads)}"), self.let(f"sdiv i64 {rest}, {self.size(a.heads)}")
+        head, rest = (
+            self.let(f"srem i64 {rest}, {self.size(a.heads)}"),
+            self.let(f"sdiv i64 {rest}, {self.size(a.heads)}"),
+        )
         lead: list[str] = []
         for size in reversed(a.lead):
             lead.insert(0, self.let(f"srem i64 {rest}, {self.size(size)}"))
@@ -281,7 +287,14 @@ class _Work:
             if a.rotated is not None:
                 self.rotate("k", x, first, count, self.key_rows)
             else:
-                t.call(make_copy(a.vectors, a.d), f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {count}", f"ptr {self.key_rows}")
+                t.call(
+                    make_copy(a.vectors, a.d),
+                    f"ptr {x}",
+                    f"i64 {stride}",
+                    f"i64 {step}",
+                    f"i64 {count}",
+                    f"ptr {self.key_rows}",
+                )
             x, stride = self.key_rows, str(4 * a.d)
             whole = t.let(f"sdiv i64 {t.let(f'add i64 {count}, {self.keys - 1}')}, {self.keys}")
         else:
@@ -296,7 +309,9 @@ class _Work:
         left = t.let(f"sub i64 {count}, {done}")
         with t.when(t.let(f"icmp sgt i64 {left}, 0")):
             at = t.at(x, t.let(f"mul i64 {done}, {stride}"))
-            t.call(make_copy(a.vectors, a.d), f"ptr {at}", f"i64 {stride}", "i64 4", f"i64 {left}", f"ptr {self.key_rows}")
+            t.call(
+                make_copy(a.vectors, a.d), f"ptr {at}", f"i64 {stride}", "i64 4", f"i64 {left}", f"ptr {self.key_rows}"
+            )
             to = t.at(self.scores, t.let(f"mul i64 {done}, {self.row}"))
             t.call(part, f"ptr {self.columns}", f"ptr {self.key_rows}", f"i64 {4 * a.d}", f"ptr {to}")
 
@@ -384,7 +399,14 @@ class _Work:
         stride, step = t.size(a.strides["v"][-2]), t.size(a.strides["v"][-1])
         x = t.at(self.at["v"], t.times(first, a.strides["v"][-2]))
         if self.value_rows:
-            t.call(make_copy(a.vectors, a.dv), f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {count}", f"ptr {self.value_rows}")
+            t.call(
+                make_copy(a.vectors, a.dv),
+                f"ptr {x}",
+                f"i64 {stride}",
+                f"i64 {step}",
+                f"i64 {count}",
+                f"ptr {self.value_rows}",
+            )
             x, stride = self.value_rows, str(4 * a.dv)
         features = key_rows(a.vectors, self.wide)
         whole = a.dv // features

@@ -82,68 +82,72 @@ def _choice(tile: Tile) -> str:
 
 
 class _Rows(VectorText):
-    """The function for one number of rows."""
+    """The function for one number of rows. What changes from turn to turn is written as phi nodes."""
 
     def __init__(self, tile: Tile, rows: int) -> None:
         super().__init__(tile.lanes)
         self.tile = tile
         self.rows = rows
+        self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
 
     def function(self) -> str:
         tile, aligned = self.tile, 4 * self.lanes
         self.label("entry")
         offsets = ["0", "%stride", self.let("shl i64 %stride, 1"), self.let("mul i64 %stride, 3")]
-        bases = [
-            self.at("%a", self.let(f"mul i64 %stride, {first}") if first else 0)
-            for first in range(0, self.rows, _TOGETHER)
-        ]
-        pointers = [self._pointer(base) for base in bases]
-        panel = self._pointer("%b")
-        cells = [(i, j) for i in range(self.rows) for j in range(tile.vectors)]
-        places = {(i, j): self.at("%sums", i * tile.row_bytes + j * aligned) for i, j in cells}
-        sums = {cell: self.variable("zeroinitializer") for cell in cells}
-        with self.when(self.let("xor i1 %fresh, true")):
-            for cell in cells:
-                self.put(self.load(places[cell], aligned), sums[cell])
-        for count, steps in (("%turns", UNROLLED), ("%rest", 1)):
-            with self.loop("0", count):
-                self._steps(steps, offsets, pointers, panel, sums)
-        for cell in cells:
-            self.store(self.get(sums[cell]), places[cell], aligned)
+        groups = range(0, self.rows, _TOGETHER)
+        pointers = [self.at("%a", self.let(f"mul i64 %stride, {first}") if first else 0) for first in groups]
+        places = [self.at("%sums", i * tile.row_bytes + j * aligned) for i, j in self.cells]
+        self("br i1 %fresh, label %ready, label %kept")
+        self.label("kept")
+        kept = [self.load(place, aligned) for place in places]
+        self("br label %ready")
+        self.label("ready")
+        sums = [self.let(f"phi {self.kind} [ zeroinitializer, %entry ], [ {x}, %kept ]") for x in kept]
+        state = ["%b", *pointers, *sums]
+        for name, count, steps in (("main", "%turns", UNROLLED), ("last", "%rest", 1)):
+            state = self._loop(name, count, steps, offsets, state)
+        for place, x in zip(places, state[1 + len(pointers) :], strict=True):
+            self.store(x, place, aligned)
         self("ret void")
         head = f"define internal void @{tile.name}.{self.rows}({_PARAMETERS}) noinline nounwind {{"
-        entry, *lines = self.lines
-        return "\n".join([head, entry, *self.slots, *lines, "}"])
+        return "\n".join([head, *self.lines, "}"])
 
-    def _steps(
-        self, steps: int, offsets: list[str], pointers: list[str], panel: str, sums: dict[tuple[int, int], str]
-    ) -> None:
-        """So many steps along k."""
+    def _loop(self, name: str, count: str, steps: int, offsets: list[str], before: list[str]) -> list[str]:
+        """So many steps along k in each turn: the panel, the pointers to rows and the sums behind it."""
+        start = self.block
+        some = self.let(f"icmp ne i64 {count}, 0")
+        self(f"br i1 {some}, label %{name}, label %{name}.end")
+        self.label(name)
+        head = len(self.lines)
+        kinds = ["ptr" if i <= len(before) - 1 - len(self.cells) else self.kind for i in range(len(before))]
+        inside = [self.fresh("%s") for _ in before]
+        after = self._steps(steps, offsets, inside)
+        left, less = self.fresh("%left"), self.fresh("%less")
+        self(f"{less} = add i64 {left}, -1")
+        more = self.let(f"icmp ne i64 {less}, 0")
+        self(f"br i1 {more}, label %{name}, label %{name}.end")
+        self.lines[head:head] = [
+            f"  {x} = phi {kind} [ {a}, %{start} ], [ {b}, %{name} ]"
+            for x, kind, a, b in zip([*inside, left], [*kinds, "i64"], [*before, count], [*after, less], strict=True)
+        ]
+        self.label(f"{name}.end")
+        return [
+            self.let(f"phi {kind} [ {a}, %{start} ], [ {b}, %{name} ]")
+            for kind, a, b in zip(kinds, before, after, strict=True)
+        ]
+
+    def _steps(self, steps: int, offsets: list[str], state: list[str]) -> list[str]:
         tile, aligned = self.tile, 4 * self.lanes
-        b = self.let(f"load ptr, ptr {panel}")
-        groups = [self.let(f"load ptr, ptr {p}") for p in pointers]
-        places = [self.at(groups[i // _TOGETHER], offsets[i % _TOGETHER]) for i in range(self.rows)]
-        held = {cell: self.get(slot) for cell, slot in sums.items()}
+        groups = len(state) - 1 - len(self.cells)
+        b, pointers, held = state[0], state[1 : 1 + groups], dict(zip(self.cells, state[1 + groups :], strict=True))
+        places = [self.at(pointers[i // _TOGETHER], offsets[i % _TOGETHER]) for i in range(self.rows)]
         by_lane = steps == self.lanes
         whole = [self.load(place) for place in places] if by_lane else []
         for k in range(steps):
             columns = [self.load(self.at(b, k * tile.row_bytes + j * aligned), aligned) for j in range(tile.vectors)]
-            for i in range(self.rows):
-                x = self.shuffle(whole[i], "poison", [k] * self.lanes) if by_lane else self._at_k(places[i], k)
+            for i, place in enumerate(places):
+                spread = [k] * self.lanes
+                x = self.shuffle(whole[i], "poison", spread) if by_lane else self.spread_from(self.at(place, 4 * k))
                 for j, column in enumerate(columns):
                     held[i, j] = self.intrinsic("fmuladd", x, column, held[i, j])
-        for cell, slot in sums.items():
-            self.put(held[cell], slot)
-        for slot, pointer, bytes in (
-            (panel, b, tile.row_bytes),
-            *((s, p, 4) for s, p in zip(pointers, groups, strict=True)),
-        ):
-            self(f"store ptr {self.at(pointer, steps * bytes)}, ptr {slot}")
-
-    def _at_k(self, place: str, k: int) -> str:
-        return self.spread_from(self.at(place, 4 * k))
-
-    def _pointer(self, start: str) -> str:
-        slot = self.slot("ptr")
-        self(f"store ptr {start}, ptr {slot}")
-        return slot
+        return [self.at(b, steps * tile.row_bytes), *(self.at(p, 4 * steps) for p in pointers), *held.values()]

@@ -69,6 +69,8 @@ def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: D
     """One primitive on scalars; `flags` go to sums and products of floats."""
     if op == "cast":
         return cast(w, operands[0], given[0], result)
+    if op == "bitcast":
+        return bitcast(w, operands[0], given[0], result)
     if op == "where":
         return w.let(f"select i1 {operands[0]}, {spelled(result)} {operands[1]}, {spelled(result)} {operands[2]}")
     dtype = given[0]
@@ -90,7 +92,7 @@ def has_rule(op: str, dtype: DType) -> bool:
     if not is_compiled(dtype):
         return False
     table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
-    return op in ("cast", "where") or op in _COMPARED or op in table
+    return op in ("cast", "where", "bitcast") or op in _COMPARED or op in table
 
 
 def is_function(op: str) -> bool:
@@ -98,7 +100,7 @@ def is_function(op: str) -> bool:
     return op in _FUNCTIONS
 
 
-_BITS_ONLY = {"neg", "abs", "where"}
+_BITS_ONLY = {"neg", "abs", "real"}
 _COMPARED = {
     "equal": ("oeq", "eq", "eq"),
     "not_equal": ("une", "ne", "ne"),
@@ -173,6 +175,29 @@ def _to_bf16(w: Writer, x: str) -> str:
     return w.let(f"bitcast i16 {upper} to bfloat")
 
 
+def bitcast(w: Writer, x: str, source: DType, target: DType) -> str:
+    """The bits of one dtype as another of the same width; any bit set is true."""
+    if source is bool_:
+        x = w.let(f"zext i1 {x} to i8")
+    if target is bool_:
+        return w.let(f"icmp ne i8 {x}, 0")
+    here, there = stored(source), stored(target)
+    return x if here == there else w.let(f"bitcast {here} {x} to {there}")
+
+
+def _odd(w: Writer, x: str) -> str:
+    """f64 as f32; what is cut off leaves the last bit set, so that rounding to f16 sees it. No machine has it at once."""
+    near = w.let(f"fptrunc double {x} to float")
+    back = w.let(f"fpext float {near} to double")
+    w.use("declare double @llvm.fabs.f64(double)")
+    sizes = [w.let(f"call double @llvm.fabs.f64(double {v})") for v in (back, x)]
+    beyond = w.let(f"fcmp ogt double {sizes[0]}, {sizes[1]}")
+    cut = w.let(f"sub i32 {w.let(f'bitcast float {near} to i32')}, {w.let(f'zext i1 {beyond} to i32')}")
+    inexact = w.let(f"fcmp one double {back}, {x}")
+    bits = w.let(f"or i32 {cut}, {w.let(f'zext i1 {inexact} to i32')}")
+    return w.let(f"bitcast i32 {bits} to float")
+
+
 def _suffix(dtype: DType) -> str:
     return {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}.get(spelled(dtype), spelled(dtype))
 
@@ -187,12 +212,14 @@ def _plain(instruction: str, *, flagged: bool = False) -> _Rule:
     return rule
 
 
-def _intrinsic(name: str) -> _Rule:
+def _intrinsic(name: str, free: str = "") -> _Rule:
+    """`free` is what LLVM may take for granted: nsz leaves open which of two zeros is the larger, as NumPy does."""
+
     def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
         kind = spelled(dtype)
         full = f"llvm.{name}.{_suffix(dtype)}"
         w.use(f"declare {kind} @{full}({', '.join([kind] * len(xs))})")
-        return w.let(f"call {kind} @{full}({', '.join(f'{kind} {x}' for x in xs)})")
+        return w.let(f"call {f'{free} ' if free else ''}{kind} @{full}({', '.join(f'{kind} {x}' for x in xs)})")
 
     return rule
 
@@ -287,6 +314,25 @@ def _shift(instruction: Callable[[DType], str], keeps_sign: bool) -> _Rule:
     return rule
 
 
+def _power(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+    """Squares and products, a bit of the exponent at a time; they wrap. Below 0 it is the inverse, cut to a whole."""
+    kind = spelled(dtype)
+    x, y = xs
+    found, base = "1", x
+    for bit in range(dtype.bits - (dtype.kind == "int")):
+        taken = w.let(f"trunc {kind} {w.let(f'lshr {kind} {y}, {bit}')} to i1")
+        found = w.let(f"select i1 {taken}, {kind} {w.let(f'mul {kind} {found}, {base}')}, {kind} {found}")
+        base = w.let(f"mul {kind} {base}, {base}")
+    if dtype.kind != "int":
+        return found
+    odd = w.let(f"trunc {kind} {y} to i1")
+    turned = w.let(f"select i1 {odd}, {kind} -1, {kind} 1")
+    is_one, is_minus = w.let(f"icmp eq {kind} {x}, 1"), w.let(f"icmp eq {kind} {x}, -1")
+    inverse = w.let(f"select i1 {is_minus}, {kind} {turned}, {kind} 0")
+    inverse = w.let(f"select i1 {is_one}, {kind} 1, {kind} {inverse}")
+    return w.let(f"select i1 {w.let(f'icmp slt {kind} {y}, 0')}, {kind} {inverse}, {kind} {found}")
+
+
 def _negative(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"sub {spelled(dtype)} 0, {xs[0]}")
 
@@ -327,7 +373,14 @@ def _is_inf(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     return w.let(f"fcmp oeq {spelled(dtype)} {size}, {literal(float('inf'), dtype)}")
 
 
-_FUNCTIONS = ("exp", "log", "tanh", "erf", "sigmoid", "softplus", "sin", "cos", "pow", "expm1", "log1p", "mod")
+def _same(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
+    return xs[0]
+
+
+_FUNCTIONS = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp", "expm1", "log", "log1p",
+    "mod", "pow", "sigmoid", "sin", "sinh", "softplus", "tan", "tanh",
+)  # fmt: skip
 _FLOAT: dict[str, _Rule] = {
     "add": _plain("fadd", flagged=True),
     "sub": _plain("fsub", flagged=True),
@@ -336,10 +389,11 @@ _FLOAT: dict[str, _Rule] = {
     "rem": _plain("frem"),
     "neg": _plain("fneg"),
     "abs": _absolute,
+    "real": _same,
     "sign": _sign,
     "relu": _relu,
-    "maximum": _intrinsic("maximum"),
-    "minimum": _intrinsic("minimum"),
+    "maximum": _intrinsic("maximum", "nsz"),
+    "minimum": _intrinsic("minimum", "nsz"),
     "sqrt": _intrinsic("sqrt"),
     "rsqrt": _rsqrt,
     "reciprocal": _reciprocal,
@@ -358,8 +412,10 @@ _WHOLE: dict[str, _Rule] = {
     "div": _divide,
     "rem": _remainder,
     "mod": _modulo,
+    "pow": _power,
     "neg": _negative,
     "abs": _absolute,
+    "real": _same,
     "sign": _sign,
     "relu": _relu,
     "maximum": _signed("llvm.smax", "llvm.umax"),

@@ -57,7 +57,7 @@ def _rational(t: Lines, x: str, bound: float, above: Sequence[float], below: Seq
     """x times a quotient of polynomials in its square."""
     x = t.clamp(x, -bound, bound)
     square = t.mul(x, x)
-    return t.div(t.mul(x, t.polynomial(square, above)), t.polynomial(square, below))
+    return t.mul(t.div(t.polynomial(square, above), t.polynomial(square, below)), x)
 
 
 def _erf(t: Lines, x: str) -> str:

@@ -9,7 +9,7 @@ LARGEST_NUMBER = 2**20
 
 
 def is_modest(attrs: Mapping[str, Any]) -> bool:
-    """Whether computing an op while compiling is cheap: padding by a thousand million is not, whatever it results in."""
+    """Whether computing an op while compiling is cheap; padding by a billion is not, however small the result."""
     return all(map(_is_modest, attrs.values()))
 
 

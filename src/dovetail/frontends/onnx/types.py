@@ -86,9 +86,7 @@ def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str]
             if not 0 <= dim.dim_value <= LARGEST:
                 raise LoadError(f"a size is {dim.dim_value}", hint=f"sizes go from 0 to {LARGEST}", where=where)
             return dim.dim_value
-        case "dim_param" if re.search(
-            r"\w", text(dim.dim_param)
-        ):  # not "?", another size each time
+        case "dim_param" if re.search(r"\w", text(dim.dim_param)):  # not "?", another size each time
             return named_size(text(dim.dim_param).strip())
         case _:
             return fresh(name)
