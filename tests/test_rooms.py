@@ -26,7 +26,7 @@ EVERYWHERE = "*"
 IMPORTED_BY = {
     "numpy": {EVERYWHERE},
     "ml_dtypes": {"ir"},
-    "onnx": {"frontends", "adapters"},
+    "onnx": {"frontends", "adapters", "bench"},
     "google": {"frontends"},
     "onnxruntime": {"adapters"},
     "llvmlite": {"targets"},

@@ -34,6 +34,9 @@ class Settings:
     memory_limit: int = _option(
         0, "Bytes that a run may ask for at once; 0 stands for what the machine has left. More is refused, not tried."
     )
+    threads: int = _option(
+        0, "How many threads a run may use; 0 stands for as many as the machine lends. Results do not depend on it."
+    )
     print_report: bool = _option(
         False, "Print the report of every compilation to stderr. It exists as data in any case."
     )

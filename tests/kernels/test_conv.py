@@ -60,7 +60,7 @@ def network(shape: tuple[Size | str, ...], weights: tuple[int, ...], bias: bool 
     """One convolution of an input."""
     spatial = len(shape) - 2
     b = param("b", f32[(weights[0], *(1,) * spatial)]) if bias else None
-    ones = {"strides": (1,) * spatial, "dilations": (1,) * spatial, "padding": (0,) * (2 * spatial)}
+    ones: dict[str, Any] = {"strides": (1,) * spatial, "dilations": (1,) * spatial, "padding": (0,) * (2 * spatial)}
     return Graph.of(library.conv_bias_act(input("x", f32[shape]), param("w", f32[weights]), b, **{**ones, **attrs}))
 
 
@@ -107,7 +107,7 @@ def test_every_window(
 @pytest.mark.parametrize(("groups", "filters"), [(2, 6), (3, 12), (6, 6), (6, 12), (6, 54)])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_groups(groups: int, filters: int, stride: int) -> None:
-    around = {"strides": (stride, stride), "padding": (1, 1, 1, 1)}
+    around: dict[str, Any] = {"strides": (stride, stride), "padding": (1, 1, 1, 1)}
     graph = network((2, 6, 15, 17), (filters, 6 // groups, 3, 3), groups=groups, **around)
     check(graph, {"x": normal(2, 6, 15, 17)})
 

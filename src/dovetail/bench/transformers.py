@@ -47,9 +47,7 @@ def encoder(of: Encoder, batch: int, seq: int) -> onnx.ModelProto:
 
 
 def _norm(net: Net, x: str, size: int) -> str:
-    return net.op(
-        "LayerNormalization", x, net.vector(size, around=1.0), net.vector(size), axis=-1, epsilon=1e-12
-    )
+    return net.op("LayerNormalization", x, net.vector(size, around=1.0), net.vector(size), axis=-1, epsilon=1e-12)
 
 
 def _gelu(net: Net, x: str) -> str:

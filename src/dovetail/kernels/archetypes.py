@@ -17,7 +17,7 @@ from dovetail.kernels.rows import make_rows
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Step
 
-ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (make_map, make_rows, make_resize, make_move)
+ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (make_map, make_rows, make_resize, make_move, make_gather)
 
 
 TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (make_conv, make_pool, make_contract, make_attend)

@@ -101,16 +101,17 @@ def random_bits(key: Array, *, shape: Sizes, dtype: DTypeAttr = u32) -> Array:
     return block.astype(dtype.numpy).reshape(shape)
 
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+THREEFRY_PARITY = 0x1BD11BDA
 
 
 def _threefry(key: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """The cipher of Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3."""
     first, second = np.uint32(key[0]), np.uint32(key[1])
-    keys = (first, second, first ^ second ^ np.uint32(0x1BD11BDA))
+    keys = (first, second, first ^ second ^ np.uint32(THREEFRY_PARITY))
     x, y = x + keys[0], y + keys[1]
     for group in range(5):
-        for turn in _ROTATIONS[group % 2]:
+        for turn in ROTATIONS[group % 2]:
             x = x + y
             y = ((y << np.uint32(turn)) | (y >> np.uint32(32 - turn))) ^ x
         x, y = x + keys[(group + 1) % 3], y + keys[(group + 2) % 3] + np.uint32(group + 1)

@@ -123,7 +123,7 @@ def _program(written: Graph, request: Request, params: Mapping[str, Array] | Non
 
     return Program(
         made.plan,
-        request.target.compile(made.plan),
+        request.target.compile(made.plan, request.settings),
         report=made.report,
         specializer=specializer if made.plan.symbols else None,
         params=params,

@@ -10,6 +10,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.literal import Array
 from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan
+from dovetail.settings import Settings
 
 
 class Runner(Protocol):
@@ -35,6 +36,6 @@ class Target:
     name: str
     claims: Callable[[Iterable[FusedOp[...]]], Claims]
     """Given the user's own declared ops."""
-    compile: Callable[[Plan], Executable]
+    compile: Callable[[Plan, Settings], Executable]
     any_size: bool = False
     """Whether one executable runs at every size, so that a program need not be compiled for the sizes of a run."""

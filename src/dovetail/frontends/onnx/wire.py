@@ -24,9 +24,7 @@ UNFOLDED_BY_BYTE = 16
 DEEPEST_MESSAGE = 96
 """Below the depth at which the protobuf package gives up."""
 
-_SMALL = 48
-"""Messages up to this length count as the worst that they can hold, where that is little enough."""
-_BY_MESSAGE, _BY_FIELD, _BY_PACKED, _WORST = 170, 32, 16, 100
+_BY_MESSAGE, _BY_FIELD, _BY_PACKED = 170, 32, 16
 _BROKEN = "the file is damaged or cut off; fetch or export it again"
 
 Content: TypeAlias = bytes | mmap.mmap
@@ -44,10 +42,7 @@ def check_content(content: Content) -> None:
     """Refuse bytes that no model has, and bytes that unfold to far more than they are."""
     most = MOST_UNFOLDED + UNFOLDED_BY_BYTE * len(content)
     try:
-        counted, guessed = _unfolded(content, most, _SMALL)
-        if counted > most >= counted - guessed:
-            counted, _ = _unfolded(content, most, 0)
-        if counted > most:
+        if _unfolded(content, most) > most:
             raise LoadError(
                 f"{len(content):,} bytes that unfold to more than {most >> 20:,} MiB of nodes, names and numbers",
                 hint="check what the file is; weights are kept in tensors",
@@ -56,13 +51,12 @@ def check_content(content: Content) -> None:
         raise LoadError(f"a field that ends behind the last of {len(content):,} bytes", hint=_BROKEN) from None
 
 
-def _unfolded(content: Content, most: int, small: int) -> tuple[int, int]:
-    """The most bytes that the structure of a model takes in memory, and how much of it is the worst case of messages
-    up to the length `small`. Counting ends above `most`."""
+def _unfolded(content: Content, most: int) -> int:
+    """The bytes that the structure of a model takes in memory, at most; counting ends above `most`."""
     table, at, end = _table(onnx.ModelProto.DESCRIPTOR), 0, len(content)
     actions = table.actions
     outer: list[tuple[_Table, int]] = []
-    fields = total = guessed = 0
+    fields = total = 0
     while True:
         while at < end and fields <= MOST_FIELDS:
             fields += 1
@@ -96,9 +90,9 @@ def _unfolded(content: Content, most: int, small: int) -> tuple[int, int]:
             at += 1
             if length > 127:
                 length, at = _number(content, at, length)
-            if action == _MESSAGE and length > end - at:
-                raise LoadError(f"a message of {length:,} bytes where {end - at:,} are left", hint=_BROKEN)
-            if action == _MESSAGE and length > small:
+            if action == _MESSAGE:
+                if length > end - at:
+                    raise LoadError(f"a message of {length:,} bytes where {end - at:,} are left", hint=_BROKEN)
                 outer.append((table, end))
                 table = _table(table.messages[tag])
                 actions, end = table.actions, at + length
@@ -106,17 +100,16 @@ def _unfolded(content: Content, most: int, small: int) -> tuple[int, int]:
                 if len(outer) > DEEPEST_MESSAGE:
                     raise LoadError(f"messages nested deeper than {DEEPEST_MESSAGE}", hint="check how bodies nest")
             else:
-                total += _BY_MESSAGE + _WORST * length if action == _MESSAGE else _BY_PACKED * length
-                guessed += _WORST * length if action == _MESSAGE else 0
+                total += _BY_PACKED * length
                 at += length
             if total + fields * _BY_FIELD > most:
-                return total + fields * _BY_FIELD, guessed
+                return total + fields * _BY_FIELD
         if fields > MOST_FIELDS:
             raise LoadError(f"more than {MOST_FIELDS:,} fields", hint="no model has so many; check what the file is")
         if at > end:
             raise LoadError(f"a field that ends at byte {at:,}, where its message ends at {end:,}", hint=_BROKEN)
         if not outer:
-            return total + fields * _BY_FIELD, guessed
+            return total + fields * _BY_FIELD
         table, end = outer.pop()
         actions = table.actions
 

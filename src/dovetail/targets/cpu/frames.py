@@ -65,7 +65,12 @@ class Frame:
     def words(self, memory: Memory, status: Array) -> Array:
         """The words of one run; `status` is the word that kernels set to have the host look at a step again."""
         arena = memory.pools["arena"]
-        starts = [0, arena.ctypes.data, status.ctypes.data, *(memory.place(root)[0].ctypes.data for root in self.outside)]
+        starts = [
+            0,
+            arena.ctypes.data,
+            status.ctypes.data,
+            *(memory.place(root)[0].ctypes.data for root in self.outside),
+        ]
         return np.array(starts, np.int64)[self.bases] + self.offsets
 
 

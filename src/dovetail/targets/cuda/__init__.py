@@ -25,6 +25,6 @@ class PlannedOnly:
         )
 
 
-TARGET = Target("cuda", claims, PlannedOnly)
+TARGET = Target("cuda", claims, lambda plan, settings: PlannedOnly(plan))
 
 __all__ = ["TARGET"]

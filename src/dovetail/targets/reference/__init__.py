@@ -6,6 +6,6 @@ from dovetail.targets.reference.claims import claims
 from dovetail.targets.reference.planned import PlannedGraph
 from dovetail.targets.target import Target
 
-TARGET = Target("reference", claims, PlannedGraph)
+TARGET = Target("reference", claims, lambda plan, settings: PlannedGraph(plan))
 
 __all__ = ["TARGET"]
