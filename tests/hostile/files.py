@@ -173,6 +173,12 @@ def number_of_too_many_bytes(folder: Path) -> bytes:
     return HEAD + number(7 << 3 | 2) + b"\xff" * 64
 
 
+@hostile("LoadError", says="more than ten bytes")
+def value_of_too_many_bytes(folder: Path) -> bytes:
+    """A version number of twenty million bytes."""
+    return b"\x08" + b"\xff" * 20_000_000 + b"\x01"
+
+
 @hostile("LoadError")
 def field_of_number_zero(folder: Path) -> bytes:
     """A field that no message has."""

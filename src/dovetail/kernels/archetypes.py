@@ -7,20 +7,37 @@ from collections.abc import Callable
 from dovetail.kernels.attend import make_attend
 from dovetail.kernels.contract import make_contract
 from dovetail.kernels.conv import make_conv
+from dovetail.kernels.fill import make_fill
 from dovetail.kernels.gather import make_gather
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.map import make_map
 from dovetail.kernels.move import make_move
 from dovetail.kernels.pool import make_pool
+from dovetail.kernels.reduce import make_reduce
 from dovetail.kernels.resize import make_resize
 from dovetail.kernels.rows import make_rows
+from dovetail.kernels.scatter import make_scatter
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Step
 
-ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (make_map, make_rows, make_resize, make_move, make_gather)
+ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
+    make_map,
+    make_rows,
+    make_reduce,
+    make_resize,
+    make_move,
+    make_gather,
+    make_scatter,
+    make_fill,
+)
 
 
-TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (make_conv, make_pool, make_contract, make_attend)
+TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (
+    make_conv,
+    make_pool,
+    make_contract,
+    make_attend,
+)
 """Archetypes that write their vectors themselves, and so ask how wide they are."""
 
 

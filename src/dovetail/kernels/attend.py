@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from math import inf
 from typing import Any
 
 from dovetail import library
@@ -53,6 +54,8 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
     tensors: list[Value] = [x for x in (q, k, v, mask, cos, sin) if x is not None]
     if any(x.dtype is not f32 for x in (*tensors, value)) or (keep is not None and keep.dtype is not bool_):
         return None
+    if call["zero_unseen"] and call["fill"] not in (None, -inf):
+        return None  # a row whose keys all have a finite score looks like any other
     d, dv = q.shape[-1], v.shape[-1]
     if not (isinstance(d, int) and isinstance(dv, int) and d > 0 and dv > 0):
         return None
@@ -87,15 +90,17 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
         window=call["window"],
         fill=call["fill"],
         empty=call["empty"],
+        zero_unseen=call["zero_unseen"],
         rotated=rotated,
         form=call.get("form", "half"),
     )
 
 
 def _shared(x: Value, q: Value, places: Places) -> tuple[Size, ...]:
-    """The strides of keys or values; one head for all queries' heads is read again and again."""
+    """The strides of keys or values; one batch or head for all of the queries' is read again and again."""
     strides = places(x).strides
-    return (*strides[:-3], 0, *strides[-2:]) if x.shape[-3] == 1 and q.shape[-3] != 1 else strides
+    axes = zip(strides[:-2], x.shape[:-2], q.shape[:-2], strict=True)
+    return (*(0 if size == 1 and own != 1 else stride for stride, size, own in axes), *strides[-2:])
 
 
 __all__ = ["make_attend"]

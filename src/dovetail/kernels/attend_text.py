@@ -54,6 +54,7 @@ class Attend:
     window: int | None
     fill: float | None
     empty: Empty
+    zero_unseen: bool
     rotated: int | None
     form: Form
 
@@ -443,6 +444,9 @@ class _Work:
             factor = t.div(t.number(1.0), total)
             if a.empty == "zero":
                 factor = t.select(t.compare("ogt", total, t.number(0.0)), factor, t.number(0.0))
+            elif a.zero_unseen:
+                # All scores were -inf; a NaN among them is a NaN in the sum.
+                factor = t.select(t.compare("oeq", total, t.number(0.0)), t.number(0.0), factor)
             factor = t.let(f"select i1 {keyless}, {t.kind} zeroinitializer, {t.kind} {factor}")
             t.store(factor, t.at(self.old, i * t.row), t.row)
             stride = t.size(a.strides["y"][-2])

@@ -12,8 +12,8 @@ from dovetail.ir.value import Value
 from dovetail.kernels.body import Body, body_of, cast_to, is_compiled, is_number, number, reads
 from dovetail.kernels.contract_pack import Panels
 from dovetail.kernels.contract_text import LIVE, Shape, Source, contract_text, words_bytes
-from dovetail.kernels.contract_tile import Tile, tile_of, tile_text
-from dovetail.kernels.job import Job, Packed, Places, Template
+from dovetail.kernels.contract_tile import Tile, declared, tile_of, tile_text
+from dovetail.kernels.job import Job, Packed, Part, Places, Template
 from dovetail.kernels.loops import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.map import stretched
 from dovetail.kernels.vector import Vectors
@@ -95,8 +95,8 @@ def find_contraction(value: Value, places: Places) -> Contraction | None:
 
 
 @cache
-def _tile_part(tile: Tile) -> tuple[str, tuple[str, ...]]:
-    return tile_text(tile)
+def _part(tile: Tile) -> Part:
+    return Part(tile.name, tile_text(tile))
 
 
 class _Writer:
@@ -136,10 +136,9 @@ class _Writer:
             tuple(self.sizes),
         )
         name, text, uses = contract_text(shape, full, ragged)
-        part, declared = _tile_part(self.tile)
-        template = Template(
-            name, text, (*uses, *declared), tuple(self.points), tuple(self.sizes.values()), scratch, (part,)
-        )
+        uses = (*uses, declared(self.tile))
+        sizes = tuple(self.sizes.values())
+        template = Template(name, text, uses, tuple(self.points), sizes, scratch, ready=(_part(self.tile),))
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.points, tiles, count * self.deep * self.tile.columns)
 

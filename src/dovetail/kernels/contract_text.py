@@ -14,7 +14,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels import llvm
 from dovetail.kernels import llvm_scalar as scalar
-from dovetail.kernels.contract_tile import UNROLLED, Tile
+from dovetail.kernels.contract_tile import Tile
 from dovetail.kernels.llvm import Text
 from dovetail.kernels.loops import Kernel
 
@@ -201,17 +201,21 @@ class _Driver(Text):
             final = self.let(f"icmp eq i64 {self.sum(turn, '1')}, {turns}")
             here = self.at(b, self.product(start, str(tile.row_bytes)))
             begin = self.at(a, self.product(start, "4"))
-            quads, rest = self.div(depth, str(UNROLLED)), self.mod(depth, str(UNROLLED))
             with self.loop("0", tiles) as i:
                 row = self.sum(self.product(i, each), self.least(i, more))
                 extra = self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")
                 rows = self.sum(each, extra)
                 place = self.at(begin, self.product(row, pitch))
                 sums = self.at(self["sums"], self.product(row, str(tile.row_bytes)))
-                self(
-                    f"call void @{tile.name}(i64 {rows}, ptr {place}, i64 {pitch}, ptr {here}, ptr {sums}, "
-                    f"i64 {quads}, i64 {rest}, i1 {fresh})"
-                )
+                with self.when(self.let(f"icmp ne i64 {depth}, 0")):
+                    self(
+                        f"call void @{tile.name}(i64 {rows}, ptr {place}, i64 {pitch}, ptr {here}, ptr {sums}, "
+                        f"i64 {depth}, i1 {fresh})"
+                    )
+                with self.when(self.let(f"icmp eq i64 {depth}, 0")):
+                    with self.loop("0", self.product(rows, str(tile.columns))) as zero:
+                        place = self.let(f"getelementptr float, ptr {sums}, i64 {zero}")
+                        self(f"store float 0.0, ptr {place}, align 4")
                 with self.when(final):
                     self._epilogue(whole, row, self.sum(row, rows))
 

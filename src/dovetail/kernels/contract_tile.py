@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from dovetail.kernels.vector import Vectors, VectorText
 
-UNROLLED = 4
-"""Steps along k in one turn of the loop."""
+_BY_LANE = 4
+"""Lanes of vectors that are multiplied lane by lane; wider ones spread a number over all lanes as they load it."""
+_UNROLLED = 4
+"""Four steps along k in a turn of the loop, or one where a step has work enough to hide the loop."""
 _TOGETHER = 4
 """Rows that share a pointer: a register holds the stride, and addresses are made of both."""
 
@@ -29,6 +31,15 @@ class Tile:
         return self.vectors * self.lanes
 
     @property
+    def by_lane(self) -> bool:
+        """Whether rows are held in vectors and multiplied lane by lane."""
+        return self.lanes == _BY_LANE
+
+    @property
+    def unrolled(self) -> bool:
+        return self.lanes <= 8
+
+    @property
     def row_bytes(self) -> int:
         return 4 * self.columns
 
@@ -39,17 +50,17 @@ class Tile:
 
 def tile_of(vectors: Vectors) -> Tile:
     """The largest tile that leaves registers for what is multiplied."""
-    if vectors.lanes == UNROLLED:
+    if vectors.lanes == _BY_LANE:
         # A vector of each row is held for four steps, and multiplied lane by lane.
         wide = 3 if vectors.registers >= 32 else 2
-        return Tile(vectors.lanes, max(1, (vectors.registers - wide - 2) // (wide + 1)), wide)
-    return Tile(vectors.lanes, max(1, (vectors.registers - 3) // 2), 2)
+        return Tile(vectors.lanes, (vectors.registers - wide - 2) // (wide + 1), wide)
+    return Tile(vectors.lanes, 3 * vectors.registers // 8, 2)
 
 
-def tile_text(tile: Tile) -> tuple[str, tuple[str, ...]]:
-    """`name(rows, a, stride of a, b, sums, turns, rest, fresh)` and the functions behind it; and what they declare.
+def tile_text(tile: Tile) -> str:
+    """A module with `name(rows, a, stride of a, b, sums, depth, fresh)`.
 
-    `turns` times four steps and `rest` more are gone through. Sums are [rows][columns], added to unless `fresh`.
+    `depth` is not 0. Sums are [rows][columns], added to unless `fresh`.
     """
     texts: list[str] = []
     used: dict[str, None] = {}
@@ -57,28 +68,50 @@ def tile_text(tile: Tile) -> tuple[str, tuple[str, ...]]:
         text = _Rows(tile, rows)
         texts.append(text.function())
         used |= text.used
-    return "\n".join([*texts, _choice(tile)]), tuple(used)
+    return "\n".join([*used, *texts, _choice(tile)])
 
 
-_PARAMETERS = (
-    "ptr noalias readonly %a, i64 %stride, ptr noalias readonly %b, ptr noalias %sums, i64 %turns, i64 %rest, i1 %fresh"
-)
-_PASSED = "ptr %a, i64 %stride, ptr %b, ptr %sums, i64 %turns, i64 %rest, i1 %fresh"
+def declared(tile: Tile) -> str:
+    """What those who call the tile declare."""
+    return f"declare void @{tile.name}(i64, ptr, i64, ptr, ptr, i64, i1)"
+
+
+_STRIDES = ("%stride1", "%stride2", "%stride3")
+
+
+def _given(tile: Tile, *, declared: bool) -> str:
+    """The parameters of a function for some rows, or what is passed for them.
+
+    Pointers point behind the rows and k counts up to 0, so that no register has to hold the end. They and the strides
+    come one by one, so that LLVM cannot derive one from the other and takes them as they are.
+    """
+    pointers = [f"%a{first}" for first in range(0, tile.rows, _TOGETHER)]
+    kinds = ["ptr noalias readonly" if declared else "ptr"] * (len(pointers) + 1)
+    names = [*zip(kinds, [*pointers, "%b"], strict=True), ("ptr noalias" if declared else "ptr", "%sums")]
+    return ", ".join(
+        f"{kind} {name}"
+        for kind, name in (*names, *(("i64", s) for s in _STRIDES), ("i64", "%first"), ("i1", "%fresh"))
+    )
 
 
 def _choice(tile: Tile) -> str:
+    """The function that hands on to the one for a number of rows."""
     cases = " ".join(f"i64 {rows}, label %r{rows}" for rows in range(1, tile.rows + 1))
-    calls = [f"r{rows}:\n  call void @{tile.name}.{rows}({_PASSED})\n  ret void" for rows in range(1, tile.rows + 1)]
-    return "\n".join(
-        [
-            f"define internal void @{tile.name}(i64 %rows, {_PARAMETERS}) alwaysinline nounwind {{",
-            f"  switch i64 %rows, label %none [ {cases} ]",
-            *calls,
-            "none:",
-            "  ret void",
-            "}",
-        ]
-    )
+    passed = _given(tile, declared=False)
+    lines = [
+        f"define void @{tile.name}(i64 %rows, ptr %a, i64 %stride1, ptr %b, ptr %sums, i64 %depth, i1 %fresh) {{",
+        "  %stride2 = shl i64 %stride1, 1",
+        "  %stride3 = mul i64 %stride1, 3",
+        "  %first = sub i64 0, %depth",
+        "  %a0 = getelementptr float, ptr %a, i64 %depth",
+    ]
+    for group in range(_TOGETHER, tile.rows, _TOGETHER):
+        lines += [f"  %far{group} = mul i64 %stride1, {group}"]
+        lines += [f"  %a{group} = getelementptr i8, ptr %a0, i64 %far{group}"]
+    lines.append(f"  switch i64 %rows, label %none [ {cases} ]")
+    for rows in range(1, tile.rows + 1):
+        lines += [f"r{rows}:", f"  call void @{tile.name}.{rows}({passed})", "  ret void"]
+    return "\n".join([*lines, "none:", "  ret void", "}"])
 
 
 class _Rows(VectorText):
@@ -89,65 +122,75 @@ class _Rows(VectorText):
         self.tile = tile
         self.rows = rows
         self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
+        self.bases: list[str] = []
+        """Where each row ends."""
 
     def function(self) -> str:
         tile, aligned = self.tile, 4 * self.lanes
         self.label("entry")
-        offsets = ["0", "%stride", self.let("shl i64 %stride, 1"), self.let("mul i64 %stride, 3")]
-        groups = range(0, self.rows, _TOGETHER)
-        pointers = [self.at("%a", self.let(f"mul i64 %stride, {first}") if first else 0) for first in groups]
         places = [self.at("%sums", i * tile.row_bytes + j * aligned) for i, j in self.cells]
-        self("br i1 %fresh, label %ready, label %kept")
-        self.label("kept")
         kept = [self.load(place, aligned) for place in places]
-        self("br label %ready")
-        self.label("ready")
-        sums = [self.let(f"phi {self.kind} [ zeroinitializer, %entry ], [ {x}, %kept ]") for x in kept]
-        state = ["%b", *pointers, *sums]
-        for name, count, steps in (("main", "%turns", UNROLLED), ("last", "%rest", 1)):
-            state = self._loop(name, count, steps, offsets, state)
-        for place, x in zip(places, state[1 + len(pointers) :], strict=True):
+        sums = [self.let(f"select i1 %fresh, {self.kind} zeroinitializer, {self.kind} {x}") for x in kept]
+        offsets = ("0", *_STRIDES)
+        self.bases = [self.at(f"%a{i - i % _TOGETHER}", offsets[i % _TOGETHER]) for i in range(self.rows)]
+        state = ["%first", "%b", *sums]
+        if tile.unrolled:
+            rest = self.let(f"srem i64 %first, {_UNROLLED}")
+            state = self._guarded("main", rest, _UNROLLED, state)
+            state = self._guarded("last", "0", 1, state)
+        else:
+            state = self._loop("main", "0", 1, state)
+        for place, x in zip(places, state[2:], strict=True):
             self.store(x, place, aligned)
         self("ret void")
-        head = f"define internal void @{tile.name}.{self.rows}({_PARAMETERS}) noinline nounwind {{"
+        head = f"define internal void @{tile.name}.{self.rows}({_given(tile, declared=True)}) noinline nounwind {{"
         return "\n".join([head, *self.lines, "}"])
 
-    def _loop(self, name: str, count: str, steps: int, offsets: list[str], before: list[str]) -> list[str]:
-        """So many steps along k in each turn: the panel, the pointers to rows and the sums behind it."""
+    def _guarded(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
+        """A loop that may have nothing to do."""
         start = self.block
-        some = self.let(f"icmp ne i64 {count}, 0")
-        self(f"br i1 {some}, label %{name}, label %{name}.end")
+        some = self.let(f"icmp ne i64 {before[0]}, {end}")
+        self(f"br i1 {some}, label %{name}.some, label %{name}.none")
+        self.label(f"{name}.some")
+        after = self._loop(name, end, steps, before)
+        inside = self.block
+        self(f"br label %{name}.none")
+        self.label(f"{name}.none")
+        return [
+            self.let(f"phi {kind} [ {a}, %{start} ], [ {b}, %{inside} ]")
+            for kind, a, b in zip(self._kinds(), before, after, strict=True)
+        ]
+
+    def _kinds(self) -> list[str]:
+        return ["i64", "ptr", *[self.kind] * len(self.cells)]
+
+    def _loop(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
+        """So many steps along k in each turn. What it is given and what it gives: k, the panel, the sums."""
+        start = self.block
+        self(f"br label %{name}")
         self.label(name)
         head = len(self.lines)
-        kinds = ["ptr" if i <= len(before) - 1 - len(self.cells) else self.kind for i in range(len(before))]
         inside = [self.fresh("%s") for _ in before]
-        after = self._steps(steps, offsets, inside)
-        left, less = self.fresh("%left"), self.fresh("%less")
-        self(f"{less} = add i64 {left}, -1")
-        more = self.let(f"icmp ne i64 {less}, 0")
+        after = self._steps(steps, inside)
+        more = self.let(f"icmp ne i64 {after[0]}, {end}")
         self(f"br i1 {more}, label %{name}, label %{name}.end")
         self.lines[head:head] = [
             f"  {x} = phi {kind} [ {a}, %{start} ], [ {b}, %{name} ]"
-            for x, kind, a, b in zip([*inside, left], [*kinds, "i64"], [*before, count], [*after, less], strict=True)
+            for x, kind, a, b in zip(inside, self._kinds(), before, after, strict=True)
         ]
         self.label(f"{name}.end")
-        return [
-            self.let(f"phi {kind} [ {a}, %{start} ], [ {b}, %{name} ]")
-            for kind, a, b in zip(kinds, before, after, strict=True)
-        ]
+        return after
 
-    def _steps(self, steps: int, offsets: list[str], state: list[str]) -> list[str]:
+    def _steps(self, steps: int, state: list[str]) -> list[str]:
         tile, aligned = self.tile, 4 * self.lanes
-        groups = len(state) - 1 - len(self.cells)
-        b, pointers, held = state[0], state[1 : 1 + groups], dict(zip(self.cells, state[1 + groups :], strict=True))
-        places = [self.at(pointers[i // _TOGETHER], offsets[i % _TOGETHER]) for i in range(self.rows)]
-        by_lane = steps == self.lanes
-        whole = [self.load(place) for place in places] if by_lane else []
+        at, b, held = state[0], state[1], dict(zip(self.cells, state[2:], strict=True))
+        places = [self.let(f"getelementptr float, ptr {base}, i64 {at}") for base in self.bases]
+        whole = [self.load(place) for place in places] if tile.by_lane and steps > 1 else []
         for k in range(steps):
             columns = [self.load(self.at(b, k * tile.row_bytes + j * aligned), aligned) for j in range(tile.vectors)]
             for i, place in enumerate(places):
                 spread = [k] * self.lanes
-                x = self.shuffle(whole[i], "poison", spread) if by_lane else self.spread_from(self.at(place, 4 * k))
+                x = self.shuffle(whole[i], "poison", spread) if whole else self.spread_from(self.at(place, 4 * k))
                 for j, column in enumerate(columns):
                     held[i, j] = self.intrinsic("fmuladd", x, column, held[i, j])
-        return [self.at(b, steps * tile.row_bytes), *(self.at(p, 4 * steps) for p in pointers), *held.values()]
+        return [self.let(f"add i64 {at}, {steps}"), self.at(b, steps * tile.row_bytes), *held.values()]

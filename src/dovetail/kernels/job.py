@@ -33,6 +33,15 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A function that templates share: compiled once in a process, as it is written, without LLVM's optimiser."""
+
+    name: str
+    text: str
+    """A whole module: declarations, the function, and what it calls."""
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """A kernel that is written in a target's own text.
 
@@ -48,7 +57,9 @@ class Template:
     scratch: Size = 0
     """Bytes that a worker needs for itself."""
     parts: tuple[str, ...] = ()
-    """Functions that it shares with other templates, each defined once."""
+    """Functions that it shares with other templates, each defined once where they are compiled together."""
+    ready: tuple[Part, ...] = ()
+    """Functions that it shares with others of the process; `uses` declares them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +112,4 @@ class Job:
         return any(isinstance(point, Status) for point in self.points.values())
 
 
-__all__ = ["Dim", "Job", "Packed", "Places", "Status", "Template"]
+__all__ = ["Dim", "Job", "Packed", "Part", "Places", "Status", "Template"]

@@ -3,66 +3,12 @@ whole numbers are concerned and to the last few bits for functions such as exp."
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from typing import Protocol
-
-import numpy as np
 
 from dovetail.errors import UnsupportedError
-from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
-
-
-class Writer(Protocol):
-    """Where instructions go."""
-
-    def let(self, instruction: str) -> str:
-        """Append an instruction with a result, and give the name of the result."""
-        ...
-
-    def use(self, function: str) -> None:
-        """Say that a function of the library of scalar functions is called."""
-        ...
-
-
-NARROW = {f16: "half", bf16: "bfloat"}
-"""Floats that are computed in f32 and rounded after every step, as NumPy does."""
-
-
-def spelled(dtype: DType) -> str:
-    """The type of an element while it is computed with."""
-    if dtype is bool_:
-        return "i1"
-    if dtype.is_integer:
-        return f"i{dtype.bits}"
-    found = {f16: "half", bf16: "bfloat", f32: "float", f64: "double"}.get(dtype)
-    if found is None:
-        raise UnsupportedError(f"arithmetic of {dtype.name} in compiled code", hint="cast it to f32")
-    return found
-
-
-def stored(dtype: DType) -> str:
-    """The type of an element in memory."""
-    return "i8" if dtype is bool_ else spelled(dtype)
-
-
-def is_compiled(dtype: DType) -> bool:
-    """Whether elements of a dtype can be computed with in compiled code."""
-    return dtype.kind != "complex" and dtype.bits >= 8 and (not dtype.is_float or dtype in (f16, bf16, f32, f64))
-
-
-def literal(value: complex, dtype: DType) -> str:
-    """A number as LLVM writes it."""
-    if dtype is bool_:
-        return "true" if value else "false"
-    if dtype.is_integer:
-        return str(int(value.real))
-    number = float(np.asarray(value.real).astype(dtype.numpy).astype(np.float64))
-    if dtype is f16:
-        return f"0xH{np.float16(number).view(np.uint16):04X}"
-    if dtype is bf16:
-        return f"0xR{struct.unpack('<I', struct.pack('<f', number))[0] >> 16:04X}"
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.kernels.llvm_cast import bitcast, cast
+from dovetail.kernels.llvm_types import NARROW, Writer, is_compiled, literal, spelled, stored, suffix
 
 
 def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: DType, flags: str) -> str:
@@ -119,89 +65,6 @@ def _compare(w: Writer, op: str, operands: list[str], dtype: DType) -> str:
     return w.let(f"icmp {on_signed if dtype.kind == 'int' else on_unsigned} {spelled(dtype)} {x}, {y}")
 
 
-def cast(w: Writer, x: str, source: DType, target: DType) -> str:
-    """The same number in another dtype: floats are cut and kept in range, whole numbers wrap, bool is != 0."""
-    if source is target:
-        return x
-    here, there = spelled(source), spelled(target)
-    if target is bool_:
-        zero = literal(0, source)
-        return w.let(f"fcmp une {here} {x}, {zero}" if source.is_float else f"icmp ne {here} {x}, {zero}")
-    if source is bool_ or source.is_integer:
-        if target.is_float:
-            if target in NARROW and source is not bool_ and source.bits > 16:
-                return cast(w, cast(w, x, source, f64), f64, target)
-            return w.let(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {here} {x} to {there}")
-        width = 1 if source is bool_ else source.bits
-        if width == target.bits:
-            return x
-        how = "trunc" if width > target.bits else "sext" if source.kind == "int" else "zext"
-        return w.let(f"{how} {here} {x} to {there}")
-    if target.is_float:
-        if source in NARROW and target in NARROW:
-            return cast(w, cast(w, x, source, f32), f32, target)
-        if source is f64 and target in NARROW:
-            return cast(w, _rounded_to_odd(w, x), f32, target)
-        if target is bf16:
-            return _to_bf16(w, x)
-        return w.let(f"{'fptrunc' if source.bits > target.bits else 'fpext'} {here} {x} to {there}")
-    sign = "fptosi" if target.kind == "int" else "fptoui"
-    w.use(f"declare {there} @llvm.{sign}.sat.{there}.{_suffix(source)}({here})")
-    return w.let(f"call {there} @llvm.{sign}.sat.{there}.{_suffix(source)}({here} {x})")
-
-
-def _rounded_to_odd(w: Writer, x: str) -> str:
-    """An f64 as f32, such that rounding it once more to 16 bits rounds only once. LLVM calls a library for the two."""
-    near = w.let(f"fptrunc double {x} to float")
-    back = w.let(f"fpext float {near} to double")
-    bits = w.let(f"bitcast float {near} to i32")
-    w.use("declare double @llvm.fabs.f64(double)")
-    size, found = (w.let(f"call double @llvm.fabs.f64(double {y})") for y in (x, back))
-    beyond = w.let(f"fcmp ogt double {found}, {size}")
-    cut = w.let(f"select i1 {beyond}, i32 {w.let(f'sub i32 {bits}, 1')}, i32 {bits}")
-    differs = w.let(f"fcmp one double {back}, {x}")
-    odd = w.let(f"select i1 {differs}, i32 {w.let(f'or i32 {cut}, 1')}, i32 {bits}")
-    return w.let(f"bitcast i32 {odd} to float")
-
-
-def _to_bf16(w: Writer, x: str) -> str:
-    """The upper half of an f32, rounded to even; NaN stays NaN. Few machines have it as an instruction."""
-    bits = w.let(f"bitcast float {x} to i32")
-    last = w.let(f"and i32 {w.let(f'lshr i32 {bits}, 16')}, 1")
-    rounded = w.let(f"add i32 {bits}, {w.let(f'add i32 {last}, 32767')}")
-    quiet = w.let(f"or i32 {bits}, 4194304")
-    chosen = w.let(f"select i1 {w.let(f'fcmp uno float {x}, {x}')}, i32 {quiet}, i32 {rounded}")
-    upper = w.let(f"trunc i32 {w.let(f'lshr i32 {chosen}, 16')} to i16")
-    return w.let(f"bitcast i16 {upper} to bfloat")
-
-
-def bitcast(w: Writer, x: str, source: DType, target: DType) -> str:
-    """The bits of one dtype as another of the same width; any bit set is true."""
-    if source is bool_:
-        x = w.let(f"zext i1 {x} to i8")
-    if target is bool_:
-        return w.let(f"icmp ne i8 {x}, 0")
-    here, there = stored(source), stored(target)
-    return x if here == there else w.let(f"bitcast {here} {x} to {there}")
-
-
-def _odd(w: Writer, x: str) -> str:
-    """f64 as f32; what is cut off leaves the last bit set, so that rounding to f16 sees it. No machine has it at once."""
-    near = w.let(f"fptrunc double {x} to float")
-    back = w.let(f"fpext float {near} to double")
-    w.use("declare double @llvm.fabs.f64(double)")
-    sizes = [w.let(f"call double @llvm.fabs.f64(double {v})") for v in (back, x)]
-    beyond = w.let(f"fcmp ogt double {sizes[0]}, {sizes[1]}")
-    cut = w.let(f"sub i32 {w.let(f'bitcast float {near} to i32')}, {w.let(f'zext i1 {beyond} to i32')}")
-    inexact = w.let(f"fcmp one double {back}, {x}")
-    bits = w.let(f"or i32 {cut}, {w.let(f'zext i1 {inexact} to i32')}")
-    return w.let(f"bitcast i32 {bits} to float")
-
-
-def _suffix(dtype: DType) -> str:
-    return {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}.get(spelled(dtype), spelled(dtype))
-
-
 _Rule = Callable[[Writer, list[str], DType, str], str]
 
 
@@ -217,7 +80,7 @@ def _intrinsic(name: str, free: str = "") -> _Rule:
 
     def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
         kind = spelled(dtype)
-        full = f"llvm.{name}.{_suffix(dtype)}"
+        full = f"llvm.{name}.{suffix(dtype)}"
         w.use(f"declare {kind} @{full}({', '.join([kind] * len(xs))})")
         return w.let(f"call {f'{free} ' if free else ''}{kind} @{full}({', '.join(f'{kind} {x}' for x in xs)})")
 
@@ -229,7 +92,7 @@ def _function(name: str) -> _Rule:
 
     def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
         kind = spelled(dtype)
-        full = f"{name}_{_suffix(dtype)}"
+        full = f"{name}_{suffix(dtype)}"
         w.use(full)
         return w.let(f"call {kind} @{full}({', '.join(f'{kind} {x}' for x in xs)})")
 
@@ -433,3 +296,17 @@ _BOOL: dict[str, _Rule] = {
     "bit_xor": _plain("xor"),
     "bit_not": _not,
 }
+
+
+__all__ = [
+    "NARROW",
+    "Writer",
+    "apply",
+    "cast",
+    "has_rule",
+    "is_compiled",
+    "is_function",
+    "literal",
+    "spelled",
+    "stored",
+]

@@ -65,7 +65,8 @@ def _erf(t: Lines, x: str) -> str:
 
 
 def _tanh(t: Lines, x: str) -> str:
-    return _rational(t, x, 7.90531110763549805, _TANH_ABOVE, _TANH_BELOW)
+    found = _rational(t, x, 7.90531110763549805, _TANH_ABOVE, _TANH_BELOW)
+    return t.select(t.test("ogt", t.abs(x), 8.67), t.signed(1.0, x), found)
 
 
 def _sigmoid(t: Lines, x: str) -> str:

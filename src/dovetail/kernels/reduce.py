@@ -43,9 +43,7 @@ def make_reduce(step: Step, places: Places) -> Job | None:
     return Job(kernel, {"x": x, "y": value}, nest.tiles, x.shape[axis] * nest.lanes * 2)
 
 
-def _extreme(
-    value: Value, nest: Nest, group: tuple[int, ...], source: Placed, target: Placed
-) -> Sequence[Statement]:
+def _extreme(value: Value, nest: Nest, group: tuple[int, ...], source: Placed, target: Placed) -> Sequence[Statement]:
     """One loop for the extreme itself, one for the first or last index where it stands: both become vectors."""
     x = nest.load(source, group)
     fold = fold_of(_EXTREMES[value.op], x.dtype)
@@ -67,9 +65,7 @@ def _extreme(
     return [*statements, *nest.each([nest.store(target, (), at)])]
 
 
-def _running(
-    value: Value, nest: Nest, group: tuple[int, ...], source: Placed, target: Placed
-) -> Sequence[Statement]:
+def _running(value: Value, nest: Nest, group: tuple[int, ...], source: Placed, target: Placed) -> Sequence[Statement]:
     """One element after the other; what is kept is as wide as the meaning says, and each result is rounded once."""
     fold = fold_of(_RUNNING[value.op], value.dtype)
     index: Expr | None = None

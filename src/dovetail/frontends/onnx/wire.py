@@ -79,10 +79,10 @@ def _unfolded(content: Content, most: int) -> int:
                 action = _MESSAGE if tag in table.messages else _wire_action(tag & 7)
             if action == _NUMBER:
                 kind = tag & 7
-                if kind == 0:
-                    while content[at] > 127:
-                        at += 1
-                at += 4 if kind == 5 else 8 if kind == 1 else 1
+                if kind == 0 and content[at] > 127:
+                    _, at = _number(content, at + 1, content[at])
+                else:
+                    at += 4 if kind == 5 else 8 if kind == 1 else 1
                 continue
             if action == _NONE:
                 raise LoadError(f"no field of a model starts at byte {at - 1:,}", hint="check what the file is")

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dovetail.kernels import llvm, maths
-from dovetail.kernels.job import Job, Template
-from dovetail.targets.cpu.jit import Compiled, compile_text
+from dovetail.kernels.job import Job, Part, Template
+from dovetail.targets.cpu.jit import Compiled, compile_text, define
 
 _compiled: dict[str, tuple[int, Compiled]] = {}
 _lock = threading.Lock()
@@ -19,16 +19,23 @@ def addresses(jobs: Iterable[Job]) -> list[int]:
     """The entry of each job's kernel; what is not compiled yet is compiled, all of it in one go."""
     texts: dict[str, tuple[str, tuple[str, ...]]] = {}
     parts: dict[str, tuple[str, ...]] = {}
+    ready: dict[str, Part] = {}
     names: list[str] = []
     for job in jobs:
         name, text, uses = written(job)
         names.append(name)
         texts[name] = (text, uses)
         parts[name] = job.kernel.parts if isinstance(job.kernel, Template) else ()
+        ready |= {part.name: part for part in job.kernel.ready} if isinstance(job.kernel, Template) else {}
     with _lock:
         fresh = {name: entry for name, entry in texts.items() if name not in _compiled}
         if fresh:
             used = [function for _, uses in fresh.values() for function in uses]
+            for name, part in ready.items():
+                if name not in _compiled:
+                    code = compile_text(part.text, optimize=False)
+                    _compiled[name] = (code.address(name), code)
+                    define(name, code.address(name))
             shared = dict.fromkeys(part for name in fresh for part in parts[name])
             code = compile_text("\n".join([maths.library(used), *shared, *(text for text, _ in fresh.values())]))
             _compiled.update({name: (code.address(name), code) for name in fresh})

@@ -72,28 +72,36 @@ class Compiled:
         return found
 
 
-def compile_text(text: str, *, vectorize: bool = True) -> Compiled:
-    """Machine code for a module of LLVM's text form."""
+def compile_text(text: str, *, vectorize: bool = True, optimize: bool = True) -> Compiled:
+    """Machine code for a module of LLVM's text form; not to `optimize` takes it as it is written."""
     with _lock:
-        module, machine = _optimized(text, vectorize)
+        module, machine = _optimized(text, vectorize, optimize)
         engine = llvm.create_mcjit_compiler(module, machine)
         engine.finalize_object()
         return Compiled(engine)
 
 
-def assembly(text: str, *, vectorize: bool = True) -> str:
+def define(name: str, address: int) -> None:
+    """Make a function known by name to whatever is compiled from here on."""
+    with _lock:
+        llvm.add_symbol(name, address)
+
+
+def assembly(text: str, *, vectorize: bool = True, optimize: bool = True) -> str:
     """The assembly of a module, for people and for tests that look for spills."""
     with _lock:
-        module, machine = _optimized(text, vectorize)
+        module, machine = _optimized(text, vectorize, optimize)
         return machine.emit_assembly(module)
 
 
-def _optimized(text: str, vectorize: bool) -> tuple[Any, Any]:
+def _optimized(text: str, vectorize: bool, optimize: bool) -> tuple[Any, Any]:
     machine = _machine()
     module: Any = llvm.parse_assembly(text)
     module.triple = host().triple
     module.data_layout = str(machine.target_data)
     module.verify()
+    if not optimize:
+        return module, machine
     tuning = llvm.create_pipeline_tuning_options(speed_level=2)
     tuning.loop_vectorization = vectorize
     tuning.slp_vectorization = False

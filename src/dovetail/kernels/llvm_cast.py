@@ -1,0 +1,84 @@
+"""Casts as LLVM's instructions: each is what NumPy's meaning says, bit for bit."""
+
+from __future__ import annotations
+
+from dovetail.ir.dtype import DType, bf16, bool_, f32, f64, i32, whole_range
+from dovetail.kernels.llvm_types import NARROW, Writer, literal, spelled, stored, suffix
+
+
+def cast(w: Writer, x: str, source: DType, target: DType) -> str:
+    """The same number in another dtype: floats are cut and kept in range, whole numbers wrap, bool is != 0."""
+    if source is target:
+        return x
+    here, there = spelled(source), spelled(target)
+    if target is bool_:
+        zero = literal(0, source)
+        return w.let(f"fcmp une {here} {x}, {zero}" if source.is_float else f"icmp ne {here} {x}, {zero}")
+    if source is bool_ or source.is_integer:
+        if target.is_float:
+            if target in NARROW and source is not bool_ and source.bits > 16:
+                return cast(w, cast(w, x, source, f64), f64, target)
+            return w.let(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {here} {x} to {there}")
+        width = 1 if source is bool_ else source.bits
+        if width == target.bits:
+            return x
+        how = "trunc" if width > target.bits else "sext" if source.kind == "int" else "zext"
+        return w.let(f"{how} {here} {x} to {there}")
+    if target.is_float:
+        if source in NARROW and target in NARROW:
+            return cast(w, cast(w, x, source, f32), f32, target)
+        if source is f64 and target in NARROW:
+            return cast(w, _rounded_to_odd(w, x), f32, target)
+        if target is bf16:
+            return _to_bf16(w, x)
+        return w.let(f"{'fptrunc' if source.bits > target.bits else 'fpext'} {here} {x} to {there}")
+    if source in NARROW:
+        wide = cast(w, x, source, f32)
+        # LLVM 22 forgets NaN where it turns vectors of f16 to i16 at once; i32 lies between.
+        return cast(w, wide, f32, target) if target.bits > 16 else _saturated(w, cast(w, wide, f32, i32), target)
+    sign = "fptosi" if target.kind == "int" else "fptoui"
+    w.use(f"declare {there} @llvm.{sign}.sat.{there}.{suffix(source)}({here})")
+    return w.let(f"call {there} @llvm.{sign}.sat.{there}.{suffix(source)}({here} {x})")
+
+
+def _rounded_to_odd(w: Writer, x: str) -> str:
+    """An f64 as f32, such that rounding it once more to 16 bits rounds only once. LLVM calls a library for the two."""
+    near = w.let(f"fptrunc double {x} to float")
+    back = w.let(f"fpext float {near} to double")
+    bits = w.let(f"bitcast float {near} to i32")
+    w.use("declare double @llvm.fabs.f64(double)")
+    size, found = (w.let(f"call double @llvm.fabs.f64(double {y})") for y in (x, back))
+    beyond = w.let(f"fcmp ogt double {found}, {size}")
+    cut = w.let(f"select i1 {beyond}, i32 {w.let(f'sub i32 {bits}, 1')}, i32 {bits}")
+    differs = w.let(f"fcmp one double {back}, {x}")
+    odd = w.let(f"select i1 {differs}, i32 {w.let(f'or i32 {cut}, 1')}, i32 {bits}")
+    return w.let(f"bitcast i32 {odd} to float")
+
+
+def _to_bf16(w: Writer, x: str) -> str:
+    """The upper half of an f32, rounded to even; NaN stays NaN. Few machines have it as an instruction."""
+    bits = w.let(f"bitcast float {x} to i32")
+    last = w.let(f"and i32 {w.let(f'lshr i32 {bits}, 16')}, 1")
+    rounded = w.let(f"add i32 {bits}, {w.let(f'add i32 {last}, 32767')}")
+    quiet = w.let(f"or i32 {bits}, 4194304")
+    chosen = w.let(f"select i1 {w.let(f'fcmp uno float {x}, {x}')}, i32 {quiet}, i32 {rounded}")
+    upper = w.let(f"trunc i32 {w.let(f'lshr i32 {chosen}, 16')} to i16")
+    return w.let(f"bitcast i16 {upper} to bfloat")
+
+
+def _saturated(w: Writer, x: str, target: DType) -> str:
+    """An i32 kept in the range of a narrower type of whole numbers."""
+    for name, bound in zip(("smax", "smin"), whole_range(target), strict=True):
+        w.use(f"declare i32 @llvm.{name}.i32(i32, i32)")
+        x = w.let(f"call i32 @llvm.{name}.i32(i32 {x}, i32 {bound})")
+    return cast(w, x, i32, target)
+
+
+def bitcast(w: Writer, x: str, source: DType, target: DType) -> str:
+    """The bits of one dtype as another of the same width; any bit set is true."""
+    if source is bool_:
+        x = w.let(f"zext i1 {x} to i8")
+    if target is bool_:
+        return w.let(f"icmp ne i8 {x}, 0")
+    here, there = stored(source), stored(target)
+    return x if here == there else w.let(f"bitcast {here} {x} to {there}")
