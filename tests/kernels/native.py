@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def bits(dtype: DType, *shape: int, seed: int = 0) -> Array:
     return raw.view(dtype.numpy).reshape(shape)
 
 
-def numbers(dtype: DType, *shape: int, seed: int = 0) -> Any:
+def numbers(dtype: DType, *shape: int, seed: int = 0) -> Array:
     """Small numbers of a dtype, many of them equal."""
     raw = np.random.default_rng([seed, *shape]).integers(0 if dtype.kind in ("uint", "bool") else -8, 9, shape)
     return (raw > 4 if dtype.kind == "bool" else raw).astype(dtype.numpy)

@@ -240,3 +240,25 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     plan = make_plan(graph, target="cpu")
     found = [next(iter(NativeGraph(plan, threads=n).bind({}).run(feeds).values())) for n in (1, 2, 5)]
     assert all((x.view(np.int32) == found[0].view(np.int32)).all() for x in found)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("how", ["keep", "mask", "both"])
+def test_queries_that_see_no_key_and_one_batch_of_keys_for_all(batch: int, how: str) -> None:
+    q, k, v = heads("q", 3, 4, 7, 8), heads("k", batch, 2, 7, 8), heads("v", batch, 2, 7, 8)
+    keep = None if how == "mask" else input("keep", bool_[3, 1, 7, 7])
+    mask = None if how == "keep" else input("mask", f32[3, 1, 1, 7])
+    options: dict[str, Any] = {"fill": None if keep is None else float("-inf"), "groups": 2, "zero_unseen": True}
+    graph = Graph.of(library.attention(q, k, v, mask, keep, scale=0.25, **options))
+    feeds = {"q": normal(3, 4, 7, 8), "k": normal(batch, 2, 7, 8), "v": normal(batch, 2, 7, 8, seed=1)}
+    if keep is not None:
+        feeds["keep"] = np.random.default_rng(0).random((3, 1, 7, 7)) < 0.3
+        feeds["keep"][1] = False
+    if mask is not None:
+        feeds["mask"] = np.where(np.arange(7) < 3, np.float32(0.5), np.float32("-inf")) * np.ones(
+            (3, 1, 1, 1), np.float32
+        )
+        feeds["mask"][1] = -np.inf
+    feeds["q"][:2, 0, 3] = np.nan  # it stays where a key is seen, and is 0 where none is
+    got = check(graph, feeds)
+    assert (got[1] == 0).all()

@@ -13,11 +13,14 @@ from dovetail.kernels.job import Job, Places
 from dovetail.kernels.map import make_map
 from dovetail.kernels.move import make_move
 from dovetail.kernels.pool import make_pool
+from dovetail.kernels.quantise import make_quantise
 from dovetail.kernels.reduce import make_reduce
 from dovetail.kernels.resize import make_resize
 from dovetail.kernels.rows import make_rows
 from dovetail.kernels.scatter import make_scatter
+from dovetail.kernels.sort import make_sort
 from dovetail.kernels.vector import Vectors
+from dovetail.kernels.weave import make_weave
 from dovetail.plan.plan import Step
 
 ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
@@ -27,6 +30,9 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
     make_resize,
     make_move,
     make_gather,
+    make_weave,
+    make_quantise,
+    make_sort,
     make_scatter,
     make_fill,
 )

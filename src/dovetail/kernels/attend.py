@@ -29,13 +29,7 @@ def make_attend(step: Step, places: Places, vectors: Vectors) -> Job | None:
     name = _named(asked)
     written = write(asked, name)
     template = Template(
-        name,
-        written.text,
-        written.uses,
-        asked.pointers,
-        written.sizes,
-        written.scratch,
-        tuple(part.text for part in written.parts),
+        name, written.text, written.uses, asked.pointers, written.sizes, written.scratch, ready=written.parts
     )
     points = {n: value if n == "y" else call[n] for n in asked.pointers}
     blocks = (asked.queries + (asked.rows - 1)) // asked.rows

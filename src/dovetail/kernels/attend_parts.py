@@ -7,21 +7,16 @@ are read where they lie, one number at a time for all lanes. Nothing is ever sum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dovetail.kernels.job import Part
 from dovetail.kernels.vector import Vectors, VectorText
 
 DEPTH = 4
 """How many features one round of the loop over them takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A function and what it calls."""
-
-    name: str
-    text: str
-    uses: tuple[str, ...]
+BLOCK = 64
+"""Keys whose scores are kept at once: with their values they fit the first cache."""
+LINE = 64
+"""Bytes that come from memory together."""
 
 
 def key_rows(vectors: Vectors, wide: int) -> int:
@@ -29,36 +24,43 @@ def key_rows(vectors: Vectors, wide: int) -> int:
     return vectors.registers // 2 // wide
 
 
-def make_scores(vectors: Vectors, wide: int, d: int) -> Part:
-    """s[j, i] = sum over c of q[c, i] * k[j, c] for a few keys and `wide` vectors of queries."""
+def make_scores(vectors: Vectors, wide: int, d: int, dv: int) -> Part:
+    """s[j, i] = sum over c of q[c, i] * k[j, c] for a few keys and `wide` vectors of queries.
+
+    The next keys and the values of these are asked for meanwhile.
+    """
     t = VectorText(vectors.lanes)
     size = 4 * vectors.lanes
     keys = key_rows(vectors, wide)
     rows = [t.at("%k", t.let(f"mul i64 {j}, %stride") if j else 0) for j in range(keys)]
-    sums = [[t.variable("zeroinitializer") for _ in range(wide)] for _ in range(keys)]
+    for j in range(keys):
+        following = t.at("%k", t.let(f"mul i64 {j + keys}, %stride"))
+        value = t.at("%v", t.let(f"mul i64 {j}, %value_stride") if j else 0)
+        for place, width in ((following, d), (value, dv)):
+            for at in range(0, 4 * width, LINE):
+                t.prefetch(t.at(place, at))
 
-    def add(queries: str, at: Sequence[str], feature: int) -> None:
+    def add(sums: list[str], queries: str, at: Sequence[str], feature: int) -> None:
         vs = [t.load(t.at(queries, (feature * wide + i) * size), size) for i in range(wide)]
-        for row, into in zip(at, sums, strict=True):
+        for j, row in enumerate(at):
             key = t.spread_from(t.at(row, 4 * feature))
-            for v, x in zip(into, vs, strict=True):
-                t.put(t.fma(x, key, t.get(v)), v)
+            for i, x in enumerate(vs):
+                sums[j * wide + i] = t.fma(x, key, sums[j * wide + i])
 
     rounds = d // DEPTH
-    if rounds:
-        with t.loop("0", str(rounds)) as c:
-            queries = t.at("%q", t.let(f"mul i64 {c}, {DEPTH * wide * size}"))
-            features = t.let(f"mul i64 {c}, {4 * DEPTH}")
-            at = [t.at(row, features) for row in rows]
-            for i in range(DEPTH):
-                add(queries, at, i)
+    with t.carried("0", str(rounds), ["zeroinitializer"] * (keys * wide)) as (c, sums):
+        queries = t.at("%q", t.let(f"mul i64 {c}, {DEPTH * wide * size}"))
+        features = t.let(f"mul i64 {c}, {4 * DEPTH}")
+        at = [t.at(row, features) for row in rows]
+        for i in range(DEPTH):
+            add(sums, queries, at, i)
     for c in range(rounds * DEPTH, d):
-        add("%q", rows, c)
-    for j, into in enumerate(sums):
-        for i, v in enumerate(into):
-            t.store(t.get(v), t.at("%s", (j * wide + i) * size), size)
-    name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}"
-    return finished(name, "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s", t)
+        add(sums, "%q", rows, c)
+    for i, x in enumerate(sums):
+        t.store(x, t.at("%s", i * size), size)
+    name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}_{dv}"
+    given = "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s"
+    return finished(name, f"{given}, ptr noalias readonly %v, i64 %value_stride", t)
 
 
 def make_values(vectors: Vectors, wide: int, features: int) -> Part:
@@ -66,21 +68,17 @@ def make_values(vectors: Vectors, wide: int, features: int) -> Part:
     t = VectorText(vectors.lanes)
     size = 4 * vectors.lanes
     kept = [t.load(t.at("%old", i * size), size) for i in range(wide)]
-    sums = [
-        [t.variable(t.mul(t.load(t.at("%o", (c * wide + i) * size), size), kept[i])) for i in range(wide)]
-        for c in range(features)
-    ]
-    with t.loop("0", "%count") as j:
+    starts = [t.mul(t.load(t.at("%o", i * size), size), kept[i % wide]) for i in range(features * wide)]
+    with t.carried("0", "%count", starts) as (j, sums):
         p = t.at("%p", t.let(f"mul i64 {j}, {wide * size}"))
         ps = [t.load(t.at(p, i * size), size) for i in range(wide)]
         row = t.at("%v", t.let(f"mul i64 {j}, %stride"))
-        for c, into in enumerate(sums):
+        for c in range(features):
             value = t.spread_from(t.at(row, 4 * c))
-            for v, x in zip(into, ps, strict=True):
-                t.put(t.fma(x, value, t.get(v)), v)
-    for c, into in enumerate(sums):
-        for i, v in enumerate(into):
-            t.store(t.get(v), t.at("%o", (c * wide + i) * size), size)
+            for i, x in enumerate(ps):
+                sums[c * wide + i] = t.fma(x, value, sums[c * wide + i])
+    for i, x in enumerate(sums):
+        t.store(x, t.at("%o", i * size), size)
     name = f"attend_values_{vectors.lanes}_{wide}_{features}"
     given = "ptr noalias readonly %p, ptr noalias readonly %v, i64 %stride, i64 %count, ptr noalias %o"
     return finished(name, f"{given}, ptr noalias readonly %old", t)
@@ -93,16 +91,15 @@ def make_weights(vectors: Vectors, wide: int) -> Part:
     low = t.number(float("-inf"))
     tops = [t.load(t.at("%top", i * size), size) for i in range(wide)]
     tops = [t.select(t.compare("oeq", x, low), t.number(0.0), x) for x in tops]
-    sums = [t.variable(t.load(t.at("%l", i * size), size)) for i in range(wide)]
-    with t.loop("0", "%count") as j:
+    with t.carried("0", "%count", [t.load(t.at("%l", i * size), size) for i in range(wide)]) as (j, sums):
         row = t.at("%s", t.let(f"mul i64 {j}, {wide * size}"))
         for i in range(wide):
             at = t.at(row, i * size)
             p = t.exp_of_negative(t.sub(t.load(at, size), tops[i]))
-            t.put(t.add(t.get(sums[i]), p), sums[i])
+            sums[i] = t.add(sums[i], p)
             t.store(p, at, size)
     for i in range(wide):
-        t.store(t.get(sums[i]), t.at("%l", i * size), size)
+        t.store(sums[i], t.at("%l", i * size), size)
     name = f"attend_weights_{vectors.lanes}_{wide}"
     return finished(name, "ptr noalias %s, i64 %count, ptr noalias readonly %top, ptr noalias %l", t)
 
@@ -152,7 +149,7 @@ def _loaded(t: VectorText, place: str, of_bytes: bool) -> str:
     return t.let(f"uitofp <{t.lanes} x i8> {found} to {t.kind}")
 
 
-def make_out(vectors: Vectors, wide: int, dv: int) -> Part:
+def make_out(vectors: Vectors, dv: int) -> Part:
     """y[r, c] = o[c, r] * factor[r] for the first rows of one vector; 0 where the factor is 0."""
     t = VectorText(vectors.lanes)
     lanes, size = vectors.lanes, 4 * vectors.lanes
@@ -160,7 +157,7 @@ def make_out(vectors: Vectors, wide: int, dv: int) -> Part:
     none = t.compare("oeq", factor, t.number(0.0))
 
     def scaled(c: str) -> str:
-        x = t.mul(t.load(t.at("%o", t.let(f"mul i64 {c}, {wide * size}")), size), factor)
+        x = t.mul(t.load(t.at("%o", t.let(f"mul i64 {c}, %apart")), size), factor)
         return t.select(none, t.number(0.0), x)
 
     def square(first: str) -> None:
@@ -183,8 +180,8 @@ def make_out(vectors: Vectors, wide: int, dv: int) -> Part:
                 x = t.let(f"load float, ptr {t.at('%buffer', t.let(f'mul i64 {r}, 4'))}, align 4")
                 row = t.at("%y", t.let(f"mul i64 {r}, %stride"))
                 t(f"store float {x}, ptr {t.at(row, t.let(f'mul i64 {c}, 4'))}, align 4")
-    name = f"attend_out_{lanes}_{wide}_{dv}"
-    given = "ptr noalias readonly %o, ptr noalias readonly %factor, ptr noalias %y, i64 %stride, i64 %rows"
+    name = f"attend_out_{lanes}_{dv}"
+    given = "ptr noalias readonly %o, i64 %apart, ptr noalias readonly %factor, ptr noalias %y, i64 %stride, i64 %rows"
     return finished(name, f"{given}, ptr noalias %buffer", t)
 
 
@@ -207,11 +204,20 @@ def make_copy(vectors: Vectors, d: int) -> Part:
 
 
 def finished(name: str, given: str, t: VectorText) -> Part:
+    """The function as a module of its own."""
     t("ret void")
-    lines = [f"define internal void @{name}({given}) noinline nounwind {{", "entry:", *t.slots, *t.lines, "}"]
-    return Part(name, "\n".join(lines), tuple(t.used))
+    head = f"define void @{name}({given}) nounwind {{"
+    return Part(name, "\n".join([*t.used, head, "entry:", *t.slots, *t.lines, "}"]))
+
+
+def declared(part: Part) -> str:
+    """What a kernel says that calls it."""
+    given = part.text.partition(f"@{part.name}(")[2].partition(") nounwind")[0]
+    kinds = [word.rpartition(" ")[0] for word in given.split(", ")]
+    return f"declare void @{part.name}({', '.join(kinds)})"
 
 
 __all__ = [
-    "Part", "finished", "key_rows", "make_columns", "make_copy", "make_out", "make_scores", "make_values", "make_weights",
+    "Part", "declared", "finished", "key_rows", "make_columns", "make_copy", "make_out", "make_scores", "make_values",
+    "make_weights",
 ]  # fmt: skip

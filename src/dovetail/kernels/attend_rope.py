@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.kernels.attend_parts import Part, finished
+from dovetail.kernels.attend_parts import finished
+from dovetail.kernels.job import Part
 from dovetail.kernels.vector import Vectors, VectorText
 from dovetail.library.rope import Form
 

@@ -212,10 +212,10 @@ class _Driver(Text):
                         f"call void @{tile.name}(i64 {rows}, ptr {place}, i64 {pitch}, ptr {here}, ptr {sums}, "
                         f"i64 {depth}, i1 {fresh})"
                     )
-                with self.when(self.let(f"icmp eq i64 {depth}, 0")):
-                    with self.loop("0", self.product(rows, str(tile.columns))) as zero:
-                        place = self.let(f"getelementptr float, ptr {sums}, i64 {zero}")
-                        self(f"store float 0.0, ptr {place}, align 4")
+                nothing = self.let(f"icmp eq i64 {depth}, 0")
+                with self.when(nothing), self.loop("0", self.product(rows, str(tile.columns))) as zero:
+                    place = self.let(f"getelementptr float, ptr {sums}, i64 {zero}")
+                    self(f"store float 0.0, ptr {place}, align 4")
                 with self.when(final):
                     self._epilogue(whole, row, self.sum(row, rows))
 

@@ -70,7 +70,7 @@ def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
     groups: int = found.result.attrs["groups"]
     filters, channels = known(found.w.shape[0]) // groups, known(found.w.shape[1])
     field = found.field(places).flat()
-    shape = Shape.of(vectors, filters, found.act, found.b is not None)
+    shape = Shape.of(vectors, filters, found.act, found.b is not None, field.taps == 1)
     name, text, uses = conv_text(shape)
     blocks = field.blocks(channels, vectors.lanes, shape.columns)
     work = blocks.rows * blocks.columns * channels * field.taps * shape.rows

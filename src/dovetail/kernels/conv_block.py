@@ -166,22 +166,33 @@ def gather_text(vectors: Vectors, around: float = 0.0) -> tuple[str, tuple[str, 
     t = BlockText(vectors.lanes)
     nothing = t.number(around)
     dense = t.let("icmp eq i64 %step, 4")
+    second = t.let(f"and i1 {t.let('icmp eq i64 %step, 8')}, {t.let('icmp eq i64 %element, 4')}")
+    other = t.let(f"xor i1 {t.let(f'or i1 {dense}, {second}')}, true")
+    # Columns whose place in the image, first + column * stride, is inside it.
+    low = t.most(0, t.rounded_up(t.minus(0, "%first_column"), "%column_stride"))
+    high = t.rounded_up(t.minus("%width", "%first_column"), "%column_stride")
+    inside_columns = t.most(0, t.minus(high, low))
     with t.loop("0", "%rows") as row:
         line = t.plus("%first_row", t.times(row, "%row_stride"))
         inside = t.let(f"icmp ult i64 {line}, %height")
-        # Columns whose place in the image, first + column * stride, is inside it.
-        low = t.most(0, t.rounded_up(t.minus(0, "%first_column"), "%column_stride"))
-        high = t.rounded_up(t.minus("%width", "%first_column"), "%column_stride")
-        count = t.chosen(inside, t.most(0, t.minus(high, low)), 0)
+        count, width = t.chosen(inside, inside_columns, 0), t.chosen(inside, "%width", 0)
         source = t.at("%x", t.times(line, "%row_step"))
         target = t.at("%s", t.times(row, "%pitch"))
         with t.steps("0", "%columns", vectors.lanes) as column:
             mask = t.lanes_within(t.minus(column, low), count)
-            place = t.at(source, t.times(t.plus("%first_column", t.times(column, "%column_stride")), "%element"))
+            start = t.plus("%first_column", t.times(column, "%column_stride"))
+            place = t.at(source, t.times(start, "%element"))
             here = t.at(target, t.times(column, 4))
             with t.when(dense):
                 t.store(t.load_where(mask, place, nothing), here)
-            with t.otherwise(dense):
+            with t.when(second):
+                # Two vectors of neighbours, and every second one of them.
+                halves = [
+                    t.load_where(t.lanes_within(t.plus(start, i), width), t.at(place, 4 * i), nothing)
+                    for i in (0, vectors.lanes)
+                ]
+                t.store(t.shuffle(*halves, range(0, 2 * vectors.lanes, 2)), here)
+            with t.when(other):
                 t.store(t.gather_where(mask, place, "%step", nothing), here)
     names = "height width row_step element step row_stride column_stride first_row first_column rows columns pitch"
     header = (

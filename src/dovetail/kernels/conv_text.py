@@ -30,80 +30,72 @@ class Shape:
     columns: int
     act: Activation
     bias: bool
+    point: bool
+    """Whether the window has one tap."""
 
     @staticmethod
-    def of(vectors: Vectors, filters: int, act: Activation, bias: bool) -> Shape:
+    def of(vectors: Vectors, filters: int, act: Activation, bias: bool, point: bool = False) -> Shape:
         """As many accumulators as registers hold beside what they are made of."""
         room = vectors.registers - (4 if vectors.registers > 16 else 3)
         rows = min(8 if vectors.registers > 16 else 4, filters)
         columns = max(1, min(8, (room - 1) // rows))
-        return Shape(vectors, rows, columns, act, bias)
+        return Shape(vectors, rows, columns, act, bias, point)
 
 
 def conv_text(shape: Shape) -> tuple[str, str, tuple[str, ...]]:
     """The name of the kernel, its text, and what it uses."""
-    functions = [gather_text(shape.vectors), _finish(shape), _kernel(shape)]
-    functions += [_tile(shape, columns) for columns in range(1, shape.columns + 1)]
+    functions = [gather_text(shape.vectors), finish_text(shape), _kernel(shape)]
+    functions += [tile_text(shape, columns) for columns in range(1, shape.columns + 1)]
     text = "\n".join(t for t, _ in functions)
     uses = dict.fromkeys(use for _, used in functions for use in used)
     name = f"conv_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
     return name, text.replace("@kernel", f"@{name}"), tuple(uses)
 
 
-def _tile(shape: Shape, columns: int) -> tuple[str, tuple[str, ...]]:
-    """The register tile: some filters by some vectors of columns, summed over channels and taps."""
+def tile_text(shape: Shape, columns: int) -> tuple[str, tuple[str, ...]]:
+    """The function of a register tile: some filters by some vectors of columns, summed over channels and taps."""
     t = BlockText(shape.vectors.lanes)
-    wide = 4 * t.lanes
     spots = [(i, j) for i in range(shape.rows) for j in range(columns)]
     if shape.bias:
         starts = [t.spread_from(t.at("%bias", 4 * i)) for i in range(shape.rows)]
     else:
         starts = ["zeroinitializer"] * shape.rows
     outer = {spot: f"%outer{spot[0]}.{spot[1]}" for spot in spots}
-    inner = {spot: f"%inner{spot[0]}.{spot[1]}" for spot in spots}
+    inner = outer if shape.point else {spot: f"%inner{spot[0]}.{spot[1]}" for spot in spots}
     t("br label %channel")
     t.label("channel")
-    t("%c = phi i64 [ 0, %entry ], [ %c.next, %channel.end ]")
-    t("%w.outer = phi ptr [ %w, %entry ], [ %w.next, %channel.end ]")
-    t("%x.here = phi ptr [ %x, %entry ], [ %x.next, %channel.end ]")
+    end = "channel" if shape.point else "channel.end"
+    t(f"%c = phi i64 [ 0, %entry ], [ %c.next, %{end} ]")
+    t(f"%w.outer = phi ptr [ %w, %entry ], [ %w.next, %{end} ]")
+    t(f"%x.here = phi ptr [ %x, %entry ], [ %x.next, %{end} ]")
     at = len(t.lines)
-    t("br label %tap")
-    t.label("tap")
-    t("%k = phi i64 [ 0, %channel ], [ %k.next, %tap ]")
-    t("%w.here = phi ptr [ %w.outer, %channel ], [ %w.next, %tap ]")
-    middle = len(t.lines)
-    offset = t.let(f"load i64, ptr {t.let('getelementptr i64, ptr %offsets, i64 %k')}, align 8")
-    place = t.at("%x.here", offset)
-    seen = [t.load(t.at(place, wide * j)) for j in range(columns)]
-    sums: dict[tuple[int, int], str] = {}
-    for i in range(shape.rows):
-        weight = t.spread_from(t.at("%w.here", 4 * i))
-        for j in range(columns):
-            sums[i, j] = t.fma(weight, seen[j], inner[i, j])
-    t(f"%w.next = getelementptr i8, ptr %w.here, i64 {4 * shape.rows}")
-    t("%k.next = add nuw nsw i64 %k, 1")
-    t("%k.more = icmp slt i64 %k.next, %taps")
-    t("br i1 %k.more, label %tap, label %channel.end")
-    t.label("channel.end")
+    if shape.point:
+        sums = _summed(t, shape, columns, "%x.here", "%w.outer", inner)
+    else:
+        t("br label %tap")
+        t.label("tap")
+        t("%k = phi i64 [ 0, %channel ], [ %k.next, %tap ]")
+        t("%w.here = phi ptr [ %w.outer, %channel ], [ %w.next, %tap ]")
+        middle = len(t.lines)
+        offset = t.let(f"load i64, ptr {t.let('getelementptr i64, ptr %offsets, i64 %k')}, align 8")
+        sums = _summed(t, shape, columns, t.at("%x.here", offset), "%w.here", inner)
+        t("%k.next = add nuw nsw i64 %k, 1")
+        t("%k.more = icmp slt i64 %k.next, %taps")
+        t("br i1 %k.more, label %tap, label %channel.end")
+        t.label("channel.end")
+        t.lines[middle:middle] = [
+            f"  {inner[s]} = phi {t.kind} [ {outer[s]}, %channel ], [ {sums[s]}, %tap ]" for s in spots
+        ]
     t("%x.next = getelementptr i8, ptr %x.here, i64 %plane")
     t("%c.next = add nuw nsw i64 %c, 1")
     t("%c.more = icmp slt i64 %c.next, %channels")
     t("br i1 %c.more, label %channel, label %end")
     t.label("end")
-    t.lines[middle:middle] = [
-        f"  {inner[s]} = phi {t.kind} [ {outer[s]}, %channel ], [ {sums[s]}, %tap ]" for s in spots
-    ]
-    t.lines[at:at] = [
-        f"  {outer[s]} = phi {t.kind} [ {starts[s[0]]}, %entry ], [ {sums[s]}, %channel.end ]" for s in spots
-    ]
+    t.lines[at:at] = [f"  {outer[s]} = phi {t.kind} [ {starts[s[0]]}, %entry ], [ {sums[s]}, %{end} ]" for s in spots]
     for i in range(shape.rows):
         row = t.at("%y", t.times("%pitch", i))
         for j in range(columns):
-            found = sums[i, j]
-            if shape.act == "relu":
-                # Not greater, so that NaN stays.
-                found = t.select(t.compare("olt", found, t.number(0.0)), t.number(0.0), found)
-            t.store(found, t.at(row, wide * j))
+            t.store(activated(t, shape.act, sums[i, j]), t.at(row, 4 * t.lanes * j))
     header = (
         f"internal void @kernel.tile{columns}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias %y, i64 %pitch, "
@@ -112,17 +104,37 @@ def _tile(shape: Shape, columns: int) -> tuple[str, tuple[str, ...]]:
     return t.function(header), tuple(t.used)
 
 
-def _finish(shape: Shape) -> tuple[str, tuple[str, ...]]:
+def _summed(
+    t: BlockText, shape: Shape, columns: int, x: str, w: str, sums: dict[tuple[int, int], str]
+) -> dict[tuple[int, int], str]:
+    """The sums with one tap of one channel more."""
+    seen = [t.load(t.at(x, 4 * t.lanes * j)) for j in range(columns)]
+    found: dict[tuple[int, int], str] = {}
+    for i in range(shape.rows):
+        weight = t.spread_from(t.at(w, 4 * i))
+        for j in range(columns):
+            found[i, j] = t.fma(weight, seen[j], sums[i, j])
+    t(f"%w.next = getelementptr i8, ptr {w}, i64 {4 * shape.rows}")
+    return found
+
+
+def activated(t: BlockText, act: Activation, x: str) -> str:
+    """An activation that needs no function, on a vector; the others are done where results lie."""
+    # Not greater, so that NaN stays.
+    return t.select(t.compare("olt", x, t.number(0.0)), t.number(0.0), x) if act == "relu" else x
+
+
+def finish_text(shape: Shape) -> tuple[str, tuple[str, ...]]:
     """Activate a row of results where it lies."""
     t = BlockText(shape.vectors.lanes)
     with t.loop("0", "%count") as i:
         place = t.let(f"getelementptr inbounds float, ptr %y, i64 {i}")
         x = t.let(f"load float, ptr {place}, align 4")
-        t(f"store float {_activated(t, shape.act, x)}, ptr {place}, align 4")
+        t(f"store float {_function(t, shape.act, x)}, ptr {place}, align 4")
     return t.function("internal void @kernel.finish(ptr noalias %y, i64 %count) noinline nounwind"), tuple(t.used)
 
 
-def _activated(t: BlockText, act: Activation, x: str) -> str:
+def _function(t: BlockText, act: Activation, x: str) -> str:
     def apply(op: str, *operands: str) -> str:
         return scalar.apply(t, op, list(operands), [f32] * len(operands), f32, "contract")
 
@@ -201,7 +213,7 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
             packed = t.plus(t.times(group, register_tiles), filter_tile)
             weights = t.at("%w", t.times(packed, t.times(t.times("%channels", taps), 4 * shape.rows)))
             bias = t.at("%b", t.times(packed, 4 * shape.rows)) if shape.bias else "%w"
-            _columns(t, shape, f"ptr {weights}", seen, f"i64 {channel_plane}, ptr %scratch, i64 {taps}, i64 %channels",
+            write_columns(t, shape, f"ptr {weights}", seen, f"i64 {channel_plane}, ptr %scratch, i64 {taps}, i64 %channels",
                      onto, f"i64 {step}, ptr {bias}", length)  # fmt: skip
             if shape.act not in ("none", "relu"):
                 with t.loop("0", count) as row:
@@ -216,7 +228,9 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
     return t.function(header), tuple(t.used)
 
 
-def _columns(t: BlockText, shape: Shape, weights: str, seen: str, sums: str, onto: str, rest: str, length: str) -> None:
+def write_columns(
+    t: BlockText, shape: Shape, weights: str, seen: str, sums: str, onto: str, rest: str, length: str
+) -> None:
     """The register tiles along a run of columns, as equal in width as they can be."""
     vectors = t.rounded_up(length, t.lanes)
     count = t.rounded_up(vectors, shape.columns)

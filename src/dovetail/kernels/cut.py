@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import DType, i64, u8, u16, u32, u64
+from dovetail.ir.dtype import DType, bool_, i64, u8, u16, u32, u64
 from dovetail.kernels.llvm import minimum
-from dovetail.kernels.loops import ZERO, Call, Expr, Extent, Loop, Name, Set, Statement, add, indices, mul
+from dovetail.kernels.loops import ZERO, Call, Expr, Extent, Loop, Name, Set, Statement, When, add, indices, mul
 
 TILE_BYTES = 16_384
 """What a tile writes, more or less: it fits the first cache with what it reads, and starting it is nothing beside."""
@@ -104,9 +104,36 @@ def _at_most(size: Size, step: int) -> int:
     return min(size, step) if isinstance(size, int) else step
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One part of what a kernel does: a shape as tiles, and what is done at each element."""
+
+    boxes: Cut
+    body: tuple[Statement, ...]
+    work: int
+    """What a tile takes."""
+
+
+def in_turn(turns: Sequence[Turn]) -> tuple[tuple[Statement, ...], Size, int]:
+    """The tiles of the first part, then those of the second, and so on: statements, how many tiles, work of one."""
+    if len(turns) == 1:
+        (one,) = turns
+        return (*one.boxes.head(Name("tile")), *one.boxes.nest(one.body)), one.boxes.tiles, one.work
+    found: list[Statement] = []
+    first: Size = 0
+    local = Name("local")
+    for turn in turns:
+        inside = Call("greater_equal", (local, ZERO), bool_), Call("less", (local, Extent(turn.boxes.tiles)), bool_)
+        found.append(Set("local", Call("sub", (Name("tile"), Extent(first)), i64)))
+        statements = (*turn.boxes.head(local), *turn.boxes.nest(turn.body))
+        found.append(When(Call("bit_and", inside, bool_), statements))
+        first = first + turn.boxes.tiles
+    return tuple(found), first, max((t.work for t in turns), default=1)
+
+
 def word(dtype: DType) -> DType:
     """Whole numbers as wide as an element: what moves is moved as bits, whatever it means."""
     return {1: u8, 2: u16, 4: u32, 8: u64}[dtype.itemsize]
 
 
-__all__ = ["TILE_BYTES", "Cut", "cut", "cut_square", "word"]
+__all__ = ["TILE_BYTES", "Cut", "Turn", "cut", "cut_square", "in_turn", "word"]

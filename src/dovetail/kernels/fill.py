@@ -32,16 +32,14 @@ from dovetail.plan.plan import Step
 def make_fill(step: Step, places: Places) -> Job | None:
     """The job of a step that reads no tensor, or only a key."""
     value = step.value
-    if not scalar.is_compiled(value.dtype):
+    if value.op not in (ops.extent, ops.iota, ops.random_bits) or not scalar.is_compiled(value.dtype):
         return None
     if value.op is ops.extent:
         store = Store(Tensor("y", value.dtype, ()), (), cast_to(Extent(value.attrs["size"]), value.dtype))
         return Job(Kernel("fill", ("y",), ("y",), "tile", (store,), sizes=sizes_in((store,))), {"y": value}, 1, 1)
     if value.op is ops.iota:
         return _counted(step, value.shape[0], value.dtype)
-    if value.op is ops.random_bits:
-        return _random(step, places)
-    return None
+    return _random(step, places)
 
 
 def _counted(step: Step, size: Size, dtype: DType) -> Job:

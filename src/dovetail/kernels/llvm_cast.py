@@ -10,6 +10,8 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
     """The same number in another dtype: floats are cut and kept in range, whole numbers wrap, bool is != 0."""
     if source is target:
         return x
+    if source is bf16:
+        return cast(w, _of_bf16(w, x), f32, target)
     here, there = spelled(source), spelled(target)
     if target is bool_:
         zero = literal(0, source)
@@ -18,6 +20,8 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
         if target.is_float:
             if target in NARROW and source is not bool_ and source.bits > 16:
                 return cast(w, cast(w, x, source, f64), f64, target)
+            if target is bf16:
+                return _to_bf16(w, cast(w, x, source, f32))
             return w.let(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {here} {x} to {there}")
         width = 1 if source is bool_ else source.bits
         if width == target.bits:
@@ -62,8 +66,12 @@ def _to_bf16(w: Writer, x: str) -> str:
     rounded = w.let(f"add i32 {bits}, {w.let(f'add i32 {last}, 32767')}")
     quiet = w.let(f"or i32 {bits}, 4194304")
     chosen = w.let(f"select i1 {w.let(f'fcmp uno float {x}, {x}')}, i32 {quiet}, i32 {rounded}")
-    upper = w.let(f"trunc i32 {w.let(f'lshr i32 {chosen}, 16')} to i16")
-    return w.let(f"bitcast i16 {upper} to bfloat")
+    return w.let(f"trunc i32 {w.let(f'lshr i32 {chosen}, 16')} to i16")
+
+
+def _of_bf16(w: Writer, x: str) -> str:
+    upper = w.let(f"shl i32 {w.let(f'zext i16 {x} to i32')}, 16")
+    return w.let(f"bitcast i32 {upper} to float")
 
 
 def _saturated(w: Writer, x: str, target: DType) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.errors import UnsupportedError
-from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.ir.dtype import DType, bool_, f16, f32
 from dovetail.kernels.llvm_cast import bitcast, cast
 from dovetail.kernels.llvm_types import NARROW, Writer, is_compiled, literal, spelled, stored, suffix
 
@@ -20,7 +20,7 @@ def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: D
     if op == "where":
         return w.let(f"select i1 {operands[0]}, {spelled(result)} {operands[1]}, {spelled(result)} {operands[2]}")
     dtype = given[0]
-    if dtype in NARROW and op not in _BITS_ONLY:
+    if dtype in NARROW and not (dtype is f16 and op in _BITS_ONLY):
         wide = [cast(w, x, d, f32) for x, d in zip(operands, given, strict=True)]
         found = apply(w, op, wide, [f32] * len(wide), f32 if result.is_float else result, flags)
         return cast(w, found, f32, result) if result.is_float else found

@@ -7,25 +7,10 @@ from dataclasses import dataclass
 
 from dovetail import ops
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.value import Value
-from dovetail.kernels.cut import Cut, cut, cut_square, word
+from dovetail.kernels.cut import Turn, cut, cut_square, in_turn, word
 from dovetail.kernels.job import Job, Places
-from dovetail.kernels.loops import (
-    Call,
-    Expr,
-    Extent,
-    Kernel,
-    Load,
-    Name,
-    Set,
-    Statement,
-    Store,
-    Tensor,
-    When,
-    collapsed,
-    sizes_in,
-)
+from dovetail.kernels.loops import Kernel, Load, Store, Tensor, collapsed, sizes_in
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
@@ -96,42 +81,22 @@ def _job(value: Value, pieces: Sequence[Piece]) -> Job:
     """One kernel for all pieces: first the tiles of the first one, then those of the second, and so on."""
     operands = list(dict.fromkeys(p.operand for p in pieces))
     names = {v: f"x{i}" for i, v in enumerate(operands)}
-    body: list[Statement] = []
-    first: Size = 0
-    work = 1
-    for piece in pieces:
-        tile: Expr = Name("tile")
-        if len(pieces) > 1:
-            body.append(Set("local", Call("sub", (tile, Extent(first)), i64)))
-            tile = Name("local")
-        tiles, statements, size = _copied(piece, names[piece.operand], tile)
-        if len(pieces) > 1:
-            inside = Call("bit_and", (_at_least(tile, 0), Call("less", (tile, Extent(tiles)), bool_)), bool_)
-            body.append(When(inside, statements))
-        else:
-            body += statements
-        first = first + tiles
-        work = max(work, size)
-    kernel = Kernel("move", (*names.values(), "y"), ("y",), "tile", tuple(body), sizes=sizes_in(tuple(body)))
-    return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, first, work)
+    body, tiles, work = in_turn([_copied(piece, names[piece.operand]) for piece in pieces])
+    kernel = Kernel("move", (*names.values(), "y"), ("y",), "tile", body, sizes=sizes_in(body))
+    return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, tiles, work)
 
 
-def _at_least(x: Expr, least: int) -> Expr:
-    return Call("greater_equal", (x, Extent(least)), bool_)
-
-
-def _copied(piece: Piece, name: str, tile: Expr) -> tuple[Size, tuple[Statement, ...], int]:
-    """How many tiles a piece has, what one of them does, and how many elements it moves."""
+def _copied(piece: Piece, name: str) -> Turn:
     dtype = word(piece.operand.dtype)
     shape, (target, source) = collapsed(piece.shape, [piece.target, piece.source])
     turned = _crosswise(shape, source, target, dtype.itemsize)
     if turned is not None:
         order = (*[a for a in range(len(shape)) if a not in turned], *turned)
         shape, target, source = (tuple(x[a] for a in order) for x in (shape, target, source))
-    boxes: Cut = cut(shape, dtype.itemsize) if turned is None else cut_square(shape, dtype.itemsize)
+    boxes = cut(shape, dtype.itemsize) if turned is None else cut_square(shape, dtype.itemsize)
     read = Load(Tensor(name, dtype, source), boxes.at)
     store = Store(Tensor("y", dtype, target, piece.offset), boxes.at, read)
-    return boxes.tiles, (*boxes.head(tile), *boxes.nest([store])), boxes.work
+    return Turn(boxes, (store,), boxes.work)
 
 
 def _crosswise(

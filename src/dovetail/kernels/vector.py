@@ -1,4 +1,4 @@
-"""Vectors of f32 in LLVM's text: what templates write their hot loops with. How wide they are comes from the machine."""
+"""Vectors of f32 in LLVM's text: what templates write their hot loops with. The machine says how wide they are."""
 
 from __future__ import annotations
 
@@ -74,6 +74,58 @@ class VectorText(Text):
     def store(self, x: str, pointer: str, align: int = 4) -> None:
         self(f"store {self.kind} {x}, ptr {pointer}, align {align}")
 
+    def first_lanes(self, count: int) -> str:
+        """Which lanes are before a lane."""
+        return f"<{', '.join('i1 true' if i < count else 'i1 false' for i in range(self.lanes))}>"
+
+    def below(self, count: str) -> str:
+        """Which lanes are before a lane that is known when it runs, an i64."""
+        own = ", ".join(f"i64 {i}" for i in range(self.lanes))
+        kind = f"<{self.lanes} x i64>"
+        one = self.let(f"insertelement {kind} poison, i64 {count}, i64 0")
+        end = self.let(f"shufflevector {kind} {one}, {kind} poison, {self.whole} zeroinitializer")
+        return self.let(f"icmp slt {kind} <{own}>, {end}")
+
+    def load_first(self, pointer: str, count: int) -> str:
+        """As many elements, and zeros behind them; nothing behind them is read."""
+        full = f"llvm.masked.load.v{self.lanes}f32.p0"
+        self.use(f"declare {self.kind} @{full}(ptr, i32, {self.truth}, {self.kind})")
+        where = f"{self.truth} {self.first_lanes(count)}"
+        return self.let(f"call {self.kind} @{full}(ptr {pointer}, i32 4, {where}, {self.kind} zeroinitializer)")
+
+    def store_first(self, x: str, pointer: str, count: int) -> None:
+        """Write as many elements and nothing behind them."""
+        full = f"llvm.masked.store.v{self.lanes}f32.p0"
+        self.use(f"declare void @{full}({self.kind}, ptr, i32, {self.truth})")
+        self(f"call void @{full}({self.kind} {x}, ptr {pointer}, i32 4, {self.truth} {self.first_lanes(count)})")
+
+    def across(self, how: str, x: str) -> str:
+        """One number from all lanes, such as by fmax."""
+        full = f"llvm.vector.reduce.{how}.v{self.lanes}f32"
+        self.use(f"declare float @{full}({self.kind})")
+        return self.let(f"call float @{full}({self.kind} {x})")
+
+    def summed_up(self, x: str) -> str:
+        """The sum of all lanes: halves are added, then their halves."""
+        width = self.lanes // 2
+        while width:
+            lanes = [i + width if i < width else i for i in range(self.lanes)]
+            x = self.add(x, self.shuffle(x, "poison", lanes))
+            width //= 2
+        return self.let(f"extractelement {self.kind} {x}, i64 0")
+
+    def summed(self, rows: Sequence[str]) -> str:
+        """The sums of as many vectors as there are lanes, one in each lane: a transposition that adds as it goes."""
+        found, width = list(rows), self.lanes // 2
+        while width:
+            low = [i if i % (2 * width) < width else i - width + self.lanes for i in range(self.lanes)]
+            high = [i + width if i % (2 * width) < width else i + self.lanes for i in range(self.lanes)]
+            half = len(found) // 2
+            pairs = zip(found[:half], found[half:], strict=True)
+            found = [self.add(self.shuffle(x, y, low), self.shuffle(x, y, high)) for x, y in pairs]
+            width //= 2
+        return found[0]
+
     def spread(self, scalar: str) -> str:
         """A scalar in every lane."""
         one = self.let(f"insertelement {self.kind} poison, float {scalar}, i64 0")
@@ -112,6 +164,36 @@ class VectorText(Text):
 
     def put(self, x: str, slot: str) -> None:
         self.store(x, slot, 4 * self.lanes)
+
+    @contextmanager
+    def carried(self, first: str, extent: str, starts: Sequence[str]) -> Generator[tuple[str, list[str]]]:
+        """A loop that hands vectors from round to round. Gives the variable and the vectors, which the body replaces;
+        behind the loop they are what the last round left."""
+        head, after, before = self.fresh("head"), self.fresh("after"), self.block
+        variable, following = self.fresh("%i"), self.fresh("%next")
+        some = self.let(f"icmp slt i64 {first}, {extent}")
+        self(f"br i1 {some}, label %{head}, label %{after}")
+        self.label(head)
+        place = len(self.lines)
+        names = [self.fresh("%held") for _ in starts]
+        found = list(names)
+        yield variable, found
+        rounds = [f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{self.block} ]"]
+        for name, start, last in zip(names, starts, found, strict=True):
+            rounds.append(f"  {name} = phi {self.kind} [ {start}, %{before} ], [ {last}, %{self.block} ]")
+        self.lines[place:place] = rounds
+        self(f"{following} = add nuw nsw i64 {variable}, 1")
+        more = self.let(f"icmp slt i64 {following}, {extent}")
+        source = self.block
+        self(f"br i1 {more}, label %{head}, label %{after}")
+        self.label(after)
+        for i, (start, last) in enumerate(zip(starts, list(found), strict=True)):
+            found[i] = self.let(f"phi {self.kind} [ {start}, %{before} ], [ {last}, %{source} ]")
+
+    def prefetch(self, pointer: str) -> None:
+        """Ask for the line that a pointer lies in."""
+        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
     @contextmanager
     def steps(self, first: str, end: str, step: int) -> Generator[str]:

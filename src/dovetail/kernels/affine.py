@@ -1,0 +1,270 @@
+"""Indices that are sums of multiples of loop variables, and where elements of a value come from in these terms.
+
+A piece is a box of a result with its loops. Going from a value to its operands turns indices into indices. Where they
+are no such sums, the piece is refined: a loop becomes two, nested or one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from dovetail import ops
+from dovetail.ir.dim import Size, at_least
+from dovetail.ir.op import Op
+from dovetail.ir.value import Value
+from dovetail.ops.view import quotient
+
+
+class ApartError(Exception):
+    """Indices that are not of this form; the body is left to someone else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """constant + the sum of multiples of loop variables."""
+
+    constant: Size
+    terms: tuple[tuple[int, Size], ...] = ()
+
+    def __add__(self, other: Index) -> Index:
+        return Index(self.constant + other.constant, (*self.terms, *other.terms))
+
+    def scaled(self, factor: Size) -> Index:
+        return Index(self.constant * factor, tuple((v, c * factor) for v, c in self.terms))
+
+    def moved(self, by: Size) -> Index:
+        return replace(self, constant=self.constant + by)
+
+
+Place: TypeAlias = tuple[Index, ...]
+"""An index for each axis."""
+NOWHERE = Index(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of a result: how far each loop goes, and the element that the loops stand at."""
+
+    sizes: tuple[Size, ...]
+    place: Place
+
+    def nested(self, variable: int, inner: Size, outer: Size) -> Piece:
+        """A loop as two, one inside of the other."""
+        sizes = (*self.sizes[:variable], outer, inner, *self.sizes[variable + 1 :])
+
+        def terms(index: Index) -> Index:
+            found: list[tuple[int, Size]] = []
+            for v, c in index.terms:
+                found += [(v, c * inner), (v + 1, c)] if v == variable else [(v + (v > variable), c)]
+            return Index(index.constant, tuple(found))
+
+        return Piece(sizes, tuple(map(terms, self.place)))
+
+    def behind(self, variable: int, first: Size) -> tuple[Piece, Piece]:
+        """A loop as two, one behind the other."""
+        size = self.sizes[variable]
+        one, other = ((*self.sizes[:variable], n, *self.sizes[variable + 1 :]) for n in (first, size - first))
+        moved = tuple(
+            index.moved(sum((c * first for v, c in index.terms if v == variable), start=0)) for index in self.place
+        )
+        return Piece(one, self.place), Piece(other, moved)
+
+
+class RefineError(Exception):
+    """The pieces that a piece has to become."""
+
+    def __init__(self, *pieces: Piece) -> None:
+        super().__init__()
+        self.pieces = pieces
+
+
+def whole(shape: Sequence[Size]) -> Piece:
+    """All of a shape, one loop for each axis."""
+    return Piece(tuple(shape), tuple(Index(0, ((a, 1),)) if n != 1 else NOWHERE for a, n in enumerate(shape)))
+
+
+def operands_at(piece: Piece, value: Value, place: Place) -> list[tuple[Value, Place]]:
+    """What an element of a value is made of: the operands that it needs, each with the place of its element."""
+    if value.op.elementwise:
+        return [(v, _spread(v, place)) for v in value.operands]
+    if value.op is ops.concat or value.op is ops.pad:
+        return [_of_parts(piece, value, place)]
+    rule = _RULES.get(value.op)
+    if rule is None:
+        raise ApartError
+    return [(value.operands[0], rule(piece, value, place, value.attrs))]
+
+
+def _spread(operand: Value, place: Place) -> Place:
+    """The place in an operand that is broadcast."""
+    near = place[len(place) - operand.rank :]
+    return tuple(NOWHERE if n == 1 else index for n, index in zip(operand.shape, near, strict=True))
+
+
+def _bounds(piece: Piece, index: Index) -> tuple[Size, Size]:
+    """The least and the largest that an index can be."""
+    low = high = index.constant
+    for v, c in index.terms:
+        far = c * (piece.sizes[v] - 1)
+        if isinstance(c, int) and c < 0:
+            low = low + far
+        else:
+            high = high + far
+    return low, high
+
+
+def _is_inside(piece: Piece, index: Index, first: Size, size: Size) -> bool:
+    low, high = _bounds(piece, index)
+    return _not_negative(low - first) and _not_negative(first + size - 1 - high)
+
+
+def _not_negative(size: Size) -> bool:
+    least = at_least(size)
+    return least is not None and least >= 0
+
+
+def _of_parts(piece: Piece, value: Value, place: Place) -> tuple[Value, Place]:
+    """The operand of a concat or a pad that holds the whole piece; where there is none, the piece is cut."""
+    x = value.operands[0]
+    at = int(value.attrs["axis"]) + x.rank
+    index = place[at]
+    parts: list[tuple[Value, Size]] = [(v, v.shape[at]) for v in value.operands] if value.op is ops.concat else []
+    if value.op is ops.pad:
+        number = value.operands[1]
+        parts = [(number, value.attrs["before"]), (x, x.shape[at]), (number, value.attrs["after"])]
+    first: Size = 0
+    borders: list[Size] = []
+    for operand, size in parts:
+        if _is_inside(piece, index, first, size):
+            moved = (*place[:at], index.moved(-first), *place[at + 1 :])
+            return operand, _spread(operand, moved)
+        borders.append(first)
+        first = first + size
+    low, high = _bounds(piece, index)
+    for border in borders:
+        outside = _not_negative(low - border) or _not_negative(border - 1 - high)
+        if not outside:
+            _cut(piece, index, border)
+    raise ApartError
+
+
+def _cut(piece: Piece, index: Index, border: Size) -> None:
+    """Cut the loop whose steps are so wide that the border falls between two of them."""
+    for v, c in index.terms:
+        rest = Index(0, tuple(t for t in index.terms if t[0] != v))
+        low, high = _bounds(piece, rest)
+        step = quotient(border - index.constant, c)
+        if step is None or step in (0, piece.sizes[v]) or low != 0:
+            continue
+        if all(map(_not_negative, (step, piece.sizes[v] - step, c - 1 - high))):
+            raise RefineError(*piece.behind(v, step))
+    raise ApartError
+
+
+_Rule: TypeAlias = Callable[[Piece, Value, Place, Mapping[str, Any]], Place]
+
+
+def _split(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    at = int(attrs["axis"]) + value.rank - 1
+    return (*place[:at], place[at].scaled(value.shape[at + 1]) + place[at + 1], *place[at + 2 :])
+
+
+def _merge(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    shape = value.operands[0].shape
+    last = int(attrs["axis"]) + len(shape)
+    first = last - int(attrs["count"]) + 1
+    rest, found = place[first], list[Index]()
+    for a in range(last, first, -1):
+        rest, inner = _divided(piece, rest, shape[a])
+        found.insert(0, inner)
+    return (*place[:first], rest, *found, *place[first + 1 :])
+
+
+def _divided(piece: Piece, index: Index, size: Size) -> tuple[Index, Index]:
+    """An index as so many times one plus another that is smaller."""
+    outer: list[tuple[int, Size]] = []
+    inner: list[tuple[int, Size]] = []
+    for v, c in index.terms:
+        times = quotient(c, size)
+        if times is None:
+            inner.append((v, c))
+        else:
+            outer.append((v, times))
+    whole = quotient(index.constant, size)
+    left: Size = 0
+    if whole is None:
+        if not (isinstance(index.constant, int) and isinstance(size, int)):
+            raise ApartError
+        whole, left = divmod(index.constant, size)
+    small = Index(left, tuple(inner))
+    if _is_inside(piece, small, 0, size):
+        return Index(whole, tuple(outer)), small
+    for v, c in inner:
+        width = quotient(size, c)
+        times = None if width is None else quotient(piece.sizes[v], width)
+        if width is not None and times is not None and times != 1:
+            raise RefineError(piece.nested(v, width, times))
+    raise ApartError
+
+
+def _unsqueeze(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    return tuple(index for a, index in enumerate(place) if a - value.rank not in attrs["axes"])
+
+
+def _squeeze(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    rest, rank = iter(place), value.operands[0].rank
+    return tuple([NOWHERE if a - rank in attrs["axes"] else next(rest) for a in range(rank)])
+
+
+def _permute(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    order: tuple[int, ...] = attrs["order"]
+    kept = value.rank - len(order)
+    found = dict(zip(order, place[kept:], strict=True))
+    return (*place[:kept], *(found[a] for a in range(-len(order), 0)))
+
+
+def _slice(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    at = int(attrs["axis"]) + value.rank
+    return (*place[:at], place[at].scaled(attrs["step"]).moved(attrs["start"]), *place[at + 1 :])
+
+
+def _part(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    at = int(attrs["axis"]) + value.rank
+    return (*place[:at], place[at].moved(attrs["index"] * value.shape[at]), *place[at + 1 :])
+
+
+def _expand(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    at = int(attrs["axis"]) + value.rank
+    return (*place[:at], NOWHERE, *place[at + 1 :])
+
+
+def _flip(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    def turned(a: int, index: Index) -> Index:
+        return index.scaled(-1).moved(value.shape[a] - 1) if a - value.rank in attrs["axes"] else index
+
+    return tuple(turned(a, index) for a, index in enumerate(place))
+
+
+def _same(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    return place
+
+
+_RULES: Mapping[Op, _Rule] = {
+    ops.split: _split,
+    ops.merge: _merge,
+    ops.unsqueeze: _unsqueeze,
+    ops.squeeze: _squeeze,
+    ops.permute: _permute,
+    ops.slice_: _slice,
+    ops.part: _part,
+    ops.expand: _expand,
+    ops.flip: _flip,
+    ops.sized: _same,
+}
+
+
+def is_followed(value: Value) -> bool:
+    """Whether indices can be followed through an op that is not elementwise."""
+    return value.op in _RULES or value.op is ops.concat or value.op is ops.pad

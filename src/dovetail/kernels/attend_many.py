@@ -1,0 +1,261 @@
+"""Attend for many queries, lanes along queries: the steps of one tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dovetail.ir.dtype import f32
+from dovetail.kernels.attend_parts import (
+    BLOCK,
+    key_rows,
+    make_columns,
+    make_copy,
+    make_out,
+    make_scores,
+    make_values,
+    make_weights,
+)
+from dovetail.kernels.attend_rope import make_rotate
+from dovetail.kernels.llvm_scalar import literal
+
+if TYPE_CHECKING:
+    from dovetail.kernels.attend_text import Tile
+
+
+class Many:
+    """One tile with so many vectors of queries: what lies where in the worker's memory, and the steps."""
+
+    def __init__(self, t: Tile, wide: int, at: Mapping[str, str], first: str, rows: str) -> None:
+        self.t, self.wide, self.at, self.first, self.rows = t, wide, at, first, rows
+        a = self.a = t.asked
+        self.row = wide * t.row
+        self.columns, self.taken = t.take(a.d * self.row), t.take(a.dv * self.row)
+        self.scores = t.take(BLOCK * self.row)
+        self.tops, self.sums, self.old = (t.take(self.row) for _ in range(3))
+        self.buffer = t.take(t.lanes * t.row)
+        self.keys = key_rows(a.vectors, wide)
+        self.packs_keys = a.rotated is not None or a.strides["k"][-1] != 4
+        self.key_rows = t.take((BLOCK if self.packs_keys else self.keys) * 4 * a.d)
+        self.value_rows = t.take(BLOCK * 4 * a.dv) if a.strides["v"][-1] != 4 else ""
+        self.masks = {n: t.take(BLOCK * self.row) for n in ("mask", "keep") if self.is_by_row(n)}
+        self.query_rows = t.take(a.rows * 4 * a.d) if a.rotated is not None else ""
+
+    def is_by_row(self, name: str) -> bool:
+        """Whether each query has a mask of its own."""
+        strides = self.a.strides.get(name)
+        return strides is not None and strides[-2] != 0
+
+    def take_queries(self) -> None:
+        """The queries as columns, scaled."""
+        t, a = self.t, self.a
+        x, stride, step = self.at["q"], t.size(a.strides["q"][-2]), t.size(a.strides["q"][-1])
+        if a.rotated is not None:
+            self.rotate("q", x, "0", self.rows, self.query_rows)
+            x, stride, step = self.query_rows, str(4 * a.d), "4"
+        factor = a.scale if a.softcap is None else a.scale / a.softcap
+        for i in range(self.wide):
+            first = t.let(f"mul i64 {stride}, {i * t.lanes}")
+            to = t.at(self.columns, i * t.row)
+            self.as_columns(t.at(x, first), stride, step, i, str(a.d), factor, to)
+
+    def as_columns(
+        self, x: str, stride: str, step: str, i: int, count: str, factor: float, to: str, *, of_bytes: bool = False
+    ) -> None:
+        t = self.t
+        rows = t.let(f"sub i64 {self.rows}, {i * t.lanes}")
+        t.call(
+            make_columns(self.a.vectors, of_bytes=of_bytes),
+            f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {rows}", f"i64 {count}",
+            f"float {literal(factor, f32)}", f"ptr {to}", f"i64 {self.row}",
+        )  # fmt: skip
+
+    def rotate(self, which: str, x: str, first: str, rows: str, to: str) -> None:
+        t, a = self.t, self.a
+        assert a.rotated is not None
+        given = [f"ptr {x}", f"i64 {t.size(a.strides[which][-2])}"]
+        for name in (f"cos_{which}", f"sin_{which}"):
+            stride = a.strides[name][-2]
+            given += [f"ptr {t.at(self.at[name], t.times(first, stride))}", f"i64 {t.size(stride)}"]
+        t.call(make_rotate(a.vectors, a.d, a.rotated, a.form), *given, f"i64 {rows}", f"ptr {to}")
+
+    def go(self, low: str, end: str) -> None:
+        """Everything that the queries take from the keys between two."""
+        t = self.t
+        self.clear()
+        with t.steps(low, end, BLOCK) as first:
+            count = t.smaller(str(BLOCK), t.let(f"sub i64 {end}, {first}"))
+            self.score(first, count)
+            self.bend(first, count)
+            t.call(
+                make_weights(self.a.vectors, self.wide),
+                f"ptr {self.scores}", f"i64 {count}", f"ptr {self.tops}", f"ptr {self.sums}",
+            )  # fmt: skip
+            self.add_values(first, count)
+
+    def clear(self) -> None:
+        t = self.t
+        for i in range(self.wide):
+            t.store(t.number(float("-inf")), t.at(self.tops, i * t.row), t.row)
+            t.store("zeroinitializer", t.at(self.sums, i * t.row), t.row)
+        with t.loop("0", str(self.a.dv)) as c:
+            to = t.at(self.taken, t.let(f"mul i64 {c}, {self.row}"))
+            for i in range(self.wide):
+                t.store("zeroinitializer", t.at(to, i * t.row), t.row)
+
+    def score(self, first: str, count: str) -> None:
+        """The scores of a block of keys, a few keys at a time; those behind the last key are never read."""
+        t, a = self.t, self.a
+        stride, step = t.size(a.strides["k"][-2]), t.size(a.strides["k"][-1])
+        x = t.at(self.at["k"], t.times(first, a.strides["k"][-2]))
+        apart = t.size(a.strides["v"][-2])
+        part = make_scores(a.vectors, self.wide, a.d, a.dv)
+        if self.packs_keys:
+            if a.rotated is not None:
+                self.rotate("k", x, first, count, self.key_rows)
+            else:
+                t.call(
+                    make_copy(a.vectors, a.d),
+                    f"ptr {x}",
+                    f"i64 {stride}",
+                    f"i64 {step}",
+                    f"i64 {count}",
+                    f"ptr {self.key_rows}",
+                )
+            x, stride = self.key_rows, str(4 * a.d)
+            whole = t.let(f"sdiv i64 {t.let(f'add i64 {count}, {self.keys - 1}')}, {self.keys}")
+        else:
+            whole = t.let(f"sdiv i64 {count}, {self.keys}")
+        with t.loop("0", whole) as group:
+            at = t.at(x, t.let(f"mul i64 {t.let(f'mul i64 {group}, {self.keys}')}, {stride}"))
+            to = t.at(self.scores, t.let(f"mul i64 {group}, {self.keys * self.row}"))
+            row = t.let(f"add i64 {first}, {t.let(f'mul i64 {group}, {self.keys}')}")
+            ahead = t.at(self.at["v"], t.times(row, a.strides["v"][-2]))
+            t.call(
+                part, f"ptr {self.columns}", f"ptr {at}", f"i64 {stride}", f"ptr {to}", f"ptr {ahead}", f"i64 {apart}"
+            )
+        if self.packs_keys:
+            return
+        done = t.let(f"mul i64 {whole}, {self.keys}")
+        left = t.let(f"sub i64 {count}, {done}")
+        with t.when(t.let(f"icmp sgt i64 {left}, 0")):
+            at = t.at(x, t.let(f"mul i64 {done}, {stride}"))
+            t.call(
+                make_copy(a.vectors, a.d), f"ptr {at}", f"i64 {stride}", "i64 4", f"i64 {left}", f"ptr {self.key_rows}"
+            )
+            to = t.at(self.scores, t.let(f"mul i64 {done}, {self.row}"))
+            ahead = t.at(self.at["v"], t.times(t.let(f"add i64 {first}, {done}"), a.strides["v"][-2]))
+            given = f"ptr {self.columns}", f"ptr {self.key_rows}", f"i64 {4 * a.d}", f"ptr {to}"
+            t.call(part, *given, f"ptr {ahead}", f"i64 {apart}")
+
+    def bend(self, first: str, count: str) -> None:
+        """Cap and mask the scores of a block; keep the highest of each query and how much older sums shrink by it."""
+        t, a = self.t, self.a
+        for name, to in self.masks.items():
+            row, step = a.strides[name][-2:]
+            for i in range(self.wide):
+                x = t.at(t.at(self.at[name], t.times(first, step)), t.let(f"mul i64 {t.size(row)}, {i * t.lanes}"))
+                of_bytes = name == "keep"
+                self.as_columns(
+                    x, t.size(row), t.size(step), i, count, 1.0, t.at(to, i * t.row), of_bytes=of_bytes
+                )  # fmt: skip
+        before = [t.load(t.at(self.tops, i * t.row), t.row) for i in range(self.wide)]
+        tops = [t.variable(x) for x in before]
+        changes = a.softcap is not None or a.fill is not None or "mask" in a.strides
+        with t.loop("0", count) as j:
+            key = t.let(f"add i64 {first}, {j}")
+            at = t.at(self.scores, t.let(f"mul i64 {j}, {self.row}"))
+            given = {n: self.masked(n, key, j) for n in ("mask", "keep") if n in a.strides}
+            for i in range(self.wide):
+                place = t.at(at, i * t.row)
+                x = t.load(place, t.row)
+                if changes:
+                    x = self.bent(x, i, key, {n: v[i] for n, v in given.items()})
+                    t.store(x, place, t.row)
+                t.put(t.larger(x, t.get(tops[i])), tops[i])
+        for i in range(self.wide):
+            now = t.get(tops[i])
+            t.store(now, t.at(self.tops, i * t.row), t.row)
+            none = t.compare("oeq", now, t.number(float("-inf")))
+            less = t.sub(before[i], t.select(none, t.number(0.0), now))
+            shrunk = t.exp_of_negative(less)
+            t.store(shrunk, t.at(self.old, i * t.row), t.row)
+            total = t.at(self.sums, i * t.row)
+            t.store(t.mul(t.load(total, t.row), shrunk), total, t.row)
+
+    def masked(self, name: str, key: str, j: str) -> list[str]:
+        """What a mask has for a key, for each vector of queries."""
+        t = self.t
+        if name in self.masks:
+            at = t.at(self.masks[name], t.let(f"mul i64 {j}, {self.row}"))
+            return [t.load(t.at(at, i * t.row), t.row) for i in range(self.wide)]
+        at = t.at(self.at[name], t.times(key, self.a.strides[name][-1]))
+        if name == "mask":
+            return [t.spread_from(at)] * self.wide
+        return [t.spread(t.let(f"uitofp i8 {t.let(f'load i8, ptr {at}')} to float"))] * self.wide
+
+    def bent(self, x: str, i: int, key: str, given: Mapping[str, str]) -> str:
+        t, a = self.t, self.a
+        if a.softcap is not None:
+            x = t.mul(t.tanh(x), t.number(a.softcap))
+        if "mask" in given:
+            x = t.add(x, given["mask"])
+        own = t.positions(self.first, i) if a.causal else ""
+        return t.shown(x, given, t.spread_whole(key) if a.causal else "", own)
+
+    def add_values(self, first: str, count: str) -> None:
+        t, a = self.t, self.a
+        stride, step = t.size(a.strides["v"][-2]), t.size(a.strides["v"][-1])
+        x = t.at(self.at["v"], t.times(first, a.strides["v"][-2]))
+        if self.value_rows:
+            t.call(
+                make_copy(a.vectors, a.dv),
+                f"ptr {x}",
+                f"i64 {stride}",
+                f"i64 {step}",
+                f"i64 {count}",
+                f"ptr {self.value_rows}",
+            )
+            x, stride = self.value_rows, str(4 * a.dv)
+        features = key_rows(a.vectors, self.wide)
+        whole = a.dv // features
+        if whole:
+            with t.loop("0", str(whole)) as i:
+                self.values(features, t.let(f"mul i64 {i}, {features}"), x, stride, count)
+        if a.dv % features:
+            self.values(a.dv % features, str(whole * features), x, stride, count)
+
+    def values(self, features: int, first: str, x: str, stride: str, count: str) -> None:
+        t = self.t
+        x = t.at(x, t.let(f"mul i64 {first}, 4"))
+        to = t.at(self.taken, t.let(f"mul i64 {first}, {self.row}"))
+        part = make_values(self.a.vectors, self.wide, features)
+        t.call(part, f"ptr {self.scores}", f"ptr {x}", f"i64 {stride}", f"i64 {count}", f"ptr {to}", f"ptr {self.old}")
+
+    def sees_nothing(self, fill: float) -> str:
+        """Whether some query has seen only hidden keys: then those that were left out count as much."""
+        t = self.t
+        found = "false"
+        for i in range(self.wide):
+            top = t.load(t.at(self.tops, i * t.row), t.row)
+            low = t.compare("ole", top, t.number(fill + 200.0))
+            some = t.let(f"bitcast {t.truth} {low} to i{t.lanes}")
+            found = t.let(f"or i1 {found}, {t.let(f'icmp ne i{t.lanes} {some}, 0')}")
+        return found
+
+    def give(self) -> None:
+        """Divide by the sums and write the rows of the result."""
+        t, a = self.t, self.a
+        for i in range(self.wide):
+            total = t.load(t.at(self.sums, i * t.row), t.row)
+            factor = t.factor(total)
+            t.store(factor, t.at(self.old, i * t.row), t.row)
+            stride = t.size(a.strides["y"][-2])
+            to = t.at(self.at["y"], t.let(f"mul i64 {stride}, {i * t.lanes}"))
+            left = t.let(f"sub i64 {self.rows}, {i * t.lanes}")
+            rows = t.smaller(str(t.lanes), left)
+            t.call(
+                make_out(a.vectors, a.dv),
+                f"ptr {t.at(self.taken, i * t.row)}", f"i64 {self.row}", f"ptr {t.at(self.old, i * t.row)}", f"ptr {to}",
+                f"i64 {stride}", f"i64 {rows}", f"ptr {self.buffer}",
+            )  # fmt: skip

@@ -1,0 +1,53 @@
+"""Quantise: between floats and narrow whole numbers, element by element, with steps for a tensor or along an axis."""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import f64
+from dovetail.ir.value import Value
+from dovetail.kernels import llvm_scalar as scalar
+from dovetail.kernels.body import cast_to
+from dovetail.kernels.cut import cut
+from dovetail.kernels.job import Job, Places
+from dovetail.kernels.loops import Call, Expr, Kernel, Load, Name, Store, Tensor, collapsed, sizes_in
+from dovetail.plan.alias import dense_strides
+from dovetail.plan.plan import Step
+
+
+def make_quantise(step: Step, places: Places) -> Job | None:
+    """The job of quantise or dequantise."""
+    value = step.value
+    if value.op not in (ops.quantise, ops.dequantise):
+        return None
+    if not all(scalar.is_compiled(v.dtype) for v in (value, *value.operands)):
+        return None
+    x, *beside = value.operands
+    strides = [dense_strides(value.tensor), places(x).strides, *(_spread(value, places(v).strides) for v in beside)]
+    shape, (target, *sources) = collapsed(value.shape, strides)
+    boxes = cut(shape, value.dtype.itemsize * 4)
+    loads: list[Expr] = [
+        Load(Tensor(name, v.dtype, s), boxes.at) for name, v, s in zip("xsz", value.operands, sources, strict=True)
+    ]
+    found = _quantised(value, *loads) if value.op is ops.quantise else _dequantised(value, *loads)
+    store = Store(Tensor("y", value.dtype, target), boxes.at, found)
+    body = (*boxes.head(Name("tile")), *boxes.nest([store]))
+    kernel = Kernel("quantise", ("x", "s", "z", "y"), ("y",), "tile", body, sizes=sizes_in(body))
+    points = dict(zip("xsz", value.operands, strict=True))
+    return Job(kernel, {**points, "y": value}, boxes.tiles, boxes.work * 4)
+
+
+def _spread(value: Value, strides: tuple[Size, ...]) -> tuple[Size, ...]:
+    """The strides of a number, or of a vector along the axis, against the whole shape."""
+    axis: int | None = value.attrs["axis"]
+    return tuple(strides[0] if axis is not None and a - value.rank == axis else 0 for a in range(value.rank))
+
+
+def _quantised(value: Value, x: Expr, scale: Expr, zero: Expr) -> Expr:
+    steps = Call("round", (Call("div", (x, scale), x.dtype),), x.dtype)
+    return cast_to(Call("add", (cast_to(steps, f64), cast_to(zero, f64)), f64), value.dtype)
+
+
+def _dequantised(value: Value, x: Expr, scale: Expr, zero: Expr) -> Expr:
+    steps = Call("sub", (cast_to(x, f64), cast_to(zero, f64)), f64)
+    return cast_to(Call("mul", (steps, cast_to(scale, f64)), f64), value.dtype)
