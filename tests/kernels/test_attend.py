@@ -113,22 +113,24 @@ def test_positions(fill: float, window: int | None, kept: bool) -> None:
         check(graph, feeds, runner)
 
 
+@pytest.mark.parametrize("queries", [4, 20])
 @pytest.mark.parametrize("empty", ["nan", "zero"])
-def test_rows_without_a_key(empty: str) -> None:
-    shape = (1, 1, 20, 80)
-    q, k, v = heads("q", 1, 2, 20, 8), heads("k", 1, 2, 80, 8), heads("v", 1, 2, 80, 8)
+def test_rows_without_a_key(empty: Any, queries: int) -> None:
+    shape = (1, 1, queries, 80)
+    q, k, v = heads("q", 1, 2, queries, 8), heads("k", 1, 2, 80, 8), heads("v", 1, 2, 80, 8)
     mask = np.zeros(shape, np.float32)
     mask[..., 3, :] = -np.inf
-    mask[..., 4, :70] = -np.inf
-    mask[..., 5, 1:] = -np.inf
+    mask[..., 2, :70] = -np.inf
+    mask[..., 1, 1:] = -np.inf
     graph = Graph.of(library.attention(q, k, v, input("mask", f32[shape]), empty=empty))
-    got = check(graph, {"q": normal(1, 2, 20, 8), "k": normal(1, 2, 80, 8), "v": normal(1, 2, 80, 8), "mask": mask})
+    feeds = {"q": normal(1, 2, queries, 8), "k": normal(1, 2, 80, 8), "v": normal(1, 2, 80, 8), "mask": mask}
+    got = check(graph, feeds)
     assert np.isnan(got[:, :, 3]).all() if empty == "nan" else (got[:, :, 3] == 0).all()
     assert np.isfinite(np.delete(got, 3, axis=2)).all()
 
 
 @pytest.mark.parametrize("empty", ["nan", "zero"])
-def test_numbers_that_are_none(empty: str) -> None:
+def test_numbers_that_are_none(empty: Any) -> None:
     """NaN and inf in queries, keys and values come out where the body has them."""
     q, k, v = normal(1, 1, 20, 8), normal(1, 1, 70, 8), normal(1, 1, 70, 8)
     q[0, 0, 2, 1] = np.nan
@@ -165,6 +167,55 @@ def test_scale_and_softcap(scaled: Any, softcap: float | None) -> None:
     q, k, v = heads("q", 2, 4, 20, 16), heads("k", 2, 2, 40, 16), heads("v", 2, 2, 40, 16)
     graph = Graph.of(library.attention(q, k, v, scale=0.4, scaled=scaled, softcap=softcap, groups=2))
     check(graph, {"q": normal(2, 4, 20, 16), "k": normal(2, 2, 40, 16), "v": normal(2, 2, 40, 16)})
+
+
+FEW_MASKS = [(3, 1, 1, 90), (3, 1, 2, 90), (1, 6, 2, 90), (2, 90), (3, 6, 2, 1), (1, 1, 2, 1), (90,)]
+
+
+@pytest.mark.parametrize("shape", FEW_MASKS)
+@pytest.mark.parametrize("kind", ["mask", "keep", "both"])
+def test_few_queries_with_masks(shape: tuple[int, ...], kind: str) -> None:
+    """Queries of three heads share the keys of one."""
+    q, k, v = heads("q", 3, 6, 2, 20), heads("k", 3, 2, 90, 20), heads("v", 3, 2, 90, 12)
+    feeds = {"q": normal(3, 6, 2, 20), "k": normal(3, 2, 90, 20), "v": normal(3, 2, 90, 12)}
+    mask = keep = None
+    if kind != "keep":
+        mask, feeds["mask"] = input("mask", f32[shape]), normal(*shape, seed=5)
+    if kind != "mask":
+        keep, feeds["keep"] = input("keep", bool_[shape]), normal(*shape, seed=6) > -0.5
+    fill = None if keep is None else -np.inf
+    graph = Graph.of(library.attention(q, k, v, mask, keep, scale=0.25, groups=3, softcap=3.0, fill=fill, empty="zero"))
+    check(graph, feeds)
+
+
+@pytest.mark.parametrize("d", [1, 7, 16, 33, 64, 80, 128, 200])
+def test_one_query_for_any_number_of_keys(d: int) -> None:
+    b, s = symbol("b"), symbol("s")
+    q, k, v = heads("q", b, 4, 1, d), heads("k", b, 2, s, d), heads("v", b, 2, s, d)
+    graph = Graph.of(library.attention(q, k, v, scale=d**-0.5, groups=2))
+    runner = compiled(graph)
+    for m, n in [(1, 1), (2, 15), (1, 16), (3, 63), (1, 64), (1, 65), (2, 300)]:
+        check(graph, {"q": normal(m, 4, 1, d), "k": normal(m, 2, n, d), "v": normal(m, 2, n, d, seed=1)}, runner)
+
+
+@pytest.mark.parametrize("fill", [-np.inf, -1e9])
+@pytest.mark.parametrize("window", [None, 2])
+def test_few_queries_by_position(fill: float, window: int | None) -> None:
+    q, k, v = heads("q", 2, 4, 8), heads("k", 2, 70, 8), heads("v", 2, 70, 8)
+    graph = Graph.of(library.attention(q, k, v, causal=True, window=window, fill=fill))
+    check(graph, {"q": normal(2, 4, 8), "k": normal(2, 70, 8), "v": normal(2, 70, 8)})
+
+
+def test_few_queries_of_views() -> None:
+    q, k, v = heads("q", 2, 16, 3, 2), heads("k", 2, 3, 16, 70), heads("v", 2, 3, 20, 70)
+    mask, keep = input("mask", f32[2, 1, 70, 2]), input("keep", bool_[2, 1, 70, 4])
+    turned = [ops.permute(x, order=(-1, -2)) for x in (k, v, mask, keep)]
+    hidden = ops.slice_(turned[3], axis=-2, start=1, stop=3)
+    graph = Graph.of(
+        library.attention(ops.permute(q, order=(-2, -1, -3)), turned[0], turned[1], turned[2], hidden, fill=-np.inf)
+    )
+    feeds = {"q": normal(2, 16, 3, 2), "k": normal(2, 3, 16, 70), "v": normal(2, 3, 20, 70)}
+    check(graph, {**feeds, "mask": normal(2, 1, 70, 2), "keep": normal(2, 1, 70, 4) > -1})
 
 
 def test_one_head_of_keys_for_all_and_more_or_fewer_axes() -> None:

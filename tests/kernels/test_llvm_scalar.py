@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -90,7 +90,7 @@ def _judge(name: str, value: Value, got: Array, arrays: list[Array]) -> None:
 
 def _is_near(got: Array, exact: Any, dtype: DType) -> Any:
     """Within a few units in the last place of what float64 gives; a unit of a denormal is that of the least normal."""
-    limits: Any = ml_dtypes.finfo(dtype.numpy)
+    limits = cast(Any, ml_dtypes.finfo)(dtype.numpy)
     unit = 4e-7 if dtype is f32 else 2 * float(limits.eps)
     off = np.abs(got.astype(np.float64) - exact)
     near = off <= unit * np.maximum(np.abs(exact), float(limits.tiny))

@@ -17,7 +17,9 @@ SHAPES = [(3, 5, 7), (1, 17, 1), (2, 1, 300)]
 
 def extremes(x: Value, axis: int) -> dict[str, Value]:
     return {
-        f"{op.name}{axis}{last}": op(x, axis=axis, last=last) for op in (ops.arg_max, ops.arg_min) for last in (False, True)
+        f"{op.name}{axis}{last}": op(x, axis=axis, last=last)
+        for op in (ops.arg_max, ops.arg_min)
+        for last in (False, True)
     }
 
 

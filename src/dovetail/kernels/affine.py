@@ -108,10 +108,12 @@ def _bounds(piece: Piece, index: Index) -> tuple[Size, Size]:
     low = high = index.constant
     for v, c in index.terms:
         far = c * (piece.sizes[v] - 1)
-        if isinstance(c, int) and c < 0:
+        if _not_negative(c):
+            high = high + far
+        elif _not_negative(-c):
             low = low + far
         else:
-            high = high + far
+            raise ApartError
     return low, high
 
 
@@ -151,16 +153,25 @@ def _of_parts(piece: Piece, value: Value, place: Place) -> tuple[Value, Place]:
 
 
 def _cut(piece: Piece, index: Index, border: Size) -> None:
-    """Cut the loop whose steps are so wide that the border falls between two of them."""
+    """Cut a loop such that the border falls between two of its steps."""
     for v, c in index.terms:
         rest = Index(0, tuple(t for t in index.terms if t[0] != v))
         low, high = _bounds(piece, rest)
-        step = quotient(border - index.constant, c)
+        step = _step_at(index.constant - border, c) if low == high == 0 else quotient(border - index.constant, c)
         if step is None or step in (0, piece.sizes[v]) or low != 0:
             continue
-        if all(map(_not_negative, (step, piece.sizes[v] - step, c - 1 - high))):
+        if all(map(_not_negative, (step, piece.sizes[v] - step))) and (high == 0 or _not_negative(c - 1 - high)):
             raise RefineError(*piece.behind(v, step))
     raise ApartError
+
+
+def _step_at(start: Size, c: Size) -> Size | None:
+    """The first step at which start + c * step is on the other side of 0, which counts as above."""
+    if isinstance(start, int) and isinstance(c, int):
+        return -(start // c) if c > 0 else start // -c + 1
+    if c == -1:
+        return start + 1
+    return quotient(-start, c) if _not_negative(c) else None
 
 
 _Rule: TypeAlias = Callable[[Piece, Value, Place, Mapping[str, Any]], Place]

@@ -16,16 +16,19 @@ from dovetail.kernels.pool import make_pool
 from dovetail.kernels.quantise import make_quantise
 from dovetail.kernels.reduce import make_reduce
 from dovetail.kernels.resize import make_resize
+from dovetail.kernels.rope import make_rope
 from dovetail.kernels.rows import make_rows
 from dovetail.kernels.scatter import make_scatter
 from dovetail.kernels.sort import make_sort
 from dovetail.kernels.vector import Vectors
 from dovetail.kernels.weave import make_weave
+from dovetail.kernels.winograd import make_winograd
 from dovetail.plan.plan import Step
 
 ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
     make_map,
     make_rows,
+    make_rope,
     make_reduce,
     make_resize,
     make_move,
@@ -39,6 +42,7 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
 
 
 TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (
+    make_winograd,
     make_conv,
     make_pool,
     make_contract,

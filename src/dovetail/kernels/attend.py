@@ -7,7 +7,8 @@ from math import inf
 from typing import Any
 
 from dovetail import library
-from dovetail.ir.dim import Size, product
+from dovetail.declare.fused import FusedOp
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.attend_text import Attend, write
@@ -20,7 +21,7 @@ from dovetail.plan.plan import Step
 def make_attend(step: Step, places: Places, vectors: Vectors) -> Job | None:
     """The job of an attention in f32, rotated or not; None where a head's features are not known or not dense."""
     value = step.value
-    if value.op not in (library.attention, library.rope_attention):
+    if not isinstance(value.op, FusedOp) or value.op not in (library.attention, library.rope_attention):
         return None
     call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
     asked = _asked(value, call, places, vectors)
@@ -31,10 +32,8 @@ def make_attend(step: Step, places: Places, vectors: Vectors) -> Job | None:
     template = Template(
         name, written.text, written.uses, asked.pointers, written.sizes, written.scratch, ready=written.parts
     )
-    points = {n: value if n == "y" else call[n] for n in asked.pointers}
-    blocks = (asked.queries + (asked.rows - 1)) // asked.rows
-    work = asked.rows * (asked.d + asked.dv) * asked.keys
-    return Job(template, points, product(asked.lead) * asked.heads * blocks, work)
+    points: dict[str, Value] = {n: value if n == "y" else call[n] for n in asked.pointers}
+    return Job(template, points, asked.tiles, asked.work)
 
 
 def _named(asked: Attend) -> str:
@@ -61,7 +60,7 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
             strides[name] = stretched(places(x).strides, x.shape, full)
     rotated: int | None = None
     if cos is not None and sin is not None:
-        rotated = call["rotated"] if call["rotated"] is not None else d
+        rotated = d if call["rotated"] is None else int(call["rotated"])
         for name, x in (("cos", cos), ("sin", sin)):
             for which, of in (("q", q), ("k", k)):
                 strides[f"{name}_{which}"] = stretched(places(x).strides, x.shape, of.shape)
@@ -76,7 +75,7 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
         keys=k.shape[-2],
         d=d,
         dv=dv,
-        groups=call["groups"] or 1,
+        groups=call["groups"] or _all_heads(q, k),
         strides=strides,
         scale=1.0 if call["scale"] is None else call["scale"],
         softcap=call["softcap"],
@@ -88,6 +87,11 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
         rotated=rotated,
         form=call.get("form", "half"),
     )
+
+
+def _all_heads(q: Value, k: Value) -> int:
+    """How many heads share one of the keys where nothing says so: all, if it has one."""
+    return q.shape[-3] if isinstance(q.shape[-3], int) and k.shape[-3] == 1 else 1
 
 
 def _shared(x: Value, q: Value, places: Places) -> tuple[Size, ...]:

@@ -1,4 +1,4 @@
-"""Attend for few queries, lanes along features: keys and values stream by once, whatever the number of heads they serve.
+"""Attend for few queries, lanes along features: keys and values stream by once, for all the heads they serve.
 
 A tile is one head of keys with all the queries that look at it. What they attend to is bound by memory, so that a row
 of keys or values is read as it lies, and all its queries are done while it is near.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dovetail.ir.dtype import f32
-from dovetail.kernels.attend_parts import BLOCK, finished, make_copy
+from dovetail.kernels.attend_parts import BLOCK, LINE, finished, make_copy
 from dovetail.kernels.job import Part
 from dovetail.kernels.llvm_scalar import literal
 from dovetail.kernels.vector import Vectors, VectorText
@@ -92,8 +92,9 @@ def make_few_values(vectors: Vectors, dv: int) -> Part:
 class Few:
     """One tile: the rows of queries of one head of keys."""
 
-    def __init__(self, t: Tile, at: Mapping[str, str], rows: int) -> None:
-        self.t, self.at, self.rows = t, at, rows
+    def __init__(self, t: Tile, at: Mapping[str, str], rows: int, *, count: str = "", first: str = "") -> None:
+        """`count` and `first` say how many rows there are, all of one head, where that is not known before."""
+        self.t, self.at, self.rows, self.first = t, at, count or str(rows), first
         a = self.a = t.asked
         self.d, self.dv = padded(a.d, t.lanes), padded(a.dv, t.lanes)
         self.queries = t.take(rows * 4 * self.d)
@@ -105,19 +106,19 @@ class Few:
     def go(self) -> None:
         t = self.t
         end = t.size(self.a.keys)
-        with t.loop("0", str(self.rows)) as row:
+        with t.loop("0", self.rows) as row:
             self.take_query(row)
         with t.steps("0", end, BLOCK) as first:
             count = t.smaller(str(BLOCK), t.let(f"sub i64 {end}, {first}"))
             k, stride = self.block("k", first, count)
             v, apart = self.block("v", first, count)
-            self.score(k, stride, count)
+            self.score(k, stride, v, apart, count)
             part = make_few_values(self.a.vectors, self.a.dv)
-            with t.loop("0", str(self.rows)) as row:
+            with t.loop("0", self.rows) as row:
                 old = self.weigh(row, first, count)
                 p, o = self.of(self.scores, row, BLOCK), self.of(self.taken, row, self.dv)
                 t.call(part, f"ptr {p}", f"ptr {v}", f"i64 {apart}", f"i64 {count}", f"ptr {o}", f"float {old}")
-        with t.loop("0", str(self.rows)) as row:
+        with t.loop("0", self.rows) as row:
             self.give(row)
 
     def of(self, pointer: str, row: str, size: int) -> str:
@@ -127,6 +128,8 @@ class Few:
         """A row of queries, of the result or of a mask: its head of those that share the keys, then its position."""
         t, a = self.t, self.a
         *_, head, position, _ = a.strides[name]
+        if self.first:
+            return t.at(self.at[name], t.times(row, position))
         count = t.size(a.queries)
         group, own = t.let(f"sdiv i64 {row}, {count}"), t.let(f"srem i64 {row}, {count}")
         return t.at(t.at(self.at[name], t.times(group, head)), t.times(own, position))
@@ -165,19 +168,28 @@ class Few:
         t.call(make_copy(a.vectors, width), *given, f"ptr {self.packed[name]}")
         return self.packed[name], str(4 * width)
 
-    def score(self, k: str, stride: str, count: str) -> None:
+    def ask_for(self, row: str, width: int) -> None:
+        for at in range(0, 4 * width, LINE):
+            self.t.prefetch(self.t.at(row, at))
+
+    def score(self, k: str, stride: str, v: str, apart: str, count: str) -> None:
         t, a = self.t, self.a
         part = make_few_scores(a.vectors, a.d)
 
         def score(x: str, apart: str, first: str) -> None:
-            with t.loop("0", str(self.rows)) as row:
+            with t.loop("0", self.rows) as row:
                 q, s = self.of(self.queries, row, self.d), self.of(self.scores, row, BLOCK)
                 t.call(part, f"ptr {q}", f"ptr {x}", f"i64 {apart}", f"ptr {t.at(s, t.times(first, 4))}")
 
         whole = t.let(f"sdiv i64 {count}, {t.lanes}")
         with t.loop("0", whole) as group:
             first = t.let(f"mul i64 {group}, {t.lanes}")
-            score(t.at(k, t.let(f"mul i64 {first}, {stride}")), stride, first)
+            x = t.at(k, t.let(f"mul i64 {first}, {stride}"))
+            following = t.at(x, t.let(f"mul i64 {t.lanes}, {stride}"))
+            with t.loop("0", str(t.lanes)) as j:
+                self.ask_for(t.at(following, t.let(f"mul i64 {j}, {stride}")), a.d)
+                self.ask_for(t.at(v, t.let(f"mul i64 {t.let(f'add i64 {first}, {j}')}, {apart}")), a.dv)
+            score(x, stride, first)
         done = t.let(f"mul i64 {whole}, {t.lanes}")
         left = t.let(f"sub i64 {count}, {done}")
         with t.when(t.let(f"icmp sgt i64 {left}, 0")):
@@ -227,8 +239,12 @@ class Few:
         if "mask" in given:
             x = t.add(x, given["mask"])
         keys = t.positions(key, 0) if a.causal else ""
-        own = t.spread_whole(t.let(f"srem i64 {row}, {t.size(a.queries)}")) if a.causal else ""
+        own = t.spread_whole(self.position(row)) if a.causal else ""
         return t.shown(x, given, keys, own)
+
+    def position(self, row: str) -> str:
+        t = self.t
+        return t.let(f"add i64 {self.first}, {row}" if self.first else f"srem i64 {row}, {t.size(self.a.queries)}")
 
     def masked(self, name: str, at: str, key: str, inside: str) -> str:
         """What a mask has for as many keys as a vector has lanes."""

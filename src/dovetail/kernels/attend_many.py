@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dovetail.ir.dtype import f32
@@ -35,6 +35,7 @@ class Many:
         self.tops, self.sums, self.old = (t.take(self.row) for _ in range(3))
         self.buffer = t.take(t.lanes * t.row)
         self.keys = key_rows(a.vectors, wide)
+        self.bends = a.softcap is not None or a.fill is not None or "mask" in a.strides
         self.packs_keys = a.rotated is not None or a.strides["k"][-1] != 4
         self.key_rows = t.take((BLOCK if self.packs_keys else self.keys) * 4 * a.d)
         self.value_rows = t.take(BLOCK * 4 * a.dv) if a.strides["v"][-1] != 4 else ""
@@ -85,8 +86,11 @@ class Many:
         self.clear()
         with t.steps(low, end, BLOCK) as first:
             count = t.smaller(str(BLOCK), t.let(f"sub i64 {end}, {first}"))
+            before = [t.load(t.at(self.tops, i * t.row), t.row) for i in range(self.wide)]
             self.score(first, count)
-            self.bend(first, count)
+            if self.bends:
+                self.bend(first, count)
+            self.shrink(before)
             t.call(
                 make_weights(self.a.vectors, self.wide),
                 f"ptr {self.scores}", f"i64 {count}", f"ptr {self.tops}", f"ptr {self.sums}",
@@ -104,81 +108,81 @@ class Many:
                 t.store("zeroinitializer", t.at(to, i * t.row), t.row)
 
     def score(self, first: str, count: str) -> None:
-        """The scores of a block of keys, a few keys at a time; those behind the last key are never read."""
+        """The scores of a block of keys, a few keys at a time; the last key stands in for those behind it."""
         t, a = self.t, self.a
-        stride, step = t.size(a.strides["k"][-2]), t.size(a.strides["k"][-1])
-        x = t.at(self.at["k"], t.times(first, a.strides["k"][-2]))
-        apart = t.size(a.strides["v"][-2])
-        part = make_scores(a.vectors, self.wide, a.d, a.dv)
+        row = a.strides["k"][-2]
+        x, stride = t.at(self.at["k"], t.times(first, row)), t.size(row)
         if self.packs_keys:
             if a.rotated is not None:
                 self.rotate("k", x, first, count, self.key_rows)
             else:
-                t.call(
-                    make_copy(a.vectors, a.d),
-                    f"ptr {x}",
-                    f"i64 {stride}",
-                    f"i64 {step}",
-                    f"i64 {count}",
-                    f"ptr {self.key_rows}",
-                )
+                self.copy(x, stride, t.size(a.strides["k"][-1]), count, self.key_rows)
+            self.repeat_last(count)
             x, stride = self.key_rows, str(4 * a.d)
             whole = t.let(f"sdiv i64 {t.let(f'add i64 {count}, {self.keys - 1}')}, {self.keys}")
         else:
             whole = t.let(f"sdiv i64 {count}, {self.keys}")
         with t.loop("0", whole) as group:
-            at = t.at(x, t.let(f"mul i64 {t.let(f'mul i64 {group}, {self.keys}')}, {stride}"))
-            to = t.at(self.scores, t.let(f"mul i64 {group}, {self.keys * self.row}"))
-            row = t.let(f"add i64 {first}, {t.let(f'mul i64 {group}, {self.keys}')}")
-            ahead = t.at(self.at["v"], t.times(row, a.strides["v"][-2]))
-            t.call(
-                part, f"ptr {self.columns}", f"ptr {at}", f"i64 {stride}", f"ptr {to}", f"ptr {ahead}", f"i64 {apart}"
-            )
+            done = t.let(f"mul i64 {group}, {self.keys}")
+            self.score_keys(t.at(x, t.let(f"mul i64 {done}, {stride}")), stride, first, done)
         if self.packs_keys:
             return
         done = t.let(f"mul i64 {whole}, {self.keys}")
         left = t.let(f"sub i64 {count}, {done}")
         with t.when(t.let(f"icmp sgt i64 {left}, 0")):
-            at = t.at(x, t.let(f"mul i64 {done}, {stride}"))
-            t.call(
-                make_copy(a.vectors, a.d), f"ptr {at}", f"i64 {stride}", "i64 4", f"i64 {left}", f"ptr {self.key_rows}"
-            )
-            to = t.at(self.scores, t.let(f"mul i64 {done}, {self.row}"))
-            ahead = t.at(self.at["v"], t.times(t.let(f"add i64 {first}, {done}"), a.strides["v"][-2]))
-            given = f"ptr {self.columns}", f"ptr {self.key_rows}", f"i64 {4 * a.d}", f"ptr {to}"
-            t.call(part, *given, f"ptr {ahead}", f"i64 {apart}")
+            self.copy(t.at(x, t.let(f"mul i64 {done}, {stride}")), stride, "4", left, self.key_rows)
+            self.repeat_last(left)
+            self.score_keys(self.key_rows, str(4 * a.d), first, done)
+
+    def copy(self, x: str, stride: str, step: str, rows: str, to: str) -> None:
+        given = f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {rows}", f"ptr {to}"
+        self.t.call(make_copy(self.a.vectors, self.a.d), *given)
+
+    def repeat_last(self, count: str) -> None:
+        """The last key again, up to as many as are scored at once: it changes no maximum."""
+        t, size = self.t, 4 * self.a.d
+        missing = t.let(f"srem i64 {t.let(f'sub i64 {BLOCK}, {count}')}, {self.keys}")
+        end = t.at(self.key_rows, t.let(f"mul i64 {count}, {size}"))
+        self.copy(t.at(end, -size), "0", "4", missing, end)
+
+    def score_keys(self, x: str, stride: str, first: str, done: str) -> None:
+        t, a = self.t, self.a
+        to = t.at(self.scores, t.let(f"mul i64 {done}, {self.row}"))
+        row = a.strides["v"][-2]
+        ahead = t.at(self.at["v"], t.times(t.let(f"add i64 {first}, {done}"), row))
+        part = make_scores(a.vectors, self.wide, a.d, a.dv, with_top=not self.bends)
+        given = f"ptr {self.columns}", f"ptr {x}", f"i64 {stride}", f"ptr {to}", f"ptr {ahead}", f"i64 {t.size(row)}"
+        t.call(part, *given, f"ptr {self.tops}")
 
     def bend(self, first: str, count: str) -> None:
-        """Cap and mask the scores of a block; keep the highest of each query and how much older sums shrink by it."""
+        """Cap and mask the scores of a block, and keep the highest of each query."""
         t, a = self.t, self.a
         for name, to in self.masks.items():
             row, step = a.strides[name][-2:]
             for i in range(self.wide):
                 x = t.at(t.at(self.at[name], t.times(first, step)), t.let(f"mul i64 {t.size(row)}, {i * t.lanes}"))
-                of_bytes = name == "keep"
-                self.as_columns(
-                    x, t.size(row), t.size(step), i, count, 1.0, t.at(to, i * t.row), of_bytes=of_bytes
-                )  # fmt: skip
-        before = [t.load(t.at(self.tops, i * t.row), t.row) for i in range(self.wide)]
-        tops = [t.variable(x) for x in before]
-        changes = a.softcap is not None or a.fill is not None or "mask" in a.strides
-        with t.loop("0", count) as j:
+                at = t.at(to, i * t.row)
+                self.as_columns(x, t.size(row), t.size(step), i, count, 1.0, at, of_bytes=name == "keep")
+        starts = [t.load(t.at(self.tops, i * t.row), t.row) for i in range(self.wide)]
+        with t.carried("0", count, starts) as (j, tops):
             key = t.let(f"add i64 {first}, {j}")
             at = t.at(self.scores, t.let(f"mul i64 {j}, {self.row}"))
             given = {n: self.masked(n, key, j) for n in ("mask", "keep") if n in a.strides}
             for i in range(self.wide):
                 place = t.at(at, i * t.row)
-                x = t.load(place, t.row)
-                if changes:
-                    x = self.bent(x, i, key, {n: v[i] for n, v in given.items()})
-                    t.store(x, place, t.row)
-                t.put(t.larger(x, t.get(tops[i])), tops[i])
-        for i in range(self.wide):
-            now = t.get(tops[i])
-            t.store(now, t.at(self.tops, i * t.row), t.row)
+                x = self.bent(t.load(place, t.row), i, key, {n: v[i] for n, v in given.items()})
+                t.store(x, place, t.row)
+                tops[i] = t.larger(x, tops[i])
+        for i, x in enumerate(tops):
+            t.store(x, t.at(self.tops, i * t.row), t.row)
+
+    def shrink(self, before: Sequence[str]) -> None:
+        """How much older sums weigh now that higher scores were met."""
+        t = self.t
+        for i, x in enumerate(before):
+            now = t.load(t.at(self.tops, i * t.row), t.row)
             none = t.compare("oeq", now, t.number(float("-inf")))
-            less = t.sub(before[i], t.select(none, t.number(0.0), now))
-            shrunk = t.exp_of_negative(less)
+            shrunk = t.exp_of_negative(t.sub(x, t.select(none, t.number(0.0), now)))
             t.store(shrunk, t.at(self.old, i * t.row), t.row)
             total = t.at(self.sums, i * t.row)
             t.store(t.mul(t.load(total, t.row), shrunk), total, t.row)
@@ -256,6 +260,6 @@ class Many:
             rows = t.smaller(str(t.lanes), left)
             t.call(
                 make_out(a.vectors, a.dv),
-                f"ptr {t.at(self.taken, i * t.row)}", f"i64 {self.row}", f"ptr {t.at(self.old, i * t.row)}", f"ptr {to}",
-                f"i64 {stride}", f"i64 {rows}", f"ptr {self.buffer}",
+                f"ptr {t.at(self.taken, i * t.row)}", f"i64 {self.row}", f"ptr {t.at(self.old, i * t.row)}",
+                f"ptr {to}", f"i64 {stride}", f"i64 {rows}", f"ptr {self.buffer}",
             )  # fmt: skip

@@ -24,10 +24,10 @@ def key_rows(vectors: Vectors, wide: int) -> int:
     return vectors.registers // 2 // wide
 
 
-def make_scores(vectors: Vectors, wide: int, d: int, dv: int) -> Part:
+def make_scores(vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool) -> Part:
     """s[j, i] = sum over c of q[c, i] * k[j, c] for a few keys and `wide` vectors of queries.
 
-    The next keys and the values of these are asked for meanwhile.
+    The next keys and the values of these are asked for meanwhile. With `top`, the highest scores are kept there.
     """
     t = VectorText(vectors.lanes)
     size = 4 * vectors.lanes
@@ -58,9 +58,15 @@ def make_scores(vectors: Vectors, wide: int, d: int, dv: int) -> Part:
         add(sums, "%q", rows, c)
     for i, x in enumerate(sums):
         t.store(x, t.at("%s", i * size), size)
-    name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}_{dv}"
+    for i in range(wide if with_top else 0):
+        place = t.at("%top", i * size)
+        highest = sums[i::wide]
+        while len(highest) > 1:
+            highest = [t.larger(x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
+        t.store(t.larger(highest[0], t.load(place, size)), place, size)
+    name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}_{dv}{'_top' if with_top else ''}"
     given = "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s"
-    return finished(name, f"{given}, ptr noalias readonly %v, i64 %value_stride", t)
+    return finished(name, f"{given}, ptr noalias readonly %v, i64 %value_stride, ptr noalias %top", t)
 
 
 def make_values(vectors: Vectors, wide: int, features: int) -> Part:
@@ -161,12 +167,19 @@ def make_out(vectors: Vectors, dv: int) -> Part:
         return t.select(none, t.number(0.0), x)
 
     def square(first: str) -> None:
-        for r, x in enumerate(t.transposed([scaled(t.let(f"add i64 {first}, {i}")) for i in range(lanes)])):
-            t.store(x, t.at("%buffer", r * size), size)
+        turned = t.transposed([scaled(t.let(f"add i64 {first}, {i}")) for i in range(lanes)])
         at = t.let(f"mul i64 {first}, 4")
-        with t.loop("0", "%rows") as r:
-            x = t.load(t.at("%buffer", t.let(f"mul i64 {r}, {size}")), size)
-            t.store(x, t.at(t.at("%y", t.let(f"mul i64 {r}, %stride")), at))
+        to = t.at("%y", at)
+        whole = t.let(f"icmp eq i64 %rows, {lanes}")
+        with t.when(whole):
+            for r, x in enumerate(turned):
+                t.store(x, t.at(to, t.let(f"mul i64 {r}, %stride") if r else 0))
+        with t.when(t.let(f"xor i1 {whole}, true")):
+            for r, x in enumerate(turned):
+                t.store(x, t.at("%buffer", r * size), size)
+            with t.loop("0", "%rows") as r:
+                x = t.load(t.at("%buffer", t.let(f"mul i64 {r}, {size}")), size)
+                t.store(x, t.at(to, t.let(f"mul i64 {r}, %stride")))
 
     if dv >= lanes:
         with t.loop("0", str(dv // lanes)) as i:

@@ -10,21 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.ir.dim import Dim, Size
-from dovetail.ir.dtype import f32
-from dovetail.kernels.attend_parts import (
-    declared,
-    key_rows,
-    make_columns,
-    make_copy,
-    make_out,
-    make_scores,
-    make_values,
-    make_weights,
-)
-from dovetail.kernels.attend_rope import make_rotate
+from dovetail.ir.dim import Dim, Size, product
+from dovetail.kernels.attend_few import Few
+from dovetail.kernels.attend_many import Many
+from dovetail.kernels.attend_parts import declared
 from dovetail.kernels.job import Part
-from dovetail.kernels.llvm_scalar import literal
 from dovetail.kernels.vector import Vectors, VectorText
 from dovetail.library.rope import Form
 from dovetail.library.softmax import Empty
@@ -63,6 +53,36 @@ class Attend:
     def rows(self) -> int:
         """Queries of a tile."""
         return WIDE * self.vectors.lanes
+
+    @property
+    def blocks(self) -> Size:
+        """Tiles of a head."""
+        return (self.queries + (self.rows - 1)) // self.rows
+
+    @property
+    def shared(self) -> Size:
+        """Heads of keys and values."""
+        return self.heads // self.groups
+
+    @property
+    def is_few(self) -> bool:
+        """Whether a tile is a head of keys with all the queries that look at it."""
+        return isinstance(self.queries, int) and self.queries <= FEW and self.rotated is None
+
+    @property
+    def may_be_few(self) -> bool:
+        """Whether only a run tells that there are few queries; where each is a key too, few are no work anyway."""
+        return not isinstance(self.queries, int) and self.queries != self.keys and self.rotated is None
+
+    @property
+    def tiles(self) -> Size:
+        return product(self.lead) * (self.shared if self.is_few else self.heads * self.blocks)
+
+    @property
+    def work(self) -> Size:
+        """Multiplications of a tile."""
+        rows = self.groups * self.queries if self.is_few else self.rows
+        return rows * (self.d + self.dv) * self.keys
 
     @property
     def pointers(self) -> tuple[str, ...]:
@@ -136,40 +156,56 @@ class Tile(VectorText):
     def run(self, number: str) -> None:
         """Find the place of a tile, then attend with as few vectors as its queries need."""
         a = self.asked
-        count = self.size(a.queries)
-        blocks = self.let(f"sdiv i64 {self.let(f'add i64 {count}, {a.rows - 1}')}, {a.rows}")
-        block, rest = self.let(f"srem i64 {number}, {blocks}"), self.let(f"sdiv i64 {number}, {blocks}")
-        head, rest = (
-            self.let(f"srem i64 {rest}, {self.size(a.heads)}"),
-            self.let(f"sdiv i64 {rest}, {self.size(a.heads)}"),
-        )
-        lead: list[str] = []
-        for size in reversed(a.lead):
-            lead.insert(0, self.let(f"srem i64 {rest}, {self.size(size)}"))
-            rest = self.let(f"sdiv i64 {rest}, {self.size(size)}")
+        if a.is_few:
+            *lead, shared = self.indices(number, (*a.lead, a.shared))
+            head = self.let(f"mul i64 {shared}, {a.groups}")
+            rows = a.groups * a.queries
+            assert isinstance(rows, int), "few queries are counted"
+            Few(self, self.places(lead, head, shared, "0"), rows).go()
+            return
+        *lead, head, block = self.indices(number, (*a.lead, a.heads, a.blocks))
         shared = head if a.groups == 1 else self.let(f"sdiv i64 {head}, {a.groups}")
         first = self.let(f"mul i64 {block}, {a.rows}")
-        rows = self.smaller(str(a.rows), self.let(f"sub i64 {count}, {first}"))
-        at = {n: self.place(n, [*lead, head if n in _BY_QUERY else shared], first) for n in a.strides}
+        rows = self.smaller(str(a.rows), self.let(f"sub i64 {self.size(a.queries)}, {first}"))
+        at = self.places(lead, head, shared, first)
+        if a.may_be_few:
+            less = self.let(f"icmp sle i64 {rows}, {FEW}")
+            with self.when(less):
+                Few(self, at, FEW, count=rows, first=first).go()
+            some = self.let(f"xor i1 {less}, true")
+        else:
+            some = "true"
         for wide in range(1, WIDE + 1):
             least = self.let(f"icmp sgt i64 {rows}, {(wide - 1) * self.lanes}")
             most = self.let(f"icmp sle i64 {rows}, {wide * self.lanes}")
-            with self.when(self.let(f"and i1 {least}, {most}")):
+            within = self.let(f"and i1 {least}, {most}")
+            with self.when(self.let(f"and i1 {within}, {some}")):
+                self.end = 0
                 self.attend(wide, at, first, rows)
 
-    def place(self, name: str, indices: Sequence[str], first: str) -> str:
-        """The first row of a tile's queries, or of all keys."""
-        pointer = f"%{name.split('_')[0]}"
-        strides = self.asked.strides[name]
-        if name in _BY_QUERY:
-            indices = [*indices, first]
-        for index, stride in zip(indices, strides, strict=False):
-            pointer = self.at(pointer, self.times(index, stride))
-        return pointer
+    def indices(self, number: str, sizes: Sequence[Size]) -> list[str]:
+        """The index along each axis of what has a number; the last axis is the fastest."""
+        found: list[str] = []
+        for size in reversed(sizes[1:]):
+            found.append("0" if size == 1 else self.let(f"srem i64 {number}, {self.size(size)}"))
+            number = number if size == 1 else self.let(f"sdiv i64 {number}, {self.size(size)}")
+        return [number, *reversed(found)]
+
+    def places(self, lead: Sequence[str], head: str, shared: str, first: str) -> dict[str, str]:
+        """Where the first row of a tile's queries lies in each tensor, or the first of all keys."""
+        found: dict[str, str] = {}
+        for name, strides in self.asked.strides.items():
+            indices = [*lead, head, first] if name in _BY_QUERY else [*lead, shared]
+            pointer = f"%{name.split('_')[0]}"
+            for index, stride in zip(indices, strides, strict=False):
+                pointer = self.at(pointer, self.times(index, stride))
+            found[name] = pointer
+        return found
 
     def attend(self, wide: int, at: Mapping[str, str], first: str, rows: str) -> None:
+        """With lanes along queries; keys that positions hide are left out where they weigh nothing."""
         a = self.asked
-        work = _Work(self, wide, at, first, rows)
+        work = Many(self, wide, at, first, rows)
         work.take_queries()
         end = self.size(a.keys)
         if not a.causal:
@@ -184,9 +220,45 @@ class Tile(VectorText):
                 with self.when(work.sees_nothing(a.fill)):
                     work.go("0", end)
         work.give()
-        self.most = max(self.most, work.room.end)
+
+    def shown(self, x: str, given: Mapping[str, str], keys: str, own: str) -> str:
+        """Scores with the fill in place of those that masks or positions hide."""
+        a = self.asked
+        seen = [self.compare("une", given["keep"], self.number(0.0))] if "keep" in given else []
+        if a.zero_unseen and "mask" in given:
+            seen.append(self.compare("une", given["mask"], self.number(-math.inf)))
+        if a.causal:
+            seen.append(self.let(f"icmp sle {self.whole} {keys}, {own}"))
+            if a.window is not None:
+                low = self.let(f"sub {self.whole} {own}, splat (i32 {min(a.window, 2**30)})")
+                seen.append(self.let(f"icmp sgt {self.whole} {keys}, {low}"))
+        if not seen:
+            return x
+        visible = seen[0]
+        for more in seen[1:]:
+            visible = self.let(f"and {self.truth} {visible}, {more}")
+        return self.select(visible, x, self.number(-math.inf if a.fill is None else a.fill))
+
+    def positions(self, first: str, i: int) -> str:
+        """Whole numbers from `first` on, those of vector i."""
+        own = ", ".join(f"i32 {i * self.lanes + lane}" for lane in range(self.lanes))
+        return self.let(f"add {self.whole} {self.spread_whole(first)}, <{own}>")
+
+    def spread_whole(self, x: str) -> str:
+        one = self.let(f"insertelement {self.whole} poison, i32 {self.let(f'trunc i64 {x} to i32')}, i64 0")
+        return self.let(f"shufflevector {self.whole} {one}, {self.whole} poison, {self.whole} zeroinitializer")
+
+    def factor(self, total: str) -> str:
+        """What the sums of weighted values are multiplied by; 0 makes 0 of anything."""
+        a = self.asked
+        found = self.div(self.number(1.0), total)
+        if a.empty == "zero":
+            found = self.select(self.compare("ogt", total, self.number(0.0)), found, self.number(0.0))
+        elif a.zero_unseen:
+            # All scores were -inf; a NaN among them is a NaN in the sum.
+            found = self.select(self.compare("oeq", total, self.number(0.0)), self.number(0.0), found)
+        keyless = self.let(f"icmp eq i64 {self.size(a.keys)}, 0")
+        return self.let(f"select i1 {keyless}, {self.kind} zeroinitializer, {self.kind} {found}")
 
 
 _BY_QUERY = ("q", "y", "mask", "keep", "cos_q", "sin_q")
-
-

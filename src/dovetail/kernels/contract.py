@@ -123,8 +123,8 @@ class _Writer:
         block = self._block()
         blocks = (count + (block - 1)) // block
         self.sizes |= {"rows": count, "blocks": blocks}
-        full, ragged = self._epilogue(Extent(self.width)), self._epilogue(Extent(LIVE))
-        scratch = self._scratch(words_bytes(ragged), block, rows, panels)
+        epilogue = self._epilogue()
+        scratch = self._scratch(words_bytes(epilogue), block, rows, panels)
         shape = Shape(
             self.tile,
             len(self.found.streams),
@@ -135,7 +135,7 @@ class _Writer:
             tuple(self.points),
             tuple(self.sizes),
         )
-        name, text, uses = contract_text(shape, full, ragged)
+        name, text, uses = contract_text(shape, epilogue)
         uses = (*uses, declared(self.tile))
         sizes = tuple(self.sizes.values())
         template = Template(name, text, uses, tuple(self.points), sizes, scratch, ready=(_part(self.tile),))
@@ -230,7 +230,7 @@ class _Writer:
             end = end + self.deep * (block * f32.itemsize)
         return end
 
-    def _epilogue(self, extent: Extent) -> Kernel:
+    def _epilogue(self) -> Kernel:
         """The elementwise work on the sums of one panel, row by row."""
         at = (Name("row"), Name("column"))
         found: dict[Value, list[Expr]] = {}
@@ -260,11 +260,11 @@ class _Writer:
             ]
         result = self.found.result
         target = Tensor("c", result.dtype, (symbol("c_row"), result.dtype.itemsize))
-        body = (Loop("column", extent, (Store(target, at, found[result][0]),)),)
+        # A panel is too narrow for what LLVM would choose; a scalar loop takes the columns behind whole vectors.
+        body = (Loop("column", Extent(LIVE), (Store(target, at, found[result][0]),), lanes=self.tile.lanes),)
         pointers = ("sums", *(f"e{i}" for i in range(len(self.found.operands))), "c")
-        name = "full" if extent.size != LIVE else "ragged"
         asked = [size for size in sizes_in(body) if size != LIVE]
-        return Kernel(name, pointers, ("c",), "row", body, sizes=(*asked, LIVE))
+        return Kernel("epilogue", pointers, ("c",), "row", body, sizes=(*asked, LIVE))
 
     def _read(self, name: str, view: Value) -> list[Tensor]:
         """An operand of the epilogue, once for each part of the columns."""

@@ -18,11 +18,15 @@ from dovetail.kernels.contract_tile import Tile
 from dovetail.kernels.llvm import Text
 from dovetail.kernels.loops import Kernel
 
-DEEP = 384
+DEEP = 192
 """Steps along k that are taken before the next rows: a panel of so many stays in the first cache."""
 LIVE = symbol("live_columns")
 """How many columns of a panel there are, as the epilogue asks for it."""
 _PLACE = "contract.place"
+_MANY = 4
+"""Tiles of rows from which on the next panel is asked for; with fewer, the machine itself sees what is read."""
+_LINE = 64
+"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +56,14 @@ class Shape:
     sizes: tuple[str, ...]
 
 
-def contract_text(shape: Shape, full: Kernel, ragged: Kernel) -> tuple[str, str, tuple[str, ...]]:
+def contract_text(shape: Shape, epilogue: Kernel) -> tuple[str, str, tuple[str, ...]]:
     """The name of the kernel, its text, and the functions that it calls."""
-    texts: list[str] = []
-    used: dict[str, None] = {}
-    for kernel in (full, ragged):
-        text, uses = llvm.function(replace(kernel, name=f"{_PLACE}.{kernel.name}"))
-        texts.append(text)
-        used |= dict.fromkeys(uses)
-    driver = _Driver(shape, full, ragged)
-    texts.append(driver.function())
-    whole = "\n".join(texts)
-    name = f"contract_{hashlib.blake2b(whole.encode(), digest_size=10).hexdigest()}"
-    return name, whole.replace(f"@{_PLACE}", f"@{name}"), (*used, *driver.used)
+    driver = _Driver(shape, epilogue)
+    function = driver.function()
+    inside, uses = llvm.function(epilogue)
+    name = f"contract_{hashlib.blake2b(f'{function}{inside}'.encode(), digest_size=10).hexdigest()}"
+    inside, _ = llvm.function(replace(epilogue, name=f"{name}.{epilogue.name}"))
+    return name, f"{inside}\n{function.replace(f'@{_PLACE}', f'@{name}')}", (*uses, *driver.used)
 
 
 def words_bytes(kernel: Kernel) -> int:
@@ -75,10 +74,10 @@ def words_bytes(kernel: Kernel) -> int:
 class _Driver(Text):
     """The function that goes through cells."""
 
-    def __init__(self, shape: Shape, full: Kernel, ragged: Kernel) -> None:
+    def __init__(self, shape: Shape, epilogue: Kernel) -> None:
         super().__init__()
         self.shape = shape
-        self.full, self.ragged = full, ragged
+        self.epilogue = epilogue
         self.words = {name: f"%w.{name}" for name in (*shape.pointers, *shape.sizes)}
 
     def __getitem__(self, word: str) -> str:
@@ -89,7 +88,7 @@ class _Driver(Text):
         for index, (name, word) in enumerate(self.words.items()):
             place = self.let(f"getelementptr i8, ptr %arguments, i64 {8 * index}")
             self(f"{word} = load {'ptr' if name in self.shape.pointers else 'i64'}, ptr {place}, align 8")
-        sums = self.at("%scratch", words_bytes(self.ragged))
+        sums = self.at("%scratch", words_bytes(self.epilogue))
         self.words["sums"] = sums
         before = self.slot("i64")
         self(f"store i64 -1, ptr {before}")
@@ -118,7 +117,7 @@ class _Driver(Text):
         a, pitch = self._rows(number, first, count, before, far)
         b = self._panel(panel, column, columns, far)
         self._arguments(first, column, columns, far)
-        self._blocks(a, pitch, b, count, columns)
+        self._blocks(a, pitch, b, count)
 
     def _offsets(self, matrix: str) -> dict[str, str]:
         """How many bytes behind each pointer a matrix of the batch lies."""
@@ -180,12 +179,12 @@ class _Driver(Text):
         for name in (*self.shape.operands, "c"):
             place = self.at(self.at(self[name], far[name]), self.product(first, self[f"{name}_row"]))
             given.append(("ptr", self.at(place, self.product(column, self[f"{name}_column"]))))
-        for size in self.ragged.sizes:
+        for size in self.epilogue.sizes:
             given.append(("i64", columns if size == LIVE else self[str(size)]))
         for index, (kind, value) in enumerate(given):
             self(f"store {kind} {value}, ptr {self.at('%scratch', 8 * index)}, align 8")
 
-    def _blocks(self, a: str, pitch: str, b: str, count: str, columns: str) -> None:
+    def _blocks(self, a: str, pitch: str, b: str, count: str) -> None:
         tile = self.shape.tile
         tiles = self.div(self.sum(count, str(tile.rows - 1)), str(tile.rows))
         divisor = self.let(f"call i64 @llvm.smax.i64(i64 {tiles}, i64 1)")
@@ -193,7 +192,6 @@ class _Driver(Text):
         turns = self.div(self.sum(self["deep"], str(DEEP - 1)), str(DEEP))
         turns = self.let(f"call i64 @llvm.smax.i64(i64 {turns}, i64 1)")
         self.use("declare i64 @llvm.smax.i64(i64, i64)")
-        whole = self.let(f"icmp eq i64 {columns}, {tile.columns // self.shape.streams}")
         with self.loop("0", turns) as turn:
             start = self.product(turn, str(DEEP))
             depth = self.least(str(DEEP), self.sub(self["deep"], start))
@@ -201,12 +199,16 @@ class _Driver(Text):
             final = self.let(f"icmp eq i64 {self.sum(turn, '1')}, {turns}")
             here = self.at(b, self.product(start, str(tile.row_bytes)))
             begin = self.at(a, self.product(start, "4"))
+            ahead, each_ahead = self._ahead(here, depth, tiles)
             with self.loop("0", tiles) as i:
                 row = self.sum(self.product(i, each), self.least(i, more))
                 extra = self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")
                 rows = self.sum(each, extra)
                 place = self.at(begin, self.product(row, pitch))
                 sums = self.at(self["sums"], self.product(row, str(tile.row_bytes)))
+                part, following = self.product(rows, turn), self.product(rows, self.sum(turn, "1"))
+                self._fetch(row, self.div(part, turns), self.div(following, turns))
+                self._stream(ahead, each_ahead, i)
                 with self.when(self.let(f"icmp ne i64 {depth}, 0")):
                     self(
                         f"call void @{tile.name}(i64 {rows}, ptr {place}, i64 {pitch}, ptr {here}, ptr {sums}, "
@@ -217,16 +219,35 @@ class _Driver(Text):
                     place = self.let(f"getelementptr float, ptr {sums}, i64 {zero}")
                     self(f"store float 0.0, ptr {place}, align 4")
                 with self.when(final):
-                    self._epilogue(whole, row, self.sum(row, rows))
+                    self(
+                        f"call void @{_PLACE}.{self.epilogue.name}(ptr %scratch, i64 {row}, i64 {self.sum(row, rows)}, "
+                        "ptr null)"
+                    )
 
-    def _epilogue(self, whole: str, first: str, end: str) -> None:
-        with self.when(whole):
-            self._call(self.full, first, end)
-        with self.when(self.let(f"xor i1 {whole}, true")):
-            self._call(self.ragged, first, end)
+    def _fetch(self, row: str, first: str, end: str) -> None:
+        """Ask for lines that the epilogue will write, a few rows in each turn: they come while rows are summed up."""
+        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        target = self.let(f"load ptr, ptr {self.at('%scratch', 8 * (1 + len(self.shape.operands)))}, align 8")
+        target = self.at(target, self.product(row, self["c_row"]))
+        width = 4 * self.shape.tile.columns // self.shape.streams
+        with self.loop(first, end) as i:
+            line = self.at(target, self.product(i, self["c_row"]))
+            for offset in range(0, width, _LINE):
+                self(f"call void @llvm.prefetch.p0(ptr {self.at(line, offset)}, i32 1, i32 3, i32 1)")
 
-    def _call(self, kernel: Kernel, first: str, end: str) -> None:
-        self(f"call void @{_PLACE}.{kernel.name}(ptr %scratch, i64 {first}, i64 {end}, ptr null)")
+    def _ahead(self, here: str, depth: str, tiles: str) -> tuple[str, str]:
+        """What is read of a panel, or of the next one, when these rows are done; lines of it for each tile of rows."""
+        size = self.product(depth, str(self.shape.tile.row_bytes))
+        lines = self.div(size, self.product(self.let(f"call i64 @llvm.smax.i64(i64 {tiles}, i64 1)"), str(_LINE)))
+        many = self.let(f"icmp sge i64 {tiles}, {_MANY}")
+        return self.at(here, size), self.let(f"select i1 {many}, i64 {lines}, i64 0")
+
+    def _stream(self, ahead: str, lines: str, tile: str) -> None:
+        """Ask for a share of what comes next: with many rows to go, nothing else would before it is needed."""
+        start = self.at(ahead, self.product(self.product(tile, lines), str(_LINE)))
+        with self.loop("0", lines) as i:
+            place = self.at(start, self.product(i, str(_LINE)))
+            self(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
 
     def at(self, pointer: str, offset: int | str) -> str:
         return pointer if offset in (0, "0") else self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}")

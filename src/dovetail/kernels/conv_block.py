@@ -102,6 +102,14 @@ class BlockText(VectorText):
         with self.when(self.let(f"xor i1 {condition}, true")):
             yield
 
+    def fetch(self, pointer: str, size: str, number: str, count: str) -> None:
+        """Ask for one of `count` shares of what lies at a pointer, ahead of its use, by lines of 64 bytes."""
+        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        lines = self.rounded_up(self.quotient(size, 64), count)
+        start = self.at(pointer, self.times(self.times(number, lines), 64))
+        with self.loop("0", lines) as line:
+            self(f"call void @llvm.prefetch.p0(ptr {self.at(start, self.times(line, 64))}, i32 0, i32 2, i32 1)")
+
     def function(self, header: str) -> str:
         return "\n".join([f"define {header} {{", "entry:", *self.slots, *self.lines, "  ret void", "}"])
 
@@ -166,8 +174,10 @@ def gather_text(vectors: Vectors, around: float = 0.0) -> tuple[str, tuple[str, 
     t = BlockText(vectors.lanes)
     nothing = t.number(around)
     dense = t.let("icmp eq i64 %step, 4")
-    second = t.let(f"and i1 {t.let('icmp eq i64 %step, 8')}, {t.let('icmp eq i64 %element, 4')}")
-    other = t.let(f"xor i1 {t.let(f'or i1 {dense}, {second}')}, true")
+    packed = t.let("icmp eq i64 %element, 4")
+    second = t.let(f"and i1 {t.let('icmp eq i64 %step, 8')}, {packed}")
+    fourth = t.let(f"and i1 {t.let('icmp eq i64 %step, 16')}, {packed}")
+    near = t.let(f"or i1 {t.let(f'or i1 {dense}, {second}')}, {fourth}")
     # Columns whose place in the image, first + column * stride, is inside it.
     low = t.most(0, t.rounded_up(t.minus(0, "%first_column"), "%column_stride"))
     high = t.rounded_up(t.minus("%width", "%first_column"), "%column_stride")
@@ -185,14 +195,10 @@ def gather_text(vectors: Vectors, around: float = 0.0) -> tuple[str, tuple[str, 
             here = t.at(target, t.times(column, 4))
             with t.when(dense):
                 t.store(t.load_where(mask, place, nothing), here)
-            with t.when(second):
-                # Two vectors of neighbours, and every second one of them.
-                halves = [
-                    t.load_where(t.lanes_within(t.plus(start, i), width), t.at(place, 4 * i), nothing)
-                    for i in (0, vectors.lanes)
-                ]
-                t.store(t.shuffle(*halves, range(0, 2 * vectors.lanes, 2)), here)
-            with t.when(other):
+            for stride, holds in ((2, second), (4, fourth)):
+                with t.when(holds):
+                    t.store(_every(t, stride, place, start, width, nothing), here)
+            with t.otherwise(near):
                 t.store(t.gather_where(mask, place, "%step", nothing), here)
     names = "height width row_step element step row_stride column_stride first_row first_column rows columns pitch"
     header = (
@@ -200,3 +206,15 @@ def gather_text(vectors: Vectors, around: float = 0.0) -> tuple[str, tuple[str, 
         f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
+
+
+def _every(t: BlockText, stride: int, place: str, start: str, width: str, nothing: str) -> str:
+    """Every second or fourth of neighbours: as many vectors of them, thinned out by twos."""
+    lanes = t.lanes
+    parts = [
+        t.load_where(t.lanes_within(t.plus(start, i * lanes), width), t.at(place, 4 * i * lanes), nothing)
+        for i in range(stride)
+    ]
+    while len(parts) > 1:
+        parts = [t.shuffle(x, y, range(0, 2 * lanes, 2)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]

@@ -211,10 +211,11 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
             onto = t.let(f"select i1 {direct}, ptr {target}, ptr {results}")
             step = t.chosen(direct, t.times(area, 4), run_step)
             packed = t.plus(t.times(group, register_tiles), filter_tile)
-            weights = t.at("%w", t.times(packed, t.times(t.times("%channels", taps), 4 * shape.rows)))
+            size = t.times(t.times("%channels", taps), 4 * shape.rows)
+            weights = t.at("%w", t.times(packed, size))
             bias = t.at("%b", t.times(packed, 4 * shape.rows)) if shape.bias else "%w"
-            write_columns(t, shape, f"ptr {weights}", seen, f"i64 {channel_plane}, ptr %scratch, i64 {taps}, i64 %channels",
-                     onto, f"i64 {step}, ptr {bias}", length)  # fmt: skip
+            sums = f"i64 {channel_plane}, ptr %scratch, i64 {taps}, i64 %channels"
+            write_columns(t, shape, weights, size, seen, sums, onto, f"i64 {step}, ptr {bias}", length)
             if shape.act not in ("none", "relu"):
                 with t.loop("0", count) as row:
                     t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {length})")
@@ -229,9 +230,10 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
 
 
 def write_columns(
-    t: BlockText, shape: Shape, weights: str, seen: str, sums: str, onto: str, rest: str, length: str
+    t: BlockText, shape: Shape, weights: str, size: str, seen: str, sums: str, onto: str, rest: str, length: str
 ) -> None:
-    """The register tiles along a run of columns, as equal in width as they can be."""
+    """The register tiles along a run of columns, as equal in width as they can be; the weights of the next are asked
+    for meanwhile."""
     vectors = t.rounded_up(length, t.lanes)
     count = t.rounded_up(vectors, shape.columns)
     narrow, wider = t.quotient(vectors, count), t.rest(vectors, count)
@@ -240,6 +242,7 @@ def write_columns(
         start = t.plus(t.times(number, narrow), t.least(number, wider))
         offset = t.times(start, 4 * t.lanes)
         x, y = t.at(seen, offset), t.at(onto, offset)
+        t.fetch(t.at(weights, size), size, number, count)
         for columns in range(1, shape.columns + 1):
             with t.when(t.let(f"icmp eq i64 {width}, {columns}")):
-                t(f"call void @kernel.tile{columns}({weights}, ptr {x}, {sums}, ptr {y}, {rest})")
+                t(f"call void @kernel.tile{columns}(ptr {weights}, ptr {x}, {sums}, ptr {y}, {rest})")

@@ -20,6 +20,8 @@ class Places:
     locate: Callable[[Value], Alias]
     bound: Collection[Value]
     """Roots that the bind phase makes."""
+    strict: bool = False
+    """Whether sums may not be taken apart, as other schemes of convolution do."""
 
     def __call__(self, value: Value) -> Alias:
         """The root that holds a tensor, the offset and the strides in bytes."""

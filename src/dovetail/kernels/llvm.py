@@ -7,6 +7,7 @@ LLVM's loop vectoriser, which knows the machine; pointers are declared not to ov
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -108,6 +109,7 @@ class _Printer:
         self.pointers |= {"scratch": "%scratch"}
         self.sizes = {size: f"%s{i}" for i, size in enumerate(kernel.sizes)}
         self.names: dict[str, str] = {}
+        self.notes: list[int] = []
         self.slots: dict[str, tuple[str, DType]] = {}
         self.reassociate = False
         self.printed: dict[int, str] = {}
@@ -157,12 +159,19 @@ class _Printer:
     def loop(self, statement: Loop) -> None:
         before, self.reassociate = self.reassociate, statement.reassociate
         hidden = self.slots.pop(statement.variable, None)
-        with self.text.loop("0", self.value(statement.extent)) as variable:
+        with self.text.loop("0", self.value(statement.extent), self.marked(statement.lanes)) as variable:
             self.names[statement.variable] = variable
             self.statements(statement.body)
         self.reassociate = before
         if hidden is not None:
             self.slots[statement.variable] = hidden
+
+    def marked(self, lanes: int) -> str:
+        """What tells LLVM how many turns go together; `function` defines the note."""
+        if not lanes:
+            return ""
+        self.notes.append(lanes)
+        return f", !llvm.loop !{_NOTE}{len(self.notes) - 1}"
 
     def value(self, expr: Expr) -> str:
         """The name of an expression, operands first; a chain may be longer than Python's stack."""
@@ -256,7 +265,23 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
         "  ret void",
         "}",
     ]
-    return "\n".join(lines), tuple(text.used)
+    return _noted("\n".join(lines), printer.notes), tuple(text.used)
+
+
+_NOTE = "note"
+
+
+def _noted(text: str, notes: Sequence[int]) -> str:
+    """The text with its notes to LLVM. A module numbers them; numbers are made of the text, so that they differ."""
+    first = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=3).digest()) << 6
+    for index, lanes in enumerate(notes):
+        number = first + 4 * index
+        text = text.replace(f"!{_NOTE}{index}\n", f"!{number}\n")
+        text += f"""
+!{number} = distinct !{{!{number}, !{number + 1}, !{number + 2}}}
+!{number + 1} = !{{!"llvm.loop.vectorize.width", i32 {lanes}}}
+!{number + 2} = !{{!"llvm.loop.interleave.count", i32 1}}"""
+    return text
 
 
 def _attributes(kernel: Kernel, name: str) -> str:

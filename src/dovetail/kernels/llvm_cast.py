@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.ir.dtype import DType, bf16, bool_, f32, f64, i32, whole_range
-from dovetail.kernels.llvm_types import NARROW, Writer, literal, spelled, stored, suffix
+from dovetail.kernels.llvm_types import NARROW, Writer, literal, spelled, stored
 
 
 def cast(w: Writer, x: str, source: DType, target: DType) -> str:
@@ -40,9 +40,23 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
         wide = cast(w, x, source, f32)
         # LLVM 22 forgets NaN where it turns vectors of f16 to i16 at once; i32 lies between.
         return cast(w, wide, f32, target) if target.bits > 16 else _saturated(w, cast(w, wide, f32, i32), target)
-    sign = "fptosi" if target.kind == "int" else "fptoui"
-    w.use(f"declare {there} @llvm.{sign}.sat.{there}.{suffix(source)}({here})")
-    return w.let(f"call {there} @llvm.{sign}.sat.{there}.{suffix(source)}({here} {x})")
+    return _cut(w, x, source, target)
+
+
+def _cut(w: Writer, x: str, source: DType, target: DType) -> str:
+    """A float as a whole number, kept in range, NaN as 0. LLVM's own way to say it takes vectors apart."""
+    here, there = spelled(source), spelled(target)
+    low, high = whole_range(target)
+    least, beyond = literal(low, source), literal(high + 1, source)
+    under, over = w.let(f"fcmp olt {here} {x}, {least}"), w.let(f"fcmp oge {here} {x}, {beyond}")
+    outside = w.let(f"or i1 {w.let(f'fcmp uno {here} {x}, {x}')}, {w.let(f'or i1 {under}, {over}')}")
+    safe = w.let(f"select i1 {outside}, {here} {literal(0, source)}, {here} {x}")
+    if target.bits < 32:
+        found = w.let(f"trunc i32 {w.let(f'fptosi {here} {safe} to i32')} to {there}")
+    else:
+        found = w.let(f"{'fptosi' if target.kind == 'int' else 'fptoui'} {here} {safe} to {there}")
+    found = w.let(f"select i1 {under}, {there} {low}, {there} {found}")
+    return w.let(f"select i1 {over}, {there} {high}, {there} {found}")
 
 
 def _rounded_to_odd(w: Writer, x: str) -> str:

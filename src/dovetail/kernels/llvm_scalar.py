@@ -267,6 +267,7 @@ _FLOAT: dict[str, _Rule] = {
     "is_nan": _is_nan,
     "is_inf": _is_inf,
     **{name: _function(name) for name in _FUNCTIONS},
+    "exp_falling": _function("exp_falling"),
 }
 _WHOLE: dict[str, _Rule] = {
     "add": _plain("add"),

@@ -103,6 +103,8 @@ class Loop:
     body: tuple[Statement, ...]
     reassociate: bool = False
     """Whether sums of floats inside may be reordered to fit vectors; the order is one and the same in every run."""
+    lanes: int = 0
+    """How many turns go together in a vector; 0 where LLVM decides, which it does for loops of many turns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,23 +16,37 @@ _MAGIC = 12582912.0
 """1.5 * 2**23: a small number added to it is rounded to a whole one, which stands in the last bits."""
 
 
-def _exp(t: Lines, x: str) -> str:
-    """2**n times a polynomial on [-ln 2 / 2, ln 2 / 2]; the power of two in two halves, so that both ends are met."""
-    bound = t.clamp(x, -104.0, 89.0)
-    shifted = t.fma(bound, 1.44269504088896341, _MAGIC)
+def _scaled(t: Lines, x: str) -> tuple[str, str]:
+    """exp(r) - 1 and the bits of a number that ends in n, for x = n ln 2 + r with r from -ln 2 / 2 to ln 2 / 2."""
+    shifted = t.fma(x, 1.44269504088896341, _MAGIC)
     n = t.sub(shifted, _MAGIC)
-    r = t.fma(n, -0.693145751953125, bound)
+    r = t.fma(n, -0.693145751953125, x)
     r = t.fma(n, -1.42860682030941723212e-6, r)
-    p = t.polynomial(
-        r, [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1]
-    )
-    p = t.add(t.fma(p, t.mul(r, r), r), 1.0)
-    whole = t.integer("sub", t.bits(shifted), t.bits(t.number(_MAGIC)))
-    half = t.integer("ashr", whole, 1)
-    rest = t.integer("sub", whole, half)
-    for power in (half, rest):
-        p = t.mul(p, t.of_bits(t.integer("shl", t.integer("add", power, 127), 23)))
-    return p
+    p = t.polynomial(r, [1.38145359e-3, 8.36874545e-3, 4.16683927e-2, 1.66665211e-1, 4.9999994e-1])
+    return t.fma(p, t.mul(r, r), r), t.bits(shifted)
+
+
+def _power_of_two(t: Lines, bits: str) -> str:
+    """2**n of such bits; those of the magic number itself are shifted out."""
+    return t.of_bits(t.integer("add", t.integer("shl", bits, 23), 127 << 23))
+
+
+def _exp(t: Lines, x: str) -> str:
+    """The power of two in two halves, so that both ends are met. What is 0 makes no denormals: x86 crawls there."""
+    nothing = t.test("olt", x, -104.0)
+    bound = t.select(t.test("ogt", x, 89.0), 89.0, t.select(nothing, 0.0, x))
+    p, bits = _scaled(t, bound)
+    half = t.integer("lshr", bits, 1)
+    power, rest = _power_of_two(t, half), _power_of_two(t, t.integer("sub", bits, half))
+    return t.select(nothing, 0.0, t.mul(t.fma(p, power, power), rest))
+
+
+def _exp_falling(t: Lines, x: str) -> str:
+    """exp of a number that is not above 0, as weights are that are divided by their sum: denormal ones are 0."""
+    nothing = t.test("olt", x, -87.0)
+    p, bits = _scaled(t, t.select(nothing, 0.0, x))
+    power = _power_of_two(t, bits)
+    return t.select(nothing, 0.0, t.fma(p, power, power))
 
 
 _ERF_ABOVE = [
@@ -84,7 +98,14 @@ def _mod(t: Lines, x: str, y: str) -> str:
 
 
 _Function = Callable[..., str]
-_NARROW: dict[str, _Function] = {"exp": _exp, "erf": _erf, "tanh": _tanh, "sigmoid": _sigmoid, "mod": _mod}
+_NARROW: dict[str, _Function] = {
+    "exp": _exp,
+    "exp_falling": _exp_falling,
+    "erf": _erf,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "mod": _mod,
+}
 _IN_C = {
     "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan",
     "asin": "asin", "acos": "acos", "atan": "atan", "atan2": "atan2", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
@@ -102,7 +123,16 @@ def _softplus_in_c(t: Lines, x: str) -> str:
     return t.add(t.select(t.test("olt", x, 0.0), 0.0, x), small)
 
 
-_COMPOSED: dict[str, _Function] = {"sigmoid": _sigmoid_in_c, "softplus": _softplus_in_c, "mod": _mod}
+def _exp_falling_in_c(t: Lines, x: str) -> str:
+    return t.call("exp", x)
+
+
+_COMPOSED: dict[str, _Function] = {
+    "exp_falling": _exp_falling_in_c,
+    "sigmoid": _sigmoid_in_c,
+    "softplus": _softplus_in_c,
+    "mod": _mod,
+}
 BINARY = frozenset({"pow", "mod", "atan2"})
 
 
@@ -159,5 +189,5 @@ def has(op: str, dtype: DType) -> bool:
     return dtype in (f16, bf16, f32) and (op in _NARROW or op in wide.FUNCTIONS)
 
 
-NAMES = tuple(sorted(_IN_C.keys() | _COMPOSED.keys()))
-"""All functions."""
+NAMES = tuple(sorted((_IN_C.keys() | _COMPOSED.keys()) - {"exp_falling"}))
+"""The functions that are primitives."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import f64
+from dovetail.ir.dtype import bool_, f32, f64, i32, whole_range
 from dovetail.ir.value import Value
 from dovetail.kernels import llvm_scalar as scalar
 from dovetail.kernels.body import cast_to
 from dovetail.kernels.cut import cut
 from dovetail.kernels.job import Job, Places
-from dovetail.kernels.loops import Call, Expr, Kernel, Load, Name, Store, Tensor, collapsed, sizes_in
+from dovetail.kernels.loops import Call, Expr, Kernel, Load, Name, Number, Store, Tensor, collapsed, sizes_in
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
@@ -45,7 +45,25 @@ def _spread(value: Value, strides: tuple[Size, ...]) -> tuple[Size, ...]:
 
 def _quantised(value: Value, x: Expr, scale: Expr, zero: Expr) -> Expr:
     steps = Call("round", (Call("div", (x, scale), x.dtype),), x.dtype)
-    return cast_to(Call("add", (cast_to(steps, f64), cast_to(zero, f64)), f64), value.dtype)
+    if value.dtype.bits > 16:
+        return cast_to(Call("add", (cast_to(steps, f64), cast_to(zero, f64)), f64), value.dtype)
+    # Beyond this the zero point brings nothing back into range, and up to it sums are exact.
+    wide = f64 if x.dtype is f64 else f32
+    near = _kept(cast_to(steps, wide), -FAR, FAR)
+    low, high = whole_range(value.dtype)
+    moved = _kept(Call("add", (near, cast_to(zero, wide)), wide), low, high)
+    return cast_to(cast_to(moved, i32), value.dtype)
+
+
+FAR = 1 << 17
+
+
+def _kept(x: Expr, low: int, high: int) -> Expr:
+    """x within bounds; NaN stays."""
+    for op, bound in (("less", low), ("greater", high)):
+        edge = Number(bound, x.dtype)
+        x = Call("where", (Call(op, (x, edge), bool_), edge, x), x.dtype)
+    return x
 
 
 def _dequantised(value: Value, x: Expr, scale: Expr, zero: Expr) -> Expr:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from dovetail import ops
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import f32, f64
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.axes import Axes, Factors, find_axes, is_view
@@ -91,6 +93,8 @@ class _Rows:
         loops = {f for t in tensors for f in t.strides} - row
         self.nest = Nest(axes.sizes, order, tensors, loops=loops)
         self.kept: dict[Value, str] = {}
+        self.inverse: dict[Value, str] = {}
+        """The names of 1 / total, for totals that many elements are divided by."""
         self.put: dict[Value, Placed | Load] = {}
         """Where a value lies that an earlier loop put aside."""
         self.ready: set[Value] = set()
@@ -184,6 +188,10 @@ class _Rows:
 
     def _host(self, value: Value, last: _Pass) -> Placed | None:
         """A result that is written in the last loop only and whose row can hold the value until then."""
+        if value in self.written:
+            return self.written[value][0]
+        if len(last.results) > 1:
+            return None  # one result would be written over what another still reads
         taken = [p for p in self.put.values() if isinstance(p, Placed)]
         for result in last.results:
             target = self.written[result][0]
@@ -262,6 +270,11 @@ class _Rows:
                 name = f"k{len(self.kept)}"
                 statements.append(self.nest.keep(name, self._expr(value, (), found)))
                 self.kept[value] = name
+        for total in dict.fromkeys(v.operands[1] for v in one.inside if _is_share(v)):
+            if total not in self.inverse:
+                self.inverse[total] = f"q{len(self.inverse)}"
+                inverse = Call("reciprocal", (self._expr(total, (), found),), total.dtype)
+                statements.append(self.nest.keep(self.inverse[total], inverse))
         return self.nest.each(statements)
 
     def _expr(self, root: Value, group: Factors, found: dict[Value, Expr]) -> Expr:
@@ -280,11 +293,33 @@ class _Rows:
                 found[value] = self.nest.load(self.leaves[value], group)
             elif is_number(value):
                 found[value] = number(value)
+            elif _is_share(value) and value.operands[1] in self.inverse:
+                inverse = self.nest.read(self.inverse[value.operands[1]], value.dtype)
+                found[value] = Call("mul", (found[value.operands[0]], inverse), value.dtype)
             elif value.op.elementwise:
-                found[value] = Call(value.op.name, tuple(found[v] for v in value.operands), value.dtype)
+                name = "exp_falling" if _is_falling(value) else value.op.name
+                found[value] = Call(name, tuple(found[v] for v in value.operands), value.dtype)
             else:
                 found[value] = found[value.operands[0]]  # a view arranges factors anew, and loops run over factors
         return found[root]
+
+
+def _is_falling(value: Value) -> bool:
+    """exp(x - max x), which is 1 at most."""
+    if value.op is not ops.exp or value.operands[0].op is not ops.sub:
+        return False
+    x, top = value.operands[0].operands
+    return top.op is ops.reduce_max and top.operands[0] is x
+
+
+def _is_share(value: Value) -> bool:
+    """exp(x - max x) / sum of them. The sum is at least 1, so that multiplying by its inverse overflows nowhere."""
+    if value.op is not ops.div or value.dtype not in (f32, f64):
+        return False
+    raised, total = value.operands
+    if total.op is not ops.reduce_sum or total.operands[0] is not raised or not _is_falling(raised):
+        return False
+    return raised.operands[0].operands[1].attrs["axes"] == total.attrs["axes"]
 
 
 class _Either:

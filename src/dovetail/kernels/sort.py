@@ -37,7 +37,7 @@ from dovetail.kernels.loops import (
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
-FEW = 32
+FEW = 128
 """Up to how many are kept in order while a lane is gone through once."""
 
 

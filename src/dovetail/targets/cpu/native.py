@@ -43,7 +43,7 @@ class NativeGraph:
         steps = plan.phase("run")
         vectors = Vectors(host().lanes, host().vector_registers)
         bound = {result for step in plan.phase("bind") for result in step.results}
-        jobs = [make_job(step, Places(plan.locate, bound), vectors) for step in steps]
+        jobs = [make_job(step, Places(plan.locate, bound, bool(plan.options.get("strict"))), vectors) for step in steps]
         found = iter(addresses([j for j in jobs if j is not None]))
         self.sections = sections(steps, jobs, [0 if job is None else next(found) for job in jobs])
         self.bodies = Bodies(lambda body: NativeGraph(body, threads=threads))

@@ -1,0 +1,242 @@
+"""Convolution over few places, as LLVM's text: filters in the lanes of vectors, so that no lane is left empty.
+
+A tile is one block of filters at some places of one image. Each register tile has some vectors of filters and a few
+places, wherever they lie: what a place sees is read number by number. Sums are kept in scratch from one piece of
+the channels to the next, so that the weights of a piece stay in the first cache; at the end they are turned round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail.kernels.conv_block import WINDOW, BlockText, gather_text
+from dovetail.kernels.conv_text import Shape, activated, finish_text
+from dovetail.kernels.vector import Vectors
+from dovetail.library.activation import Activation
+
+SIZES = (
+    *WINDOW, "channels", "filters", "groups", "image_step", "group_step", "channel_step", "places", "parts", "part",
+    "piece", "padded",
+)  # fmt: skip
+"""The sizes that the code is given, in their order. `parts` tiles of `part` places each share an image; a piece is some
+channels; `padded` says whether there is anything around the image, which then has to be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """What the text depends on: vectors, how many of them hold filters, places of a register tile, the rest."""
+
+    vectors: Vectors
+    filters: int
+    places: int
+    act: Activation
+    bias: bool
+    point: bool
+    """Whether the window has one tap."""
+
+    @property
+    def block(self) -> int:
+        """Filters of a tile."""
+        return self.filters * self.vectors.lanes
+
+    @staticmethod
+    def of(vectors: Vectors, places: int, act: Activation, bias: bool, point: bool) -> Square:
+        """The form that wastes least at so many places."""
+        forms = ((4, 6), (2, 10)) if vectors.registers > 16 else ((2, 6), (2, 5), (2, 4))
+        filters, columns = min(forms, key=lambda form: -(-places // form[1]) * form[1])
+        return Square(vectors, filters, columns, act, bias, point)
+
+
+def small_text(square: Square) -> tuple[str, str, tuple[str, ...]]:
+    """The name of the kernel, its text, and what it uses."""
+    plain = Shape(square.vectors, 1, 1, square.act, square.bias, True)
+    functions = [gather_text(square.vectors), finish_text(plain), _tile(square), _turn(square), _kernel(square)]
+    text = "\n".join(t for t, _ in functions)
+    uses = dict.fromkeys(use for _, used in functions for use in used)
+    name = f"small_conv_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
+    return name, text.replace("@kernel", f"@{name}"), tuple(uses)
+
+
+def _tile(square: Square) -> tuple[str, tuple[str, ...]]:
+    """The register tile: adds a piece of the channels to sums that lie at `sums`, or to nothing."""
+    t = BlockText(square.vectors.lanes)
+    wide = 4 * t.lanes
+    spots = [(i, j) for j in range(square.places) for i in range(square.filters)]
+    places = [t.let(f"load i64, ptr {t.at('%where', 8 * j)}, align 8") for j in range(square.places)]
+    starts: dict[tuple[int, int], str] = {}
+    for i, j in spots:
+        before = t.load(t.at("%sums", (j * square.filters + i) * wide))
+        starts[i, j] = t.let(f"select i1 %first, {t.kind} zeroinitializer, {t.kind} {before}")
+    t("br label %channel")
+    t.label("channel")
+    end = "channel" if square.point else "channel.end"
+    t(f"%c = phi i64 [ 0, %entry ], [ %c.next, %{end} ]")
+    t(f"%w.outer = phi ptr [ %w, %entry ], [ %w.next, %{end} ]")
+    t(f"%x.outer = phi ptr [ %x, %entry ], [ %x.next, %{end} ]")
+    at = len(t.lines)
+    if square.point:
+        sums = _summed(t, square, "%x.outer", "%w.outer", places, "%outer")
+    else:
+        t("br label %tap")
+        t.label("tap")
+        t("%k = phi i64 [ 0, %channel ], [ %k.next, %tap ]")
+        t("%w.here = phi ptr [ %w.outer, %channel ], [ %w.next, %tap ]")
+        middle = len(t.lines)
+        offset = t.let(f"load i64, ptr {t.let('getelementptr i64, ptr %offsets, i64 %k')}, align 8")
+        sums = _summed(t, square, t.at("%x.outer", offset), "%w.here", places, "%inner")
+        t("%k.next = add nuw nsw i64 %k, 1")
+        t("%k.more = icmp slt i64 %k.next, %taps")
+        t("br i1 %k.more, label %tap, label %channel.end")
+        t.label("channel.end")
+        t.lines[middle:middle] = [
+            f"  %inner{i}.{j} = phi {t.kind} [ %outer{i}.{j}, %channel ], [ {sums[i, j]}, %tap ]" for i, j in spots
+        ]
+    t("%x.next = getelementptr i8, ptr %x.outer, i64 %plane")
+    t("%c.next = add nuw nsw i64 %c, 1")
+    t("%c.more = icmp slt i64 %c.next, %channels")
+    t("br i1 %c.more, label %channel, label %end")
+    t.label("end")
+    t.lines[at:at] = [
+        f"  %outer{i}.{j} = phi {t.kind} [ {starts[i, j]}, %entry ], [ {sums[i, j]}, %{end} ]" for i, j in spots
+    ]
+    for i, j in spots:
+        t.store(sums[i, j], t.at("%sums", (j * square.filters + i) * wide))
+    header = (
+        "internal void @kernel.tile(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
+        "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias readonly %where, ptr noalias %sums, "
+        "i1 %first) noinline nounwind"
+    )
+    return t.function(header), tuple(t.used)
+
+
+def _summed(
+    t: BlockText, square: Square, x: str, w: str, places: Sequence[str], before: str
+) -> dict[tuple[int, int], str]:
+    """The sums with one tap of one channel more."""
+    wide = 4 * t.lanes
+    weights = [t.load(t.at(w, wide * i)) for i in range(square.filters)]
+    found: dict[tuple[int, int], str] = {}
+    for j, place in enumerate(places):
+        seen = t.spread_from(t.at(x, place))
+        for i in range(square.filters):
+            found[i, j] = t.fma(weights[i], seen, f"{before}{i}.{j}")
+    t(f"%w.next = getelementptr i8, ptr {w}, i64 {wide * square.filters}")
+    return found
+
+
+def _turn(square: Square) -> tuple[str, tuple[str, ...]]:
+    """Sums [place][filter] of one vector of filters as results [filter][place], with bias and activation."""
+    t = BlockText(square.vectors.lanes)
+    lanes = t.lanes
+    bias = t.load("%bias") if square.bias else ""
+    with t.steps("0", "%places", lanes) as place:
+        rows: list[str] = []
+        for i in range(lanes):
+            # Behind the last place the last one is read again; what is made of it is not stored.
+            number = t.least(t.plus(place, i), t.minus("%places", 1))
+            x = t.load(t.at("%sums", t.times(number, 4 * square.block)))
+            rows.append(activated(t, square.act, t.add(x, bias) if square.bias else x))
+        mask = t.lanes_within(place, "%places")
+        for i, x in enumerate(t.transposed(rows)):
+            with t.when(t.let(f"icmp slt i64 {i}, %filters")):
+                t.store_where(mask, x, t.at("%y", t.plus(t.times("%step", i), t.times(place, 4))))
+    header = (
+        "internal void @kernel.turn(ptr noalias readonly %sums, ptr noalias readonly %bias, ptr noalias %y, i64 %step, "
+        "i64 %filters, i64 %places) noinline nounwind"
+    )
+    return t.function(header), tuple(t.used)
+
+
+def _kernel(square: Square) -> tuple[str, tuple[str, ...]]:
+    """The tiles from `begin` to before `end`."""
+    t = BlockText(square.vectors.lanes)
+    lanes, block = t.lanes, square.block
+    pointers = ["x", "w", *(["b"] if square.bias else []), "y"]
+    for index, name in enumerate([*pointers, *SIZES]):
+        kind = "ptr" if index < len(pointers) else "i64"
+        t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    # Scratch holds offsets of taps, of places, sums, and what is seen if it has to be copied.
+    padded = t.let("icmp ne i64 %padded, 0")
+    reach_rows, reach_columns = (
+        t.plus(t.times(t.minus(f"%out_{size}", 1), f"%stride_{axis}"),
+               t.plus(t.times(t.minus(f"%window_{axis}", 1), f"%dilation_{axis}"), 1))
+        for size, axis in (("height", "rows"), ("width", "columns"))
+    )  # fmt: skip
+    copied = t.times(t.times(reach_rows, reach_columns), 4)
+    taps = t.times("%window_rows", "%window_columns")
+    where = t.at("%scratch", t.times(t.rounded_up(taps, 8), 64))
+    together = t.plus(t.times(t.rounded_up("%part", square.places), square.places), 8)
+    sums = t.at(where, t.times(t.rounded_up(together, 8), 64))
+    copy = t.at(sums, t.times(together, 4 * block))
+    row_step, column_step = (
+        t.chosen(padded, t.times(reach_columns, 4), "%row_step"),
+        t.chosen(padded, 4, "%column_step"),
+    )
+    plane = t.chosen(padded, copied, "%channel_step")
+    with t.loop("0", "%window_rows") as i, t.loop("0", "%window_columns") as j:
+        down = t.times(t.times(i, "%dilation_rows"), row_step)
+        offset = t.plus(down, t.times(t.times(j, "%dilation_columns"), column_step))
+        number = t.plus(t.times(i, "%window_columns"), j)
+        t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr %scratch, i64 {number}')}, align 8")
+    blocks = t.rounded_up("%filters", block)
+    last = t.slot("i64")
+    t(f"store i64 -1, ptr {last}, align 8")
+    with t.loop("%begin", "%end") as tile:
+        part, left = t.rest(tile, "%parts"), t.quotient(tile, "%parts")
+        filter_block, image_group = t.rest(left, blocks), t.quotient(left, blocks)
+        group, image = t.rest(image_group, "%groups"), t.quotient(image_group, "%groups")
+        source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
+        fresh = t.let(f"icmp ne i64 {image_group}, {t.let(f'load i64, ptr {last}, align 8')}")
+        t(f"store i64 {image_group}, ptr {last}, align 8")
+        with t.when(t.let(f"and i1 {fresh}, {padded}")), t.loop("0", "%channels") as channel:
+            onto, of = t.at(copy, t.times(channel, copied)), t.at(source, t.times(channel, "%channel_step"))
+            given = [
+                "%height", "%width", "%row_step", "%column_step", "%column_step", 1, 1,
+                t.minus(0, "%above"), t.minus(0, "%before"), reach_rows, reach_columns, t.times(reach_columns, 4),
+            ]  # fmt: skip
+            t(f"call void @kernel.gather(ptr {of}, ptr {onto}, {', '.join(f'i64 {n}' for n in given)})")
+        seen = t.let(f"select i1 {padded}, ptr {copy}, ptr {source}")
+        start = t.times(part, "%part")
+        count = t.least("%part", t.minus("%places", start))
+        tiles = t.rounded_up(count, square.places)
+        with t.loop("0", t.times(tiles, square.places)) as number:
+            # Behind the last place the last one is computed again.
+            place = t.plus(start, t.least(number, t.minus(count, 1)))
+            down = t.times(t.times(t.quotient(place, "%out_width"), "%stride_rows"), row_step)
+            offset = t.plus(down, t.times(t.times(t.rest(place, "%out_width"), "%stride_columns"), column_step))
+            t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr {where}, i64 {number}')}, align 8")
+        packed = t.plus(t.times(group, blocks), filter_block)
+        weights = t.at("%w", t.times(t.times(packed, t.times("%channels", taps)), 4 * block))
+        with t.loop("0", t.rounded_up("%channels", "%piece")) as piece:
+            first = t.times(piece, "%piece")
+            some = t.least("%piece", t.minus("%channels", first))
+            w = t.at(weights, t.times(t.times(first, taps), 4 * block))
+            size = t.times(t.times("%piece", taps), 4 * block)
+            x = t.at(seen, t.times(first, plane))
+            is_first = t.let(f"icmp eq i64 {piece}, 0")
+            with t.loop("0", tiles) as number:
+                begin = t.times(number, square.places)
+                there = t.let(f"getelementptr i64, ptr {where}, i64 {begin}")
+                onto = t.at(sums, t.times(begin, 4 * block))
+                t.fetch(t.at(w, size), size, number, tiles)
+                t(f"call void @kernel.tile(ptr {w}, ptr {x}, i64 {plane}, ptr %scratch, i64 {taps}, i64 {some}, "
+                  f"ptr {there}, ptr {onto}, i1 {is_first})")  # fmt: skip
+        area = t.times("%places", 4)
+        with t.loop("0", str(square.filters)) as vector:
+            first = t.plus(t.times(filter_block, block), t.times(vector, lanes))
+            own = t.least(lanes, t.minus("%filters", first))
+            with t.when(t.let(f"icmp sgt i64 {own}, 0")):
+                bias = "%w"
+                if square.bias:
+                    bias = t.at("%b", t.times(t.plus(t.times(packed, block), t.times(vector, lanes)), 4))
+                channel = t.plus(t.times(image_group, "%filters"), first)
+                target = t.at("%y", t.plus(t.times(channel, area), t.times(start, 4)))
+                here = t.at(sums, t.times(vector, 4 * lanes))
+                t(f"call void @kernel.turn(ptr {here}, ptr {bias}, ptr {target}, i64 {area}, i64 {own}, i64 {count})")
+                if square.act not in ("none", "relu"):
+                    with t.loop("0", own) as row:
+                        t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {count})")
+    header = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind"
+    return t.function(header), tuple(t.used)

@@ -1,0 +1,118 @@
+"""Convolution of 3 by 3 by Winograd's scheme: where it wins, and how its work is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.errors import GraphError
+from dovetail.ir.dim import Size, floordiv, largest, smallest
+from dovetail.ir.dtype import f32
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.conv import PART_WORK, Convolution, Packing, known
+from dovetail.kernels.conv_field import Blocks, Field
+from dovetail.kernels.conv_text import Shape
+from dovetail.kernels.job import Job, Packed, Places, Template
+from dovetail.kernels.vector import Vectors
+from dovetail.kernels.winograd_text import OUT, PATCH, SPOTS, transformed_weights, winograd_text
+from dovetail.plan.plan import Step
+
+FEWEST_CHANNELS = 32
+"""Channels, and filters, below which the transforms cost more than the products save."""
+FEWEST_PATCHES = 20
+"""Patches below which reading four times as many weights costs more than the products save."""
+PATCHES_BYTES = 1024 * 1024
+"""What the transformed patches of a block may take: they stay in the second cache while all filters go over them."""
+
+
+def make_winograd(step: Step, places: Places, vectors: Vectors) -> Job | None:
+    """The job of a convolution that this scheme computes faster; its sums are in another order, so not where that
+    matters."""
+    found = Convolution.of(step.value)
+    if found is None or places.strict or not _wins(found) or any(v.dtype is not f32 for v in step.operands):
+        return None
+    if not places.is_bound(found.w) or not (found.b is None or places.is_bound(found.b)):
+        return None
+    try:
+        return _job(found, places, vectors)
+    except GraphError:
+        # Sizes that are too long to be written down.
+        return None
+
+
+def _wins(found: Convolution) -> bool:
+    attrs, w = found.result.attrs, found.w
+    if w.shape[2:] != (3, 3) or attrs["groups"] != 1 or (attrs["strides"], attrs["dilations"]) != ((1, 1), (1, 1)):
+        return False
+    if any(not isinstance(size, int) or size < FEWEST_CHANNELS for size in w.shape[:2]):
+        return False
+    patches = 1
+    for size in found.result.shape[2:]:
+        if not isinstance(size, int):
+            return True
+        patches *= -(-size // OUT)
+    return patches >= FEWEST_PATCHES
+
+
+def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
+    filters, channels, lanes = known(found.w.shape[0]), known(found.w.shape[1]), vectors.lanes
+    shape = Shape.of(vectors, filters, found.act, found.b is not None, True)
+    name, text, uses = winograd_text(shape)
+    steps = places(found.x).strides
+    height, width = found.result.shape[2:]
+    pixels = Field.of(
+        found.x.shape[2:], steps[2:], [floordiv(s + (OUT - 1), OUT) for s in (height, width)],
+        (PATCH, PATCH), (OUT, OUT), (1, 1), found.result.attrs["padding"],
+    )  # fmt: skip
+    blocks = _blocks(pixels, channels, lanes)
+    count = blocks.rows * blocks.columns
+    work = count * channels * SPOTS * shape.rows
+    tiles = -(-filters // shape.rows)
+    part = max(1, min(tiles, PART_WORK // max(1, work))) if isinstance(work, int) else 1
+    parts = -(-tiles // part)
+    sizes = (*pixels.words(blocks), channels, filters, *steps[:2], parts, part, height, width)
+    points: dict[str, Value | Packed] = {
+        "x": found.x,
+        "w": Packed(found.w, f"winograd {shape.rows}", Transforming(shape.rows)),
+    }
+    if found.b is not None:
+        points["b"] = Packed(found.b, f"conv 1 {shape.rows}", Packing(1, shape.rows))
+    points["y"] = found.result
+    row = 4 * (count + 2 * lanes)
+    scratch = (
+        8 * SPOTS + 64 + row * (SPOTS * (channels + shape.rows) + OUT * OUT) + 4 * (pixels.seen(blocks, 1) + lanes)
+    )
+    template = Template(name, text, uses, tuple(points), sizes, scratch)
+    return Job(template, points, found.result.shape[0] * blocks.down * blocks.across * parts, work * part // 32 + 1)
+
+
+def _blocks(pixels: Field, channels: int, lanes: int) -> Blocks:
+    """Rows of patches whose transforms fit the second cache."""
+    room = max(lanes, PATCHES_BYTES // (4 * SPOTS * channels))
+    height, width = pixels.out
+    columns, across = _cut(width, room)
+    rows, down = _cut(height, largest(1, floordiv(room, columns)))
+    return Blocks(rows, columns, down, across)
+
+
+def _cut(size: Size, most: Size) -> tuple[Size, Size]:
+    if isinstance(size, int) and isinstance(most, int):
+        count = max(1, -(-size // most))
+        return max(1, -(-size // count)), count if size else 0
+    piece = largest(1, smallest(size, most))
+    return piece, floordiv(size + piece - 1, piece)
+
+
+@dataclass(frozen=True, slots=True)
+class Transforming:
+    """Weights [m, c, 3, 3] as [register tile][spot][c][filter], transformed; 0 in what is left of the last tile."""
+
+    rows: int
+
+    def __call__(self, w: Array) -> Array:
+        tiles = -(-w.shape[0] // self.rows)
+        packed = np.zeros((tiles * self.rows, w.shape[1], SPOTS), np.float32)
+        packed[: w.shape[0]] = transformed_weights(w)
+        return np.ascontiguousarray(packed.reshape((tiles, self.rows, w.shape[1], SPOTS)).transpose((0, 3, 2, 1)))

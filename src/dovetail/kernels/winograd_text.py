@@ -1,0 +1,212 @@
+"""Convolution of 3 by 3 by Winograd's scheme, as LLVM's text: 36 multiplications for 4 by 4 results instead of 144.
+
+Patches of 6 by 6 pixels, 4 apart, are transformed to 36 numbers each; for each of the 36 there is one product of
+matrices, filters by channels by patches; what it gives is transformed back. Vectors run along patches in all of it.
+The polynomials behind it are taken at 0, ±3/4, ±3/2 and infinity, which loses least in f32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from dovetail.ir.literal import Array
+from dovetail.kernels.conv_block import WINDOW, BlockText, gather_text, write_gather, write_layout, write_offsets
+from dovetail.kernels.conv_text import Shape, activated, finish_text, tile_text, write_columns
+
+NEAR, FAR = 0.75, 1.5
+"""The points of the scheme beside 0 and infinity, each with both signs."""
+OUT, PATCH = 4, 6
+"""Results of a patch along an axis, and pixels that they see."""
+SPOTS = PATCH * PATCH
+SIZES = (
+    *WINDOW, "channels", "filters", "image_step", "channel_step", "parts", "part", "result_height", "result_width",
+)  # fmt: skip
+"""The sizes that the code is given, in their order. The window is a patch, its places are patches."""
+
+
+def transformed_weights(w: Array) -> Array:
+    """[m, c, 3, 3] as [m, c, 36]."""
+    points = (0.0, NEAR, -NEAR, FAR, -FAR)
+    rows = [[p**j / np.prod([p - q for q in points if q != p]) for j in range(3)] for p in points]
+    g = np.array([*rows, [0.0, 0.0, 1.0]])
+    return np.einsum("ij,mcjk,lk->mcil", g, w.astype(np.float64), g).reshape((*w.shape[:2], SPOTS))
+
+
+def _into(t: BlockText, d: Sequence[str]) -> list[str]:
+    """Six pixels along an axis, transformed."""
+    near, far = NEAR**2, FAR**2
+    whole, middle = t.number(near * far), t.number(-near - far)
+    found = [t.fma(whole, d[0], t.fma(middle, d[2], d[4]))]
+    for point, other in ((NEAR, far), (FAR, near)):
+        even = t.fma(t.number(-other), d[2], d[4])
+        odd = t.fma(t.number(-other), d[1], d[3])
+        found += [t.fma(t.number(point), odd, even), t.fma(t.number(-point), odd, even)]
+    return [*found, t.fma(whole, d[1], t.fma(middle, d[3], d[5]))]
+
+
+def _back(t: BlockText, m: Sequence[str]) -> list[str]:
+    """Six sums along an axis, transformed to four results."""
+    even = [t.add(m[1], m[2]), t.add(m[3], m[4])]
+    odd = [t.sub(m[1], m[2]), t.sub(m[3], m[4])]
+    found = [t.add(m[0], t.add(even[0], even[1]))]
+    for power in (1, 2, 3):
+        near, far = odd if power % 2 else even
+        found.append(t.fma(t.number(NEAR**power), near, t.mul(t.number(FAR**power), far)))
+    return [*found[:3], t.add(found[3], m[5])]
+
+
+def _both(t: BlockText, step: object, values: list[list[str]]) -> list[list[str]]:
+    """A transform along one axis, then along the other."""
+    transform = _into if step == "into" else _back
+    columns = [transform(t, column) for column in zip(*values, strict=True)]
+    return [transform(t, row) for row in zip(*columns, strict=True)]
+
+
+def winograd_text(shape: Shape) -> tuple[str, str, tuple[str, ...]]:
+    """The name of the kernel, its text, and what it uses."""
+    plain = Shape(shape.vectors, shape.rows, shape.columns, "none", False, True)
+    functions = [gather_text(shape.vectors), finish_text(shape), _enter(shape), _leave(shape), _place(shape)]
+    functions += [_kernel(shape), *(tile_text(plain, columns) for columns in range(1, shape.columns + 1))]
+    text = "\n".join(t for t, _ in functions)
+    uses = dict.fromkeys(use for _, used in functions for use in used)
+    name = f"winograd_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
+    return name, text.replace("@kernel", f"@{name}"), tuple(uses)
+
+
+def _enter(shape: Shape) -> tuple[str, tuple[str, ...]]:
+    """Transform the patches of one channel, row by row; each writes a whole vector, and the next one over its end."""
+    t = BlockText(shape.vectors.lanes)
+    with t.loop("0", "%rows") as row, t.steps("0", "%columns", t.lanes) as column:
+        here = t.at("%seen", t.times(t.plus(t.times(row, "%pitch"), column), 4))
+        there = t.at("%onto", t.times(t.plus(t.times(row, "%columns"), column), 4))
+        pixels: list[list[str]] = []
+        for i in range(PATCH):
+            offsets = [t.let(f"load i64, ptr {t.at('%offsets', 8 * (PATCH * i + j))}, align 8") for j in range(PATCH)]
+            pixels.append([t.load(t.at(here, offset)) for offset in offsets])
+        found = [x for line in _both(t, "into", pixels) for x in line]
+        for spot, x in enumerate(found):
+            t.store(x, t.at(there, t.times("%spot_step", spot)))
+    header = (
+        "internal void @kernel.enter(ptr noalias readonly %seen, ptr noalias readonly %offsets, ptr noalias %onto, "
+        "i64 %spot_step, i64 %rows, i64 %columns, i64 %pitch) noinline nounwind"
+    )
+    return t.function(header), tuple(t.used)
+
+
+def _leave(shape: Shape) -> tuple[str, tuple[str, ...]]:
+    """Transform the sums of one filter back, a vector of patches at a time."""
+    t = BlockText(shape.vectors.lanes)
+    bias = t.spread_from("%bias") if shape.bias else ""
+    with t.steps("0", "%count", t.lanes) as patch:
+        by = t.times(patch, 4)
+        sums = [
+            [t.load(t.at("%sums", t.plus(t.times("%spot_step", PATCH * i + j), by))) for j in range(PATCH)]
+            for i in range(PATCH)
+        ]
+        results = [x for line in _both(t, "back", sums) for x in line]
+        for spot, x in enumerate(results):
+            whole = activated(t, shape.act, t.add(x, bias) if shape.bias else x)
+            t.store(whole, t.at("%onto", t.plus(t.times("%result_step", spot), by)))
+    header = (
+        "internal void @kernel.leave(ptr noalias readonly %sums, i64 %spot_step, ptr noalias %onto, i64 %result_step, "
+        "ptr noalias readonly %bias, i64 %count) noinline nounwind"
+    )
+    return t.function(header), tuple(t.used)
+
+
+def _place(shape: Shape) -> tuple[str, tuple[str, ...]]:
+    """Put one row of results into its place: what four vectors have of each patch comes side by side."""
+    t = BlockText(shape.vectors.lanes)
+    lanes = t.lanes
+    low = [i // 2 + (lanes if i % 2 else 0) for i in range(lanes)]
+    high = [i + lanes // 2 for i in low]
+    with t.steps("0", "%count", OUT * lanes) as column:
+        patch = t.quotient(column, OUT)
+        parts = [t.load(t.at("%from", t.plus(t.times("%result_step", j), t.times(patch, 4)))) for j in range(OUT)]
+        even = [t.shuffle(parts[0], parts[2], order) for order in (low, high)]
+        odd = [t.shuffle(parts[1], parts[3], order) for order in (low, high)]
+        merged = [t.shuffle(x, y, order) for x, y in zip(even, odd, strict=True) for order in (low, high)]
+        for i, x in enumerate(merged):
+            at = t.plus(column, i * lanes)
+            some = t.let(f"icmp slt i64 {at}, %count")
+            with t.when(some):
+                t.store_where(t.lanes_within(at, "%count"), x, t.at("%onto", t.times(at, 4)))
+    header = (
+        "internal void @kernel.place(ptr noalias readonly %from, i64 %result_step, ptr noalias %onto, i64 %count) "
+        "noinline nounwind"
+    )
+    return t.function(header), tuple(t.used)
+
+
+def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
+    """The tiles from `begin` to before `end`."""
+    t = BlockText(shape.vectors.lanes)
+    lanes = t.lanes
+    pointers = ["x", "w", *(["b"] if shape.bias else []), "y"]
+    for index, name in enumerate([*pointers, *SIZES]):
+        kind = "ptr" if index < len(pointers) else "i64"
+        t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    # Scratch holds offsets, what is seen of one channel, patches of all channels, sums and results of some filters.
+    of = write_layout(t)
+    most = t.times("%block_rows", "%block_columns")
+    # A vector that begins inside may end behind.
+    step = t.times(t.plus(t.rounded_up(most, lanes), 1), 4 * lanes)
+    patches = t.at("%scratch", -(-8 * SPOTS // 64) * 64)
+    spot_step = t.times(step, "%channels")
+    sums = t.at(patches, t.times(spot_step, SPOTS))
+    sums_step = t.times(step, shape.rows)
+    results = t.at(sums, t.times(sums_step, SPOTS))
+    seen = t.at(results, t.times(step, OUT * OUT))
+    write_offsets(t, of, "%scratch")
+    filter_tiles = t.rounded_up("%filters", shape.rows)
+    area = t.times(t.times("%result_height", "%result_width"), 4)
+    last = t.slot("i64")
+    t(f"store i64 -1, ptr {last}, align 8")
+    with t.loop("%begin", "%end") as tile:
+        part, block = t.rest(tile, "%parts"), t.quotient(tile, "%parts")
+        column_block, left = t.rest(block, "%column_blocks"), t.quotient(block, "%column_blocks")
+        row_block, image = t.rest(left, "%row_blocks"), t.quotient(left, "%row_blocks")
+        first_row, first_column = t.times(row_block, "%block_rows"), t.times(column_block, "%block_columns")
+        rows = t.least("%block_rows", t.minus("%out_height", first_row))
+        columns = t.least("%block_columns", t.minus("%out_width", first_column))
+        count = t.times(rows, columns)
+        fresh = t.let(f"icmp ne i64 {block}, {t.let(f'load i64, ptr {last}, align 8')}")
+        t(f"store i64 {block}, ptr {last}, align 8")
+        with t.when(fresh), t.loop("0", "%channels") as channel:
+            source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
+            write_gather(t, of, source, seen, first_row, first_column)
+            onto = t.at(patches, t.times(channel, step))
+            t(f"call void @kernel.enter(ptr {seen}, ptr %scratch, ptr {onto}, i64 {spot_step}, i64 {rows}, "
+              f"i64 {columns}, i64 {of.pitch})")  # fmt: skip
+        stop = t.least(filter_tiles, t.times(t.plus(part, 1), "%part"))
+        with t.loop(t.times(part, "%part"), stop) as filter_tile:
+            with t.loop("0", str(SPOTS)) as spot:
+                number = t.plus(t.times(filter_tile, SPOTS), spot)
+                size = t.times("%channels", 4 * shape.rows)
+                weights = t.at("%w", t.times(number, size))
+                x, y = t.at(patches, t.times(spot, spot_step)), t.at(sums, t.times(spot, sums_step))
+                given = f"i64 {step}, ptr %scratch, i64 1, i64 %channels"
+                write_columns(t, shape, weights, size, x, given, y, f"i64 {step}, ptr %w", count)
+            first = t.times(filter_tile, shape.rows)
+            with t.loop("0", t.least(shape.rows, t.minus("%filters", first))) as row:
+                number = t.plus(first, row)
+                bias = t.at("%b", t.times(number, 4)) if shape.bias else "%w"
+                t(f"call void @kernel.leave(ptr {t.at(sums, t.times(row, step))}, i64 {sums_step}, ptr {results}, "
+                  f"i64 {step}, ptr {bias}, i64 {count})")  # fmt: skip
+                if shape.act not in ("none", "relu"):
+                    t(f"call void @kernel.finish(ptr {results}, i64 {t.times(t.quotient(step, 4), OUT * OUT)})")
+                target = t.at("%y", t.times(t.plus(t.times(image, "%filters"), number), area))
+                top, from_left = t.times(first_row, OUT), t.times(first_column, OUT)
+                lines = t.least(t.times(rows, OUT), t.minus("%result_height", top))
+                length = t.least(t.times(columns, OUT), t.minus("%result_width", from_left))
+                with t.loop("0", lines) as line:
+                    spots = t.times(t.times(t.rest(line, OUT), OUT), step)
+                    here = t.at(results, t.plus(spots, t.times(t.times(t.quotient(line, OUT), columns), 4)))
+                    corner = t.plus(t.times(t.plus(top, line), "%result_width"), from_left)
+                    there = t.at(target, t.times(corner, 4))
+                    t(f"call void @kernel.place(ptr {here}, i64 {step}, ptr {there}, i64 {length})")
+    header = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind"
+    return t.function(header), tuple(t.used)
