@@ -10,12 +10,14 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from statistics import median
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from onnx import TensorProto, helper
 
 from dovetail import Graph, Value, f32, library
 from dovetail.ir.dim import evaluate, symbol
@@ -82,7 +84,9 @@ class Kernel:
                 given[name] = split_heads(input(name, f32[work.batch, rows, heads * work.d]), heads)
         groups = None if work.heads == work.kv_heads else work.heads // work.kv_heads
         fill = float("-inf") if work.causal else None
-        value = library.attention(**given, scale=work.d**-0.5, groups=groups, causal=work.causal, fill=fill)
+        value = library.attention(
+            given["q"], given["k"], given["v"], scale=work.d**-0.5, groups=groups, causal=work.causal, fill=fill
+        )
         plan = make_plan(Graph.of(value), target="cpu")
         (step,) = plan.phase("run")
         job = make_job(step, Places(plan.locate, ()), Vectors(host().lanes, host().vector_registers))
@@ -108,10 +112,10 @@ class Kernel:
         self.tiles = evaluate(job.tiles, sizes)
 
 
-def expected(work: Work, feeds: Mapping[str, Array], dtype: type = np.float32) -> Array:
+def expected(work: Work, feeds: Mapping[str, Array], dtype: Any = np.float32) -> Array:
     """NumPy, as one writes it."""
     q, k, v = (
-        feeds[n].astype(dtype, copy=False).reshape(work.batch, -1, h, work.d).swapaxes(1, 2)
+        np.asarray(feeds[n], dtype).reshape(work.batch, -1, h, work.d).swapaxes(1, 2)
         for n, h in (("q", work.heads), ("k", work.kv_heads), ("v", work.kv_heads))
     )
     if work.heads != work.kv_heads:
@@ -128,11 +132,9 @@ def expected(work: Work, feeds: Mapping[str, Array], dtype: type = np.float32) -
 def peer(work: Work, feeds: Mapping[str, Array]) -> Callable[[], Any] | None:
     """ONNX Runtime's own fused attention on one thread; it has no grouped heads here, so that keys are repeated."""
     try:
-        import onnx
-        import onnxruntime as ort
+        ort: Any = import_module("onnxruntime")
     except ImportError:
         return None
-    from onnx import TensorProto, helper
 
     hidden = work.heads * work.d
     inputs = [
@@ -154,7 +156,6 @@ def peer(work: Work, feeds: Mapping[str, Array]) -> Callable[[], Any] | None:
     for name in ("k", "v"):
         x = feeds[name].reshape(work.batch, -1, work.kv_heads, work.d)
         wide[name] = np.repeat(x, work.heads // work.kv_heads, axis=2).reshape(work.batch, -1, hidden)
-    del onnx
     return lambda: session.run(None, wide)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import DType, Graph, Value, f32, library, ops
 from dovetail.ir.dim import Size, symbol
-from dovetail.ir.dtype import bool_
+from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
+from dovetail.kernels.attend_parts import key_rows, make_scores, make_values, make_weights
+from dovetail.kernels.vector import Vectors
 from dovetail.library.heads import merge_heads, split_heads
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.jit import assembly, host
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -70,9 +74,7 @@ def test_every_length_from_one_code() -> None:
         check(graph, {"q": normal(2, 3, m, 32), "k": normal(2, 3, n, 32, seed=1), "v": normal(2, 3, n, 32)}, runner)
 
 
-@pytest.mark.parametrize(
-    ("d", "dv"), [(1, 1), (2, 3), (7, 5), (8, 8), (16, 17), (20, 36), (64, 64), (80, 80), (33, 100)]
-)
+@pytest.mark.parametrize(("d", "dv"), [(1, 1), (7, 5), (16, 17), (20, 36), (80, 80), (33, 100)])
 def test_heads_of_any_width(d: int, dv: int) -> None:
     graph = Graph.of(
         library.attention(heads("q", 1, 2, 21, d), heads("k", 1, 2, 70, d), heads("v", 1, 2, 70, dv), scale=d**-0.5)
@@ -83,8 +85,8 @@ def test_heads_of_any_width(d: int, dv: int) -> None:
 @pytest.mark.parametrize(
     "shape", [(3, 1, 1, 70), (3, 1, 40, 70), (1, 4, 40, 70), (3, 4, 40, 1), (40, 70), (70,), (1, 1)]
 )
-@pytest.mark.parametrize("kind", ["mask", "keep", "both"])
-def test_masks_of_any_shape(shape: tuple[int, ...], kind: str) -> None:
+def test_masks_of_any_shape(shape: tuple[int, ...]) -> None:
+    kind = ("mask", "keep", "both")[sum(shape) % 3]
     q, k, v = heads("q", 3, 4, 40, 16), heads("k", 3, 4, 70, 16), heads("v", 3, 4, 70, 16)
     feeds = {"q": normal(3, 4, 40, 16), "k": normal(3, 4, 70, 16), "v": normal(3, 4, 70, 16)}
     mask = keep = None
@@ -97,8 +99,20 @@ def test_masks_of_any_shape(shape: tuple[int, ...], kind: str) -> None:
     check(graph, feeds)
 
 
-@pytest.mark.parametrize("fill", [-np.inf, -3.4028234663852886e38, -1e9])
-@pytest.mark.parametrize(("window", "kept"), [(None, False), (5, False), (100, True), (3, True), (None, True)])
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize(
+    ("fill", "window", "kept"),
+    [
+        (-np.inf, None, False),
+        (-np.inf, 5, True),
+        (LOWEST, None, True),
+        (LOWEST, 5, False),
+        (LOWEST, 100, True),
+        (-1e9, 3, True),
+    ],
+)
 def test_positions(fill: float, window: int | None, kept: bool) -> None:
     """Longer queries than keys, longer keys than queries, rows that see nothing."""
     sq, sk = symbol("sq"), symbol("sk")
@@ -161,8 +175,7 @@ def test_large_scores(size: float) -> None:
     check(graph, {"q": q, "k": k, "v": normal(1, 1, 150, 8)})
 
 
-@pytest.mark.parametrize("scaled", ["product", "queries", "both"])
-@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize(("scaled", "softcap"), [("product", 2.0), ("queries", None), ("both", None)])
 def test_scale_and_softcap(scaled: Any, softcap: float | None) -> None:
     q, k, v = heads("q", 2, 4, 20, 16), heads("k", 2, 2, 40, 16), heads("v", 2, 2, 40, 16)
     graph = Graph.of(library.attention(q, k, v, scale=0.4, scaled=scaled, softcap=softcap, groups=2))
@@ -173,9 +186,9 @@ FEW_MASKS = [(3, 1, 1, 90), (3, 1, 2, 90), (1, 6, 2, 90), (2, 90), (3, 6, 2, 1),
 
 
 @pytest.mark.parametrize("shape", FEW_MASKS)
-@pytest.mark.parametrize("kind", ["mask", "keep", "both"])
-def test_few_queries_with_masks(shape: tuple[int, ...], kind: str) -> None:
+def test_few_queries_with_masks(shape: tuple[int, ...]) -> None:
     """Queries of three heads share the keys of one."""
+    kind = ("mask", "keep", "both")[sum(shape) % 3]
     q, k, v = heads("q", 3, 6, 2, 20), heads("k", 3, 2, 90, 20), heads("v", 3, 2, 90, 12)
     feeds = {"q": normal(3, 6, 2, 20), "k": normal(3, 2, 90, 20), "v": normal(3, 2, 90, 12)}
     mask = keep = None
@@ -188,7 +201,7 @@ def test_few_queries_with_masks(shape: tuple[int, ...], kind: str) -> None:
     check(graph, feeds)
 
 
-@pytest.mark.parametrize("d", [1, 7, 16, 33, 64, 80, 128, 200])
+@pytest.mark.parametrize("d", [1, 16, 33, 80, 200])
 def test_one_query_for_any_number_of_keys(d: int) -> None:
     b, s = symbol("b"), symbol("s")
     q, k, v = heads("q", b, 4, 1, d), heads("k", b, 2, s, d), heads("v", b, 2, s, d)
@@ -268,8 +281,44 @@ def test_nothing_to_attend(m: int, n: int) -> None:
     assert (got == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [f16, bf16])
+@pytest.mark.parametrize(("queries", "d"), [(40, 16), (2, 20), (33, 20)])
+def test_narrow_floats(dtype: DType, queries: int, d: int) -> None:
+    """Computed in f32, rounded once."""
+    shapes = {"q": (2, 4, queries, d), "k": (2, 2, 70, d), "v": (2, 2, 70, d), "mask": (2, 1, queries, 70)}
+    feeds = {name: normal(*shape).astype(dtype.numpy) for name, shape in shapes.items()}
+    q, k, v, mask = (input(name, dtype[shape]) for name, shape in shapes.items())
+    one, feeds["one"] = input("one", dtype[2, 1, 1, 70]), feeds["mask"][:, :, :1]
+    keep, feeds["keep"] = input("keep", bool_[70]), np.arange(70) % 7 > 1
+    for seen in (mask, one):
+        value = library.attention(q, k, v, seen, keep, scale=0.25, groups=2, fill=-np.inf)
+        graph = Graph.of(value)
+        given = {name: feeds[name] for name in ("q", "k", "v", "keep", "one" if seen is one else "mask")}
+        (got,) = compiled(graph).run(given).values()
+        (expected,) = evaluate(graph, given, lift=True).values()
+        assert_close(got, expected, dtype)
+        if dtype is f16:
+            np.testing.assert_allclose(got.astype(np.float64), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+@pytest.mark.parametrize(("form", "d", "rotated"), [("half", 40, 36), ("interleaved", 40, 36), ("half", 16, None)])
+def test_narrow_floats_rotated(dtype: DType, form: Any, d: int, rotated: int | None) -> None:
+    wide = rotated or d
+    shapes = {"q": (2, 4, 40, d), "k": (2, 2, 40, d), "v": (2, 2, 40, d), "cos": (40, wide), "sin": (40, wide)}
+    feeds = {name: normal(*shape).astype(dtype.numpy) for name, shape in shapes.items()}
+    q, k, v, cos, sin = (input(name, dtype[shape]) for name, shape in shapes.items())
+    value = library.rope_attention(
+        q, k, v, cos, sin, rotated=rotated, form=form, groups=2, scale=0.1, causal=True, fill=-np.inf
+    )
+    graph = Graph.of(value)
+    (got,) = compiled(graph).run(feeds).values()
+    (expected,) = evaluate(graph, feeds, lift=True).values()
+    assert_close(got, expected, dtype)
+
+
 @pytest.mark.parametrize("form", ["half", "interleaved"])
-@pytest.mark.parametrize(("d", "rotated"), [(8, None), (64, None), (80, 32), (40, 36), (6, 2)])
+@pytest.mark.parametrize(("d", "rotated"), [(64, None), (40, 36), (6, 2)])
 def test_rotated(form: Any, d: int, rotated: int | None) -> None:
     s, wide = symbol("s"), rotated or d
     q, k, v = heads("q", 2, 4, s, d), heads("k", 2, 2, s, d), heads("v", 2, 2, s, 16)
@@ -282,6 +331,36 @@ def test_rotated(form: Any, d: int, rotated: int | None) -> None:
     for n in (1, 7, 33, 130):
         feeds = {"q": normal(2, 4, n, d), "k": normal(2, 2, n, d), "v": normal(2, 2, n, 16)}
         check(graph, {**feeds, "cos": normal(1, n, wide), "sin": normal(2, 1, n, wide)}, runner)
+
+
+@pytest.mark.parametrize(("fill", "window"), [(-np.inf, None), (-np.inf, 9), (-1e9, 9), (-1e9, None)])
+def test_rotated_by_position(fill: float, window: int | None) -> None:
+    """More queries than keys are rotated for at once; some see no key at all."""
+    s = symbol("s")
+    q, k, v = heads("q", 1, 2, s, 8), heads("k", 1, 2, s, 8), heads("v", 1, 2, s, 8)
+    cos, sin, keep = input("cos", f32[s, 8]), input("sin", f32[s, 8]), input("keep", bool_[s])
+    graph = Graph.of(library.rope_attention(q, k, v, cos, sin, None, keep, causal=True, window=window, fill=fill))
+    runner = compiled(graph)
+    for n in (3, 128, 300):
+        feeds = {"q": normal(1, 2, n, 8), "k": normal(1, 2, n, 8), "v": normal(1, 2, n, 8)}
+        check(graph, {**feeds, "cos": normal(n, 8), "sin": normal(n, 8), "keep": np.arange(n) >= n // 3}, runner)
+
+
+@pytest.mark.skipif(not host().triple.startswith("x86_64"), reason="reads the assembly of x86-64")
+@pytest.mark.parametrize("wide", [1, 2])
+def test_no_sum_leaves_its_register(wide: int) -> None:
+    """Inside the loops of the register tiles nothing is read from the stack or written to it."""
+    vectors = Vectors(host().lanes, host().vector_registers)
+    for part in (
+        make_scores(vectors, wide, 64, 64, with_top=True),
+        make_values(vectors, wide, key_rows(vectors, wide)),
+        make_weights(vectors, wide),
+    ):
+        lines = assembly(part.text, optimize=False).splitlines()
+        jumps = [i for i, line in enumerate(lines) if re.match(r"\s+j\w+\s+\.L", line)]
+        loops = [(lines.index(f"{lines[i].split()[-1]}:"), i) for i in jumps if f"{lines[i].split()[-1]}:" in lines[:i]]
+        assert loops
+        assert not [line for first, last in loops for line in lines[first:last] if "(%rsp" in line]
 
 
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:

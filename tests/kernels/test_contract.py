@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import Graph, Value, f32, library, ops
 from dovetail.ir.dim import symbol
-from dovetail.ir.dtype import f64, i32
+from dovetail.ir.dtype import DType, bf16, f16, f64, i32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.library.activation import Activation, Gate
@@ -52,6 +52,15 @@ def test_every_number_of_rows_from_one_code(k: int, n: int) -> None:
     graph = Graph.of(input("x", f32[symbol("m"), k]) @ param("w", f32[k, n]))
     w = normal(k, n, scale=k**-0.5)
     check(graph, *({"x": normal(m, k)} for m in ROWS), params={"w": w})
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_rows_a_page_apart_are_copied_where_they_are_many(columns: int) -> None:
+    graph = Graph.of(input("x", f32[symbol("b"), symbol("m"), 1024]) @ param("w", f32[1024, columns]))
+    w = normal(1024, columns, scale=1 / 32)
+    check(graph, *({"x": normal(b, m, 1024)} for b, m in ((1, 3), (1, 100), (2, 150), (1, 700))), params={"w": w})
+    batched = Graph.of(input("x", f32[3, 100, 1024]) @ input("w", f32[3, 1024, 33]))
+    check(batched, {"x": normal(3, 100, 1024), "w": normal(3, 1024, 33, scale=1 / 32)})
 
 
 def test_no_columns_and_nothing_to_sum() -> None:
@@ -180,6 +189,24 @@ def test_layers_of_any_shape_share_one_code() -> None:
     native = compiled(Graph.of(x))
     assert len({part.entries for part in native.sections}) == 1
     assert len(set(native.sections[0].entries)) == 1
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+@pytest.mark.parametrize("bound", [False, True])
+def test_narrow_floats_are_summed_in_f32(dtype: DType, bound: bool) -> None:
+    weight = param if bound else input
+    x, w, b = input("x", dtype[symbol("m"), 40]), weight("w", dtype[40, 33]), weight("b", dtype[33])
+    params = {"w": normal(40, 33, scale=0.2).astype(dtype.numpy), "b": normal(33).astype(dtype.numpy)}
+    for y in (x @ w, library.linear(x, w, b, act="gelu"), library.swiglu(x, w, w)):
+        graph = Graph.of(y)
+        names = {v.attrs["name"] for v in (*graph.parameters, *graph.inputs)}
+        mine = {name: a for name, a in params.items() if name in names}
+        runner = compiled(graph).bind(mine if bound else {})
+        for m in (1, 5, 20):
+            feeds = {"x": normal(m, 40).astype(dtype.numpy), **({} if bound else mine)}
+            (got,) = runner.run(feeds).values()
+            (expected,) = evaluate(graph, feeds, lift=True, params=mine if bound else None).values()
+            assert_close(got, expected, dtype)
 
 
 def test_other_types_stay_on_the_host() -> None:

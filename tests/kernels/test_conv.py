@@ -12,10 +12,13 @@ from dovetail import Graph, Value, f32, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
+from dovetail.kernels.conv_small_text import Square, square_text
+from dovetail.kernels.conv_text import Shape, tile_text
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import native
+from dovetail.targets.cpu.jit import assembly, host
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -198,3 +201,44 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: 
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), act="silu"), {"x": normal(1, 6, 13, 13)})
     check(square(6, 16, 20, 1, act="gelu"), {"x": normal(1, 6, 16, 16)})
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), strides=(2, 2)), {"x": normal(1, 6, 13, 13)})
+
+
+@pytest.mark.parametrize(
+    ("window", "attrs"),
+    [
+        ((2, 2), {"strides": (2, 2)}),
+        ((3, 3), {"strides": (2, 2), "padding": (1, 1, 1, 1), "output_padding": (1, 1)}),
+        ((4, 4), {"strides": (2, 2), "padding": (1, 1, 1, 1)}),
+        ((3, 2), {"strides": (3, 1), "dilations": (1, 2), "padding": (0, 1, 2, 0)}),
+        ((1, 1), {}),
+        ((1, 1), {"strides": (2, 3), "padding": (1, 0, 0, 1)}),
+        ((2, 3), {"strides": (4, 5), "padding": (3, 4, 0, 2), "output_padding": (2, 1)}),
+    ],
+)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposes(window: tuple[int, int], attrs: dict[str, Any], groups: int) -> None:
+    x, w = input("x", f32[2, 6, 7, 18]), param("w", f32[6, 5, *window])
+    check(Graph.of(ops.conv_transpose(x, w, groups=groups, **attrs)), {"x": normal(2, 6, 7, 18)})
+
+
+def test_transposes_of_every_size() -> None:
+    graph = Graph.of(ops.conv_transpose(input("x", f32["n", 3, "h", "w"]), param("w", f32[3, 9, 2, 2]), strides=(2, 2)))
+    check(graph, *({"x": normal(n, 3, h, w)} for n, h, w in [(1, 1, 1), (2, 9, 33), (1, 3, 400)]))
+    graph = Graph.of(
+        ops.conv_transpose(input("x", f32[1, 3, 20]), param("w", f32[3, 4, 5]), strides=(3,), padding=(2, 1))
+    )
+    check(graph, {"x": normal(1, 3, 20)})
+
+
+@pytest.mark.parametrize("point", [False, True])
+def test_register_tiles_keep_out_of_the_stack(point: bool) -> None:
+    vectors = Vectors(host().lanes, host().vector_registers)
+    wide = Shape.of(vectors, 64, "relu", True, point)
+    few = Square.of(vectors, 49, "relu", True, point)
+    for text, uses in (tile_text(wide, wide.columns), square_text(few)):
+        declared = [use for use in uses if use.startswith("declare")]
+        lines = assembly("\n".join([*declared, text.replace("internal ", "")])).splitlines()
+        sums = [i for i, line in enumerate(lines) if "fma" in line or "fmla" in line]
+        assert sums, "it sums by fused multiply and add"
+        loop = lines[sums[0] : sums[-1]]
+        assert not [line for line in loop if "rsp" in line or "[sp" in line]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
-from dovetail import Value, ops
+from dovetail import Graph, Value, ops
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import ALL, DType, bf16, bool_, f16, f32, f64, i8
 from dovetail.ir.leaf import constant, input
+from dovetail.kernels.job import Places
+from dovetail.kernels.turn import make_turn
+from dovetail.kernels.vector import Vectors
 from dovetail.ops import build
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.codes import addresses
 from tests.kernels.native import bits, compiled, same_bits
 
 SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 33, 100)
@@ -103,3 +110,20 @@ def test_one_thread_and_two_write_the_same() -> None:
     feeds = {"x": bits(f32, 300, 200)}
     one, two = (same_bits(compiled(made, threads=n), feeds)["y"] for n in (1, 2))
     assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_squares_for_vectors_of_every_width(lanes: int) -> None:
+    x = input("x", f32[2, 70, 3, 130])
+    made = ops.merge(ops.permute(x, order=(-4, -1, -2, -3)), axis=-1, count=4)
+    plan = make_plan(Graph.of(made), target="cpu")
+    (step,) = plan.phase("run")
+    job = make_turn(step, Places(plan.locate, ()), Vectors(lanes, 32))
+    assert job is not None
+    (entry,) = addresses([job])
+    array = bits(f32, 2, 70, 3, 130)
+    found = np.empty(array.size, np.float32)
+    words = np.array([array.ctypes.data, found.ctypes.data, *job.sizes], np.int64)
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+    kind(entry)(words.ctypes.data, 0, job.tiles, None)
+    assert found.tobytes() == array.transpose(0, 3, 2, 1).tobytes()

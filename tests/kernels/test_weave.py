@@ -15,6 +15,7 @@ from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.library.rope import Form
 from dovetail.ops.region import region
+from dovetail.ops.resize import Coordinates, Rounding, resize
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph
 from tests.kernels.native import compiled, near, numbers, same_bits
@@ -94,3 +95,18 @@ def test_borders_that_no_algebra_orders_stay_on_the_host() -> None:
     assert [s.value.op for s in native.on_host] == [region]
     for a, b in ((1, 3), (3, 1), (2, 2)):
         near(native.bind({}), {"x": normal(a, 4), "y": normal(b, 4)})
+
+
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "tf_half_pixel_for_nn", "pytorch_half_pixel"])
+@pytest.mark.parametrize("rounding", ["floor", "round_prefer_floor", "ceil"])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_resized_inside(coordinates: Coordinates, rounding: Rounding, factor: int) -> None:
+    x, y = input("x", f32["b", 3, "h", "w"]), input("y", f32["b", 3, symbol("h") * factor, symbol("w") * factor])
+    scales = (float(factor), float(factor))
+    wide = resize(x, axes=(-2, -1), scales=scales, mode="nearest", coordinates=coordinates, rounding=rounding)
+    native = NativeGraph(make_plan(Graph.of(one(ops.relu(wide) + y, (x, y))), target="cpu"))
+    if (coordinates, rounding) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
+        assert not native.on_host
+    runner = native.bind({})
+    for b, h, w in ((1, 1, 1), (2, 5, 7), (1, 16, 33)):
+        near(runner, {"x": normal(b, 3, h, w), "y": normal(b, 3, h * factor, w * factor)})

@@ -14,6 +14,7 @@ from dovetail import ops
 from dovetail.ir.dim import Size, at_least
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
+from dovetail.ops.resize import resize
 from dovetail.ops.view import quotient
 
 
@@ -258,6 +259,35 @@ def _flip(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) ->
     return tuple(turned(a, index) for a, index in enumerate(place))
 
 
+def _resize(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
+    """Every element so many times; where a scale is no whole number, places are no sums of multiples."""
+    found = list(place)
+    axes: tuple[int, ...] = attrs["axes"]
+    for i, axis in enumerate(axes):
+        factor = quotient(value.shape[axis], value.operands[0].shape[axis])
+        scale = factor if attrs["scales"] is None else attrs["scales"][i]
+        if not isinstance(factor, int) or scale != factor or not _repeats(factor, attrs):
+            raise ApartError
+        found[axis], _ = _divided(piece, place[axis], factor)
+    return tuple(found)
+
+
+def _repeats(factor: int, attrs: Mapping[str, Any]) -> bool:
+    """Whether the nearest element of place i is number i // factor."""
+    if attrs["mode"] != "nearest":
+        return False
+    rounds = attrs["rounding"] in ("round_prefer_floor", "round_prefer_ceil")
+    match attrs["coordinates"]:
+        case "half_pixel" | "pytorch_half_pixel" | "half_pixel_symmetric":
+            return rounds
+        case "asymmetric":
+            return attrs["rounding"] == "floor" or (attrs["rounding"] == "round_prefer_floor" and factor <= 2)
+        case "tf_half_pixel_for_nn":
+            return attrs["rounding"] == "floor"
+        case _:
+            return False
+
+
 def _same(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
     return place
 
@@ -273,6 +303,7 @@ _RULES: Mapping[Op, _Rule] = {
     ops.expand: _expand,
     ops.flip: _flip,
     ops.sized: _same,
+    resize: _resize,
 }
 
 

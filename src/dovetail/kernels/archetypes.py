@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dovetail.kernels.attend import make_attend
 from dovetail.kernels.contract import make_contract
 from dovetail.kernels.conv import make_conv
+from dovetail.kernels.conv_small import make_small_conv
+from dovetail.kernels.conv_transpose import make_conv_transpose
 from dovetail.kernels.fill import make_fill
 from dovetail.kernels.gather import make_gather
 from dovetail.kernels.job import Job, Places
@@ -20,6 +22,8 @@ from dovetail.kernels.rope import make_rope
 from dovetail.kernels.rows import make_rows
 from dovetail.kernels.scatter import make_scatter
 from dovetail.kernels.sort import make_sort
+from dovetail.kernels.table import make_table
+from dovetail.kernels.turn import make_turn
 from dovetail.kernels.vector import Vectors
 from dovetail.kernels.weave import make_weave
 from dovetail.kernels.winograd import make_winograd
@@ -33,6 +37,7 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
     make_resize,
     make_move,
     make_gather,
+    make_table,
     make_weave,
     make_quantise,
     make_sort,
@@ -43,10 +48,13 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
 
 TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (
     make_winograd,
+    make_small_conv,
     make_conv,
+    make_conv_transpose,
     make_pool,
     make_contract,
     make_attend,
+    make_turn,
 )
 """Archetypes that write their vectors themselves, and so ask how wide they are."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from dovetail import library
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.dtype import bf16, bool_, f16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.attend_text import Attend, write
 from dovetail.kernels.job import Job, Places, Template
@@ -19,7 +19,7 @@ from dovetail.plan.plan import Step
 
 
 def make_attend(step: Step, places: Places, vectors: Vectors) -> Job | None:
-    """The job of an attention in f32, rotated or not; None where a head's features are not known or not dense."""
+    """The job of an attention of floats, rotated or not; None where a head's features are not known or not dense."""
     value = step.value
     if not isinstance(value.op, FusedOp) or value.op not in (library.attention, library.rope_attention):
         return None
@@ -27,28 +27,33 @@ def make_attend(step: Step, places: Places, vectors: Vectors) -> Job | None:
     asked = _asked(value, call, places, vectors)
     if asked is None:
         return None
-    name = _named(asked)
-    written = write(asked, name)
-    template = Template(
-        name, written.text, written.uses, asked.pointers, written.sizes, written.scratch, ready=written.parts
-    )
+    written = write(asked, _PLACE)
+    name = f"attend_{hashlib.blake2b(written.text.encode(), digest_size=10).hexdigest()}"
+    text = written.text.replace(f"@{_PLACE}(", f"@{name}(")
+    template = Template(name, text, written.uses, asked.pointers, written.sizes, written.scratch, ready=written.parts)
     points: dict[str, Value] = {n: value if n == "y" else call[n] for n in asked.pointers}
     return Job(template, points, asked.tiles, asked.work)
 
 
-def _named(asked: Attend) -> str:
-    text = write(asked, "kernel").text
-    return f"attend_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
+_PLACE = "kernel"
+"""Stands for the name, which tells the text."""
 
 
 def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors) -> Attend | None:
     q, k, v = call["q"], call["k"], call["v"]
     mask, keep, cos, sin = (call.get(n) for n in ("mask", "keep", "cos", "sin"))
     tensors: list[Value] = [x for x in (q, k, v, mask, cos, sin) if x is not None]
-    if any(x.dtype is not f32 for x in (*tensors, value)) or (keep is not None and keep.dtype is not bool_):
+    stored = {f32: "float", f16: "half", bf16: "bfloat"}.get(value.dtype)
+    if (
+        stored is None
+        or any(x.dtype is not value.dtype for x in tensors)
+        or (keep is not None and keep.dtype is not bool_)
+    ):
         return None
     if call["zero_unseen"] and call["fill"] not in (None, -inf):
         return None  # a row whose keys all have a finite score looks like any other
+    if k.rank != q.rank or v.rank != q.rank:
+        return None
     d, dv = q.shape[-1], v.shape[-1]
     if not (isinstance(d, int) and isinstance(dv, int) and d > 0 and dv > 0):
         return None
@@ -65,7 +70,7 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
             for which, of in (("q", q), ("k", k)):
                 strides[f"{name}_{which}"] = stretched(places(x).strides, x.shape, of.shape)
         angles = [strides[n][-1] for n in ("cos_q", "sin_q", "q", "k")]
-        if any(s != 4 for s in angles) or rotated % 2:
+        if any(s != value.dtype.itemsize for s in angles) or rotated % 2:
             return None
     return Attend(
         vectors=vectors,
@@ -75,6 +80,7 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
         keys=k.shape[-2],
         d=d,
         dv=dv,
+        stored=stored,
         groups=call["groups"] or _all_heads(q, k),
         strides=strides,
         scale=1.0 if call["scale"] is None else call["scale"],

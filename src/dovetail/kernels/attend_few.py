@@ -13,7 +13,7 @@ from dovetail.ir.dtype import f32
 from dovetail.kernels.attend_parts import BLOCK, LINE, finished, make_copy
 from dovetail.kernels.job import Part
 from dovetail.kernels.llvm_scalar import literal
-from dovetail.kernels.vector import Vectors, VectorText
+from dovetail.kernels.vector import STORED, Vectors, VectorText
 
 if TYPE_CHECKING:
     from dovetail.kernels.attend_text import Tile
@@ -101,7 +101,10 @@ class Few:
         self.scores, self.taken = t.take(rows * 4 * BLOCK), t.take(rows * 4 * self.dv)
         self.state = t.take(rows * 8)
         self.left = t.take(t.lanes * 4 * a.d)
-        self.packed = {n: t.take(BLOCK * 4 * w) for n, w in (("k", a.d), ("v", a.dv)) if a.strides[n][-1] != 4}
+        self.packed = {n: t.take(BLOCK * 4 * w) for n, w in (("k", a.d), ("v", a.dv)) if self.packs(n)}
+
+    def packs(self, name: str) -> bool:
+        return self.a.strides[name][-1] != 4 or self.a.stored != "float"
 
     def go(self) -> None:
         t = self.t
@@ -142,7 +145,7 @@ class Few:
             t.store("zeroinitializer", t.at(to, 4 * i), 4)
         factor = literal(a.scale if a.softcap is None else a.scale / a.softcap, f32)
         with t.loop("0", str(a.d)) as c:
-            found = t.let(f"load float, ptr {t.at(x, t.times(c, a.strides['q'][-1]))}, align 4")
+            found = t.number_at(t.at(x, t.times(c, a.strides["q"][-1])), a.stored)
             t(f"store float {t.let(f'fmul float {found}, {factor}')}, ptr {t.at(to, t.times(c, 4))}, align 4")
         taken = self.of(self.taken, row, self.dv)
         for i in range(0, self.dv, t.lanes):
@@ -165,7 +168,7 @@ class Few:
             return x, stride
         width = a.d if name == "k" else a.dv
         given = f"ptr {x}", f"i64 {stride}", f"i64 {t.size(step)}", f"i64 {count}"
-        t.call(make_copy(a.vectors, width), *given, f"ptr {self.packed[name]}")
+        t.call(make_copy(a.vectors, width, a.stored), *given, f"ptr {self.packed[name]}")
         return self.packed[name], str(4 * width)
 
     def ask_for(self, row: str, width: int) -> None:
@@ -194,7 +197,14 @@ class Few:
         left = t.let(f"sub i64 {count}, {done}")
         with t.when(t.let(f"icmp sgt i64 {left}, 0")):
             x = t.at(k, t.let(f"mul i64 {done}, {stride}"))
-            t.call(make_copy(a.vectors, a.d), f"ptr {x}", f"i64 {stride}", "i64 4", f"i64 {left}", f"ptr {self.left}")
+            t.call(
+                make_copy(a.vectors, a.d, "float"),
+                f"ptr {x}",
+                f"i64 {stride}",
+                "i64 4",
+                f"i64 {left}",
+                f"ptr {self.left}",
+            )
             score(self.left, str(4 * a.d), done)
 
     def weigh(self, row: str, first: str, count: str) -> str:
@@ -249,29 +259,26 @@ class Few:
     def masked(self, name: str, at: str, key: str, inside: str) -> str:
         """What a mask has for as many keys as a vector has lanes."""
         t = self.t
-        step, kind, item = self.a.strides[name][-1], *(("float", 4) if name == "mask" else ("i8", 1))
-        place = t.at(at, t.times(key, step))
+        step, stored = self.a.strides[name][-1], t.stored(name)
+        place, item = t.at(at, t.times(key, step)), STORED[stored]
         if step == 0:
-            found = t.let(f"load {kind}, ptr {place}, align {item}")
-            return t.spread(found if name == "mask" else t.let(f"uitofp i8 {found} to float"))
-        wide = f"<{t.lanes} x {kind}>"
+            return t.spread(t.number_at(place, stored))
+        wide = f"<{t.lanes} x {stored}>"
+        kind = f"v{t.lanes}{ {'float': 'f32', 'half': 'f16', 'bfloat': 'bf16'}.get(stored, stored) }"
         if step == item:
-            full = f"llvm.masked.load.v{t.lanes}{'f32' if name == 'mask' else 'i8'}.p0"
+            full = f"llvm.masked.load.{kind}.p0"
             t.use(f"declare {wide} @{full}(ptr, i32, {t.truth}, {wide})")
             found = t.let(f"call {wide} @{full}(ptr {place}, i32 {item}, {t.truth} {inside}, {wide} zeroinitializer)")
         else:
-            full = f"llvm.masked.gather.v{t.lanes}{'f32' if name == 'mask' else 'i8'}.v{t.lanes}p0"
+            full = f"llvm.masked.gather.{kind}.v{t.lanes}p0"
             t.use(f"declare {wide} @{full}(<{t.lanes} x ptr>, i32, {t.truth}, {wide})")
-            steps = ", ".join(f"i64 {i}" for i in range(t.lanes))
-            one = t.let(f"insertelement <{t.lanes} x i64> poison, i64 {t.size(step)}, i64 0")
-            each = t.let(
-                f"shufflevector <{t.lanes} x i64> {one}, <{t.lanes} x i64> poison, <{t.lanes} x i32> zeroinitializer"
-            )
-            far = t.let(f"mul <{t.lanes} x i64> {each}, <{steps}>")
+            far = t.let(f"mul <{t.lanes} x i64> {t.counted()}, {t.spread_long(t.size(step))}")
             places = t.let(f"getelementptr i8, ptr {place}, <{t.lanes} x i64> {far}")
             given = f"<{t.lanes} x ptr> {places}, i32 {item}, {t.truth} {inside}, {wide} zeroinitializer"
             found = t.let(f"call {wide} @{full}({given})")
-        return found if name == "mask" else t.let(f"uitofp {wide} {found} to {t.kind}")
+        if stored == "float":
+            return found
+        return t.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {wide} {found} to {t.kind}")
 
     def give(self, row: str) -> None:
         t, a = self.t, self.a
@@ -282,6 +289,8 @@ class Few:
         for i in range(0, self.dv, t.lanes):
             found = t.select(none, t.number(0.0), t.mul(t.load(t.at(x, 4 * i)), factor))
             if i + t.lanes <= a.dv:
-                t.store(found, t.at(y, 4 * i))
-            else:
-                t.store_first(found, t.at(y, 4 * i), a.dv % t.lanes)
+                t.store_as(found, t.at(y, STORED[a.stored] * i), a.stored)
+                continue
+            for c in range(i, a.dv):
+                one = t.let(f"extractelement {t.kind} {found}, i64 {c - i}")
+                t.put_number(one, t.at(y, STORED[a.stored] * c), a.stored)

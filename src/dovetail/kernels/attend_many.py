@@ -16,7 +16,6 @@ from dovetail.kernels.attend_parts import (
     make_values,
     make_weights,
 )
-from dovetail.kernels.attend_rope import make_rotate
 from dovetail.kernels.llvm_scalar import literal
 
 if TYPE_CHECKING:
@@ -36,9 +35,12 @@ class Many:
         self.buffer = t.take(t.lanes * t.row)
         self.keys = key_rows(a.vectors, wide)
         self.bends = a.softcap is not None or a.fill is not None or "mask" in a.strides
-        self.packs_keys = a.rotated is not None or a.strides["k"][-1] != 4
+        # Keys that are rotated lie in the worker's memory already.
+        self.key_row, self.key_step = a.strides["k"][-2:] if a.rotated is None else (4 * a.d, 4)
+        self.key_kind = a.stored if a.rotated is None else "float"
+        self.packs_keys = self.key_step != 4 or self.key_kind != "float"
         self.key_rows = t.take((BLOCK if self.packs_keys else self.keys) * 4 * a.d)
-        self.value_rows = t.take(BLOCK * 4 * a.dv) if a.strides["v"][-1] != 4 else ""
+        self.value_rows = t.take(BLOCK * 4 * a.dv) if a.strides["v"][-1] != 4 or a.stored != "float" else ""
         self.masks = {n: t.take(BLOCK * self.row) for n in ("mask", "keep") if self.is_by_row(n)}
         self.query_rows = t.take(a.rows * 4 * a.d) if a.rotated is not None else ""
 
@@ -51,34 +53,26 @@ class Many:
         """The queries as columns, scaled."""
         t, a = self.t, self.a
         x, stride, step = self.at["q"], t.size(a.strides["q"][-2]), t.size(a.strides["q"][-1])
+        stored = a.stored
         if a.rotated is not None:
-            self.rotate("q", x, "0", self.rows, self.query_rows)
-            x, stride, step = self.query_rows, str(4 * a.d), "4"
+            t.rotate("q", self.at, "0", self.rows, self.query_rows)
+            x, stride, step, stored = self.query_rows, str(4 * a.d), "4", "float"
         factor = a.scale if a.softcap is None else a.scale / a.softcap
         for i in range(self.wide):
             first = t.let(f"mul i64 {stride}, {i * t.lanes}")
             to = t.at(self.columns, i * t.row)
-            self.as_columns(t.at(x, first), stride, step, i, str(a.d), factor, to)
+            self.as_columns(t.at(x, first), stride, step, i, str(a.d), factor, to, stored)
 
     def as_columns(
-        self, x: str, stride: str, step: str, i: int, count: str, factor: float, to: str, *, of_bytes: bool = False
+        self, x: str, stride: str, step: str, i: int, count: str, factor: float, to: str, stored: str
     ) -> None:
         t = self.t
         rows = t.let(f"sub i64 {self.rows}, {i * t.lanes}")
         t.call(
-            make_columns(self.a.vectors, of_bytes=of_bytes),
+            make_columns(self.a.vectors, stored),
             f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {rows}", f"i64 {count}",
             f"float {literal(factor, f32)}", f"ptr {to}", f"i64 {self.row}",
         )  # fmt: skip
-
-    def rotate(self, which: str, x: str, first: str, rows: str, to: str) -> None:
-        t, a = self.t, self.a
-        assert a.rotated is not None
-        given = [f"ptr {x}", f"i64 {t.size(a.strides[which][-2])}"]
-        for name in (f"cos_{which}", f"sin_{which}"):
-            stride = a.strides[name][-2]
-            given += [f"ptr {t.at(self.at[name], t.times(first, stride))}", f"i64 {t.size(stride)}"]
-        t.call(make_rotate(a.vectors, a.d, a.rotated, a.form), *given, f"i64 {rows}", f"ptr {to}")
 
     def go(self, low: str, end: str) -> None:
         """Everything that the queries take from the keys between two."""
@@ -110,13 +104,9 @@ class Many:
     def score(self, first: str, count: str) -> None:
         """The scores of a block of keys, a few keys at a time; the last key stands in for those behind it."""
         t, a = self.t, self.a
-        row = a.strides["k"][-2]
-        x, stride = t.at(self.at["k"], t.times(first, row)), t.size(row)
+        x, stride = t.at(self.at["k"], t.times(first, self.key_row)), t.size(self.key_row)
         if self.packs_keys:
-            if a.rotated is not None:
-                self.rotate("k", x, first, count, self.key_rows)
-            else:
-                self.copy(x, stride, t.size(a.strides["k"][-1]), count, self.key_rows)
+            self.copy(x, stride, t.size(self.key_step), count, self.key_rows, self.key_kind)
             self.repeat_last(count)
             x, stride = self.key_rows, str(4 * a.d)
             whole = t.let(f"sdiv i64 {t.let(f'add i64 {count}, {self.keys - 1}')}, {self.keys}")
@@ -134,9 +124,9 @@ class Many:
             self.repeat_last(left)
             self.score_keys(self.key_rows, str(4 * a.d), first, done)
 
-    def copy(self, x: str, stride: str, step: str, rows: str, to: str) -> None:
+    def copy(self, x: str, stride: str, step: str, rows: str, to: str, stored: str = "float") -> None:
         given = f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {rows}", f"ptr {to}"
-        self.t.call(make_copy(self.a.vectors, self.a.d), *given)
+        self.t.call(make_copy(self.a.vectors, self.a.d, stored), *given)
 
     def repeat_last(self, count: str) -> None:
         """The last key again, up to as many as are scored at once: it changes no maximum."""
@@ -162,7 +152,7 @@ class Many:
             for i in range(self.wide):
                 x = t.at(t.at(self.at[name], t.times(first, step)), t.let(f"mul i64 {t.size(row)}, {i * t.lanes}"))
                 at = t.at(to, i * t.row)
-                self.as_columns(x, t.size(row), t.size(step), i, count, 1.0, at, of_bytes=name == "keep")
+                self.as_columns(x, t.size(row), t.size(step), i, count, 1.0, at, t.stored(name))
         starts = [t.load(t.at(self.tops, i * t.row), t.row) for i in range(self.wide)]
         with t.carried("0", count, starts) as (j, tops):
             key = t.let(f"add i64 {first}, {j}")
@@ -194,9 +184,7 @@ class Many:
             at = t.at(self.masks[name], t.let(f"mul i64 {j}, {self.row}"))
             return [t.load(t.at(at, i * t.row), t.row) for i in range(self.wide)]
         at = t.at(self.at[name], t.times(key, self.a.strides[name][-1]))
-        if name == "mask":
-            return [t.spread_from(at)] * self.wide
-        return [t.spread(t.let(f"uitofp i8 {t.let(f'load i8, ptr {at}')} to float"))] * self.wide
+        return [t.spread(t.number_at(at, t.stored(name)))] * self.wide
 
     def bent(self, x: str, i: int, key: str, given: Mapping[str, str]) -> str:
         t, a = self.t, self.a
@@ -213,7 +201,7 @@ class Many:
         x = t.at(self.at["v"], t.times(first, a.strides["v"][-2]))
         if self.value_rows:
             t.call(
-                make_copy(a.vectors, a.dv),
+                make_copy(a.vectors, a.dv, a.stored),
                 f"ptr {x}",
                 f"i64 {stride}",
                 f"i64 {step}",
@@ -259,7 +247,7 @@ class Many:
             left = t.let(f"sub i64 {self.rows}, {i * t.lanes}")
             rows = t.smaller(str(t.lanes), left)
             t.call(
-                make_out(a.vectors, a.dv),
+                make_out(a.vectors, a.dv, a.stored),
                 f"ptr {t.at(self.taken, i * t.row)}", f"i64 {self.row}", f"ptr {t.at(self.old, i * t.row)}",
                 f"ptr {to}", f"i64 {stride}", f"i64 {rows}", f"ptr {self.buffer}",
             )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.kernels.job import Part
-from dovetail.kernels.vector import Vectors, VectorText
+from dovetail.kernels.vector import STORED, Vectors, VectorText
 
 DEPTH = 4
 """How many features one round of the loop over them takes."""
@@ -20,7 +20,7 @@ LINE = 64
 
 
 def key_rows(vectors: Vectors, wide: int) -> int:
-    """Keys whose scores are summed at once, for so many vectors of queries: half of the registers are sums."""
+    """Keys or features that are summed at once, for so many vectors of queries: half of the registers are sums."""
     return vectors.registers // 2 // wide
 
 
@@ -110,13 +110,10 @@ def make_weights(vectors: Vectors, wide: int) -> Part:
     return finished(name, "ptr noalias %s, i64 %count, ptr noalias readonly %top, ptr noalias %l", t)
 
 
-def make_columns(vectors: Vectors, *, of_bytes: bool = False) -> Part:
-    """to[c, r] = factor * x[r, c] for as many rows as a vector has lanes; rows beyond the last repeat it.
-
-    Bytes become 0 or 1.
-    """
+def make_columns(vectors: Vectors, stored: str) -> Part:
+    """to[c, r] = factor * x[r, c] for as many rows as a vector has lanes; rows beyond the last repeat it."""
     t = VectorText(vectors.lanes)
-    lanes, item = vectors.lanes, 1 if of_bytes else 4
+    lanes, item = vectors.lanes, STORED[stored]
     last = t.let("sub i64 %rows, 1")
     rows: list[str] = []
     for r in range(lanes):
@@ -129,7 +126,7 @@ def make_columns(vectors: Vectors, *, of_bytes: bool = False) -> Part:
     with t.loop("0", squares) as i:
         first = t.let(f"mul i64 {i}, {lanes}")
         at = t.let(f"mul i64 {first}, {item}")
-        found = [_loaded(t, t.at(row, at), of_bytes) for row in rows]
+        found = [t.load_as(t.at(row, at), stored) for row in rows]
         to = t.at("%to", t.let(f"mul i64 {first}, %apart"))
         for c, x in enumerate(t.transposed(found)):
             t.store(t.mul(x, factor), t.at(to, t.let(f"mul i64 {c}, %apart") if c else 0))
@@ -137,28 +134,16 @@ def make_columns(vectors: Vectors, *, of_bytes: bool = False) -> Part:
         at = t.let(f"mul i64 {c}, %step")
         to = t.at("%to", t.let(f"mul i64 {c}, %apart"))
         for r, row in enumerate(rows):
-            place = t.at(row, at)
-            if of_bytes:
-                x = t.let(f"uitofp i8 {t.let(f'load i8, ptr {place}')} to float")
-            else:
-                x = t.let(f"load float, ptr {place}, align 4")
-            t(f"store float {t.let(f'fmul float {x}, %factor')}, ptr {t.at(to, 4 * r)}, align 4")
-    name = f"attend_columns_{lanes}{'_bytes' if of_bytes else ''}"
+            x = t.number_at(t.at(row, at), stored)
+            t.put_number(t.let(f"fmul float {x}, %factor"), t.at(to, 4 * r), "float")
     given = "ptr noalias readonly %x, i64 %stride, i64 %step, i64 %rows, i64 %count, float %factor"
-    return finished(name, f"{given}, ptr noalias %to, i64 %apart", t)
+    return finished(f"attend_columns_{lanes}_{stored}", f"{given}, ptr noalias %to, i64 %apart", t)
 
 
-def _loaded(t: VectorText, place: str, of_bytes: bool) -> str:
-    if not of_bytes:
-        return t.load(place)
-    found = t.let(f"load <{t.lanes} x i8>, ptr {place}, align 1")
-    return t.let(f"uitofp <{t.lanes} x i8> {found} to {t.kind}")
-
-
-def make_out(vectors: Vectors, dv: int) -> Part:
+def make_out(vectors: Vectors, dv: int, stored: str) -> Part:
     """y[r, c] = o[c, r] * factor[r] for the first rows of one vector; 0 where the factor is 0."""
     t = VectorText(vectors.lanes)
-    lanes, size = vectors.lanes, 4 * vectors.lanes
+    lanes, size, item = vectors.lanes, 4 * vectors.lanes, STORED[stored]
     factor = t.load("%factor", size)
     none = t.compare("oeq", factor, t.number(0.0))
 
@@ -168,18 +153,17 @@ def make_out(vectors: Vectors, dv: int) -> Part:
 
     def square(first: str) -> None:
         turned = t.transposed([scaled(t.let(f"add i64 {first}, {i}")) for i in range(lanes)])
-        at = t.let(f"mul i64 {first}, 4")
-        to = t.at("%y", at)
+        to = t.at("%y", t.let(f"mul i64 {first}, {item}"))
         whole = t.let(f"icmp eq i64 %rows, {lanes}")
         with t.when(whole):
             for r, x in enumerate(turned):
-                t.store(x, t.at(to, t.let(f"mul i64 {r}, %stride") if r else 0))
+                t.store_as(x, t.at(to, t.let(f"mul i64 {r}, %stride") if r else 0), stored)
         with t.when(t.let(f"xor i1 {whole}, true")):
             for r, x in enumerate(turned):
                 t.store(x, t.at("%buffer", r * size), size)
             with t.loop("0", "%rows") as r:
                 x = t.load(t.at("%buffer", t.let(f"mul i64 {r}, {size}")), size)
-                t.store(x, t.at(to, t.let(f"mul i64 {r}, %stride")))
+                t.store_as(x, t.at(to, t.let(f"mul i64 {r}, %stride")), stored)
 
     if dv >= lanes:
         with t.loop("0", str(dv // lanes)) as i:
@@ -190,30 +174,31 @@ def make_out(vectors: Vectors, dv: int) -> Part:
         with t.loop("0", str(dv)) as c:
             t.store(scaled(c), "%buffer", size)
             with t.loop("0", "%rows") as r:
-                x = t.let(f"load float, ptr {t.at('%buffer', t.let(f'mul i64 {r}, 4'))}, align 4")
+                x = t.number_at(t.at("%buffer", t.let(f"mul i64 {r}, 4")), "float")
                 row = t.at("%y", t.let(f"mul i64 {r}, %stride"))
-                t(f"store float {x}, ptr {t.at(row, t.let(f'mul i64 {c}, 4'))}, align 4")
-    name = f"attend_out_{lanes}_{dv}"
+                t.put_number(x, t.at(row, t.let(f"mul i64 {c}, {item}")), stored)
     given = "ptr noalias readonly %o, i64 %apart, ptr noalias readonly %factor, ptr noalias %y, i64 %stride, i64 %rows"
-    return finished(name, f"{given}, ptr noalias %buffer", t)
+    return finished(f"attend_out_{lanes}_{dv}_{stored}", f"{given}, ptr noalias %buffer", t)
 
 
-def make_copy(vectors: Vectors, d: int) -> Part:
-    """to[r, c] = x[r, c], rows one behind the other."""
+def make_copy(vectors: Vectors, d: int, stored: str) -> Part:
+    """to[r, c] = x[r, c] as f32, rows one behind the other."""
     t = VectorText(vectors.lanes)
+    item = STORED[stored]
     with t.loop("0", "%rows") as r:
         row = t.at("%x", t.let(f"mul i64 {r}, %stride"))
         to = t.at("%to", t.let(f"mul i64 {r}, {4 * d}"))
-        dense = t.let("icmp eq i64 %step, 4")
+        dense = t.let(f"icmp eq i64 %step, {item}")
         whole = t.let(f"select i1 {dense}, i64 {d // vectors.lanes}, i64 0")
         with t.loop("0", whole) as i:
-            at = t.let(f"mul i64 {i}, {4 * vectors.lanes}")
-            t.store(t.load(t.at(row, at)), t.at(to, at))
+            first = t.let(f"mul i64 {i}, {vectors.lanes}")
+            x = t.load_as(t.at(row, t.let(f"mul i64 {first}, {item}")), stored)
+            t.store(x, t.at(to, t.let(f"mul i64 {first}, 4")))
         with t.loop(t.let(f"mul i64 {whole}, {vectors.lanes}"), str(d)) as c:
-            x = t.let(f"load float, ptr {t.at(row, t.let(f'mul i64 {c}, %step'))}, align 4")
-            t(f"store float {x}, ptr {t.at(to, t.let(f'mul i64 {c}, 4'))}, align 4")
+            x = t.number_at(t.at(row, t.let(f"mul i64 {c}, %step")), stored)
+            t.put_number(x, t.at(to, t.let(f"mul i64 {c}, 4")), "float")
     given = "ptr noalias readonly %x, i64 %stride, i64 %step, i64 %rows, ptr noalias %to"
-    return finished(f"attend_copy_{vectors.lanes}_{d}", given, t)
+    return finished(f"attend_copy_{vectors.lanes}_{d}_{stored}", given, t)
 
 
 def finished(name: str, given: str, t: VectorText) -> Part:

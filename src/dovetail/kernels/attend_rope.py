@@ -6,13 +6,27 @@ from collections.abc import Callable
 
 from dovetail.kernels.attend_parts import finished
 from dovetail.kernels.job import Part
-from dovetail.kernels.vector import Vectors, VectorText
+from dovetail.kernels.vector import STORED, Vectors, VectorText
 from dovetail.library.rope import Form
 
 
-def make_rotate(vectors: Vectors, d: int, rotated: int, form: Form) -> Part:
+class _Rows(VectorText):
+    """Rows whose places are counted in bytes of f32, whatever they are stored as."""
+
+    def __init__(self, lanes: int, stored: str) -> None:
+        super().__init__(lanes)
+        self.stored = stored
+
+    def own(self, at: str) -> str:
+        return at if self.stored == "float" else self.let(f"sdiv i64 {at}, {4 // STORED[self.stored]}")
+
+    def row(self, pointer: str, at: str) -> str:
+        return self.load_as(self.at(pointer, self.own(at)), self.stored)
+
+
+def make_rotate(vectors: Vectors, d: int, rotated: int, form: Form, stored: str) -> Part:
     """to[r] = x[r] * cos[r] + turned(x[r]) * sin[r] in the first `rotated` features, x[r] in the others."""
-    t = VectorText(vectors.lanes)
+    t = _Rows(vectors.lanes, stored)
     with t.loop("0", "%rows") as r:
         x, cos, sin = (t.at(f"%{n}", t.let(f"mul i64 {r}, %{n}_stride")) for n in ("x", "cos", "sin"))
         to = t.at("%to", t.let(f"mul i64 {r}, {4 * d}"))
@@ -20,13 +34,13 @@ def make_rotate(vectors: Vectors, d: int, rotated: int, form: Form) -> Part:
             _halves(t, x, cos, sin, to, rotated // 2)
         else:
             _neighbours(t, x, cos, sin, to, rotated)
-        _each(t, rotated, d, lambda at: t.store(t.load(t.at(x, at)), t.at(to, at)), lambda at: _moved(t, x, to, at))
+        _each(t, rotated, d, lambda at: t.store(t.row(x, at), t.at(to, at)), lambda at: _moved(t, x, to, at))
     given = "ptr noalias readonly %x, i64 %x_stride, ptr readonly %cos, i64 %cos_stride, ptr readonly %sin"
-    name = f"attend_rotate_{vectors.lanes}_{d}_{rotated}_{form}"
+    name = f"attend_rotate_{vectors.lanes}_{d}_{rotated}_{form}_{stored}"
     return finished(name, f"{given}, i64 %sin_stride, i64 %rows, ptr noalias %to", t)
 
 
-def _each(t: VectorText, first: int, end: int, whole: Callable[[str], None], one: Callable[[str], None]) -> None:
+def _each(t: _Rows, first: int, end: int, whole: Callable[[str], None], one: Callable[[str], None]) -> None:
     """Vectors from a feature on, then single features; each is told how many bytes lie before it."""
     vectors = (end - first) // t.lanes
     if vectors:
@@ -37,24 +51,24 @@ def _each(t: VectorText, first: int, end: int, whole: Callable[[str], None], one
             one(t.let(f"mul i64 {c}, 4"))
 
 
-def _moved(t: VectorText, x: str, to: str, at: str) -> None:
+def _moved(t: _Rows, x: str, to: str, at: str) -> None:
     t(f"store float {_float(t, x, at)}, ptr {t.at(to, at)}, align 4")
 
 
-def _float(t: VectorText, x: str, at: str) -> str:
-    return t.let(f"load float, ptr {t.at(x, at)}, align 4")
+def _float(t: _Rows, x: str, at: str) -> str:
+    return t.number_at(t.at(x, t.own(at)), t.stored)
 
 
-def _halves(t: VectorText, x: str, cos: str, sin: str, to: str, half: int) -> None:
+def _halves(t: _Rows, x: str, cos: str, sin: str, to: str, half: int) -> None:
     def whole(at: str) -> None:
         other = t.let(f"add i64 {at}, {4 * half}")
-        low, high = t.load(t.at(x, at)), t.load(t.at(x, other))
+        low, high = t.row(x, at), t.row(x, other)
         turned = t.let(f"fneg {t.kind} {high}")
         t.store(_sum(at, low, turned), t.at(to, at))
         t.store(_sum(other, high, low), t.at(to, other))
 
     def _sum(at: str, own: str, turned: str) -> str:
-        return t.fma(turned, t.load(t.at(sin, at)), t.mul(own, t.load(t.at(cos, at))))
+        return t.fma(turned, t.row(sin, at), t.mul(own, t.row(cos, at)))
 
     def one(at: str) -> None:
         other = t.let(f"add i64 {at}, {4 * half}")
@@ -65,15 +79,15 @@ def _halves(t: VectorText, x: str, cos: str, sin: str, to: str, half: int) -> No
     _each(t, 0, half, whole, one)
 
 
-def _neighbours(t: VectorText, x: str, cos: str, sin: str, to: str, rotated: int) -> None:
+def _neighbours(t: _Rows, x: str, cos: str, sin: str, to: str, rotated: int) -> None:
     swapped = [i ^ 1 for i in range(t.lanes)]
 
     def whole(at: str) -> None:
-        own = t.load(t.at(x, at))
+        own = t.row(x, at)
         turned = t.shuffle(own, "poison", swapped)
         even = t.let(f"fneg {t.kind} {turned}")
         turned = t.shuffle(even, turned, [i + t.lanes if i % 2 else i for i in range(t.lanes)])
-        t.store(t.fma(turned, t.load(t.at(sin, at)), t.mul(own, t.load(t.at(cos, at)))), t.at(to, at))
+        t.store(t.fma(turned, t.row(sin, at), t.mul(own, t.row(cos, at))), t.at(to, at))
 
     def one(at: str) -> None:
         after = t.let(f"add i64 {at}, 4")
@@ -89,7 +103,7 @@ def _neighbours(t: VectorText, x: str, cos: str, sin: str, to: str, rotated: int
         one(t.let(f"mul i64 {pair}, 8"))
 
 
-def _turn(t: VectorText, at: str, own: str, turned: str, cos: str, sin: str, to: str) -> None:
+def _turn(t: _Rows, at: str, own: str, turned: str, cos: str, sin: str, to: str) -> None:
     kept = t.let(f"fmul float {own}, {_float(t, cos, at)}")
     moved = t.let(f"fmul float {turned}, {_float(t, sin, at)}")
     t(f"store float {t.let(f'fadd float {kept}, {moved}')}, ptr {t.at(to, at)}, align 4")

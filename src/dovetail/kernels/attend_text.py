@@ -14,6 +14,7 @@ from dovetail.ir.dim import Dim, Size, product
 from dovetail.kernels.attend_few import Few
 from dovetail.kernels.attend_many import Many
 from dovetail.kernels.attend_parts import declared
+from dovetail.kernels.attend_rope import make_rotate
 from dovetail.kernels.job import Part
 from dovetail.kernels.vector import Vectors, VectorText
 from dovetail.library.rope import Form
@@ -21,6 +22,8 @@ from dovetail.library.softmax import Empty
 
 WIDE = 2
 """Vectors of queries in a tile."""
+SPAN = 4
+"""Blocks of queries for which keys are rotated once."""
 FEW = 4
 """Up to how many queries of a head are done with lanes along features."""
 
@@ -36,6 +39,8 @@ class Attend:
     keys: Size
     d: int
     dv: int
+    stored: str
+    """The type of elements in memory; they are computed with as f32."""
     groups: int
     strides: Mapping[str, tuple[Size, ...]]
     """Of q, k, v and y, and where they are given of mask, keep, and cos and sin for queries and for keys."""
@@ -75,13 +80,33 @@ class Attend:
         return not isinstance(self.queries, int) and self.queries != self.keys and self.rotated is None
 
     @property
+    def span(self) -> int:
+        """Queries of a head for which keys are rotated once."""
+        return SPAN * self.rows
+
+    @property
+    def spans(self) -> Size:
+        return (self.queries + (self.span - 1)) // self.span
+
+    @property
+    def room(self) -> int:
+        """Bytes that a worker needs beside rotated keys."""
+        t = Tile(self)
+        Many(t, WIDE, dict.fromkeys(self.strides, "null"), "0", "0")
+        return t.most
+
+    @property
     def tiles(self) -> Size:
+        if self.rotated is not None:
+            return product(self.lead) * self.shared * self.spans
         return product(self.lead) * (self.shared if self.is_few else self.heads * self.blocks)
 
     @property
     def work(self) -> Size:
         """Multiplications of a tile."""
-        rows = self.groups * self.queries if self.is_few else self.rows
+        rows = self.groups * self.span if self.rotated is not None else self.rows
+        if self.is_few:
+            rows = self.groups * self.queries
         return rows * (self.d + self.dv) * self.keys
 
     @property
@@ -98,7 +123,7 @@ class Written:
     parts: tuple[Part, ...]
     uses: tuple[str, ...]
     sizes: tuple[Dim, ...]
-    scratch: int
+    scratch: Size
 
 
 def write(asked: Attend, name: str) -> Written:
@@ -119,7 +144,11 @@ def write(asked: Attend, name: str) -> Written:
     lines = [head, "entry:", *unpacked, *tile.slots, *tile.lines, "}"]
     parts = tuple(tile.parts.values())
     uses = dict.fromkeys([*tile.used, *map(declared, parts)])
-    return Written("\n".join(lines), parts, tuple(uses), tuple(tile.sizes), tile.most)
+    scratch: Size = tile.most
+    if asked.rotated is not None:
+        # A few keys more, because they are scored several at a time.
+        scratch = scratch + (asked.keys + tile.lanes) * (4 * asked.d)
+    return Written("\n".join(lines), parts, tuple(uses), tuple(tile.sizes), scratch)
 
 
 class Tile(VectorText):
@@ -139,6 +168,10 @@ class Tile(VectorText):
         self.end += -(-size // 64) * 64
         self.most = max(self.most, self.end)
         return self.at("%scratch", at)
+
+    def stored(self, name: str) -> str:
+        """The type of a tensor's elements."""
+        return "i8" if name == "keep" else self.asked.stored
 
     def size(self, size: Size) -> str:
         return str(size) if isinstance(size, int) else self.sizes.setdefault(size, f"%s{len(self.sizes)}")
@@ -163,6 +196,9 @@ class Tile(VectorText):
             assert isinstance(rows, int), "few queries are counted"
             Few(self, self.places(lead, head, shared, "0"), rows).go()
             return
+        if a.rotated is not None:
+            self.run_rotated(number)
+            return
         *lead, head, block = self.indices(number, (*a.lead, a.heads, a.blocks))
         shared = head if a.groups == 1 else self.let(f"sdiv i64 {head}, {a.groups}")
         first = self.let(f"mul i64 {block}, {a.rows}")
@@ -175,13 +211,54 @@ class Tile(VectorText):
             some = self.let(f"xor i1 {less}, true")
         else:
             some = "true"
+        with self.when(some):
+            self.run_rows(at, first, rows)
+
+    def run_rotated(self, number: str) -> None:
+        """Rotate the keys once for several blocks of queries of all the heads that share them."""
+        a = self.asked
+        *lead, shared, block = self.indices(number, (*a.lead, a.shared, a.spans))
+        start = self.let(f"mul i64 {block}, {a.span}")
+        low, end = "0", self.size(a.keys)
+        if a.causal and a.fill is not None and math.isinf(a.fill):
+            low, end = self.seen(start, self.let(f"add i64 {start}, {a.span}"))
+        keys = self.at("%scratch", a.room)
+        at = self.places(lead, "0", shared, "0")
+        count = self.let(f"sub i64 {end}, {low}")
+        self.rotate("k", at, low, count, self.at(keys, self.times(low, 4 * a.d)))
+        with self.loop("0", str(a.groups)) as group, self.loop("0", str(a.span // a.rows)) as part:
+            head = self.let(f"add i64 {self.let(f'mul i64 {shared}, {a.groups}')}, {group}")
+            first = self.let(f"add i64 {start}, {self.let(f'mul i64 {part}, {a.rows}')}")
+            rows = self.smaller(str(a.rows), self.let(f"sub i64 {self.size(a.queries)}, {first}"))
+            self.run_rows({**self.places(lead, head, shared, first), "k": keys}, first, rows)
+
+    def run_rows(self, at: Mapping[str, str], first: str, rows: str) -> None:
+        """A block of queries with as few vectors as it needs; none at all where there are no rows."""
         for wide in range(1, WIDE + 1):
             least = self.let(f"icmp sgt i64 {rows}, {(wide - 1) * self.lanes}")
             most = self.let(f"icmp sle i64 {rows}, {wide * self.lanes}")
-            within = self.let(f"and i1 {least}, {most}")
-            with self.when(self.let(f"and i1 {within}, {some}")):
+            with self.when(self.let(f"and i1 {least}, {most}")):
                 self.end = 0
                 self.attend(wide, at, first, rows)
+
+    def seen(self, first: str, end: str) -> tuple[str, str]:
+        """The keys that positions show to the queries between two."""
+        a = self.asked
+        low = "0"
+        if a.window is not None:
+            low = self.let(f"sub i64 {first}, {a.window - 1}")
+            low = self.let(f"select i1 {self.let(f'icmp slt i64 {low}, 0')}, i64 0, i64 {low}")
+        return low, self.smaller(self.size(a.keys), end)
+
+    def rotate(self, which: str, at: Mapping[str, str], first: str, rows: str, to: str) -> None:
+        """Rows of queries or keys, rotated and dense."""
+        a = self.asked
+        assert a.rotated is not None
+        given: list[str] = []
+        for name in (which, f"cos_{which}", f"sin_{which}"):
+            stride = a.strides[name][-2]
+            given += [f"ptr {self.at(at[name], self.times(first, stride))}", f"i64 {self.size(stride)}"]
+        self.call(make_rotate(a.vectors, a.d, a.rotated, a.form, a.stored), *given, f"i64 {rows}", f"ptr {to}")
 
     def indices(self, number: str, sizes: Sequence[Size]) -> list[str]:
         """The index along each axis of what has a number; the last axis is the fastest."""
@@ -211,11 +288,7 @@ class Tile(VectorText):
         if not a.causal:
             work.go("0", end)
         else:
-            low = "0"
-            if a.window is not None:
-                low = self.let(f"sub i64 {first}, {a.window - 1}")
-                low = self.let(f"select i1 {self.let(f'icmp slt i64 {low}, 0')}, i64 0, i64 {low}")
-            work.go(low, self.smaller(end, self.let(f"add i64 {first}, {rows}")))
+            work.go(*self.seen(first, self.let(f"add i64 {first}, {rows}")))
             if a.fill is not None and not math.isinf(a.fill):
                 with self.when(work.sees_nothing(a.fill)):
                     work.go("0", end)

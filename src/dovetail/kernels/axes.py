@@ -141,6 +141,8 @@ def _follow(axes: Axes, body: Body, reduced: Callable[[Value], tuple[int, ...]])
         axes.put(value, tuple(axes.fresh(n) for n in value.shape))
     for value in body.order:
         gone = reduced(value)
+        if not value.op.elementwise and is_number(value.operands[0]):
+            raise ApartError
         if gone:
             of = axes.of(value.operands[0])
             axes.put(value, tuple(() if i - len(of) in gone else axis for i, axis in enumerate(of)))

@@ -6,23 +6,28 @@ from dataclasses import dataclass
 from functools import cache
 
 from dovetail import library, ops
-from dovetail.ir.dim import Size, product, symbol
-from dovetail.ir.dtype import f32
+from dovetail.ir.dim import Size, product, smallest, symbol
+from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.body import Body, body_of, cast_to, is_compiled, is_number, number, reads
-from dovetail.kernels.contract_pack import Panels
+from dovetail.kernels.contract_cell import cell_declared, cell_name, cell_text
+from dovetail.kernels.contract_pack import ALIGNMENT, Panels
 from dovetail.kernels.contract_text import LIVE, Shape, Source, contract_text, words_bytes
-from dovetail.kernels.contract_tile import Tile, declared, tile_of, tile_text
+from dovetail.kernels.contract_tile import Tile, tile_of
 from dovetail.kernels.job import Job, Packed, Part, Places, Template
 from dovetail.kernels.loops import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.map import stretched
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Step
 
+SUMMED_IN_F32 = (f32, f16, bf16)
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
-NEAR = 512 * 1024
-"""Bytes of rows that are gone through again for every panel: they stay in the second cache."""
-MOST_TILES = 20
+NEAR = 64 * 1024
+"""Bytes of rows that are gone through for every panel, for each lane of a vector: they stay in the second cache."""
+PAGE = 4096
+MANY_TILES = 6
+"""Tiles of rows from which on a copy of them pays."""
+MOST_TILES = 40
 """Tiles of rows in a block, at most."""
 
 
@@ -62,7 +67,7 @@ class Contraction:
 
 
 def make_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
-    """The job of a contraction of f32; None where something in it is not compiled."""
+    """The job of a contraction of floats, summed in f32; None where something in it is not compiled."""
     if step.value.op not in SERVED:
         return None
     found = find_contraction(step.value, places)
@@ -80,7 +85,7 @@ def find_contraction(value: Value, places: Places) -> Contraction | None:
     factors = [v for p in products for v in p.operands]
     if not products or any(v not in body.views or body.views[v].offset != 0 for v in factors):
         return None
-    if any(v.dtype is not f32 for v in factors) or len({p.operands[0] for p in products}) > 1:
+    if products[0].dtype not in SUMMED_IN_F32 or len({p.operands[0] for p in products}) > 1:
         return None
     known = {*body.order, *body.views}
     if not all(is_compiled(v) and all(x in known or is_number(x) for x in v.operands) for v in others):
@@ -96,7 +101,7 @@ def find_contraction(value: Value, places: Places) -> Contraction | None:
 
 @cache
 def _part(tile: Tile) -> Part:
-    return Part(tile.name, tile_text(tile))
+    return Part(cell_name(tile), cell_text(tile))
 
 
 class _Writer:
@@ -124,7 +129,7 @@ class _Writer:
         blocks = (count + (block - 1)) // block
         self.sizes |= {"rows": count, "blocks": blocks}
         epilogue = self._epilogue()
-        scratch = self._scratch(words_bytes(epilogue), block, rows, panels)
+        scratch = self._scratch(words_bytes(epilogue), smallest(count, block), rows, panels)
         shape = Shape(
             self.tile,
             len(self.found.streams),
@@ -136,7 +141,7 @@ class _Writer:
             tuple(self.sizes),
         )
         name, text, uses = contract_text(shape, epilogue)
-        uses = (*uses, declared(self.tile))
+        uses = (*uses, cell_declared(self.tile))
         sizes = tuple(self.sizes.values())
         template = Template(name, text, uses, tuple(self.points), sizes, scratch, ready=(_part(self.tile),))
         tiles = product(batch) * blocks * self.panels
@@ -150,15 +155,17 @@ class _Writer:
         self.sizes[f"{name}_column"] = spread[-1]
 
     def _rows(self) -> Source | None:
-        """The left operand; where k is not dense, its rows are copied."""
+        """The left operand; where it is not dense f32 along k, rows are copied."""
         left = self.found.left
         strides = self.body.views[left].strides
         self.points["a"] = self.found.operand(left)
         self.fronts["a"] = stretched(strides[:-1], left.shape[:-1], self.found.result.shape[:-1])
-        if strides[-1] == f32.itemsize or self.deep == 1:
-            return None
+        if left.dtype is f32 and (strides[-1] == f32.itemsize or self.deep == 1):
+            # Rows that lie a multiple of a page apart fall on the same lines of the first cache.
+            collide = left.rank > 1 and isinstance(strides[-2], int) and strides[-2] and strides[-2] % PAGE == 0
+            return Source("a", f32, MANY_TILES * self.tile.rows) if collide else None
         self.sizes["a_k"] = strides[-1]
-        return Source("a", f32)
+        return Source("a", left.dtype)
 
     def _panels(self) -> tuple[Source, ...]:
         """The right operands: packed before the run where they are known, else as each cell comes to them."""
@@ -184,7 +191,12 @@ class _Writer:
             self.sizes |= {f"b{i}_k": strides[-2], f"b{i}_column": strides[-1]}
         for stream, (i, first) in enumerate(found.streams):
             self.sizes[f"stream{stream}"] = first * views[rights[i]].strides[-1]
-        return tuple(Source(f"b{i}", f32) for i, _ in found.streams)
+        return tuple(
+            Source(
+                f"b{i}", rights[i].dtype, dense=(rights[i].dtype, views[rights[i]].strides[-1]) == (f32, f32.itemsize)
+            )
+            for i, _ in found.streams
+        )
 
     def _operands(self) -> tuple[str, ...]:
         """What the epilogue reads, each view by a pointer of its own."""
@@ -216,18 +228,19 @@ class _Writer:
         """Rows that one cell goes through."""
         if not isinstance(self.deep, int):
             return 8 * self.tile.rows
-        tiles = NEAR // max(1, 4 * self.deep * self.tile.rows)
+        tiles = NEAR * max(8, self.tile.lanes) // max(1, f32.itemsize * self.deep * self.tile.rows)
         return self.tile.rows * min(MOST_TILES, max(1, tiles))
 
-    def _scratch(self, start: int, block: int, rows: Source | None, panels: tuple[Source, ...]) -> Size:
+    def _scratch(self, start: int, block: Size, rows: Source | None, panels: tuple[Source, ...]) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""
         end: Size = start + block * self.tile.row_bytes
         if panels:
             self.sizes["b_copy"] = end
             end = end + self.deep * self.tile.row_bytes
         if rows is not None:
-            self.sizes |= {"a_copy": end, "a_pitch": self.deep * f32.itemsize}
-            end = end + self.deep * (block * f32.itemsize)
+            pitch = self.deep * f32.itemsize + ALIGNMENT
+            self.sizes |= {"a_copy": end, "a_pitch": pitch}
+            end = end + pitch * block
         return end
 
     def _epilogue(self) -> Kernel:

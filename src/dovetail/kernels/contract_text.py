@@ -1,8 +1,6 @@
-"""Contractions as LLVM's text: what goes on around the register tile.
+"""Contractions as LLVM's text: which cells there are, where their operands lie, and what becomes of the sums.
 
-A cell is one panel of columns for one block of rows of one matrix of the batch. It goes through k in blocks that fit
-the first cache, and through the rows of the block tile by tile; sums wait in the worker's scratch between blocks. When
-the last block is done, the epilogue takes the sums of a tile while they are still near, and writes results.
+A cell is one panel of columns for one block of rows of one matrix of the batch.
 """
 
 from __future__ import annotations
@@ -14,19 +12,13 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels import llvm
 from dovetail.kernels import llvm_scalar as scalar
+from dovetail.kernels.contract_cell import Whole, cell_name
 from dovetail.kernels.contract_tile import Tile
-from dovetail.kernels.llvm import Text
 from dovetail.kernels.loops import Kernel
 
-DEEP = 192
-"""Steps along k that are taken before the next rows: a panel of so many stays in the first cache."""
 LIVE = symbol("live_columns")
 """How many columns of a panel there are, as the epilogue asks for it."""
 _PLACE = "contract.place"
-_MANY = 4
-"""Tiles of rows from which on the next panel is asked for; with fewer, the machine itself sees what is read."""
-_LINE = 64
-"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +27,10 @@ class Source:
 
     pointer: str
     dtype: DType
+    least: int = 0
+    """So many rows make it worth while; fewer are read where they lie."""
+    dense: bool = False
+    """Whether elements of f32 lie one behind the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +59,7 @@ def contract_text(shape: Shape, epilogue: Kernel) -> tuple[str, str, tuple[str, 
     inside, uses = llvm.function(epilogue)
     name = f"contract_{hashlib.blake2b(f'{function}{inside}'.encode(), digest_size=10).hexdigest()}"
     inside, _ = llvm.function(replace(epilogue, name=f"{name}.{epilogue.name}"))
+    inside = inside.replace("define void", "define internal void")
     return name, f"{inside}\n{function.replace(f'@{_PLACE}', f'@{name}')}", (*uses, *driver.used)
 
 
@@ -71,7 +68,7 @@ def words_bytes(kernel: Kernel) -> int:
     return -(-8 * (len(kernel.pointers) + len(kernel.sizes)) // 64) * 64
 
 
-class _Driver(Text):
+class _Driver(Whole):
     """The function that goes through cells."""
 
     def __init__(self, shape: Shape, epilogue: Kernel) -> None:
@@ -117,7 +114,7 @@ class _Driver(Text):
         a, pitch = self._rows(number, first, count, before, far)
         b = self._panel(panel, column, columns, far)
         self._arguments(first, column, columns, far)
-        self._blocks(a, pitch, b, count)
+        self._sums(a, pitch, b, count, first, column, far)
 
     def _offsets(self, matrix: str) -> dict[str, str]:
         """How many bytes behind each pointer a matrix of the batch lies."""
@@ -131,20 +128,28 @@ class _Driver(Text):
         return far
 
     def _rows(self, number: str, first: str, count: str, before: str, far: dict[str, str]) -> tuple[str, str]:
-        """The first of the rows, and how far apart they lie; copied where they are not dense."""
+        """The first of the rows, and how far apart they lie: where they are, or in scratch."""
         start = self.at(self.at(self["a"], far["a"]), self.product(first, self["a_row"]))
         source = self.shape.rows
         if source is None:
             return start, self["a_row"]
         copy, pitch = self.at("%scratch", self["a_copy"]), self["a_pitch"]
+        many = self.let(f"icmp sge i64 {count}, {source.least}")
         known = self.let(f"load i64, ptr {before}")
-        with self.when(self.let(f"icmp ne i64 {known}, {number}")):
+        other = self.let(f"icmp ne i64 {known}, {number}")
+        with self.when(self.let(f"and i1 {many}, {other}")):
             self(f"store i64 {number}, ptr {before}")
             with self.loop("0", count) as row:
                 here, there = self.at(start, self.product(row, self["a_row"])), self.at(copy, self.product(row, pitch))
                 with self.loop("0", self["deep"]) as k:
-                    self._copy(source.dtype, self.at(here, self.product(k, self["a_k"])), there, k)
-        return copy, pitch
+                    step = self["a_k"] if "a_k" in self.words else str(source.dtype.itemsize)
+                    self._copy(source.dtype, self.at(here, self.product(k, step)), there, k)
+        if source.least <= 1:
+            return copy, pitch
+        return (
+            self.let(f"select i1 {many}, ptr {copy}, ptr {start}"),
+            self.let(f"select i1 {many}, i64 {pitch}, i64 {self['a_row']}"),
+        )
 
     def _panel(self, panel: str, column: str, columns: str, far: dict[str, str]) -> str:
         """A panel of columns; made in scratch where it is not laid out before."""
@@ -159,7 +164,13 @@ class _Driver(Text):
             start = self.at(self.at(self[name], far[name]), self[f"stream{stream}"])
             start = self.at(start, self.product(column, self[f"{name}_column"]))
             target = self.at(copy, 4 * stream * width)
-            with self.loop("0", self["deep"]) as k:
+            whole = "false"
+            if source.dense and width % tile.lanes == 0:
+                whole = self.let(f"icmp eq i64 {columns}, {width}")
+                with self.when(whole), self.loop("0", self["deep"]) as k:
+                    here = self.at(start, self.product(k, self[f"{name}_k"]))
+                    self._copy_row(here, self.at(target, self.product(k, str(tile.row_bytes))), width)
+            with self.when(self.let(f"xor i1 {whole}, true")), self.loop("0", self["deep"]) as k:
                 here = self.at(start, self.product(k, self[f"{name}_k"]))
                 there = self.at(target, self.product(k, str(tile.row_bytes)))
                 with self.loop("0", columns) as i:
@@ -167,6 +178,13 @@ class _Driver(Text):
                 with self.loop(columns, str(width)) as i:
                     self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {there}, i64 {i}')}, align 4")
         return copy
+
+    def _copy_row(self, source: str, target: str, width: int) -> None:
+        """So many elements one behind the other."""
+        kind = f"<{self.shape.tile.lanes} x float>"
+        for first in range(0, width, self.shape.tile.lanes):
+            found = self.let(f"load {kind}, ptr {self.at(source, 4 * first)}, align 4")
+            self(f"store {kind} {found}, ptr {self.at(target, 4 * first)}, align 4")
 
     def _copy(self, dtype: DType, source: str, target: str, index: str) -> None:
         found = self.let(f"load {scalar.stored(dtype)}, ptr {source}, align {dtype.itemsize}")
@@ -177,98 +195,20 @@ class _Driver(Text):
         """The words of the epilogue for this cell."""
         given: list[tuple[str, str]] = [("ptr", self["sums"])]
         for name in (*self.shape.operands, "c"):
-            place = self.at(self.at(self[name], far[name]), self.product(first, self[f"{name}_row"]))
-            given.append(("ptr", self.at(place, self.product(column, self[f"{name}_column"]))))
+            given.append(("ptr", self._place(name, first, column, far)))
         for size in self.epilogue.sizes:
             given.append(("i64", columns if size == LIVE else self[str(size)]))
         for index, (kind, value) in enumerate(given):
             self(f"store {kind} {value}, ptr {self.at('%scratch', 8 * index)}, align 8")
 
-    def _blocks(self, a: str, pitch: str, b: str, count: str) -> None:
-        tile = self.shape.tile
-        tiles = self.div(self.sum(count, str(tile.rows - 1)), str(tile.rows))
-        divisor = self.let(f"call i64 @llvm.smax.i64(i64 {tiles}, i64 1)")
-        each, more = self.div(count, divisor), self.mod(count, divisor)
-        turns = self.div(self.sum(self["deep"], str(DEEP - 1)), str(DEEP))
-        turns = self.let(f"call i64 @llvm.smax.i64(i64 {turns}, i64 1)")
-        self.use("declare i64 @llvm.smax.i64(i64, i64)")
-        with self.loop("0", turns) as turn:
-            start = self.product(turn, str(DEEP))
-            depth = self.least(str(DEEP), self.sub(self["deep"], start))
-            fresh = self.let(f"icmp eq i64 {turn}, 0")
-            final = self.let(f"icmp eq i64 {self.sum(turn, '1')}, {turns}")
-            here = self.at(b, self.product(start, str(tile.row_bytes)))
-            begin = self.at(a, self.product(start, "4"))
-            ahead, each_ahead = self._ahead(here, depth, tiles)
-            with self.loop("0", tiles) as i:
-                row = self.sum(self.product(i, each), self.least(i, more))
-                extra = self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")
-                rows = self.sum(each, extra)
-                place = self.at(begin, self.product(row, pitch))
-                sums = self.at(self["sums"], self.product(row, str(tile.row_bytes)))
-                part, following = self.product(rows, turn), self.product(rows, self.sum(turn, "1"))
-                self._fetch(row, self.div(part, turns), self.div(following, turns))
-                self._stream(ahead, each_ahead, i)
-                with self.when(self.let(f"icmp ne i64 {depth}, 0")):
-                    self(
-                        f"call void @{tile.name}(i64 {rows}, ptr {place}, i64 {pitch}, ptr {here}, ptr {sums}, "
-                        f"i64 {depth}, i1 {fresh})"
-                    )
-                nothing = self.let(f"icmp eq i64 {depth}, 0")
-                with self.when(nothing), self.loop("0", self.product(rows, str(tile.columns))) as zero:
-                    place = self.let(f"getelementptr float, ptr {sums}, i64 {zero}")
-                    self(f"store float 0.0, ptr {place}, align 4")
-                with self.when(final):
-                    self(
-                        f"call void @{_PLACE}.{self.epilogue.name}(ptr %scratch, i64 {row}, i64 {self.sum(row, rows)}, "
-                        "ptr null)"
-                    )
-
-    def _fetch(self, row: str, first: str, end: str) -> None:
-        """Ask for lines that the epilogue will write, a few rows in each turn: they come while rows are summed up."""
-        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        target = self.let(f"load ptr, ptr {self.at('%scratch', 8 * (1 + len(self.shape.operands)))}, align 8")
-        target = self.at(target, self.product(row, self["c_row"]))
+    def _sums(self, a: str, pitch: str, b: str, count: str, first: str, column: str, far: dict[str, str]) -> None:
+        """Go through k and the rows of the cell."""
         width = 4 * self.shape.tile.columns // self.shape.streams
-        with self.loop(first, end) as i:
-            line = self.at(target, self.product(i, self["c_row"]))
-            for offset in range(0, width, _LINE):
-                self(f"call void @llvm.prefetch.p0(ptr {self.at(line, offset)}, i32 1, i32 3, i32 1)")
+        call = f"@{cell_name(self.shape.tile)}(ptr {a}, i64 {pitch}, ptr {b}, i64 {count}, i64 {self['deep']}, "
+        call += f"ptr {self['sums']}, ptr {self._place('c', first, column, far)}, i64 {self['c_row']}, i64 {width}, "
+        self(f"call void {call}ptr @{_PLACE}.{self.epilogue.name}, ptr %scratch)")
 
-    def _ahead(self, here: str, depth: str, tiles: str) -> tuple[str, str]:
-        """What is read of a panel, or of the next one, when these rows are done; lines of it for each tile of rows."""
-        size = self.product(depth, str(self.shape.tile.row_bytes))
-        lines = self.div(size, self.product(self.let(f"call i64 @llvm.smax.i64(i64 {tiles}, i64 1)"), str(_LINE)))
-        many = self.let(f"icmp sge i64 {tiles}, {_MANY}")
-        return self.at(here, size), self.let(f"select i1 {many}, i64 {lines}, i64 0")
-
-    def _stream(self, ahead: str, lines: str, tile: str) -> None:
-        """Ask for a share of what comes next: with many rows to go, nothing else would before it is needed."""
-        start = self.at(ahead, self.product(self.product(tile, lines), str(_LINE)))
-        with self.loop("0", lines) as i:
-            place = self.at(start, self.product(i, str(_LINE)))
-            self(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
-
-    def at(self, pointer: str, offset: int | str) -> str:
-        return pointer if offset in (0, "0") else self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}")
-
-    def product(self, x: str, y: str) -> str:
-        return "0" if "0" in (x, y) else self.let(f"mul i64 {x}, {y}")
-
-    def sum(self, x: str, y: str) -> str:
-        if "0" in (x, y):
-            return x if y == "0" else y
-        return self.let(f"add i64 {x}, {y}")
-
-    def sub(self, x: str, y: str) -> str:
-        return self.let(f"sub i64 {x}, {y}")
-
-    def div(self, x: str, y: str) -> str:
-        return self.let(f"udiv i64 {x}, {y}")
-
-    def mod(self, x: str, y: str) -> str:
-        return self.let(f"urem i64 {x}, {y}")
-
-    def least(self, x: str, y: str) -> str:
-        self.use("declare i64 @llvm.smin.i64(i64, i64)")
-        return self.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
+    def _place(self, name: str, first: str, column: str, far: dict[str, str]) -> str:
+        """Where a tensor has the first row and column of the cell."""
+        place = self.at(self.at(self[name], far[name]), self.product(first, self[f"{name}_row"]))
+        return self.at(place, self.product(column, self[f"{name}_column"]))

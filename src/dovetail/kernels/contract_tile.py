@@ -14,6 +14,12 @@ _BY_LANE = 4
 """Lanes of vectors that are multiplied lane by lane; wider ones spread a number over all lanes as they load it."""
 _UNROLLED = 4
 """Four steps along k in a turn of the loop, or one where a step has work enough to hide the loop."""
+AHEAD = 512
+"""How far in front of what it reads the tile asks for bytes of the panel, for each lane of a vector."""
+FEW = 8
+"""Rows up to which a panel is asked for in two streams."""
+_STREAMS = 2
+_LINE = 64
 _TOGETHER = 4
 """Rows that share a pointer: a register holds the stride, and addresses are made of both."""
 
@@ -71,11 +77,6 @@ def tile_text(tile: Tile) -> str:
     return "\n".join([*used, *texts, _choice(tile)])
 
 
-def declared(tile: Tile) -> str:
-    """What those who call the tile declare."""
-    return f"declare void @{tile.name}(i64, ptr, i64, ptr, ptr, i64, i1)"
-
-
 _STRIDES = ("%stride1", "%stride2", "%stride3")
 
 
@@ -99,7 +100,8 @@ def _choice(tile: Tile) -> str:
     cases = " ".join(f"i64 {rows}, label %r{rows}" for rows in range(1, tile.rows + 1))
     passed = _given(tile, declared=False)
     lines = [
-        f"define void @{tile.name}(i64 %rows, ptr %a, i64 %stride1, ptr %b, ptr %sums, i64 %depth, i1 %fresh) {{",
+        f"define internal void @{tile.name}"
+        "(i64 %rows, ptr %a, i64 %stride1, ptr %b, ptr %sums, i64 %depth, i1 %fresh) nounwind {",
         "  %stride2 = shl i64 %stride1, 1",
         "  %stride3 = mul i64 %stride1, 3",
         "  %first = sub i64 0, %depth",
@@ -124,6 +126,8 @@ class _Rows(VectorText):
         self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
         self.bases: list[str] = []
         """Where each row ends."""
+        self.streams: list[str] = []
+        """What is asked for, counted as k is."""
 
     def function(self) -> str:
         tile, aligned = self.tile, 4 * self.lanes
@@ -133,6 +137,8 @@ class _Rows(VectorText):
         sums = [self.let(f"select i1 %fresh, {self.kind} zeroinitializer, {self.kind} {x}") for x in kept]
         offsets = ("0", *_STRIDES)
         self.bases = [self.at(f"%a{i - i % _TOGETHER}", offsets[i % _TOGETHER]) for i in range(self.rows)]
+        if self.rows <= FEW and tile.row_bytes == _STREAMS * _LINE:
+            self._open_streams()
         state = ["%first", "%b", *sums]
         if tile.unrolled:
             rest = self.let(f"srem i64 %first, {_UNROLLED}")
@@ -145,6 +151,13 @@ class _Rows(VectorText):
         self("ret void")
         head = f"define internal void @{tile.name}.{self.rows}({_given(tile, declared=True)}) noinline nounwind {{"
         return "\n".join([head, *self.lines, "}"])
+
+    def _open_streams(self) -> None:
+        """With few rows memory is the limit, and it gives more to two streams: the halves of what comes behind."""
+        depth = self.let("sub i64 0, %first")
+        for stream in range(_STREAMS):
+            offset = self.let(f"mul i64 {depth}, {self.tile.row_bytes + (stream + 1) * _LINE}")
+            self.streams.append(self.at("%b", offset))
 
     def _guarded(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
         """A loop that may have nothing to do."""
@@ -185,6 +198,14 @@ class _Rows(VectorText):
         tile, aligned = self.tile, 4 * self.lanes
         at, b, held = state[0], state[1], dict(zip(self.cells, state[2:], strict=True))
         places = [self.let(f"getelementptr float, ptr {base}, i64 {at}") for base in self.bases]
+        if self.streams:
+            for start in self.streams:
+                self._ask(
+                    self.let(f"getelementptr [{tile.row_bytes // len(self.streams)} x i8], ptr {start}, i64 {at}")
+                )
+        elif steps > 1 or not tile.unrolled:
+            for line in range(0, steps * tile.row_bytes, _LINE):
+                self._ask(self.at(b, AHEAD * self.lanes + line))
         whole = [self.load(place) for place in places] if tile.by_lane and steps > 1 else []
         for k in range(steps):
             columns = [self.load(self.at(b, k * tile.row_bytes + j * aligned), aligned) for j in range(tile.vectors)]
@@ -194,3 +215,7 @@ class _Rows(VectorText):
                 for j, column in enumerate(columns):
                     held[i, j] = self.intrinsic("fmuladd", x, column, held[i, j])
         return [self.let(f"add i64 {at}, {steps}"), self.at(b, steps * tile.row_bytes), *held.values()]
+
+    def _ask(self, place: str) -> None:
+        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.conv_text import Shape, conv_text
-from dovetail.kernels.job import Job, Packed, Places, Template
+from dovetail.kernels.job import Job, Packed, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
@@ -59,39 +60,50 @@ def make_conv(step: Step, places: Places, vectors: Vectors) -> Job | None:
         return None
     if 0 in found.w.shape or not places.is_bound(found.w) or not (found.b is None or places.is_bound(found.b)):
         return None
+    groups: int = found.result.attrs["groups"]
+    filters, channels = known(found.w.shape[0]) // groups, known(found.w.shape[1])
+    field = found.field(places).flat()
+    shape = Shape.of(vectors, filters, found.act, found.b is not None, field.taps == 1)
+    packing = Packing(groups, shape.rows)
+    points: dict[str, Value | Packed] = {"x": found.x, "w": Packed(found.w, f"conv {groups} {shape.rows}", packing)}
+    if found.b is not None:
+        points["b"] = Packed(found.b, f"conv {groups} {shape.rows}", packing)
     try:
-        return _job(found, places, vectors)
+        return conv_job({**points, "y": found.result}, places, field, shape, groups, filters, channels)
     except GraphError:
         # Sizes that are too long to be written down.
         return None
 
 
-def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
-    groups: int = found.result.attrs["groups"]
-    filters, channels = known(found.w.shape[0]) // groups, known(found.w.shape[1])
-    field = found.field(places).flat()
-    shape = Shape.of(vectors, filters, found.act, found.b is not None, field.taps == 1)
-    name, text, uses = conv_text(shape)
-    blocks = field.blocks(channels, vectors.lanes, shape.columns)
+def conv_job(
+    points: Mapping[str, Value | Packed],
+    places: Places,
+    field: Field,
+    shape: Shape,
+    groups: int,
+    filters: int,
+    channels: int,
+    spread: tuple[int, ...] = (),
+) -> Job:
+    """The job of a convolution of x to y, with so many filters and channels in each group."""
+    x, y = points["x"], points["y"]
+    assert isinstance(x, Value), "what is convolved is read where it lies"
+    assert isinstance(y, Value), "results are values"
+    lanes = shape.vectors.lanes
+    blocks = field.blocks(channels, lanes, shape.columns)
     work = blocks.rows * blocks.columns * channels * field.taps * shape.rows
     register_tiles = -(-filters // shape.rows)
     part = max(1, min(register_tiles, PART_WORK // max(1, work))) if isinstance(work, int) else 1
     parts = -(-register_tiles // part)
-    image, channel = places(found.x).strides[:2]
-    sizes = (*field.words(blocks), groups, channels, filters, image, channel * channels, channel, parts, part)
-    layout = f"conv {groups} {shape.rows}"
-    points: dict[str, Value | Packed] = {"x": found.x, "w": Packed(found.w, layout, Packing(groups, shape.rows))}
-    if found.b is not None:
-        points["b"] = Packed(found.b, layout, Packing(groups, shape.rows))
-    points["y"] = found.result
-    tiles = found.result.shape[0] * groups * blocks.down * blocks.across * parts
+    image, channel = places(x).strides[:2]
+    sizes = (*field.words(blocks), groups, channels, filters, image, channel * channels, channel, parts, part, *spread)
+    tiles = y.shape[0] * groups * blocks.down * blocks.across * parts
     # Offsets of taps, results of a register tile, and what a block sees: as the text lays them out.
-    lanes = vectors.lanes
     scratch = -(-field.taps // 8) * 64 + 4 * (
         shape.rows * (field.run(blocks) + lanes) + field.seen(blocks, channels) + 2 * lanes
     )
     # Multiplications are done a vector at a time, and two at once.
-    return Job(Template(name, text, uses, tuple(points), sizes, scratch), points, tiles, work * part // (2 * lanes) + 1)
+    return Job(conv_text(shape).template(points, sizes, scratch), points, tiles, work * part // (2 * lanes) + 1)
 
 
 def known(size: Size) -> int:

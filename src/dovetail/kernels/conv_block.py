@@ -6,11 +6,18 @@ of the window sees in successive columns lies in successive places, and rows fol
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import hashlib
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from dovetail.ir.dim import Size
+from dovetail.kernels.job import Template
 from dovetail.kernels.vector import Vectors, VectorText
+
+KERNEL = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind optsize"
+"""How a kernel begins. Its own instructions are few beside those of the functions that it calls: it is kept short."""
 
 WINDOW = (
     "height", "width", "row_step", "column_step", "out_height", "out_width",
@@ -114,6 +121,33 @@ class BlockText(VectorText):
         return "\n".join([f"define {header} {{", "entry:", *self.slots, *self.lines, "  ret void", "}"])
 
 
+Written: TypeAlias = tuple[str, tuple[str, ...]]
+"""The text of a function, and what it uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The text of a kernel: its name, which tells the text, what it uses, and functions that it shares with others."""
+
+    name: str
+    text: str
+    uses: tuple[str, ...]
+    parts: tuple[str, ...]
+
+    @staticmethod
+    def of(stem: str, own: Sequence[Written], shared: Sequence[Written]) -> Code:
+        """`own` functions are called @kernel and @kernel.something; they get the kernel's name."""
+        parts = tuple(text for text, _ in shared)
+        text = "\n".join(text for text, _ in own)
+        uses = dict.fromkeys(use for _, used in (*own, *shared) for use in used)
+        tells = hashlib.blake2b("\n".join([text, *parts]).encode(), digest_size=10).hexdigest()
+        return Code(f"{stem}_{tells}", text.replace("@kernel", f"@{stem}_{tells}"), tuple(uses), parts)
+
+    def template(self, pointers: Iterable[str], sizes: tuple[Size, ...], scratch: Size) -> Template:
+        """The kernel with what it is given."""
+        return Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a block lies in memory: names of whole numbers, in elements but for `channel`, which is bytes."""
@@ -155,7 +189,9 @@ def write_offsets(t: BlockText, of: Layout, onto: str) -> None:
         t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr {onto}, i64 {number}')}, align 8")
 
 
-def write_gather(t: BlockText, of: Layout, source: str, onto: str, first_row: str, first_column: str) -> None:
+def write_gather(
+    t: BlockText, of: Layout, source: str, onto: str, first_row: str, first_column: str, around: float = 0.0
+) -> None:
     """Instructions that lay out what a block sees of one channel."""
     step = t.times("%column_step", "%stride_columns")
     with t.loop("0", of.phases_down) as i, t.loop("0", of.phases_across) as j:
@@ -166,10 +202,20 @@ def write_gather(t: BlockText, of: Layout, source: str, onto: str, first_row: st
             "%height", "%width", "%row_step", "%column_step", step, "%stride_rows", "%stride_columns",
             line, column, of.rows, of.pitch, t.times(of.pitch, 4),
         ]  # fmt: skip
-        t(f"call void @kernel.gather(ptr {source}, ptr {here}, {', '.join(f'i64 {n}' for n in given)})")
+        t(f"call void {gather_name(t.lanes, around)}(ptr {source}, ptr {here}, {words(given)})")
 
 
-def gather_text(vectors: Vectors, around: float = 0.0) -> tuple[str, tuple[str, ...]]:
+def words(numbers: Sequence[str | int]) -> str:
+    """Whole numbers as arguments."""
+    return ", ".join(f"i64 {n}" for n in numbers)
+
+
+def gather_name(lanes: int, around: float = 0.0) -> str:
+    """The function that lays out what is seen of an image with some number around it."""
+    return f"@gather.{lanes}.{'nothing' if around == 0 else 'lowest'}"
+
+
+def gather_text(vectors: Vectors, around: float = 0.0) -> Written:
     """The function that lays out what a block sees of one phase of one channel."""
     t = BlockText(vectors.lanes)
     nothing = t.number(around)
@@ -202,7 +248,7 @@ def gather_text(vectors: Vectors, around: float = 0.0) -> tuple[str, tuple[str, 
                 t.store(t.gather_where(mask, place, "%step", nothing), here)
     names = "height width row_step element step row_stride column_stride first_row first_column rows columns pitch"
     header = (
-        "internal void @kernel.gather(ptr noalias readonly %x, ptr noalias %s, "
+        f"internal void {gather_name(vectors.lanes, around)}(ptr noalias readonly %x, ptr noalias %s, "
         f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
@@ -218,3 +264,43 @@ def _every(t: BlockText, stride: int, place: str, start: str, width: str, nothin
     while len(parts) > 1:
         parts = [t.shuffle(x, y, range(0, 2 * lanes, 2)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
+
+
+def spread_name(lanes: int) -> str:
+    """The function that lays out an image with zeros between its pixels."""
+    return f"@spread.{lanes}"
+
+
+def write_spread(t: BlockText, of: Layout, source: str, onto: str, first_row: str, first_column: str) -> None:
+    """Instructions that lay out what a block sees of one channel, for a window that steps by one."""
+    given = [
+        "%height", "%width", "%row_step", "%column_step", "%spread_rows", "%spread_columns",
+        t.minus(first_row, "%above"), t.minus(first_column, "%before"), of.rows, of.pitch,
+    ]  # fmt: skip
+    t(f"call void {spread_name(t.lanes)}(ptr {source}, ptr {onto}, {words(given)})")
+
+
+def spread_text(vectors: Vectors) -> Written:
+    """The function that lays out what a block sees of one channel whose pixels lie apart."""
+    t = BlockText(vectors.lanes)
+    low = t.most(0, t.rounded_up("%first_column", "%spread_columns"))
+    high = t.least("%width", t.rounded_up(t.plus("%first_column", "%columns"), "%spread_columns"))
+    with t.loop("0", "%rows") as row:
+        target = t.at("%s", t.times(t.times(row, "%columns"), 4))
+        with t.steps("0", "%columns", vectors.lanes) as column:
+            t.store("zeroinitializer", t.at(target, t.times(column, 4)))
+        line = t.plus("%first_row", row)
+        own = t.quotient(line, "%spread_rows")
+        met = t.let(f"icmp eq i64 {t.rest(line, '%spread_rows')}, 0")
+        inside = t.let(f"and i1 {met}, {t.let(f'icmp ult i64 {own}, %height')}")
+        source = t.at("%x", t.times(own, "%row_step"))
+        with t.when(inside), t.loop(low, high) as column:
+            x = t.let(f"load float, ptr {t.at(source, t.times(column, '%element'))}, align 4")
+            at = t.minus(t.times(column, "%spread_columns"), "%first_column")
+            t(f"store float {x}, ptr {t.at(target, t.times(at, 4))}, align 4")
+    names = "height width row_step element spread_rows spread_columns first_row first_column rows columns"
+    header = (
+        f"internal void {spread_name(vectors.lanes)}(ptr noalias readonly %x, ptr noalias %s, "
+        f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind optsize"
+    )
+    return t.function(header), tuple(t.used)

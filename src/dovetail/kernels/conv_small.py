@@ -8,15 +8,17 @@ from dovetail.ir.value import Value
 from dovetail.kernels.conv import Convolution, Packing, known
 from dovetail.kernels.conv_field import Blocks
 from dovetail.kernels.conv_small_text import Square, small_text
-from dovetail.kernels.job import Job, Packed, Places, Template
+from dovetail.kernels.job import Job, Packed, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Step
 
-MOST_PLACES = 400
+MOST_PLACES = 800
 """Places above which vectors along them waste little, and need no turning round."""
+MOST_POINTS = 200
+"""The same where the window has one tap, and each number is used but once for a filter."""
 FEWEST_SUMS = 128
 """Products in a sum below which turning results round costs more than full lanes save."""
-PIECE = 112
+PIECE = 64
 """Products of a sum that one register tile takes at a time: their weights stay in the first cache."""
 PART_PLACES = 112
 """Places of a tile, about."""
@@ -33,9 +35,11 @@ def make_small_conv(step: Step, places: Places, vectors: Vectors) -> Job | None:
     if len(spatial) != found.x.rank - 2 or any(not isinstance(s, int) for s in found.result.attrs["padding"]):
         return None
     count = spatial[0] if len(spatial) == 1 else spatial[0] * spatial[1]
-    if not 0 < count <= MOST_PLACES:
-        return None
     point = all(size == 1 for size in found.w.shape[2:])
+    # Of strided points most of what is read with them is not used.
+    most = MOST_PLACES if not point else MOST_POINTS // max(found.result.attrs["strides"])
+    if not 0 < count <= most:
+        return None
     square = Square.of(vectors, count, found.act, found.b is not None, point)
     groups: int = found.result.attrs["groups"]
     filters = known(found.w.shape[0]) // groups
@@ -55,7 +59,7 @@ def _job(found: Convolution, places: Places, square: Square, count: int) -> Job 
     field = found.field(places)
     if channels * field.taps < FEWEST_SUMS:
         return None
-    name, text, uses = small_text(square)
+    code = small_text(square)
     steps = places(found.x).strides
     parts = -(-count // PART_PLACES)
     part = -(-count // (parts * square.places)) * square.places
@@ -80,4 +84,4 @@ def _job(found: Convolution, places: Places, square: Square, count: int) -> Job 
     scratch += 4 * (rows * columns * channels + 2 * square.vectors.lanes) if padded else 0
     tiles = found.result.shape[0] * groups * -(-filters // square.block) * parts
     work = part * square.block * channels * field.taps // (2 * square.vectors.lanes)
-    return Job(Template(name, text, uses, tuple(points), sizes, scratch), points, tiles, work + 1)
+    return Job(code.template(points, sizes, scratch), points, tiles, work + 1)

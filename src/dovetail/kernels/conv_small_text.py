@@ -7,11 +7,10 @@ the channels to the next, so that the weights of a piece stay in the first cache
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.kernels.conv_block import WINDOW, BlockText, gather_text
+from dovetail.kernels.conv_block import KERNEL, WINDOW, BlockText, Code, Written, gather_name, gather_text, words
 from dovetail.kernels.conv_text import Shape, activated, finish_text
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
@@ -49,17 +48,19 @@ class Square:
         return Square(vectors, filters, columns, act, bias, point)
 
 
-def small_text(square: Square) -> tuple[str, str, tuple[str, ...]]:
-    """The name of the kernel, its text, and what it uses."""
+def small_text(square: Square) -> Code:
+    """The kernel."""
     plain = Shape(square.vectors, 1, 1, square.act, square.bias, True)
-    functions = [gather_text(square.vectors), finish_text(plain), _tile(square), _turn(square), _kernel(square)]
-    text = "\n".join(t for t, _ in functions)
-    uses = dict.fromkeys(use for _, used in functions for use in used)
-    name = f"small_conv_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
-    return name, text.replace("@kernel", f"@{name}"), tuple(uses)
+    own = [finish_text(plain), _turn(square), _kernel(square)]
+    return Code.of("small_conv", own, [gather_text(square.vectors), square_text(square)])
 
 
-def _tile(square: Square) -> tuple[str, tuple[str, ...]]:
+def _tile_name(square: Square) -> str:
+    """What the function of a register tile is called: everything that its text depends on."""
+    return f"@small_tile.{square.vectors.lanes}.{square.filters}.{square.places}{'.point' if square.point else ''}"
+
+
+def square_text(square: Square) -> Written:
     """The register tile: adds a piece of the channels to sums that lie at `sums`, or to nothing."""
     t = BlockText(square.vectors.lanes)
     wide = 4 * t.lanes
@@ -104,7 +105,7 @@ def _tile(square: Square) -> tuple[str, tuple[str, ...]]:
     for i, j in spots:
         t.store(sums[i, j], t.at("%sums", (j * square.filters + i) * wide))
     header = (
-        "internal void @kernel.tile(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
+        f"internal void {_tile_name(square)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias readonly %where, ptr noalias %sums, "
         "i1 %first) noinline nounwind"
     )
@@ -126,7 +127,7 @@ def _summed(
     return found
 
 
-def _turn(square: Square) -> tuple[str, tuple[str, ...]]:
+def _turn(square: Square) -> Written:
     """Sums [place][filter] of one vector of filters as results [filter][place], with bias and activation."""
     t = BlockText(square.vectors.lanes)
     lanes = t.lanes
@@ -149,7 +150,7 @@ def _turn(square: Square) -> tuple[str, tuple[str, ...]]:
     return t.function(header), tuple(t.used)
 
 
-def _kernel(square: Square) -> tuple[str, tuple[str, ...]]:
+def _kernel(square: Square) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(square.vectors.lanes)
     lanes, block = t.lanes, square.block
@@ -196,7 +197,7 @@ def _kernel(square: Square) -> tuple[str, tuple[str, ...]]:
                 "%height", "%width", "%row_step", "%column_step", "%column_step", 1, 1,
                 t.minus(0, "%above"), t.minus(0, "%before"), reach_rows, reach_columns, t.times(reach_columns, 4),
             ]  # fmt: skip
-            t(f"call void @kernel.gather(ptr {of}, ptr {onto}, {', '.join(f'i64 {n}' for n in given)})")
+            t(f"call void {gather_name(lanes)}(ptr {of}, ptr {onto}, {words(given)})")
         seen = t.let(f"select i1 {padded}, ptr {copy}, ptr {source}")
         start = t.times(part, "%part")
         count = t.least("%part", t.minus("%places", start))
@@ -221,8 +222,8 @@ def _kernel(square: Square) -> tuple[str, tuple[str, ...]]:
                 there = t.let(f"getelementptr i64, ptr {where}, i64 {begin}")
                 onto = t.at(sums, t.times(begin, 4 * block))
                 t.fetch(t.at(w, size), size, number, tiles)
-                t(f"call void @kernel.tile(ptr {w}, ptr {x}, i64 {plane}, ptr %scratch, i64 {taps}, i64 {some}, "
-                  f"ptr {there}, ptr {onto}, i1 {is_first})")  # fmt: skip
+                given = f"ptr {w}, ptr {x}, i64 {plane}, ptr %scratch, i64 {taps}, i64 {some}, ptr {there}, ptr {onto}"
+                t(f"call void {_tile_name(square)}({given}, i1 {is_first})")
         area = t.times("%places", 4)
         with t.loop("0", str(square.filters)) as vector:
             first = t.plus(t.times(filter_block, block), t.times(vector, lanes))
@@ -238,5 +239,4 @@ def _kernel(square: Square) -> tuple[str, tuple[str, ...]]:
                 if square.act not in ("none", "relu"):
                     with t.loop("0", own) as row:
                         t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {count})")
-    header = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind"
-    return t.function(header), tuple(t.used)
+    return t.function(KERNEL), tuple(t.used)

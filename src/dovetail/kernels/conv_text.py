@@ -7,18 +7,31 @@ results are copied to their places.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from dovetail.ir.dtype import f32
 from dovetail.kernels import llvm_scalar as scalar
-from dovetail.kernels.conv_block import WINDOW, BlockText, gather_text, write_gather, write_layout, write_offsets
+from dovetail.kernels.conv_block import (
+    KERNEL,
+    WINDOW,
+    BlockText,
+    Code,
+    Written,
+    gather_text,
+    spread_text,
+    write_gather,
+    write_layout,
+    write_offsets,
+    write_spread,
+)
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 
 SIZES = (*WINDOW, "groups", "channels", "filters", "image_step", "group_step", "channel_step", "parts", "part")
 """The sizes that the code is given, in their order. Steps are bytes; channels and filters are those of one group, which
 `parts` tiles share, `part` register tiles each."""
+SPREAD = ("spread_rows", "spread_columns")
+"""Sizes that come behind where pixels lie apart: the distance of two of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +45,38 @@ class Shape:
     bias: bool
     point: bool
     """Whether the window has one tap."""
+    spread: bool = False
+    """Whether there are zeros between the pixels, as the transpose of a convolution has them."""
 
     @staticmethod
-    def of(vectors: Vectors, filters: int, act: Activation, bias: bool, point: bool = False) -> Shape:
+    def of(
+        vectors: Vectors, filters: int, act: Activation, bias: bool, point: bool = False, spread: bool = False
+    ) -> Shape:
         """As many accumulators as registers hold beside what they are made of."""
         room = vectors.registers - (4 if vectors.registers > 16 else 3)
         rows = min(8 if vectors.registers > 16 else 4, filters)
         columns = max(1, min(8, (room - 1) // rows))
-        return Shape(vectors, rows, columns, act, bias, point)
+        return Shape(vectors, rows, columns, act, bias, point, spread)
 
 
-def conv_text(shape: Shape) -> tuple[str, str, tuple[str, ...]]:
-    """The name of the kernel, its text, and what it uses."""
-    functions = [gather_text(shape.vectors), finish_text(shape), _kernel(shape)]
-    functions += [tile_text(shape, columns) for columns in range(1, shape.columns + 1)]
-    text = "\n".join(t for t, _ in functions)
-    uses = dict.fromkeys(use for _, used in functions for use in used)
-    name = f"conv_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
-    return name, text.replace("@kernel", f"@{name}"), tuple(uses)
+def conv_text(shape: Shape) -> Code:
+    """The kernel."""
+    seen = spread_text(shape.vectors) if shape.spread else gather_text(shape.vectors)
+    return Code.of("conv", [finish_text(shape), _kernel(shape)], [seen, *tile_texts(shape)])
 
 
-def tile_text(shape: Shape, columns: int) -> tuple[str, tuple[str, ...]]:
+def tile_texts(shape: Shape) -> list[Written]:
+    """Register tiles of every width."""
+    return [tile_text(shape, columns) for columns in range(1, shape.columns + 1)]
+
+
+def tile_name(shape: Shape, columns: int) -> str:
+    """What the function of a register tile is called: everything that its text depends on."""
+    marks = f"{'.bias' if shape.bias else ''}{'.relu' if shape.act == 'relu' else ''}{'.point' if shape.point else ''}"
+    return f"@tile.{shape.vectors.lanes}.{shape.rows}.{columns}{marks}"
+
+
+def tile_text(shape: Shape, columns: int) -> Written:
     """The function of a register tile: some filters by some vectors of columns, summed over channels and taps."""
     t = BlockText(shape.vectors.lanes)
     spots = [(i, j) for i in range(shape.rows) for j in range(columns)]
@@ -97,7 +121,7 @@ def tile_text(shape: Shape, columns: int) -> tuple[str, tuple[str, ...]]:
         for j in range(columns):
             t.store(activated(t, shape.act, sums[i, j]), t.at(row, 4 * t.lanes * j))
     header = (
-        f"internal void @kernel.tile{columns}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
+        f"internal void {tile_name(shape, columns)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias %y, i64 %pitch, "
         "ptr noalias readonly %bias) noinline nounwind"
     )
@@ -124,7 +148,7 @@ def activated(t: BlockText, act: Activation, x: str) -> str:
     return t.select(t.compare("olt", x, t.number(0.0)), t.number(0.0), x) if act == "relu" else x
 
 
-def finish_text(shape: Shape) -> tuple[str, tuple[str, ...]]:
+def finish_text(shape: Shape) -> Written:
     """Activate a row of results where it lies."""
     t = BlockText(shape.vectors.lanes)
     with t.loop("0", "%count") as i:
@@ -144,10 +168,13 @@ def _function(t: BlockText, act: Activation, x: str) -> str:
     match act:
         case "none" | "relu":
             return x
-        case "tanh" | "sigmoid":
-            return apply(act, x)
-        case "silu":
-            return apply("mul", x, apply("sigmoid", x))
+        case "tanh":
+            return apply("tanh", x)
+        case "sigmoid" | "silu":
+            # Below that it is no normal number: 0, because a sum of such numbers takes a hundred times as long.
+            tiny = t.let(f"fcmp olt float {x}, {number(-87.0)}")
+            share = t.let(f"select i1 {tiny}, float {number(0.0)}, float {apply('sigmoid', x)}")
+            return share if act == "sigmoid" else apply("mul", x, share)
         case "gelu":
             inner = apply("erf", apply("mul", x, number(0.5**0.5)))
         case "gelu_tanh":
@@ -158,12 +185,12 @@ def _function(t: BlockText, act: Activation, x: str) -> str:
     return apply("mul", half, apply("add", number(1.0), inner))
 
 
-def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
+def _kernel(shape: Shape) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(shape.vectors.lanes)
     lanes = t.lanes
     pointers = ["x", "w", *(["b"] if shape.bias else []), "y"]
-    for index, name in enumerate([*pointers, *SIZES]):
+    for index, name in enumerate([*pointers, *SIZES, *(SPREAD if shape.spread else ())]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
     # Scratch holds the offsets of taps, the results of one register tile, and what a block sees.
@@ -187,7 +214,15 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
         t(f"store i64 {block}, ptr {last}, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             onto = t.at(seen, t.times(channel, channel_plane))
-            write_gather(t, of, t.at(source, t.times(channel, "%channel_step")), onto, first_row, first_column)
+            here = t.at(source, t.times(channel, "%channel_step"))
+            if not shape.spread:
+                # The next channel lies far from this one: nobody else asks for it ahead.
+                skipped = t.times(t.times(first_row, "%stride_rows"), "%row_step")
+                skipped = t.plus(skipped, t.times(t.times(first_column, "%stride_columns"), "%column_step"))
+                area = t.times(t.times(of.rows, "%stride_rows"), t.times(of.pitch, "%stride_columns"))
+                t.fetch(t.at(t.at(here, "%channel_step"), skipped), t.times(area, 4), "0", "1")
+            write = write_spread if shape.spread else write_gather
+            write(t, of, here, onto, first_row, first_column)
         own_rows = t.least("%block_rows", t.minus("%out_height", first_row))
         own_columns = t.least("%block_columns", t.minus("%out_width", first_column))
         length = t.plus(t.times(t.minus(own_rows, 1), pitch), own_columns)
@@ -225,8 +260,7 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
                 with t.steps("0", own_columns, lanes) as column:
                     by = t.times(column, 4)
                     t.store_where(t.lanes_within(column, own_columns), t.load(t.at(here, by)), t.at(there, by))
-    header = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind"
-    return t.function(header), tuple(t.used)
+    return t.function(KERNEL), tuple(t.used)
 
 
 def write_columns(
@@ -245,4 +279,4 @@ def write_columns(
         t.fetch(t.at(weights, size), size, number, count)
         for columns in range(1, shape.columns + 1):
             with t.when(t.let(f"icmp eq i64 {width}, {columns}")):
-                t(f"call void @kernel.tile{columns}(ptr {weights}, ptr {x}, {sums}, ptr {y}, {rest})")
+                t(f"call void {tile_name(shape, columns)}(ptr {weights}, ptr {x}, {sums}, ptr {y}, {rest})")

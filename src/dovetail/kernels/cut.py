@@ -86,17 +86,19 @@ def cut(shape: tuple[Size, ...], itemsize: int) -> Cut:
     return Cut(shape, tuple(reversed(steps)))
 
 
+SQUARE = 32
+"""Rows and columns of a tile that goes crosswise: more of them get in each other's way in the cache."""
+
+
 def cut_square(shape: tuple[Size, ...], itemsize: int) -> Cut:
-    """Tiles that are about as wide as they are high along the last two axes."""
+    """Tiles that are as wide as they are high along the last two axes, or as long as they are thin."""
     if 0 in shape:
         return Cut(shape, (1,) * len(shape))
-    area = max(1, TILE_BYTES // itemsize)
-    side = 1 << (area.bit_length() // 2)
-    high, wide = (min(size, side) if isinstance(size, int) else side for size in shape[-2:])
-    if high < side and shape[-2] == high:
-        wide = _at_most(shape[-1], area // high)
-    elif wide < side and shape[-1] == wide:
-        high = _at_most(shape[-2], area // wide)
+    high, wide = (_at_most(size, SQUARE) for size in shape[-2:])
+    if high < SQUARE:
+        wide = _at_most(shape[-1], max(SQUARE, TILE_BYTES // itemsize // high))
+    elif wide < SQUARE:
+        high = _at_most(shape[-2], max(SQUARE, TILE_BYTES // itemsize // wide))
     return Cut(shape, (*[1] * (len(shape) - 2), high, wide))
 
 

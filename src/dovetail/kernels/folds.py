@@ -28,8 +28,10 @@ class Fold:
     def in_blocks(self) -> bool:
         return self.part is not self.total
 
-    def first(self, dtype: DType) -> Number:
-        return Number(self.start, dtype)
+    def first(self, dtype: DType, count: Size = 0) -> Number:
+        """What it starts with. Minus zero is lost in any sum that is not empty, and LLVM knows it."""
+        empty = not isinstance(count, int) or count == 0
+        return Number(self.start if empty or self.combine != "add" or not dtype.is_float else -0.0, dtype)
 
     def take(self, kept: Expr, x: Expr) -> Expr:
         """What is kept, with one more element or block in it."""
@@ -41,7 +43,7 @@ def fold_of(op: str, dtype: DType) -> Fold:
     if op in ("sum", "mean"):
         if not dtype.is_float:
             return Fold("add", 0, dtype, dtype)
-        # A block of f32 is short enough for f32; blocks are summed in f64. Minus zero is what an empty sum starts from.
+        # A block of f32 is short enough for f32; blocks are summed in f64.
         return Fold("add", 0.0, f64 if dtype is f64 else f32, f64)
     if op == "prod":
         kept = f64 if dtype.is_float else dtype
@@ -79,7 +81,10 @@ def reduction(value: Value) -> Fold:
 
 def finished(value: Value, kept: Expr, count: Size) -> Expr:
     """What a reduction of so many elements gives."""
-    if value.op is ops.reduce_mean:
+    if value.op is ops.reduce_mean and isinstance(count, int) and count and value.dtype is not f64:
+        # The inverse is right to f64, and the product is rounded to less.
+        kept = Call("mul", (kept, Number(1.0 / count, kept.dtype)), kept.dtype)
+    elif value.op is ops.reduce_mean:
         kept = Call("div", (kept, Call("cast", (Extent(count),), kept.dtype)), kept.dtype)
     return cast_to(kept, value.dtype)
 

@@ -47,7 +47,8 @@ class Part:
 class Template:
     """A kernel that is written in a target's own text.
 
-    `text` defines `name` and whatever it calls that is its own; `uses` are functions of `kernels.maths` and declarations.
+    `text` defines `name` and whatever it calls that is its own; `uses` are functions of `kernels.maths` and
+    declarations.
     Arguments are words: pointers in their order, then sizes in theirs.
     """
 

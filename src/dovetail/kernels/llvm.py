@@ -33,6 +33,8 @@ from dovetail.kernels.loops import (
 
 REASSOCIATED = "reassoc contract"
 CONTRACTED = "contract"
+"""A product that is added may be rounded once instead of twice, under strict=True as well: that option is about what
+becomes of the graph, and a step that rounds less often than NumPy is as near to its meaning as NumPy's own."""
 
 
 class Text:

@@ -36,6 +36,8 @@ BUNDLE = 256
 """Rows of a bundle: long enough to read memory in runs, short enough that its scalars stay in the first cache."""
 BLOCK = 2048
 """Elements that are summed up in their own dtype before the sum goes to a wider one."""
+RUN = 64
+"""The same, where each row of a bundle has a sum of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,19 +196,23 @@ class Nest:
     ) -> tuple[Statement, ...]:
         """The same, with the innermost loop cut into blocks, and something done before and after each block."""
         shape = self.shape(group)
-        if self.bundled is not None or not shape:
-            return self.over(group, (*before, *body, *after))
-        last = len(shape) - 1
-        extent = shape[-1]
+        if not shape:
+            return self.each((*before, *body, *after))
+        last, extent = len(shape) - 1, shape[-1]
+        # Lanes of a vector share a block of a row between them; a row of a bundle has it for itself.
+        block = BLOCK if self.bundled is None else RUN
+        free = self.bundled is None
         found: tuple[Statement, ...]
-        if isinstance(extent, int) and extent <= BLOCK:
-            found = (*before, Loop(f"i{last}", Extent(extent), tuple(body), reassociate=True), *after)
+        if isinstance(extent, int) and extent <= block:
+            inner = Loop(f"i{last}", Extent(extent), self.each(body), reassociate=free)
+            found = (*self.each(before), inner, *self.each(after))
         else:
-            start = mul(Name("block"), Extent(BLOCK))
-            count = minimum(Extent(BLOCK), Call("sub", (Extent(extent), Name("start")), i64))
-            inner = Loop("step", count, (Set(f"i{last}", add(Name("start"), Name("step"))), *body), reassociate=True)
-            blocks = Extent((extent + (BLOCK - 1)) // BLOCK)
-            found = (Loop("block", blocks, (Set("start", start), *before, inner, *after)),)
+            start = mul(Name("block"), Extent(block))
+            count = minimum(Extent(block), Call("sub", (Extent(extent), Name("start")), i64))
+            step = Set(f"i{last}", add(Name("start"), Name("step")))
+            inner = Loop("step", count, (step, *self.each(body)), reassociate=free)
+            blocks = Extent((extent + (block - 1)) // block)
+            found = (Loop("block", blocks, (Set("start", start), *self.each(before), inner, *self.each(after))),)
         for i in reversed(range(last)):
             found = (Loop(f"i{i}", Extent(shape[i]), found),)
         return found

@@ -6,7 +6,7 @@ from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.conv_field import Field
-from dovetail.kernels.job import Job, Packed, Places, Template
+from dovetail.kernels.job import Job, Packed, Places
 from dovetail.kernels.pool_text import TOGETHER, pool_text
 from dovetail.kernels.vector import Vectors
 from dovetail.ops.pooling import average_pool, max_pool
@@ -39,7 +39,7 @@ def _job(value: Value, places: Places, vectors: Vectors) -> Job:
         ends = (*down, *across)
     lanes = vectors.lanes
     blocks = field.blocks(1, lanes, TOGETHER)
-    name, text, uses = pool_text(vectors, "max" if value.op is max_pool else "average")
+    code = pool_text(vectors, "max" if value.op is max_pool else "average")
     sizes = (*field.words(blocks), x.shape[1], *strides[:2], *ends)
     points: dict[str, Value | Packed] = {"x": x, "y": value}
     scratch = -(-field.taps // 8) * 64 + 4 * (
@@ -47,4 +47,4 @@ def _job(value: Value, places: Places, vectors: Vectors) -> Job:
     )
     tiles = value.shape[0] * value.shape[1] * blocks.down * blocks.across
     work = blocks.rows * blocks.columns * (field.taps + 4)
-    return Job(Template(name, text, uses, tuple(points), sizes, scratch), points, tiles, work)
+    return Job(code.template(points, sizes, scratch), points, tiles, work)

@@ -6,10 +6,19 @@ the taps of the window are vectors that are taken together.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
-from dovetail.kernels.conv_block import WINDOW, BlockText, gather_text, write_gather, write_layout, write_offsets
+from dovetail.kernels.conv_block import (
+    KERNEL,
+    WINDOW,
+    BlockText,
+    Code,
+    Written,
+    gather_text,
+    write_gather,
+    write_layout,
+    write_offsets,
+)
 from dovetail.kernels.vector import Vectors
 
 Pool = Literal["max", "average"]
@@ -19,16 +28,17 @@ TOGETHER = 4
 """Vectors of places that go through the taps at once."""
 
 
-def pool_text(vectors: Vectors, pool: Pool) -> tuple[str, str, tuple[str, ...]]:
-    """The name of the kernel, its text, and what it uses."""
-    functions = [gather_text(vectors, float("-inf") if pool == "max" else 0.0), _kernel(vectors, pool)]
-    text = "\n".join(t for t, _ in functions)
-    uses = dict.fromkeys(use for _, used in functions for use in used)
-    name = f"{pool}_pool_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
-    return name, text.replace("@kernel", f"@{name}"), tuple(uses)
+def pool_text(vectors: Vectors, pool: Pool) -> Code:
+    """The kernel."""
+    return Code.of(f"{pool}_pool", [_kernel(vectors, pool)], [gather_text(vectors, _around(pool))])
 
 
-def _kernel(vectors: Vectors, pool: Pool) -> tuple[str, tuple[str, ...]]:
+def _around(pool: Pool) -> float:
+    """What never counts."""
+    return float("-inf") if pool == "max" else 0.0
+
+
+def _kernel(vectors: Vectors, pool: Pool) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(vectors.lanes)
     lanes = t.lanes
@@ -46,7 +56,7 @@ def _kernel(vectors: Vectors, pool: Pool) -> tuple[str, tuple[str, ...]]:
         channel, image = t.rest(left, "%channels"), t.quotient(left, "%channels")
         first_row, first_column = t.times(row_block, "%block_rows"), t.times(column_block, "%block_columns")
         source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
-        write_gather(t, of, source, seen, first_row, first_column)
+        write_gather(t, of, source, seen, first_row, first_column, _around(pool))
         rows = t.least("%block_rows", t.minus("%out_height", first_row))
         columns = t.least("%block_columns", t.minus("%out_width", first_column))
         length = t.plus(t.times(t.minus(rows, 1), of.pitch), columns)
@@ -64,7 +74,7 @@ def _kernel(vectors: Vectors, pool: Pool) -> tuple[str, tuple[str, ...]]:
         with t.loop("0", rows) as row:
             here = t.at(results, t.times(row, t.times(of.pitch, 4)))
             there = t.at(target, t.times(t.times(row, "%out_width"), 4))
-            weight = "0.0"
+            weight = ""
             if pool == "average":
                 at = t.plus(first_row, row)
                 inside = _counted(t, at, "%stride_rows", "%above", "%dilation_rows", "%window_rows", "row")
@@ -75,13 +85,12 @@ def _kernel(vectors: Vectors, pool: Pool) -> tuple[str, tuple[str, ...]]:
                 if pool == "average":
                     found = t.div(found, t.mul(weight, t.load(t.at(counts, by))))
                 t.store_where(t.lanes_within(column, columns), found, t.at(there, by))
-    header = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind"
-    return t.function(header), tuple(t.used)
+    return t.function(KERNEL), tuple(t.used)
 
 
 def _together(t: BlockText, pool: Pool, taps: str, seen: str, onto: str) -> None:
     """Some vectors of places through all taps."""
-    first = t.number(float("-inf") if pool == "max" else 0.0)
+    first = t.number(_around(pool))
     sums = [t.variable(first) for _ in range(TOGETHER)]
     with t.loop("0", taps) as tap:
         offset = t.let(f"load i64, ptr {t.let(f'getelementptr i64, ptr %scratch, i64 {tap}')}, align 8")

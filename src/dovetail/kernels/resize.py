@@ -53,7 +53,8 @@ def _job(value: Value, places: Places) -> Job:
     outside: list[Statement] = []
     inside: list[Statement] = []
     picks: list[list[tuple[Expr, Expr | None]]] = [[(index, None)] for index in at]
-    for number, axis in enumerate(value.attrs["axes"]):
+    axes: tuple[int, ...] = value.attrs["axes"]
+    for number, axis in enumerate(axes):
         place = axis + value.rank
         # What depends on the row alone is found once for the row.
         body = inside if axis == -1 else outside

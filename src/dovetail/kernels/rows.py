@@ -44,7 +44,7 @@ def make_rows(step: Step, places: Places) -> Job | None:
     if len(rows) != 1:
         return None
     (row,) = rows
-    if any(r in body.views or not row <= set(axes.flat(r)) for r in body.results):
+    if any(r not in body.order or not row <= set(axes.flat(r)) for r in body.results):
         return None
     return _Rows(step, places, body, axes, row).job()
 
@@ -225,12 +225,12 @@ class _Rows:
         for value in one.results:
             stores += [nest.store(t, group, found[value]) for t in self.written[value] if self.put.get(value) is not t]
         names = {v: f"f{len(self.kept) + i}" for i, v in enumerate(one.folds)}
-        statements += nest.each([nest.keep(names[v], fold.first(fold.total)) for v, fold in one.folds.items()])
+        count = product(tuple(self.axes.sizes[f] for f in group))
+        statements += nest.each([nest.keep(names[v], fold.first(fold.total, count)) for v, fold in one.folds.items()])
         statements += self._loop(one, names, found, stores)
         ends: list[Statement] = []
         for value, fold in one.folds.items():
             self.kept[value] = f"{names[value]}v"
-            count = product(tuple(self.axes.sizes[f] for f in self._group(value.operands[0])))
             total = nest.read(names[value], fold.total)
             ends.append(nest.keep(self.kept[value], finished(value, total, count)))
         self.ready |= one.aside.keys()
@@ -249,9 +249,9 @@ class _Rows:
         after: list[Statement] = []
         for value, fold in one.folds.items():
             name, x = names[value], values[value.operands[0]]
-            if fold.in_blocks and nest.bundled is None:
+            if fold.in_blocks:
+                before.append(nest.keep(f"{name}p", fold.first(fold.part, 1)))
                 part = nest.read(f"{name}p", fold.part)
-                before.append(nest.keep(f"{name}p", fold.first(fold.part)))
                 body.append(nest.keep(f"{name}p", fold.take(part, x)))
                 after.append(nest.keep(name, fold.take(nest.read(name, fold.total), part)))
             else:

@@ -63,7 +63,9 @@ def make_sort(step: Step, places: Places) -> Job | None:
     lanes = tuple(size for a, size in enumerate(x.shape) if a != axis)
     descending: bool = value.attrs["descending" if value.op is ops.sort else "largest"]
     in_place = value.op is ops.top_k and not value.attrs["in_order"]
-    order = _Order(x.dtype, length, descending)
+    is_few = value.op is ops.top_k and isinstance(kept, int) and kept <= FEW
+    room: Size = kept if is_few else length
+    order = _Order(x.dtype, room, descending)
     at = indices(lanes, Name("tile"))
     head = tuple(Set(f"r{i}", index) for i, index in enumerate(at))
     lane: list[Expr] = [Name(f"r{i}") for i in range(len(lanes))]
@@ -72,14 +74,14 @@ def make_sort(step: Step, places: Places) -> Job | None:
         return (*lane[:axis], index, *lane[axis:])
 
     read = Tensor("x", x.dtype, places(x).strides)
-    if isinstance(kept, int) and kept <= FEW and value.op is ops.top_k:
-        body = order.best(kept, Load(read, place(Name("e"))))
+    if is_few and isinstance(kept, int):
+        body = order.best(kept, length, Load(read, place(Name("e"))))
     else:
         taken = Store(order.first.keys, (Name("e"),), Load(read, place(Name("e"))))
         counted = Store(order.first.places, (Name("e"),), Name("e"))
         body = (Loop("e", Extent(length), (taken, counted)), *order.sorted())
     if in_place:
-        body = (*body, *_Order(x.dtype, length, descending=False, by_place=True).sorted(kept))
+        body = (*body, *_Order(x.dtype, room, descending=False, by_place=True).sorted(kept))
     stores: list[Statement] = []
     for name, made, source in zip("yz", step.results, (order.first.keys, order.first.places), strict=True):
         target = Tensor(name, made.dtype, dense_strides(made.tensor))
@@ -164,7 +166,7 @@ class _Order:
         )
         return (Loop("run", runs, run),)
 
-    def best(self, count: int, element: Expr) -> tuple[Statement, ...]:
+    def best(self, count: int, length: Size, element: Expr) -> tuple[Statement, ...]:
         """The first `count` in order: each element that goes before the last one kept is put in its place."""
         if count == 0:
             return ()
@@ -194,7 +196,7 @@ class _Order:
         )
         room_left = Call("less", (have, Extent(count)), bool_)
         better = Call("bit_or", (room_left, self.before(x, last)), bool_)
-        return Set("have", ZERO), Loop("e", Extent(self.length), (Set("x", element), When(better, put)))
+        return Set("have", ZERO), Loop("e", Extent(length), (Set("x", element), When(better, put)))
 
 
 def _is_nan(x: Expr) -> Expr:

@@ -19,6 +19,10 @@ class Vectors:
     registers: int
 
 
+STORED = {"float": 4, "half": 2, "bfloat": 2, "i8": 1}
+"""Types of elements that are computed with as f32, and their bytes."""
+
+
 class VectorText(Text):
     """One function while it is written, with arithmetic on vectors of f32. Constants are operands like any other."""
 
@@ -80,11 +84,17 @@ class VectorText(Text):
 
     def below(self, count: str) -> str:
         """Which lanes are before a lane that is known when it runs, an i64."""
-        own = ", ".join(f"i64 {i}" for i in range(self.lanes))
+        return self.let(f"icmp slt <{self.lanes} x i64> {self.counted()}, {self.spread_long(count)}")
+
+    def counted(self) -> str:
+        """The number of each lane, as i64."""
+        return f"<{', '.join(f'i64 {i}' for i in range(self.lanes))}>"
+
+    def spread_long(self, x: str) -> str:
+        """An i64 in every lane."""
         kind = f"<{self.lanes} x i64>"
-        one = self.let(f"insertelement {kind} poison, i64 {count}, i64 0")
-        end = self.let(f"shufflevector {kind} {one}, {kind} poison, {self.whole} zeroinitializer")
-        return self.let(f"icmp slt {kind} <{own}>, {end}")
+        one = self.let(f"insertelement {kind} poison, i64 {x}, i64 0")
+        return self.let(f"shufflevector {kind} {one}, {kind} poison, {self.whole} zeroinitializer")
 
     def load_first(self, pointer: str, count: int) -> str:
         """As many elements, and zeros behind them; nothing behind them is read."""
@@ -92,12 +102,6 @@ class VectorText(Text):
         self.use(f"declare {self.kind} @{full}(ptr, i32, {self.truth}, {self.kind})")
         where = f"{self.truth} {self.first_lanes(count)}"
         return self.let(f"call {self.kind} @{full}(ptr {pointer}, i32 4, {where}, {self.kind} zeroinitializer)")
-
-    def store_first(self, x: str, pointer: str, count: int) -> None:
-        """Write as many elements and nothing behind them."""
-        full = f"llvm.masked.store.v{self.lanes}f32.p0"
-        self.use(f"declare void @{full}({self.kind}, ptr, i32, {self.truth})")
-        self(f"call void @{full}({self.kind} {x}, ptr {pointer}, i32 4, {self.truth} {self.first_lanes(count)})")
 
     def across(self, how: str, x: str) -> str:
         """One number from all lanes, such as by fmax."""
@@ -130,6 +134,35 @@ class VectorText(Text):
         """A scalar in every lane."""
         one = self.let(f"insertelement {self.kind} poison, float {scalar}, i64 0")
         return self.shuffle(one, "poison", [0] * self.lanes)
+
+    def load_as(self, pointer: str, stored: str) -> str:
+        """As many elements of another type as f32; bytes are whole numbers."""
+        if stored == "float":
+            return self.load(pointer)
+        kind = f"<{self.lanes} x {stored}>"
+        found = self.let(f"load {kind}, ptr {pointer}, align {STORED[stored]}")
+        return self.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {kind} {found} to {self.kind}")
+
+    def store_as(self, x: str, pointer: str, stored: str) -> None:
+        """Write a vector in another type of floats."""
+        if stored == "float":
+            self.store(x, pointer)
+            return
+        kind = f"<{self.lanes} x {stored}>"
+        narrow = self.let(f"fptrunc {self.kind} {x} to {kind}")
+        self(f"store {kind} {narrow}, ptr {pointer}, align {STORED[stored]}")
+
+    def number_at(self, pointer: str, stored: str) -> str:
+        """One element of another type as f32."""
+        found = self.let(f"load {stored}, ptr {pointer}, align {STORED[stored]}")
+        if stored == "float":
+            return found
+        return self.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {stored} {found} to float")
+
+    def put_number(self, x: str, pointer: str, stored: str) -> None:
+        """Write one f32 in another type of floats."""
+        found = x if stored == "float" else self.let(f"fptrunc float {x} to {stored}")
+        self(f"store {stored} {found}, ptr {pointer}, align {STORED[stored]}")
 
     def spread_from(self, pointer: str) -> str:
         """The number that lies at a pointer, in every lane."""

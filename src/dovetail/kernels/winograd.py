@@ -14,7 +14,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.conv import PART_WORK, Convolution, Packing, known
 from dovetail.kernels.conv_field import Blocks, Field
 from dovetail.kernels.conv_text import Shape
-from dovetail.kernels.job import Job, Packed, Places, Template
+from dovetail.kernels.job import Job, Packed, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.kernels.winograd_text import OUT, PATCH, SPOTS, transformed_weights, winograd_text
 from dovetail.plan.plan import Step
@@ -23,7 +23,9 @@ FEWEST_CHANNELS = 32
 """Channels, and filters, below which the transforms cost more than the products save."""
 FEWEST_PATCHES = 20
 """Patches below which reading four times as many weights costs more than the products save."""
-PATCHES_BYTES = 1024 * 1024
+MOST_WEIGHTS = 64 * 64
+"""Channels times filters up to which an area that is not known is taken to be large."""
+PATCHES_BYTES = 640 * 1024
 """What the transformed patches of a block may take: they stay in the second cache while all filters go over them."""
 
 
@@ -51,7 +53,8 @@ def _wins(found: Convolution) -> bool:
     patches = 1
     for size in found.result.shape[2:]:
         if not isinstance(size, int):
-            return True
+            # Where the area is not known, few channels tell that it is large.
+            return known(w.shape[0]) * known(w.shape[1]) <= MOST_WEIGHTS
         patches *= -(-size // OUT)
     return patches >= FEWEST_PATCHES
 
@@ -59,7 +62,7 @@ def _wins(found: Convolution) -> bool:
 def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
     filters, channels, lanes = known(found.w.shape[0]), known(found.w.shape[1]), vectors.lanes
     shape = Shape.of(vectors, filters, found.act, found.b is not None, True)
-    name, text, uses = winograd_text(shape)
+    code = winograd_text(shape)
     steps = places(found.x).strides
     height, width = found.result.shape[2:]
     pixels = Field.of(
@@ -84,7 +87,7 @@ def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
     scratch = (
         8 * SPOTS + 64 + row * (SPOTS * (channels + shape.rows) + OUT * OUT) + 4 * (pixels.seen(blocks, 1) + lanes)
     )
-    template = Template(name, text, uses, tuple(points), sizes, scratch)
+    template = code.template(points, sizes, scratch)
     return Job(template, points, found.result.shape[0] * blocks.down * blocks.across * parts, work * part // 32 + 1)
 
 

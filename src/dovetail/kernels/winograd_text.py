@@ -7,14 +7,24 @@ The polynomials behind it are taken at 0, ±3/4, ±3/2 and infinity, which loses
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.kernels.conv_block import WINDOW, BlockText, gather_text, write_gather, write_layout, write_offsets
-from dovetail.kernels.conv_text import Shape, activated, finish_text, tile_text, write_columns
+from dovetail.kernels.conv_block import (
+    KERNEL,
+    WINDOW,
+    BlockText,
+    Code,
+    Written,
+    gather_text,
+    write_gather,
+    write_layout,
+    write_offsets,
+)
+from dovetail.kernels.conv_text import Shape, activated, finish_text, tile_texts, write_columns
 
 NEAR, FAR = 0.75, 1.5
 """The points of the scheme beside 0 and infinity, each with both signs."""
@@ -58,25 +68,25 @@ def _back(t: BlockText, m: Sequence[str]) -> list[str]:
     return [*found[:3], t.add(found[3], m[5])]
 
 
-def _both(t: BlockText, step: object, values: list[list[str]]) -> list[list[str]]:
+def _both(t: BlockText, step: Literal["into", "back"], values: list[list[str]]) -> list[list[str]]:
     """A transform along one axis, then along the other."""
     transform = _into if step == "into" else _back
     columns = [transform(t, column) for column in zip(*values, strict=True)]
     return [transform(t, row) for row in zip(*columns, strict=True)]
 
 
-def winograd_text(shape: Shape) -> tuple[str, str, tuple[str, ...]]:
-    """The name of the kernel, its text, and what it uses."""
-    plain = Shape(shape.vectors, shape.rows, shape.columns, "none", False, True)
-    functions = [gather_text(shape.vectors), finish_text(shape), _enter(shape), _leave(shape), _place(shape)]
-    functions += [_kernel(shape), *(tile_text(plain, columns) for columns in range(1, shape.columns + 1))]
-    text = "\n".join(t for t, _ in functions)
-    uses = dict.fromkeys(use for _, used in functions for use in used)
-    name = f"winograd_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
-    return name, text.replace("@kernel", f"@{name}"), tuple(uses)
+def winograd_text(shape: Shape) -> Code:
+    """The kernel; `shape` says what is done to results."""
+    own = [finish_text(shape), _enter(shape), _leave(shape), _place(shape), _kernel(shape)]
+    return Code.of("winograd", own, [gather_text(shape.vectors), *tile_texts(_plain(shape))])
 
 
-def _enter(shape: Shape) -> tuple[str, tuple[str, ...]]:
+def _plain(shape: Shape) -> Shape:
+    """The register tiles, which leave bias and activation to the transform back."""
+    return Shape(shape.vectors, shape.rows, shape.columns, "none", False, True)
+
+
+def _enter(shape: Shape) -> Written:
     """Transform the patches of one channel, row by row; each writes a whole vector, and the next one over its end."""
     t = BlockText(shape.vectors.lanes)
     with t.loop("0", "%rows") as row, t.steps("0", "%columns", t.lanes) as column:
@@ -96,7 +106,7 @@ def _enter(shape: Shape) -> tuple[str, tuple[str, ...]]:
     return t.function(header), tuple(t.used)
 
 
-def _leave(shape: Shape) -> tuple[str, tuple[str, ...]]:
+def _leave(shape: Shape) -> Written:
     """Transform the sums of one filter back, a vector of patches at a time."""
     t = BlockText(shape.vectors.lanes)
     bias = t.spread_from("%bias") if shape.bias else ""
@@ -117,7 +127,7 @@ def _leave(shape: Shape) -> tuple[str, tuple[str, ...]]:
     return t.function(header), tuple(t.used)
 
 
-def _place(shape: Shape) -> tuple[str, tuple[str, ...]]:
+def _place(shape: Shape) -> Written:
     """Put one row of results into its place: what four vectors have of each patch comes side by side."""
     t = BlockText(shape.vectors.lanes)
     lanes = t.lanes
@@ -141,7 +151,7 @@ def _place(shape: Shape) -> tuple[str, tuple[str, ...]]:
     return t.function(header), tuple(t.used)
 
 
-def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
+def _kernel(shape: Shape) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(shape.vectors.lanes)
     lanes = t.lanes
@@ -189,7 +199,7 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
                 weights = t.at("%w", t.times(number, size))
                 x, y = t.at(patches, t.times(spot, spot_step)), t.at(sums, t.times(spot, sums_step))
                 given = f"i64 {step}, ptr %scratch, i64 1, i64 %channels"
-                write_columns(t, shape, weights, size, x, given, y, f"i64 {step}, ptr %w", count)
+                write_columns(t, _plain(shape), weights, size, x, given, y, f"i64 {step}, ptr %w", count)
             first = t.times(filter_tile, shape.rows)
             with t.loop("0", t.least(shape.rows, t.minus("%filters", first))) as row:
                 number = t.plus(first, row)
@@ -208,5 +218,4 @@ def _kernel(shape: Shape) -> tuple[str, tuple[str, ...]]:
                     corner = t.plus(t.times(t.plus(top, line), "%result_width"), from_left)
                     there = t.at(target, t.times(corner, 4))
                     t(f"call void @kernel.place(ptr {here}, i64 {step}, ptr {there}, i64 {length})")
-    header = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind"
-    return t.function(header), tuple(t.used)
+    return t.function(KERNEL), tuple(t.used)

@@ -24,6 +24,5 @@ EVERYWHERE: tuple[FusedOp[...], ...] = (
     library.gated_product,
     library.attention,
     library.rope_attention,
-    library.attention_block,
     library.conv_bias_act,
 )

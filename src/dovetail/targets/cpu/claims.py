@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dovetail import library, ops
+from dovetail import ops
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
@@ -15,7 +15,6 @@ from dovetail.passes.regions import RegionLimits
 from dovetail.targets.kept import EVERYWHERE
 
 _REWRITTEN = frozenset({"dot"})
-_KEPT = (*EVERYWHERE, library.rms_norm_matmul)
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
@@ -29,7 +28,7 @@ CLAIMS = Claims(
     machine=Machine(flops_per_second=4.0e10, bytes_per_second=2.0e10, launch_seconds=5e-7),
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
-        **{op.name: () for op in _KEPT},
+        **{op.name: () for op in EVERYWHERE},
         region.name: (),
     },
     dtypes=EVERY,

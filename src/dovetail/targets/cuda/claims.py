@@ -16,7 +16,7 @@ from dovetail.passes.regions import RegionLimits
 from dovetail.targets.kept import EVERYWHERE
 
 _REWRITTEN = frozenset({"dot", "if", "while", "scan"})
-_KEPT = (*EVERYWHERE, library.transformer_layer, library.decoder_layer)
+_KEPT = (*EVERYWHERE, library.attention_block, library.transformer_layer, library.decoder_layer)
 
 
 def _one_mask_for_all_heads(value: Value) -> bool:

@@ -1,0 +1,128 @@
+"""The cell of a contraction as LLVM's text: a block of rows times one panel of columns.
+
+It goes through k in blocks that fit the first cache, and through the rows tile by tile; sums wait in the worker's
+scratch between blocks. When the last block is done, the epilogue takes the sums of a tile while they are still near.
+"""
+
+from __future__ import annotations
+
+from dovetail.kernels.contract_tile import Tile, tile_text
+from dovetail.kernels.llvm import Text
+
+DEEP = 192
+"""Steps along k that are taken before the next rows: a panel of so many stays in the first cache."""
+_LINE = 64
+"""Bytes of a cache line."""
+
+
+class Whole(Text):
+    """A function while it is written, with arithmetic on whole numbers and addresses."""
+
+    def at(self, pointer: str, offset: int | str) -> str:
+        return pointer if offset in (0, "0") else self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+
+    def product(self, x: str, y: str) -> str:
+        return "0" if "0" in (x, y) else self.let(f"mul i64 {x}, {y}")
+
+    def sum(self, x: str, y: str) -> str:
+        if "0" in (x, y):
+            return x if y == "0" else y
+        return self.let(f"add i64 {x}, {y}")
+
+    def sub(self, x: str, y: str) -> str:
+        return self.let(f"sub i64 {x}, {y}")
+
+    def div(self, x: str, y: str) -> str:
+        return self.let(f"udiv i64 {x}, {y}")
+
+    def mod(self, x: str, y: str) -> str:
+        return self.let(f"urem i64 {x}, {y}")
+
+    def most(self, x: str, y: str) -> str:
+        self.use("declare i64 @llvm.smax.i64(i64, i64)")
+        return self.let(f"call i64 @llvm.smax.i64(i64 {x}, i64 {y})")
+
+    def least(self, x: str, y: str) -> str:
+        self.use("declare i64 @llvm.smin.i64(i64, i64)")
+        return self.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
+
+
+def cell_name(tile: Tile) -> str:
+    return f"{tile.name}.cell"
+
+
+def cell_declared(tile: Tile) -> str:
+    """What those who call it declare."""
+    return f"declare void @{cell_name(tile)}(ptr, i64, ptr, i64, i64, ptr, ptr, i64, i64, ptr, ptr)"
+
+
+def cell_text(tile: Tile) -> str:
+    """A module with `cell(a, stride of a, b, rows, depth, sums, c, stride of c, width in bytes, epilogue, its words)`.
+
+    The panel b is [depth][columns]; sums is room for [rows][columns].
+    """
+    tiles, text = tile_text(tile), _Cell(tile)
+    function = text.function()
+    declared = [line for line in text.used if line not in tiles]
+    return "\n".join([tiles, *declared, function])
+
+
+class _Cell(Whole):
+    def __init__(self, tile: Tile) -> None:
+        super().__init__()
+        self.tile = tile
+
+    def function(self) -> str:
+        tile = self.tile
+        self.label("entry")
+        tiles = self.div(self.sum("%rows", str(tile.rows - 1)), str(tile.rows))
+        some = self.most(tiles, "1")
+        each, more = self.div("%rows", some), self.mod("%rows", some)
+        turns = self.most(self.div(self.sum("%depth", str(DEEP - 1)), str(DEEP)), "1")
+        with self.loop("0", turns) as turn:
+            start = self.product(turn, str(DEEP))
+            steps = self.least(str(DEEP), self.sub("%depth", start))
+            fresh = self.let(f"icmp eq i64 {turn}, 0")
+            final = self.let(f"icmp eq i64 {self.sum(turn, '1')}, {turns}")
+            b = self.at("%b", self.product(start, str(tile.row_bytes)))
+            a = self.at("%a", self.product(start, "4"))
+            with self.loop("0", tiles) as i:
+                row = self.sum(self.product(i, each), self.least(i, more))
+                extra = self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")
+                rows = self.sum(each, extra)
+                self._fetch(row, self._share(rows, turn, turns), self._share(rows, self.sum(turn, "1"), turns))
+                self._sum_up(a, b, row, rows, steps, fresh)
+                with self.when(final):
+                    self(f"call void %epilogue(ptr %words, i64 {row}, i64 {self.sum(row, rows)}, ptr null)")
+        self("ret void")
+        given = "ptr %a, i64 %stride, ptr %b, i64 %rows, i64 %depth, ptr %sums, ptr %c, i64 %target, i64 %width, "
+        head = f"define void @{cell_name(tile)}({given}ptr %epilogue, ptr %words) nounwind {{"
+        return "\n".join([head, *self.lines, "}"])
+
+    def _sum_up(self, a: str, b: str, row: str, rows: str, steps: str, fresh: str) -> None:
+        tile = self.tile
+        place = self.at(a, self.product(row, "%stride"))
+        sums = self.at("%sums", self.product(row, str(tile.row_bytes)))
+        given = f"i64 {rows}, ptr {place}, i64 %stride, ptr {b}, ptr {sums}, i64 {steps}, i1 {fresh}"
+        with self.when(self.let(f"icmp ne i64 {steps}, 0")):
+            self(f"call void @{tile.name}({given})")
+        with (
+            self.when(self.let(f"icmp eq i64 {steps}, 0")),
+            self.loop("0", self.product(rows, str(tile.columns))) as zero,
+        ):
+            self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {sums}, i64 {zero}')}, align 4")
+
+    def _share(self, rows: str, turn: str, turns: str) -> str:
+        return self.div(self.product(rows, turn), turns)
+
+    def _fetch(self, row: str, first: str, end: str) -> None:
+        """Ask for lines that the epilogue will write, a few rows in each turn: they come while rows are summed up."""
+        target = self.at("%c", self.product(row, "%target"))
+        with self.loop(first, end) as i:
+            line = self.at(target, self.product(i, "%target"))
+            with self.loop("0", self.div("%width", str(_LINE))) as n:
+                self._ask(self.at(line, self.product(n, str(_LINE))))
+
+    def _ask(self, place: str) -> None:
+        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self(f"call void @llvm.prefetch.p0(ptr {place}, i32 1, i32 3, i32 1)")

@@ -1,0 +1,84 @@
+"""The register tile: what its code looks like, and that every width of vectors gives the same results."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, f32, library
+from dovetail.ir.dim import symbol
+from dovetail.ir.leaf import input, param
+from dovetail.kernels.contract_cell import cell_text
+from dovetail.kernels.contract_tile import tile_of
+from dovetail.kernels.vector import Vectors
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu import native
+from dovetail.targets.cpu.jit import assembly, host
+from dovetail.targets.reference.interpreter import evaluate
+from tests.tolerances import assert_close
+
+WIDTHS = [(128, 32), (256, 16), (512, 32)]
+"""NEON, AVX2 and AVX-512: bits of a vector, and registers."""
+
+
+@pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16), (16, 32)])
+def test_a_tile_leaves_registers_for_what_is_multiplied(lanes: int, registers: int) -> None:
+    tile = tile_of(Vectors(lanes, registers))
+    held = tile.rows if tile.by_lane else 1
+    assert tile.rows * tile.vectors + tile.vectors + held <= registers
+    assert tile.columns == tile.vectors * lanes
+
+
+def test_loops_keep_everything_in_registers() -> None:
+    here = host()
+    tile = tile_of(Vectors(here.lanes, here.vector_registers))
+    text = assembly(cell_text(tile), optimize=False)
+    loops = list(_loops(text))
+    assert len(loops) >= tile.rows, "every number of rows has its loop"
+    for loop in loops:
+        assert not re.search(r"%[re]sp|\[sp\b|\bsp[,\]]", loop), f"the stack is touched:\n{loop}"
+    most = max(len(re.findall(r"\bv?fmadd\d*ps|\bfmla", loop)) for loop in loops)
+    assert most >= tile.rows * tile.vectors
+
+
+def _loops(text: str) -> list[str]:
+    """The innermost loops of an assembly that multiply."""
+    found: list[str] = []
+    start: dict[str, int] = {}
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        label = re.match(r"(\.?L\w+):", line)
+        if label:
+            start[label[1]] = at
+        jump = re.search(r"\s(?:j\w+|b\.?\w+|cbn?z\s+\w+,|tbn?z\s+\w+, \S+)\s+(\.?L\w+)", line)
+        if jump and jump[1] in start:
+            body = "\n".join(lines[start[jump[1]] : at + 1])
+            if re.search(r"fmadd|fmla", body):
+                found.append(body)
+    return found
+
+
+@pytest.mark.parametrize(("bits", "registers"), WIDTHS)
+def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if bits > host().vector_bits:
+        pytest.skip("wider than the vectors here")
+    narrow = replace(host(), vector_bits=bits, vector_registers=registers)
+    monkeypatch.setattr(native, "host", lambda: narrow)
+    rng = np.random.default_rng(0)
+    for k, n in ((5, 7), (70, 50), (203, 36)):
+        x = input("x", f32[symbol("m"), k])
+        up, gate = param("up", f32[k, n]), param("gate", f32[k, n])
+        for graph in (Graph.of(library.linear(x, up, act="gelu")), Graph.of(library.swiglu(x, up, gate))):
+            names = [v.attrs["name"] for v in graph.parameters]
+            params = {name: (rng.normal(size=(k, n)) * k**-0.5).astype(np.float32) for name in names}
+            compiled = native.NativeGraph(make_plan(graph, target="cpu"))
+            assert not compiled.on_host
+            runner = compiled.bind(params)
+            for m in (1, 2, 5, 6, 7, 11, 13, 40):
+                feeds = {"x": rng.normal(size=(m, k)).astype(np.float32)}
+                (got,) = runner.run(feeds).values()
+                (expected,) = evaluate(graph, feeds, lift=True, params=params).values()
+                assert_close(got, expected, f32)
