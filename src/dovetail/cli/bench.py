@@ -15,9 +15,9 @@ from dovetail.targets.cpu.crew import available_threads
 if TYPE_CHECKING:
     from dovetail.bench.measure import Result
 
-_HOW = """Median of interleaved runs, in ms; ± is half of what lies between the quartiles. First is preparing the model and
-running it once. ratio is the best peer's time over ours, limit our share of the machine's own peak: multiply-adds at the
-rate of a loop that does nothing else, or the weights read once from main memory, whichever takes longer."""
+_HOW = """Median of interleaved runs, in ms; ± is half of what lies between the quartiles. First is preparing the model
+and running it once. ratio is the best peer's time over ours, limit our share of the machine's own peak: multiply-adds
+at the rate of a loop that does nothing else, or the weights read once from main memory, whichever takes longer."""
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -113,7 +113,9 @@ class _Writer:
         self.width = tile.columns // len(found.streams)
         columns = found.result.shape[-1]
         self.panels = (columns + (self.width - 1)) // self.width
-        self.deep = found.left.shape[-1]
+        # Both sides say how deep a product is; a number is worth more than a symbol that has to equal it.
+        depths = (found.left.shape[-1], *(right.shape[-2] for right in found.rights))
+        self.deep = next((size for size in depths if isinstance(size, int)), depths[0])
         self.points: dict[str, Value | Packed] = {}
         self.fronts: dict[str, tuple[Size, ...]] = {}
         """Strides of each pointer along the axes of the result but the last."""

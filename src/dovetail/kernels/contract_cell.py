@@ -11,6 +11,8 @@ from dovetail.kernels.llvm import Text
 
 DEEP = 192
 """Steps along k that are taken before the next rows: a panel of so many stays in the first cache."""
+LEAST = 6
+"""Rows that a tile needs to keep the machine busy."""
 _LINE = 64
 """Bytes of a cache line."""
 
@@ -78,6 +80,8 @@ class _Cell(Whole):
         tiles = self.div(self.sum("%rows", str(tile.rows - 1)), str(tile.rows))
         some = self.most(tiles, "1")
         each, more = self.div("%rows", some), self.mod("%rows", some)
+        uneven = self.let(f"icmp eq i64 {tiles}, 2")
+        uneven = self.let(f"and i1 {uneven}, {self.let(f'icmp sge i64 %rows, {tile.rows + LEAST}')}")
         turns = self.most(self.div(self.sum("%depth", str(DEEP - 1)), str(DEEP)), "1")
         with self.loop("0", turns) as turn:
             start = self.product(turn, str(DEEP))
@@ -88,8 +92,9 @@ class _Cell(Whole):
             a = self.at("%a", self.product(start, "4"))
             with self.loop("0", tiles) as i:
                 row = self.sum(self.product(i, each), self.least(i, more))
-                extra = self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")
-                rows = self.sum(each, extra)
+                end = self.sum(row, self.sum(each, self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")))
+                row, end = self._uneven(i, row, end, uneven)
+                rows = self.sub(end, row)
                 self._fetch(row, self._share(rows, turn, turns), self._share(rows, self.sum(turn, "1"), turns))
                 self._sum_up(a, b, row, rows, steps, fresh)
                 with self.when(final):
@@ -98,6 +103,17 @@ class _Cell(Whole):
         given = "ptr %a, i64 %stride, ptr %b, i64 %rows, i64 %depth, ptr %sums, ptr %c, i64 %target, i64 %width, "
         head = f"define void @{cell_name(tile)}({given}ptr %epilogue, ptr %words) nounwind {{"
         return "\n".join([head, *self.lines, "}"])
+
+    def _uneven(self, i: str, row: str, end: str, uneven: str) -> tuple[str, str]:
+        """Of two tiles the first takes as many rows as it can: it reads the panel, and has more time for it."""
+        cut = self.tile.rows
+        first = self.let(f"icmp eq i64 {i}, 0")
+        from_cut = self.let(f"select i1 {first}, i64 0, i64 {cut}")
+        to_cut = self.let(f"select i1 {first}, i64 {cut}, i64 %rows")
+        return (
+            self.let(f"select i1 {uneven}, i64 {from_cut}, i64 {row}"),
+            self.let(f"select i1 {uneven}, i64 {to_cut}, i64 {end}"),
+        )
 
     def _sum_up(self, a: str, b: str, row: str, rows: str, steps: str, fresh: str) -> None:
         tile = self.tile

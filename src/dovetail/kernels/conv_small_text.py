@@ -66,10 +66,6 @@ def square_text(square: Square) -> Written:
     wide = 4 * t.lanes
     spots = [(i, j) for j in range(square.places) for i in range(square.filters)]
     places = [t.let(f"load i64, ptr {t.at('%where', 8 * j)}, align 8") for j in range(square.places)]
-    starts: dict[tuple[int, int], str] = {}
-    for i, j in spots:
-        before = t.load(t.at("%sums", (j * square.filters + i) * wide))
-        starts[i, j] = t.let(f"select i1 %first, {t.kind} zeroinitializer, {t.kind} {before}")
     t("br label %channel")
     t.label("channel")
     end = "channel" if square.point else "channel.end"
@@ -100,10 +96,13 @@ def square_text(square: Square) -> Written:
     t("br i1 %c.more, label %channel, label %end")
     t.label("end")
     t.lines[at:at] = [
-        f"  %outer{i}.{j} = phi {t.kind} [ {starts[i, j]}, %entry ], [ {sums[i, j]}, %{end} ]" for i, j in spots
+        f"  %outer{i}.{j} = phi {t.kind} [ zeroinitializer, %entry ], [ {sums[i, j]}, %{end} ]" for i, j in spots
     ]
     for i, j in spots:
-        t.store(sums[i, j], t.at("%sums", (j * square.filters + i) * wide))
+        # A piece is summed by itself and then added: two short sums round less than a long one.
+        place = t.at("%sums", (j * square.filters + i) * wide)
+        both = t.let(f"fadd {t.kind} {t.load(place)}, {sums[i, j]}")
+        t.store(t.let(f"select i1 %first, {t.kind} {sums[i, j]}, {t.kind} {both}"), place)
     header = (
         f"internal void {_tile_name(square)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias readonly %where, ptr noalias %sums, "

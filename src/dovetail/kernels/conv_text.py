@@ -30,6 +30,8 @@ from dovetail.library.activation import Activation
 SIZES = (*WINDOW, "groups", "channels", "filters", "image_step", "group_step", "channel_step", "parts", "part")
 """The sizes that the code is given, in their order. Steps are bytes; channels and filters are those of one group, which
 `parts` tiles share, `part` register tiles each."""
+PIECE, POINT_PIECE = 8, 32
+"""Channels that are summed by themselves before they are added to the rest: a short sum rounds less than a long one."""
 SPREAD = ("spread_rows", "spread_columns")
 """Sizes that come behind where pixels lie apart: the distance of two of them."""
 
@@ -86,12 +88,20 @@ def tile_text(shape: Shape, columns: int) -> Written:
         starts = ["zeroinitializer"] * shape.rows
     outer = {spot: f"%outer{spot[0]}.{spot[1]}" for spot in spots}
     inner = outer if shape.point else {spot: f"%inner{spot[0]}.{spot[1]}" for spot in spots}
+    t("br label %piece")
+    t.label("piece")
+    t("%p = phi i64 [ 0, %entry ], [ %c.next, %more ]")
+    t("%w.piece = phi ptr [ %w, %entry ], [ %w.next, %more ]")
+    t("%x.piece = phi ptr [ %x, %entry ], [ %x.next, %more ]")
+    first = t.let("icmp eq i64 %p, 0")
+    stop = t.least("%channels", t.plus("%p", POINT_PIECE if shape.point else PIECE))
+    starts = [t.let(f"select i1 {first}, {t.kind} {start}, {t.kind} zeroinitializer") for start in starts]
     t("br label %channel")
     t.label("channel")
     end = "channel" if shape.point else "channel.end"
-    t(f"%c = phi i64 [ 0, %entry ], [ %c.next, %{end} ]")
-    t(f"%w.outer = phi ptr [ %w, %entry ], [ %w.next, %{end} ]")
-    t(f"%x.here = phi ptr [ %x, %entry ], [ %x.next, %{end} ]")
+    t(f"%c = phi i64 [ %p, %piece ], [ %c.next, %{end} ]")
+    t(f"%w.outer = phi ptr [ %w.piece, %piece ], [ %w.next, %{end} ]")
+    t(f"%x.here = phi ptr [ %x.piece, %piece ], [ %x.next, %{end} ]")
     at = len(t.lines)
     if shape.point:
         sums = _summed(t, shape, columns, "%x.here", "%w.outer", inner)
@@ -112,14 +122,23 @@ def tile_text(shape: Shape, columns: int) -> Written:
         ]
     t("%x.next = getelementptr i8, ptr %x.here, i64 %plane")
     t("%c.next = add nuw nsw i64 %c, 1")
-    t("%c.more = icmp slt i64 %c.next, %channels")
+    t(f"%c.more = icmp slt i64 %c.next, {stop}")
     t("br i1 %c.more, label %channel, label %end")
     t.label("end")
-    t.lines[at:at] = [f"  {outer[s]} = phi {t.kind} [ {starts[s[0]]}, %entry ], [ {sums[s]}, %{end} ]" for s in spots]
+    t.lines[at:at] = [f"  {outer[s]} = phi {t.kind} [ {starts[s[0]]}, %piece ], [ {sums[s]}, %{end} ]" for s in spots]
+    last = t.let("icmp sge i64 %c.next, %channels")
     for i in range(shape.rows):
         row = t.at("%y", t.times("%pitch", i))
         for j in range(columns):
-            t.store(activated(t, shape.act, sums[i, j]), t.at(row, 4 * t.lanes * j))
+            place = t.at(row, 4 * t.lanes * j)
+            before = t.let(f"fadd {t.kind} {t.load(place)}, {sums[i, j]}")
+            total = t.let(f"select i1 {first}, {t.kind} {sums[i, j]}, {t.kind} {before}")
+            done = activated(t, shape.act, total)
+            t.store(total if done == total else t.let(f"select i1 {last}, {t.kind} {done}, {t.kind} {total}"), place)
+    t("br label %more")
+    t.label("more")
+    t(f"br i1 {last}, label %done, label %piece")
+    t.label("done")
     header = (
         f"internal void {tile_name(shape, columns)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias %y, i64 %pitch, "

@@ -115,6 +115,7 @@ class _Parser(Lexer):
             manifest=manifest_of(self.graph),
             symbols=tuple(sorted(asked | found)),
             fingerprint=self.fingerprint,
+            memory_limit=0,
             **self.totals,
         )
 

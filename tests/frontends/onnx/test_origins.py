@@ -34,7 +34,9 @@ def test_the_path_in_a_name_is_a_module() -> None:
 
 
 def test_scopes_and_frames_of_the_dynamo_exporter() -> None:
-    trace = 'File "/code/model.py", line 12, in forward\n    y = f(x)\n  File "/x/site-packages/torch/nn.py", line 9, in g'
+    trace = (
+        'File "/code/model.py", line 12, in forward\n    y = f(x)\n  File "/x/site-packages/torch/nn.py", line 9, in g'
+    )
     node = noted(name_scopes="['', 'encoder', 'encoder.query', 'linear_1']", stack_trace=trace)
     assert spelled(node)[1:] == [("module", "encoder.query"), ("source", "model.py:12")]
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from pathlib import PureWindowsPath
+from typing import Any, cast
 
 import onnx
 
@@ -41,11 +42,12 @@ def _module(name: str, noted: Mapping[str, str]) -> str:
     scopes = noted.get("pkg.torch.onnx.name_scopes", "")
     if scopes and len(scopes) <= _MOST_TRACE:
         try:
-            listed = ast.literal_eval(scopes)
+            listed: Any = ast.literal_eval(scopes)
         except (MemoryError, RecursionError, SyntaxError, ValueError):
             return ""
         # The last scope is the node itself.
-        return str(listed[-2]) if isinstance(listed, list) and len(listed) > 1 else ""
+        named = cast(list[object], listed) if isinstance(listed, list) else []
+        return str(named[-2]) if len(named) > 1 else ""
     match = _PATH.fullmatch(name)
     return match.group(1).replace("/", ".") if match else ""
 

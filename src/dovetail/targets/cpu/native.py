@@ -24,14 +24,13 @@ from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.crew import crew
 from dovetail.targets.cpu.frames import Frame, Section, make_frame, number, sections
 from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.spare import Spare
 from dovetail.targets.feeds import found_leaf
 from dovetail.targets.recent import Recent
 from dovetail.targets.reference.memory import Memory
 
 MOST_FRAMES = 32
 """For how many sets of sizes the words of sections are kept."""
-MOST_LANES = 64
-"""How many arenas are kept for the next run, at most."""
 
 
 class NativeGraph:
@@ -89,8 +88,7 @@ class NativeRunner:
                         self.packed[point.key] = point.pack(*(kept.view(v) for v in (point.value, *point.beside)))
         self.bindings: Recent[dict[str, int]] = Recent(MOST_FRAMES)
         self.frames: Recent[Frame] = Recent(MOST_FRAMES)
-        self.free: list[tuple[int, Array]] = []
-        """Arenas that no run uses now, with their sizes."""
+        self.spare = Spare()
 
     def run(
         self,
@@ -111,14 +109,13 @@ class NativeRunner:
         memory.sizes = dict(self.bindings.get(shapes, lambda: self._sizes(arrays, sizes or {})))
         for value, array in zip(self.inputs, arrays, strict=True):
             memory.own[value] = array.reshape(-1).view(np.uint8)
-        arena = self._arena(memory, number(self.plan.arena_size, memory.sizes))
-        memory.pools["arena"] = arena
+        size = number(self.plan.arena_size, memory.sizes)
+        arena = memory.pools["arena"] = self.spare.take(size, memory.allocate)
         for index, section in enumerate(self.graph.sections):
             self._section(index, section, memory, watch)
             self._check_found(memory.sizes)
         results = {name: np.array(memory.view(v), order="C") for name, v in self.plan.graph.outputs.items()}
-        if len(self.free) < MOST_LANES:
-            self.free.append((arena.size, arena))
+        self.spare.give(arena)
         return results
 
     def _section(
@@ -133,7 +130,7 @@ class NativeRunner:
         table = frame.table.copy()
         table[:, 1] = words.ctypes.data + 8 * table[:, 1]
         table[:, 5] *= status.ctypes.data
-        scratch = memory.allocate(max(64, frame.scratch * threads))
+        scratch = self.spare.take(max(64, frame.scratch * threads), memory.allocate)
         count = len(section.steps)
         at = 0
         while at < count:
@@ -147,6 +144,7 @@ class NativeRunner:
             if watch is not None:
                 watch(section.steps[at], time.perf_counter() - started)
             at = reached
+        self.spare.give(scratch)
 
     def _on_host(self, step: Step, memory: Memory) -> None:
         if not self.graph.bodies.run(step, memory):
@@ -158,16 +156,6 @@ class NativeRunner:
 
     def _packed(self, point: Packed) -> Array:
         return self.packed[point.key]
-
-    def _arena(self, memory: Memory, size: int) -> Array:
-        for _ in range(len(self.free)):
-            try:
-                found, arena = self.free.pop()
-            except IndexError:  # another thread took the last one
-                break
-            if found >= size:
-                return arena
-        return memory.allocate(size)
 
     def _sizes(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> dict[str, int]:
         """The symbols that the shapes tell, once they are known to fit."""
