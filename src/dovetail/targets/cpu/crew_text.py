@@ -15,9 +15,15 @@ STEP_WORDS = 6
 have the host look at it again, or 0."""
 KIND_COMPILED, KIND_HOST = 0, 1
 
-GATE, INSIDE, ASLEEP, STOP, NEXT, JOB = 0, 64, 128, 192, 256, 320
-"""Where things lie in the crew's block, each on a cache line of its own; a job is six words."""
+GATE, INSIDE, ASLEEP, STOP, NEXT, JOB, ALONE = 0, 64, 128, 192, 256, 320, 384
+"""Where things lie in the crew's block, each on a cache line of its own; a job is six words.
+`ALONE` is how many steps the leader still runs by itself, after it had to wait long for a worker."""
 BLOCK_BYTES = 448
+
+POLITE = 500
+"""Turns after which who waits lets others have the processor: whom it waits for may have none."""
+STALLED, PENALTY = 1500, 512
+"""Turns, about a millisecond, after which a worker was not waited for but missed; so many steps then go without it."""
 
 _PAUSE = {True: "call void @llvm.aarch64.hint(i32 1)", False: "call void @llvm.x86.sse2.pause()"}
 _PAUSE_DECLARED = {
@@ -44,11 +50,12 @@ def _wake(arm: bool, linux: bool) -> str:
 
 def crew_text(*, arm: bool, linux: bool, spins: int) -> str:
     """`worker(crew, number)` and `run(crew, table, first, count, scratch, stride, workers)`."""
-    at = {"inside": INSIDE, "asleep": ASLEEP, "stop": STOP, "next": NEXT, "job": JOB}
+    at = {"inside": INSIDE, "asleep": ASLEEP, "stop": STOP, "next": NEXT, "job": JOB, "by_itself": ALONE}
     places = "\n".join(f"  %{name} = getelementptr i8, ptr %crew, i64 {offset}" for name, offset in at.items())
     return f"""
 declare i64 @syscall(i64, ...)
 declare i32 @usleep(i32)
+declare i32 @sched_yield()
 {_PAUSE_DECLARED[arm]}
 
 ; The chunks that nobody has claimed yet, one after the other.
@@ -91,7 +98,7 @@ wait:
   %last = phi i32 [ 1, %entry ], [ %seen, %done ], [ %last, %slept ], [ %last, %moved ]
   br label %spin
 spin:
-  %turns = phi i32 [ 0, %wait ], [ %turned, %pause ]
+  %turns = phi i32 [ 0, %wait ], [ %turned, %counted ]
   %seen = load atomic i32, ptr %crew acquire, align 4
   %stopped = load atomic i32, ptr %stop acquire, align 4
   %over = icmp ne i32 %stopped, 0
@@ -105,6 +112,12 @@ look:
 pause:
   {_PAUSE[arm]}
   %turned = add i32 %turns, 1
+  %long = icmp sgt i32 %turned, {POLITE}
+  br i1 %long, label %yield, label %counted
+yield:
+  call i32 @sched_yield()
+  br label %counted
+counted:
   %patient = icmp slt i32 %turned, {spins}
   br i1 %patient, label %spin, label %rest
 rest:
@@ -171,9 +184,15 @@ stops:
 compiled:
   %one = icmp sle i64 %tiles, %chunk
   %lonely = icmp eq i64 %workers, 0
-  %alone = or i1 %one, %lonely
+  %few = or i1 %one, %lonely
+  %penalty = load i64, ptr %by_itself
+  %punished = icmp sgt i64 %penalty, 0
+  %alone = or i1 %few, %punished
   br i1 %alone, label %direct, label %shared
 direct:
+  %served = sub i64 %penalty, 1
+  %left = select i1 %punished, i64 %served, i64 %penalty
+  store i64 %left, ptr %by_itself
   call void %function(ptr %arguments, i64 0, i64 %tiles, ptr %scratch)
   br label %stepped
 shared:
@@ -201,11 +220,22 @@ lead:
   atomicrmw add ptr %crew, i32 1 seq_cst
   br label %drain
 drain:
+  %held = phi i32 [ 0, %lead ], [ %holding, %again ]
   %busy = load atomic i32, ptr %inside seq_cst, align 4
   %empty = icmp eq i32 %busy, 0
   br i1 %empty, label %stepped, label %hold
 hold:
   {_PAUSE[arm]}
+  %holding = add i32 %held, 1
+  %tired = icmp sgt i32 %holding, {POLITE}
+  br i1 %tired, label %resign, label %again
+resign:
+  %missed = icmp sgt i32 %holding, {STALLED}
+  %price = select i1 %missed, i64 {PENALTY}, i64 0
+  store i64 %price, ptr %by_itself
+  call i32 @sched_yield()
+  br label %again
+again:
   br label %drain
 stepped:
   %r5 = getelementptr i8, ptr %row, i64 40
