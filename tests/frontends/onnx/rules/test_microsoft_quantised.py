@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dovetail import f16, f32, i8, i64, u8
+from dovetail import f16, f32, i8, i32, i64, u8
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
-from tests.frontends.onnx.build import Array, by_onnxruntime
+from tests.frontends.onnx.build import Array, by_onnxruntime, model, node
 from tests.frontends.onnx.microsoft import Draw, alone, check, ms, run
 
 DRAW = Draw(14)
@@ -306,3 +306,20 @@ def test_weights_of_another_shape_than_the_gates() -> None:
     one = ms("DynamicQuantizeLSTM x w r _ _ _ _ _ ws wz rs rz -> y", hidden_size=4)
     with pytest.raises(LoadError, match="gates of 4"):
         import_model(alone(one, {"x": f32["s", "b", 4]}, constants))
+
+
+def test_dynamic_quantize_lstm_refuses_sequences_of_different_lengths() -> None:
+    made = model(
+        [node("DynamicQuantizeLSTM x w r _ n _ _ _ s z s z -> y", domain="com.microsoft", hidden_size=2)],
+        {"x": f32[3, 2, 4], "n": i32[2]},
+        ["y"],
+        domains={"com.microsoft": 1},
+        initializers={
+            "w": np.ones((1, 4, 8), np.int8),
+            "r": np.ones((1, 2, 8), np.int8),
+            "s": np.ones(1, np.float32),
+            "z": np.zeros(1, np.int8),
+        },
+    )
+    with pytest.raises(UnsupportedError, match="sequence_lens"):
+        import_model(made)
