@@ -104,8 +104,8 @@ class Program:
         self._refuse_unbound(binding)
         arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
         refuse_missing("input", arrays, self._inputs, "pass an array for each input")
-        sizes = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
         if self._specializes:
+            sizes = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
             special = self._specialized({n: s for n, s in sizes.items() if n in self._symbols}, binding)
             return special._run(arrays, special._binding)
         return self._run(arrays, binding)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
@@ -22,7 +24,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.bodies import Bodies
 from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.crew import crew
-from dovetail.targets.cpu.frames import Frame, Section, make_frame, number, sections
+from dovetail.targets.cpu.frames import Frame, Section, make_frame, sections
 from dovetail.targets.cpu.jit import host
 from dovetail.targets.cpu.spare import Spare
 from dovetail.targets.feeds import found_leaf
@@ -64,6 +66,14 @@ class NativeGraph:
         return NativeRunner(self, memory, params)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the shapes of inputs tell: symbols, and sizes that were computed from them."""
+
+    sizes: dict[str, int]
+    numbers: dict[Size, int] = field(default_factory=dict[Size, int])
+
+
 class NativeRunner:
     """A compiled plan with its parameters; several threads may run it at once."""
 
@@ -86,7 +96,7 @@ class NativeRunner:
                 for point in () if job is None else job.points.values():
                     if isinstance(point, Packed) and point.key not in self.packed:
                         self.packed[point.key] = point.pack(*(kept.view(v) for v in (point.value, *point.beside)))
-        self.bindings: Recent[dict[str, int]] = Recent(MOST_FRAMES)
+        self.bindings: Recent[_Known] = Recent(MOST_FRAMES)
         self.frames: Recent[Frame] = Recent(MOST_FRAMES)
         self.spare = Spare()
 
@@ -106,10 +116,12 @@ class NativeRunner:
         ]
         shapes = (tuple(a.shape for a in arrays), tuple(sorted((sizes or {}).items())))
         memory = self.kept.copy()
-        memory.sizes = dict(self.bindings.get(shapes, lambda: self._sizes(arrays, sizes or {})))
+        known = self.bindings.get(shapes, lambda: _Known(self._sizes(arrays, sizes or {})))
+        memory.sizes = dict(known.sizes)
+        memory.numbers = known.numbers
         for value, array in zip(self.inputs, arrays, strict=True):
             memory.own[value] = array.reshape(-1).view(np.uint8)
-        size = number(self.plan.arena_size, memory.sizes)
+        size = memory.number(self.plan.arena_size)
         arena = memory.pools["arena"] = self.spare.take(size, memory.allocate)
         for index, section in enumerate(self.graph.sections):
             self._section(index, section, memory, watch)

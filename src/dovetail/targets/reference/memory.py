@@ -30,6 +30,8 @@ class Memory:
         self.own: dict[Value, Array] = {}
         """Memory that is no pool's: of leaves, and of tensors whose size was found while running."""
         self.sizes: dict[str, int] = {}
+        self.numbers: dict[Size, int] = {}
+        """Sizes that were computed already, for the symbols that are known now."""
 
     def copy(self) -> Memory:
         """The same bytes, to which another run adds its own."""
@@ -46,6 +48,7 @@ class Memory:
 
     def solve(self, found: Iterable[Found]) -> None:
         self.sizes = solve_symbols(found, self.sizes)
+        self.numbers = {}
 
     def reserve(self, pool: Pool, size: Size) -> None:
         self.pools[pool] = self.allocate(self.number(size))
@@ -62,7 +65,12 @@ class Memory:
         return raw[start : start + count]
 
     def number(self, size: Size) -> int:
-        return size if isinstance(size, int) else evaluate(size, self.sizes)
+        if isinstance(size, int):
+            return size
+        found = self.numbers.get(size)
+        if found is None:
+            found = self.numbers[size] = evaluate(size, self.sizes)
+        return found
 
     def view(self, value: Value) -> Array:
         """A tensor where it lies."""
