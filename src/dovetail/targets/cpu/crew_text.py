@@ -22,8 +22,8 @@ BLOCK_BYTES = 448
 
 POLITE = 500
 """Turns after which who waits lets others have the processor: whom it waits for may have none."""
-STALLED, PENALTY = 1500, 512
-"""Turns, about a millisecond, after which a worker was not waited for but missed; so many steps then go without it."""
+PATIENCE, PENALTY = 1_000_000, 128
+"""Nanoseconds beyond its own work on a step after which the leader misses a worker; so many steps then go without it."""
 
 _PAUSE = {True: "call void @llvm.aarch64.hint(i32 1)", False: "call void @llvm.x86.sse2.pause()"}
 _PAUSE_DECLARED = {
@@ -56,7 +56,20 @@ def crew_text(*, arm: bool, linux: bool, spins: int) -> str:
 declare i64 @syscall(i64, ...)
 declare i32 @usleep(i32)
 declare i32 @sched_yield()
+declare i32 @clock_gettime(i32, ptr)
 {_PAUSE_DECLARED[arm]}
+
+define internal i64 @now() nounwind {{
+entry:
+  %time = alloca [2 x i64]
+  call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %p = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %p
+  %whole = mul i64 %seconds, 1000000000
+  %all = add i64 %whole, %rest
+  ret i64 %all
+}}
 
 ; The chunks that nobody has claimed yet, one after the other.
 define internal void @claim(ptr %crew, ptr %job, i64 %number) nounwind {{
@@ -216,7 +229,9 @@ rouse:
 {_wake(arm, linux)}
   br label %lead
 lead:
+  %started = call i64 @now()
   call void @claim(ptr %crew, ptr %job, i64 0)
+  %ended = call i64 @now()
   atomicrmw add ptr %crew, i32 1 seq_cst
   br label %drain
 drain:
@@ -230,7 +245,11 @@ hold:
   %tired = icmp sgt i32 %holding, {POLITE}
   br i1 %tired, label %resign, label %again
 resign:
-  %missed = icmp sgt i32 %holding, {STALLED}
+  %here = call i64 @now()
+  %waited = sub i64 %here, %ended
+  %worked = sub i64 %ended, %started
+  %bearable = add i64 %worked, {PATIENCE}
+  %missed = icmp sgt i64 %waited, %bearable
   %price = select i1 %missed, i64 {PENALTY}, i64 0
   store i64 %price, ptr %by_itself
   call i32 @sched_yield()
