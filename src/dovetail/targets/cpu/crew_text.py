@@ -23,7 +23,7 @@ BLOCK_BYTES = 448
 POLITE = 500
 """Turns after which who waits lets others have the processor: whom it waits for may have none."""
 PATIENCE, PENALTY = 1_000_000, 128
-"""Nanoseconds beyond its own work on a step after which the leader misses a worker; so many steps then go without it."""
+"""Nanoseconds beyond its own work after which the leader misses a worker; so many steps then go without it."""
 
 _PAUSE = {True: "call void @llvm.aarch64.hint(i32 1)", False: "call void @llvm.x86.sse2.pause()"}
 _PAUSE_DECLARED = {
