@@ -103,7 +103,9 @@ def conv_job(
         shape.rows * (field.run(blocks) + lanes) + field.seen(blocks, channels) + 2 * lanes
     )
     # Multiplications are done a vector at a time, and two at once.
-    return Job(conv_text(shape).template(points, sizes, scratch), points, tiles, work * part // (2 * lanes) + 1)
+    return Job(
+        conv_text(shape).template(points, sizes, scratch), points, tiles, work * part // (2 * lanes) + 1, keeps=True
+    )
 
 
 def known(size: Size) -> int:

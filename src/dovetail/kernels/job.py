@@ -100,6 +100,8 @@ class Job:
     """Pieces that do not depend on each other."""
     work: Size
     """Elements or multiplications that one tile takes, to decide how many tiles make a chunk worth handing out."""
+    keeps: bool = False
+    """Whether a tile goes on with what the one before it laid out, so that neighbours are best run by one thread."""
 
     @property
     def sizes(self) -> tuple[Size, ...]:

@@ -88,7 +88,9 @@ def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
         8 * SPOTS + 64 + row * (SPOTS * (channels + shape.rows) + OUT * OUT) + 4 * (pixels.seen(blocks, 1) + lanes)
     )
     template = code.template(points, sizes, scratch)
-    return Job(template, points, found.result.shape[0] * blocks.down * blocks.across * parts, work * part // 32 + 1)
+    return Job(
+        template, points, found.result.shape[0] * blocks.down * blocks.across * parts, work * part // 32 + 1, keeps=True
+    )
 
 
 def _blocks(pixels: Field, channels: int, lanes: int) -> Blocks:

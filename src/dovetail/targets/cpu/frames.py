@@ -103,7 +103,7 @@ def make_frame(section: Section, plan: Plan, memory: Memory, packed: Callable[[P
             table[row, 4] = KIND_HOST
             continue
         tiles = number(job.tiles, sizes)
-        chunk = chunk_of(tiles, number(job.work, sizes), threads)
+        chunk = chunk_of(tiles, number(job.work, sizes), threads, keeps=job.keeps)
         table[row] = [entry, len(offsets), tiles, chunk, KIND_COMPILED, job.is_checked]
         scratch = max(scratch, number(job.scratch, sizes))
         placed = [place(job.points[name]) for name in job.kernel.pointers]
@@ -113,9 +113,12 @@ def make_frame(section: Section, plan: Plan, memory: Memory, packed: Callable[[P
     return Frame(np.array(bases, np.int64), np.array(offsets, np.int64), table, tuple(outside), -(-scratch // 64) * 64)
 
 
-def chunk_of(tiles: int, work: int, threads: int) -> int:
-    """How many tiles are claimed at once: enough to be worth it, few enough that all threads end together."""
-    return max(1, -(-WORTH_SHARING // max(1, work)), tiles // (8 * threads))
+def chunk_of(tiles: int, work: int, threads: int, *, keeps: bool = False) -> int:
+    """How many tiles are claimed at once: enough to be worth it, few enough that all threads end together.
+
+    Tiles that go on with what their neighbours laid out are claimed in as few chunks as there are threads.
+    """
+    return max(1, -(-WORTH_SHARING // max(1, work)), -(-tiles // threads) if keeps else tiles // (8 * threads))
 
 
 def number(size: Size, sizes: Mapping[str, int]) -> int:
