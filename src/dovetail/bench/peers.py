@@ -48,7 +48,7 @@ def _onnxruntime(model: onnx.ModelProto, threads: int) -> Run:
 
 
 def _onnxruntime_optimised(model: onnx.ModelProto, threads: int) -> Run:
-    """onnxruntime behind its own optimiser of transformers, which fuses more than a session does by itself."""
+    """onnxruntime behind its own optimiser of transformers, which fuses more than it does when it loads a model."""
     optimizer: Any = importlib.import_module("onnxruntime.transformers.optimizer")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
