@@ -1,4 +1,4 @@
-"""The workloads of the benchmark are models that onnxruntime and dovetail agree on, and their floor is counted right."""
+"""The workloads of the benchmark: onnxruntime and dovetail agree on them, and their floor is counted right."""
 
 from __future__ import annotations
 
