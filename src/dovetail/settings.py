@@ -37,19 +37,34 @@ class Settings:
     threads: int = _option(
         0, "How many threads a run may use; 0 stands for as many as the machine lends. Results do not depend on it."
     )
+    cache: str = _option(
+        "",
+        "The folder that keeps compiled code for the next process; empty stands for the user's own folder for caches, "
+        "and off for none. See [cache](cache.md).",
+    )
+    cache_limit: int = _option(
+        1 << 30, "Bytes that the folder of the cache may hold; what was used longest ago is removed beyond it."
+    )
     print_report: bool = _option(
         False, "Print the report of every compilation to stderr. It exists as data in any case."
     )
 
 
-FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "print_report"})
-"""The environment variables that are read, each with the option that it switches on."""
+OFF = "off"
+"""What `cache` is where nothing is kept."""
+
+FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "print_report", "DOVETAIL_CACHE": "cache"})
+"""The environment variables that are read, each with the option that it gives: a switch as 1 or 0, others as text."""
 
 
 def settings_of(options: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
     """The settings that these options ask for; an option that is given wins over the environment."""
-    asked = {option: _switch(name, environ[name]) for name, option in FROM_ENVIRONMENT.items() if name in environ}
     known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(Settings)}
+    asked: dict[str, Any] = {
+        option: environ[name] if known[option] is str else _switch(name, environ[name])
+        for name, option in FROM_ENVIRONMENT.items()
+        if name in environ
+    }
     for name, value in options.items():
         if name not in known:
             raise OptionError(f"there is no option {name!r}", hint=_nearest(name, known))
@@ -65,7 +80,9 @@ def describe() -> str:
     for f in fields(Settings):
         lines += ["", f"## `{f.name}: {f.type} = {f.default!r}`", "", f.metadata["doc"]]
         if f.name in variables:
-            lines.append(f"The environment variable `{variables[f.name]}=1` switches it on.")
+            gives = "gives it too" if f.default.__class__ is str else "switches it on"
+            shown = "" if f.default.__class__ is str else "=1"
+            lines.append(f"The environment variable `{variables[f.name]}{shown}` {gives}.")
     return "\n".join(lines) + "\n"
 
 

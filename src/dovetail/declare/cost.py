@@ -1,57 +1,21 @@
-"""What a value costs: work, traffic, and the time both take on a machine."""
+"""What a value costs: work and traffic, and what they come to on a machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from dovetail.declare.fused import FusedOp
+from dovetail.declare.machine import ASSUMED_SIZE, Cost, Kind, Level, Machine, Reach, estimate
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size, substitute, symbols
+from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import Type, tensors
 from dovetail.ir.value import Value, attrs_key
+from dovetail.ops import contraction, convolution, indexing
 from dovetail.ops.primitive import Primitive
-
-ASSUMED_SIZE = 128
-"""What an unbound symbol counts as in an estimate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Floating-point work and memory traffic of one kernel."""
-
-    flops: Size
-    bytes: Size
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.flops + other.flops, self.bytes + other.bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """A small model of a machine: peak arithmetic, bandwidth, and what starting a kernel costs."""
-
-    flops_per_second: float
-    bytes_per_second: float
-    launch_seconds: float
-
-    def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
-        """The time of one kernel, by whichever of work and traffic is slower."""
-        work = estimate(cost.flops, sizes) / self.flops_per_second
-        traffic = estimate(cost.bytes, sizes) / self.bytes_per_second
-        return max(work, traffic) + self.launch_seconds
-
-
-def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:
-    """A size as a number; symbols that nobody bound count as ASSUMED_SIZE."""
-    if isinstance(size, Dim):
-        known = sizes or {}
-        assumed: dict[str, Size] = {name: known.get(name, ASSUMED_SIZE) for name in symbols(size)}
-        size = substitute(size, assumed)
-    return size if isinstance(size, int) else 0
 
 
 @lru_cache(maxsize=1 << 14)
@@ -65,32 +29,62 @@ def type_bytes(type: Type) -> Size:
 
 def flops_of(value: Value) -> Size:
     """The arithmetic of one value, declared ops counted through their bodies."""
+    return _effort(value).flops
+
+
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """Arithmetic, how much of it is multiply-adds of contractions, and what kind of kernel that makes."""
+
+    flops: Size
+    dense: Size
+    kind: Kind
+
+    def __add__(self, other: _Effort) -> _Effort:
+        kind = max(self.kind, other.kind, key=_RANK.index)
+        return _Effort(self.flops + other.flops, self.dense + other.dense, kind)
+
+
+_RANK: tuple[Kind, ...] = ("map", "contract", "conv", "attend")
+"""Which kind a kernel is that has several in it: the last of them."""
+_NOTHING = _Effort(0, 0, "map")
+_CONVOLUTIONS = frozenset(convolution.FAMILY)
+_CONTRACTIONS = frozenset(contraction.FAMILY)
+
+
+def _effort(value: Value) -> _Effort:
     op = value.op
     if isinstance(op, Primitive):
-        return op.flops(value.type, tuple([v.type for v in value.operands]), value.attrs)
+        flops = op.flops(value.type, tuple([v.type for v in value.operands]), value.attrs)
+        if op in _CONTRACTIONS:
+            return _Effort(flops, flops, "contract")
+        return _Effort(flops, flops, "conv") if op in _CONVOLUTIONS else _Effort(flops, 0, "map")
     if isinstance(op, FusedOp):
         _, _, body = op.traced(tuple([v.type for v in value.operands]), value.attrs)
-        return _body_flops(body)
-    bodies = [a for a in value.attrs.values() if isinstance(a, Subgraph)]
-    total: Size = 0
-    for body in bodies:
-        total = total + _body_flops(body)
+        return _body_effort(body)
+    total = _NOTHING
+    for body in [a for a in value.attrs.values() if isinstance(a, Subgraph)]:
+        total = total + _body_effort(body)
     return total
 
 
 _MOST_KNOWN = 10_000
-_FLOPS: dict[Subgraph, Size] = {}
+_EFFORTS: dict[Subgraph, _Effort] = {}
 
 
-def _body_flops(body: Subgraph) -> Size:
-    found = _FLOPS.get(body)
+def _body_effort(body: Subgraph) -> _Effort:
+    found = _EFFORTS.get(body)
     if found is None:
-        found = 0
+        found = _NOTHING
         for value in body.values:
-            found = found + flops_of(value)
-        if len(_FLOPS) > _MOST_KNOWN:
-            _FLOPS.clear()
-        _FLOPS[body] = found
+            found = found + _effort(value)
+        names = {value.op.name for value in body.values}
+        # Products around a softmax: its rows stay in the kernel, and products of one head are small.
+        if found.kind == "contract" and ("softmax" in names or {"reduce_max", "exp"} <= names):
+            found = replace(found, kind="attend")
+        if len(_EFFORTS) > _MOST_KNOWN:
+            _EFFORTS.clear()
+        _EFFORTS[body] = found
     return found
 
 
@@ -109,17 +103,41 @@ def default_cost(value: Value) -> Cost:
 
 
 def _each_once(value: Value) -> Cost:
-    traffic = type_bytes(value.type)
-    for operand in dict.fromkeys(value.operands):
-        traffic = traffic + type_bytes(operand.type)
-    return Cost(flops_of(value), traffic)
+    traffic, weights = type_bytes(value.type), 0
+    for index, operand in enumerate(dict.fromkeys(value.operands)):
+        # Of what it gathers from, a kernel reads as much as it writes.
+        read = type_bytes(value.type if index == 0 and value.op in _GATHERS else operand.type)
+        traffic = traffic + read
+        weights = weights + read if is_weight(operand) else weights
+    effort = _effort(value)
+    return Cost(effort.flops, traffic, weights, effort.dense, effort.kind)
+
+
+_GATHERS = (indexing.gather, indexing.gather_elements, indexing.gather_nd)
+
+
+def is_weight(value: Value) -> bool:
+    """Whether a tensor is a parameter or a constant, maybe moved: it is the same in every run."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if value.op in (leaf.PARAM, leaf.CONST):
+            continue
+        if not value.operands or not (is_free(value) or value.op.name in _MOVES):
+            return False
+        stack.extend(value.operands)
+    return True
+
+
+_MOVES = frozenset({"concat", "cast"})
 
 
 def _looked_up(by: Callable[..., Any] | None, value: Value, compute: Callable[[], Cost]) -> Cost:
     """Layers repeat: a cost that depends on types and attributes alone is computed once for all that are alike."""
     types = tuple([v.type for v in value.operands])
     distinct = types if len(types) < 2 else tuple([v.type for v in dict.fromkeys(value.operands)])
-    key = (by, value.op, types, distinct, attrs_key(value.attrs))
+    weights = tuple([is_weight(v) for v in value.operands])
+    key = (by, value.op, types, distinct, weights, attrs_key(value.attrs))
     found = _COSTS.get(key)
     if found is None:
         if len(_COSTS) > _MOST_KNOWN:
@@ -158,3 +176,22 @@ class Prices:
                 price = self._known[value] = total_seconds([value], self.machine, self.sizes)
             total += price
         return total
+
+
+__all__ = [
+    "ASSUMED_SIZE",
+    "Cost",
+    "Kind",
+    "Level",
+    "Machine",
+    "Prices",
+    "Reach",
+    "default_cost",
+    "estimate",
+    "flops_of",
+    "is_free",
+    "is_weight",
+    "kernel_cost",
+    "total_seconds",
+    "type_bytes",
+]

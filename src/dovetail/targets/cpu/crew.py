@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import OptionError
-from dovetail.targets.cpu.crew_text import BLOCK_BYTES, STOP, crew_text
+from dovetail.targets.cpu.crew_text import STOP, block_bytes, crew_text
 from dovetail.targets.cpu.jit import Compiled, compile_text, host
 
 SPINS = 20_000
@@ -31,24 +31,34 @@ class Crew:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._lock = threading.Lock()
-        self._memory = np.zeros(BLOCK_BYTES + 64, np.uint8)
+        self._memory = np.zeros(block_bytes(workers) + 64, np.uint8)
         self._block = (self._memory.ctypes.data + 63) // 64 * 64
         ctypes.c_int32.from_address(self._block).value = 1  # the gate is closed
         code = _code()
-        words = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 2, ctypes.c_void_p, *[ctypes.c_int64] * 2]
+        words = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            *[ctypes.c_int64] * 2,
+            ctypes.c_void_p,
+            *[ctypes.c_int64] * 2,
+            ctypes.c_void_p,
+        ]
         self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *words)(code.address("run"))
         self._work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address("worker"))
         self._threads: list[threading.Thread] = []
 
-    def run(self, table: int, first: int, count: int, scratch: int, stride: int) -> int:
-        """Run steps of a table; gives the number of the step where the host has to go on, or `count`."""
+    def run(self, table: int, first: int, count: int, scratch: int, stride: int, marks: int = 0) -> int:
+        """Run steps of a table; gives the number of the step where the host has to go on, or `count`.
+
+        `marks` is where the times of steps and threads are wanted, or 0.
+        """
         if self.workers and self._lock.acquire(blocking=False):
             try:
                 self._start()
-                return self._run(self._block, table, first, count, scratch, stride, self.workers)
+                return self._run(self._block, table, first, count, scratch, stride, self.workers, marks)
             finally:
                 self._lock.release()
-        return self._run(self._block, table, first, count, scratch, stride, 0)
+        return self._run(self._block, table, first, count, scratch, stride, 0, marks)
 
     def _start(self) -> None:
         if self._threads:

@@ -10,20 +10,37 @@ again, and leaves if it moved; the leader closes the gate and waits until nobody
 
 from __future__ import annotations
 
+from dovetail.targets.cpu.control_text import control_text
+
 STEP_WORDS = 6
 """Words of a step in the table: function, arguments, tiles, tiles in a chunk, kind, and the word that it may set to
 have the host look at it again, or 0."""
-KIND_COMPILED, KIND_HOST = 0, 1
+KIND_COMPILED, KIND_HOST, KIND_LOOP, KIND_BRANCH = 0, 1, 2, 3
 
-GATE, INSIDE, ASLEEP, STOP, NEXT, JOB, ALONE = 0, 64, 128, 192, 256, 320, 384
-"""Where things lie in the crew's block, each on a cache line of its own; a job is six words.
-`ALONE` is how many steps the leader still runs by itself, after it had to wait long for a worker."""
-BLOCK_BYTES = 448
+GATE, ASLEEP, STOP, NEXT, JOB, OWN = 0, 64, 128, 192, 256, 320
+"""Where things lie in the crew's block, each on a cache line of its own; a job is seven words.
+From `OWN` on each worker has a line of its own."""
+INSIDE, BARRED, FOR, UNTIL = 0, 8, 16, 24
+"""A worker's line: whether it works on the job, until when it keeps away from jobs, in nanoseconds, or 0; and for how
+long and until when it was last kept away."""
+
+
+def block_bytes(workers: int) -> int:
+    """The size of the crew's block."""
+    return OWN + 64 * workers
+
+
+MARK_WORDS = 2
+"""Where times are wanted, words of a mark: when it began and ended, in nanoseconds. A step has one as a whole, then one
+for each thread. What `marks` points to begins with the bytes of a step's marks."""
 
 POLITE = 500
 """Turns after which who waits lets others have the processor: whom it waits for may have none."""
-PATIENCE, PENALTY = 1_000_000, 128
-"""Nanoseconds beyond its own work after which the leader misses a worker; so many steps then go without it."""
+PATIENCE = 1_000_000
+"""Nanoseconds beyond its own work after which the leader misses a worker: it has lost its processor to somebody else,
+and is kept away for as long as it was waited for; each time that it is late again soon after, for twice as long."""
+LONGEST = 64_000_000
+"""Nanoseconds for which a worker is kept away at most."""
 
 _PAUSE = {True: "call void @llvm.aarch64.hint(i32 1)", False: "call void @llvm.x86.sse2.pause()"}
 _PAUSE_DECLARED = {
@@ -49,14 +66,16 @@ def _wake(arm: bool, linux: bool) -> str:
 
 
 def crew_text(*, arm: bool, linux: bool, spins: int) -> str:
-    """`worker(crew, number)` and `run(crew, table, first, count, scratch, stride, workers)`."""
-    at = {"inside": INSIDE, "asleep": ASLEEP, "stop": STOP, "next": NEXT, "job": JOB, "by_itself": ALONE}
+    """`worker(crew, number)` and `run(crew, table, first, count, scratch, stride, workers, marks)`."""
+    at = {"asleep": ASLEEP, "stop": STOP, "next": NEXT, "job": JOB}
     places = "\n".join(f"  %{name} = getelementptr i8, ptr %crew, i64 {offset}" for name, offset in at.items())
     return f"""
 declare i64 @syscall(i64, ...)
 declare i32 @usleep(i32)
 declare i32 @sched_yield()
 declare i32 @clock_gettime(i32, ptr)
+declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
 {_PAUSE_DECLARED[arm]}
 
 define internal i64 @now() nounwind {{
@@ -69,6 +88,79 @@ entry:
   %whole = mul i64 %seconds, 1000000000
   %all = add i64 %whole, %rest
   ret i64 %all
+}}
+
+; The marks of a step, or nothing where nobody wants times.
+define internal ptr @marks_of(ptr %marks, i64 %i) nounwind alwaysinline {{
+entry:
+  %off = icmp eq ptr %marks, null
+  br i1 %off, label %none, label %some
+none:
+  ret ptr null
+some:
+  %bytes = load i64, ptr %marks
+  %far = mul i64 %i, %bytes
+  %first = getelementptr i8, ptr %marks, i64 8
+  %mine = getelementptr i8, ptr %first, i64 %far
+  ret ptr %mine
+}}
+
+define internal i64 @begin(ptr %row) nounwind alwaysinline {{
+entry:
+  %off = icmp eq ptr %row, null
+  br i1 %off, label %none, label %some
+none:
+  ret i64 0
+some:
+  %time = call i64 @now()
+  ret i64 %time
+}}
+
+define internal void @mark(ptr %row, i64 %who, i64 %begun) nounwind alwaysinline {{
+entry:
+  %off = icmp eq ptr %row, null
+  br i1 %off, label %none, label %some
+some:
+  %far = mul i64 %who, {8 * MARK_WORDS}
+  %at = getelementptr i8, ptr %row, i64 %far
+  store i64 %begun, ptr %at
+  %time = call i64 @now()
+  %end = getelementptr i8, ptr %at, i64 8
+  store i64 %time, ptr %end
+  br label %none
+none:
+  ret void
+}}
+
+define internal ptr @line_of(ptr %crew, i64 %number) nounwind alwaysinline {{
+entry:
+  %index = sub i64 %number, 1
+  %far = mul i64 %index, 64
+  %first = getelementptr i8, ptr %crew, i64 {OWN}
+  %line = getelementptr i8, ptr %first, i64 %far
+  ret ptr %line
+}}
+
+; Keep a worker away that was waited for.
+define internal void @bar(ptr %line, i64 %waited) nounwind {{
+entry:
+  %for_at = getelementptr i8, ptr %line, i64 {FOR}
+  %until_at = getelementptr i8, ptr %line, i64 {UNTIL}
+  %before = load i64, ptr %for_at
+  %until = load i64, ptr %until_at
+  %time = call i64 @now()
+  %since = sub i64 %time, %until
+  %soon = icmp slt i64 %since, %before
+  %twice = shl i64 %before, 1
+  %again = select i1 %soon, i64 %twice, i64 0
+  %more = call i64 @llvm.smax.i64(i64 %again, i64 %waited)
+  %length = call i64 @llvm.smin.i64(i64 %more, i64 {LONGEST})
+  %end = add i64 %time, %length
+  store i64 %length, ptr %for_at
+  store i64 %end, ptr %until_at
+  %barred = getelementptr i8, ptr %line, i64 {BARRED}
+  store atomic i64 %end, ptr %barred release, align 8
+  ret void
 }}
 
 ; The chunks that nobody has claimed yet, one after the other.
@@ -88,8 +180,12 @@ entry:
   %stride = load i64, ptr %p5
   %far = mul i64 %number, %stride
   %own = getelementptr i8, ptr %scratch, i64 %far
+  %p6 = getelementptr i8, ptr %job, i64 48
+  %row = load ptr, ptr %p6
+  %begun = call i64 @begin(ptr %row)
   br label %again
 again:
+  %told = phi ptr [ null, %entry ], [ %row, %some ]
   %begin = atomicrmw add ptr %next, i64 %chunk monotonic
   %left = icmp slt i64 %begin, %tiles
   br i1 %left, label %some, label %none
@@ -100,12 +196,16 @@ some:
   call void %function(ptr %arguments, i64 %begin, i64 %end, ptr %own)
   br label %again
 none:
+  %who = add i64 %number, 1
+  call void @mark(ptr %told, i64 %who, i64 %begun)
   ret void
 }}
 
 define void @worker(ptr %crew, i64 %number) nounwind {{
 entry:
 {places}
+  %mine = call ptr @line_of(ptr %crew, i64 %number)
+  %barred = getelementptr i8, ptr %mine, i64 {BARRED}
   br label %wait
 wait:
   %last = phi i32 [ 1, %entry ], [ %seen, %done ], [ %last, %slept ], [ %last, %moved ]
@@ -147,18 +247,29 @@ wakes:
 slept:
   br label %wait
 go:
-  atomicrmw add ptr %inside, i32 1 seq_cst
+  %bar = load atomic i64, ptr %barred acquire, align 8
+  %welcome = icmp eq i64 %bar, 0
+  br i1 %welcome, label %enters, label %asked
+asked:
+  %time = call i64 @now()
+  %served = icmp sge i64 %time, %bar
+  br i1 %served, label %back, label %done
+back:
+  store atomic i64 0, ptr %barred release, align 8
+  br label %enters
+enters:
+  store atomic i32 1, ptr %mine seq_cst, align 4
   %again = load atomic i32, ptr %crew seq_cst, align 4
   %valid = icmp eq i32 %again, %seen
   br i1 %valid, label %work, label %moved.out
 work:
   call void @claim(ptr %crew, ptr %job, i64 %number)
-  atomicrmw sub ptr %inside, i32 1 seq_cst
+  store atomic i32 0, ptr %mine release, align 4
   br label %done
 done:
   br label %wait
 moved.out:
-  atomicrmw sub ptr %inside, i32 1 seq_cst
+  store atomic i32 0, ptr %mine release, align 4
   br label %moved
 moved:
   br label %wait
@@ -168,7 +279,8 @@ leave:
 
 ; Steps from %first on; gives the number of the step where the host has to go on, or %count. A step that sets its word
 ; has run, and the host decides.
-define i64 @run(ptr %crew, ptr %table, i64 %first, i64 %count, ptr %scratch, i64 %stride, i64 %workers) nounwind {{
+define i64 @run(ptr %crew, ptr %table, i64 %first, i64 %count, ptr %scratch, i64 %stride, i64 %workers,
+                ptr %marks) nounwind {{
 entry:
 {places}
   br label %head
@@ -195,18 +307,24 @@ step:
 stops:
   ret i64 %i
 compiled:
+  %marked = call ptr @marks_of(ptr %marks, i64 %i)
+  %begun = call i64 @begin(ptr %marked)
+  switch i64 %kind, label %kernel [ i64 {KIND_LOOP}, label %loops
+                                    i64 {KIND_BRANCH}, label %branches ]
+loops:
+  call void @loop(ptr %crew, ptr %arguments, ptr %scratch, i64 %stride, i64 %workers)
+  br label %stepped
+branches:
+  call void @branch(ptr %crew, ptr %arguments, ptr %scratch, i64 %stride, i64 %workers)
+  br label %stepped
+kernel:
   %one = icmp sle i64 %tiles, %chunk
   %lonely = icmp eq i64 %workers, 0
-  %few = or i1 %one, %lonely
-  %penalty = load i64, ptr %by_itself
-  %punished = icmp sgt i64 %penalty, 0
-  %alone = or i1 %few, %punished
+  %alone = or i1 %one, %lonely
   br i1 %alone, label %direct, label %shared
 direct:
-  %served = sub i64 %penalty, 1
-  %left = select i1 %punished, i64 %served, i64 %penalty
-  store i64 %left, ptr %by_itself
   call void %function(ptr %arguments, i64 0, i64 %tiles, ptr %scratch)
+  call void @mark(ptr %marked, i64 1, i64 %begun)
   br label %stepped
 shared:
   store ptr %function, ptr %job
@@ -220,6 +338,8 @@ shared:
   store ptr %scratch, ptr %j4
   %j5 = getelementptr i8, ptr %job, i64 40
   store i64 %stride, ptr %j5
+  %j6 = getelementptr i8, ptr %job, i64 48
+  store ptr %marked, ptr %j6
   store atomic i64 0, ptr %next seq_cst, align 8
   atomicrmw add ptr %crew, i32 1 seq_cst
   %sleepers = load atomic i32, ptr %asleep seq_cst, align 4
@@ -235,10 +355,18 @@ lead:
   atomicrmw add ptr %crew, i32 1 seq_cst
   br label %drain
 drain:
-  %held = phi i32 [ 0, %lead ], [ %holding, %again ]
-  %busy = load atomic i32, ptr %inside seq_cst, align 4
+  %worker = phi i64 [ 1, %lead ], [ %other, %arrived ]
+  %all = icmp sgt i64 %worker, %workers
+  br i1 %all, label %stepped, label %await
+await:
+  %line = call ptr @line_of(ptr %crew, i64 %worker)
+  br label %watch
+watch:
+  %held = phi i32 [ 0, %await ], [ %holding, %again ]
+  %late = phi i64 [ 0, %await ], [ %later, %again ]
+  %busy = load atomic i32, ptr %line seq_cst, align 4
   %empty = icmp eq i32 %busy, 0
-  br i1 %empty, label %stepped, label %hold
+  br i1 %empty, label %arrives, label %hold
 hold:
   {_PAUSE[arm]}
   %holding = add i32 %held, 1
@@ -250,13 +378,23 @@ resign:
   %worked = sub i64 %ended, %started
   %bearable = add i64 %worked, {PATIENCE}
   %missed = icmp sgt i64 %waited, %bearable
-  %price = select i1 %missed, i64 {PENALTY}, i64 0
-  store i64 %price, ptr %by_itself
+  %missing = select i1 %missed, i64 %waited, i64 %late
   call i32 @sched_yield()
   br label %again
 again:
+  %later = phi i64 [ %late, %hold ], [ %missing, %resign ]
+  br label %watch
+arrives:
+  %in_time = icmp eq i64 %late, 0
+  br i1 %in_time, label %arrived, label %scold
+scold:
+  call void @bar(ptr %line, i64 %late)
+  br label %arrived
+arrived:
+  %other = add i64 %worker, 1
   br label %drain
 stepped:
+  call void @mark(ptr %marked, i64 0, i64 %begun)
   %r5 = getelementptr i8, ptr %row, i64 40
   %word = load ptr, ptr %r5
   %silent = icmp eq ptr %word, null
@@ -269,4 +407,4 @@ passed:
   %following = add nuw nsw i64 %i, 1
   br label %head
 }}
-"""
+{control_text()}"""

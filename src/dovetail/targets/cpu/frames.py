@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.job import Job, Packed, Status
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
+from dovetail.targets.cpu.address import address
 from dovetail.targets.cpu.crew_text import KIND_COMPILED, KIND_HOST, STEP_WORDS
 from dovetail.targets.reference.memory import Memory
 
@@ -26,6 +28,9 @@ WORTH_SHARING = 16_384
 
 NOTHING, ARENA, STATUS, FIRST = 0, 1, 2, 3
 """The bases that words are counted from; the tensors outside the arena come behind these."""
+
+
+_NOBODY: Mapping[Value, Value] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +69,34 @@ class Frame:
 
     def words(self, memory: Memory, status: Array) -> Array:
         """The words of one run; `status` is the word that kernels set to have the host look at a step again."""
-        arena = memory.pools["arena"]
-        starts = [
-            0,
-            arena.ctypes.data,
-            status.ctypes.data,
-            *(memory.place(root)[0].ctypes.data for root in self.outside),
-        ]
-        return np.array(starts, np.int64)[self.bases] + self.offsets
+        return self.counted_from(
+            address(memory.pools["arena"]), address(status), [address(memory.place(root)[0]) for root in self.outside]
+        )
+
+    def counted_from(self, arena: int, status: int, outside: Sequence[int]) -> Array:
+        """The words where the bases lie at these addresses."""
+        return np.array([0, arena, status, *outside], np.int64)[self.bases] + self.offsets
+
+    def rows(self, words: Array, status: Array) -> Array:
+        """The table of steps whose arguments are these words."""
+        table = self.table.copy()
+        table[:, 1] = address(words) + 8 * table[:, 1]
+        table[:, 5] *= address(status)
+        return table
 
 
-def make_frame(section: Section, plan: Plan, memory: Memory, packed: Callable[[Packed], Array], threads: int) -> Frame:
-    """The frame of a section for the sizes that are known in `memory`."""
+def make_frame(
+    section: Section,
+    plan: Plan,
+    memory: Memory,
+    packed: Callable[[Packed], Array],
+    threads: int,
+    apart: Mapping[Value, Value] = _NOBODY,
+) -> Frame:
+    """The frame of a section for the sizes that are known in `memory`.
+
+    `apart` are roots that lie outside the arena for once, each with the root whose memory it lies in.
+    """
     sizes = memory.sizes
     bases: list[int] = []
     offsets: list[int] = []
@@ -90,6 +111,8 @@ def make_frame(section: Section, plan: Plan, memory: Memory, packed: Callable[[P
             return NOTHING, int(packed(point).ctypes.data)
         alias = plan.locate(point)
         offset = number(alias.offset, sizes)
+        if alias.root in apart:
+            return FIRST + outside.setdefault(apart[alias.root], len(outside)), offset
         slot = plan.slots.get(alias.root)
         if slot is not None and slot.pool == "arena":
             return ARENA, offset + number(slot.offset, sizes)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
+
+from dovetail.targets.cpu.store import Key, Store
+from dovetail.version import __version__
 
 llvm: Any = _untyped
 _lock = threading.Lock()
@@ -72,13 +78,59 @@ class Compiled:
         return found
 
 
-def compile_text(text: str, *, vectorize: bool = True, optimize: bool = True) -> Compiled:
+def compile_text(
+    text: str, *, vectorize: bool = True, optimize: bool = True, store: Store | None = None
+) -> Compiled:
     """Machine code for a module of LLVM's text form; not to `optimize` takes it as it is written."""
+    return load([machine_code(text, vectorize=vectorize, optimize=optimize, store=store)])
+
+
+def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, store: Store | None = None) -> bytes:
+    """The object file of a module: from the store, or compiled and put there."""
+    key = None if store is None else code_key(text, vectorize=vectorize, optimize=optimize)
+    found = None if store is None or key is None else store.get(key)
+    if found is not None:
+        return found
     with _lock:
         module, machine = _optimized(text, vectorize, optimize)
-        engine = llvm.create_mcjit_compiler(module, machine)
+        made = bytes(machine.emit_object(module))
+    if store is not None and key is not None:
+        store.put(key, made)
+    return made
+
+
+def load(objects: Iterable[bytes]) -> Compiled:
+    """Object files in memory, ready to run. They may refer to each other, and to what `define` made known."""
+    with _lock:
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+        for made in objects:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(made))
         engine.finalize_object()
         return Compiled(engine)
+
+
+def code_key(text: str, *, vectorize: bool, optimize: bool) -> Key:
+    """What machine code is made from."""
+    return Key(
+        "code",
+        {
+            "text": hashlib.blake2b(text.encode(), digest_size=20).hexdigest(),
+            "passes": f"optimize={optimize} vectorize={vectorize}",
+            **toolchain(),
+        },
+    )
+
+
+@cache
+def toolchain() -> Mapping[str, str]:
+    """What turns text into machine code here: the processor, LLVM and this package."""
+    here = host()
+    return {
+        "host": f"{here.triple} {here.cpu} {here.vector_bits}",
+        "features": hashlib.blake2b(here.features.encode(), digest_size=8).hexdigest(),
+        "llvm": f"{'.'.join(map(str, llvm.llvm_version_info))} {llvmlite.__version__}",
+        "dovetail": __version__,
+    }
 
 
 def define(name: str, address: int) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
+from dovetail.ir.literal import Array
 from dovetail.targets.cpu.crew import crew
-from dovetail.targets.cpu.jit import compile_text, host
+from dovetail.targets.cpu.jit import Compiled, compile_text, host
 
-_TURNS = 1 << 20
-_BYTES = 1 << 28
+_TURNS = 1 << 19
+_READERS = ((1, 4), (4, 2), (8, 2))
+"""Places that a thread reads from in turn, and vectors from each. Some machines are fastest with one place, others are
+a third faster with several: more pages are being fetched at once."""
+_LEAST_BYTES, _MOST_BYTES = 1 << 28, 1 << 30
+_STRIDE = 4096
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +38,57 @@ class Limits:
 @cache
 def limits(threads: int) -> Limits:
     """The limits of this machine; the best of several short measurements."""
-    code = compile_text(_text(), vectorize=False)
-    team = crew(threads)
-    lanes = host().lanes
-    sums = _sums()
-    work = _best(team, code.address("multiply"), np.zeros(1, np.int64), threads, 9)
-    memory = np.ones(_BYTES, np.uint8)
-    words = np.array([memory.ctypes.data, _BYTES // threads], np.int64)
-    read = _best(team, code.address("read"), words, threads, 7)
-    return Limits(threads, threads * _TURNS * sums * lanes * 2 / work, _BYTES / read)
+    meter = Meter(threads)
+    for _ in range(_ROUNDS):
+        meter.measure()
+    return meter.best
 
 
-def _best(team: Any, entry: int, words: Any, threads: int, repeats: int) -> float:
-    table = np.array([[entry, words.ctypes.data, threads, 1, 0, 0]], np.int64)
-    scratch = np.zeros(4096 * threads, np.uint8)
-    times: list[float] = []
-    for _ in range(repeats):
+class Meter:
+    """Measures the limits for so many threads, as often as it is asked; `best` is what the machine has shown so far."""
+
+    def __init__(self, threads: int) -> None:
+        code = _code()
+        self._team = crew(threads)
+        self._scratch = np.zeros(_STRIDE * threads, np.uint8)
+        share = _buffer_bytes() // threads // _STRIDE * _STRIDE
+        self._memory = np.ones(share * threads, np.uint8)
+        self._words = np.array([self._memory.ctypes.data, share], np.int64)
+        self._work = self._table(code.address("multiply"), threads)
+        self._reads = [self._table(code.address(f"read{places}"), threads) for places, _ in _READERS]
+        self.best = Limits(threads, 0.0, 0.0)
+
+    def measure(self) -> Limits:
+        """Measure once more, for about a tenth of a second; the best so far."""
+        threads = self.best.threads
+        computed = threads * _TURNS * _sums() * host().lanes * 2
+        flops = computed / min(self._seconds(self._work) for _ in range(4))
+        read = self._memory.size / min(self._seconds(table) for table in self._reads)
+        self.best = Limits(threads, max(self.best.flops, flops), max(self.best.bytes, read))
+        return self.best
+
+    def _table(self, entry: int, threads: int) -> Array:
+        return np.array([[entry, self._words.ctypes.data, threads, 1, 0, 0]], np.int64)
+
+    def _seconds(self, table: Array) -> float:
         started = time.perf_counter()
-        team.run(table.ctypes.data, 0, 1, scratch.ctypes.data, 4096)
-        times.append(time.perf_counter() - started)
-    return min(times)
+        self._team.run(table.ctypes.data, 0, 1, self._scratch.ctypes.data, _STRIDE)
+        return time.perf_counter() - started
+
+
+def _buffer_bytes() -> int:
+    """Twice the largest cache, so that little of the buffer is still there when it is read again."""
+    caches = [_number(path) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return min(max(_LEAST_BYTES, 2 * max(caches, default=0)), _MOST_BYTES)
+
+
+def _number(path: Path) -> int:
+    """Bytes as the kernel spells them: 2048K."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+        return int(text.rstrip("KM")) << {"K": 10, "M": 20}.get(text[-1:], 0)
+    except (OSError, ValueError):
+        return 0
 
 
 def _sums() -> int:
@@ -59,20 +96,18 @@ def _sums() -> int:
     return 24 if host().vector_registers >= 32 else 12
 
 
-def _text() -> str:
+@cache
+def _code() -> Compiled:
+    return compile_text("\n".join([_multiply_text(), *(_read_text(*reader) for reader in _READERS)]), vectorize=False)
+
+
+def _multiply_text() -> str:
     lanes, sums = host().lanes, _sums()
     kind = f"<{lanes} x float>"
     suffix = f"v{lanes}f32"
     fma = f"call {kind} @llvm.fma.{suffix}({kind} %x, {kind} %y, {kind}"
     chains = "\n".join(f"  %s{i} = phi {kind} [ %x, %entry ], [ %n{i}, %loop ]" for i in range(sums))
     steps = "\n".join(f"  %n{i} = {fma} %s{i})" for i in range(sums))
-    total = "\n".join(f"  %t{i} = fadd {kind} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in range(1, sums))
-    loads = "\n".join(
-        f"  %p{i} = getelementptr i8, ptr %p, i64 {i * 4 * lanes}\n"
-        f"  %l{i} = load {kind}, ptr %p{i}, align 4\n  %n{i} = fadd {kind} %s{i}, %l{i}"
-        for i in range(4)
-    )
-    zeros = "\n".join(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %n{i}, %loop ]" for i in range(4))
     return f"""
 declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})
 define void @multiply(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {{
@@ -88,34 +123,54 @@ loop:
   %more = icmp ult i64 %next, {_TURNS}
   br i1 %more, label %loop, label %done
 done:
-{total}
-  store {kind} %t{sums - 1}, ptr %scratch, align 4
-  ret void
+{_total_text(kind, sums)}
 }}
-define void @read(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {{
+"""
+
+
+def _read_text(places: int, vectors: int) -> str:
+    """Reads its share of memory from so many places in turn, so many vectors from each."""
+    lanes, sums = host().lanes, places * vectors
+    kind = f"<{lanes} x float>"
+    chains = "\n".join(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %n{i}, %loop ]" for i in range(sums))
+    loads: list[str] = []
+    for place in range(places):
+        loads += [f"  %o{place} = mul i64 %part, {place}", f"  %j{place} = add i64 %o{place}, %i"]
+        for i in range(place * vectors, (place + 1) * vectors):
+            loads += [
+                f"  %k{i} = add i64 %j{place}, {(i - place * vectors) * 4 * lanes}",
+                f"  %p{i} = getelementptr i8, ptr %first, i64 %k{i}",
+                f"  %l{i} = load {kind}, ptr %p{i}, align 4",
+                f"  %n{i} = fadd {kind} %s{i}, %l{i}",
+            ]
+    listed = "\n".join(loads)
+    return f"""
+define void @read{places}(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {{
 entry:
   %memory = load ptr, ptr %a
   %q = getelementptr i8, ptr %a, i64 8
   %size = load i64, ptr %q
+  %part = udiv i64 %size, {places}
   %start = mul i64 %begin, %size
   %first = getelementptr i8, ptr %memory, i64 %start
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-{zeros}
-  %p = getelementptr i8, ptr %first, i64 %i
-{loads}
-  %next = add nuw nsw i64 %i, {16 * lanes}
-  %more = icmp ult i64 %next, %size
+{chains}
+{listed}
+  %next = add nuw nsw i64 %i, {4 * lanes * vectors}
+  %more = icmp ult i64 %next, %part
   br i1 %more, label %loop, label %done
 done:
-  %u = fadd {kind} %n0, %n1
-  %v = fadd {kind} %n2, %n3
-  %w = fadd {kind} %u, %v
-  store {kind} %w, ptr %scratch, align 4
-  ret void
+{_total_text(kind, sums)}
 }}
 """
 
 
-__all__ = ["Limits", "limits"]
+def _total_text(kind: str, sums: int) -> str:
+    """Stores the sum of all chains, so that none is left out."""
+    adds = [f"  %t{i} = fadd {kind} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in range(1, sums)]
+    return "\n".join([*adds, f"  store {kind} %t{sums - 1}, ptr %scratch, align 4", "  ret void"])
+
+
+__all__ = ["Limits", "Meter", "limits"]

@@ -7,7 +7,7 @@ plans of their own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,8 +26,10 @@ from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.crew import crew
 from dovetail.targets.cpu.frames import Frame, Section, make_frame, sections
 from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.sheet import Sheet
 from dovetail.targets.cpu.spare import Spare
 from dovetail.targets.feeds import found_leaf
+from dovetail.targets.marks import Mark
 from dovetail.targets.recent import Recent
 from dovetail.targets.reference.memory import Memory
 
@@ -105,11 +107,11 @@ class NativeRunner:
         inputs: Mapping[str, Array],
         sizes: Mapping[str, int] | None = None,
         *,
-        watch: Callable[[Step, float], None] | None = None,
+        marks: list[Mark] | None = None,
     ) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns.
 
-        `sizes` binds symbols beside the shapes. `watch` is told the seconds of each step, which then run one by one.
+        `sizes` binds symbols beside the shapes. `marks` is given when each step ran.
         """
         arrays = [
             np.asarray(inputs[name], v.dtype.numpy, order="C") for name, v in zip(self.names, self.inputs, strict=True)
@@ -124,15 +126,18 @@ class NativeRunner:
         size = memory.number(self.plan.arena_size)
         arena = memory.pools["arena"] = self.spare.take(size, memory.allocate)
         for index, section in enumerate(self.graph.sections):
-            self._section(index, section, memory, watch)
+            self._section(index, section, memory, marks)
             self._check_found(memory.sizes)
         results = {name: np.array(memory.view(v), order="C") for name, v in self.plan.graph.outputs.items()}
         self.spare.give(arena)
         return results
 
-    def _section(
-        self, index: int, section: Section, memory: Memory, watch: Callable[[Step, float], None] | None
-    ) -> None:
+    def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
+        """The outputs by name, and when each step ran."""
+        marks: list[Mark] = []
+        return self.run(inputs, marks=marks), marks
+
+    def _section(self, index: int, section: Section, memory: Memory, marks: list[Mark] | None) -> None:
         team = self.graph.crew
         threads = team.workers + 1
         key = (index, tuple(sorted(memory.sizes.items())))
@@ -143,19 +148,21 @@ class NativeRunner:
         table[:, 1] = words.ctypes.data + 8 * table[:, 1]
         table[:, 5] *= status.ctypes.data
         scratch = self.spare.take(max(64, frame.scratch * threads), memory.allocate)
+        sheet = None if marks is None else Sheet(section.steps, threads)
         count = len(section.steps)
         at = 0
         while at < count:
-            started = time.perf_counter()
-            until = count if watch is None else at + 1
-            reached = team.run(table.ctypes.data, at, until, scratch.ctypes.data, frame.scratch)
-            if reached < until:
+            where = 0 if sheet is None else sheet.address
+            at = team.run(table.ctypes.data, at, count, scratch.ctypes.data, frame.scratch, where)
+            if at < count:
                 status[0] = 0
-                self._on_host(section.steps[reached], memory)
-                reached += 1
-            if watch is not None:
-                watch(section.steps[at], time.perf_counter() - started)
-            at = reached
+                started = time.perf_counter_ns()
+                self._on_host(section.steps[at], memory)
+                if sheet is not None:
+                    sheet.on_host(at, started)
+                at += 1
+        if sheet is not None and marks is not None:
+            marks.extend(sheet.marks())
         self.spare.give(scratch)
 
     def _on_host(self, step: Step, memory: Memory) -> None:

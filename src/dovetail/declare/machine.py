@@ -1,0 +1,115 @@
+"""A small model of a machine: what work and traffic take on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from dovetail.ir.dim import Dim, Size, substitute, symbols
+
+ASSUMED_SIZE = 128
+"""What an unbound symbol counts as in an estimate."""
+
+Kind = Literal["map", "contract", "conv", "attend"]
+"""What decides how much of the peak a kernel reaches with its multiply-adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Floating-point work and memory traffic of one kernel."""
+
+    flops: Size
+    bytes: Size
+    weights: Size = 0
+    """Those of the bytes that are the same in every run, and lie wherever the whole model fits."""
+    dense: Size = 0
+    """Those of the flops that are multiply-adds of contractions."""
+    kind: Kind = "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of memory: how many bytes stay in it between two kernels, and how fast they are read."""
+
+    size: int
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The share of the peak that kernels of each kind come to; for maps, with one operation where the peak counts two."""
+
+    contract: float = 1.0
+    conv: float = 1.0
+    attend: float = 1.0
+    map: float = 1.0
+
+    def of(self, kind: Kind) -> float:
+        match kind:
+            case "contract":
+                return self.contract
+            case "conv":
+                return self.conv
+            case "attend":
+                return self.attend
+            case "map":
+                return self.map
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Peak arithmetic, the bandwidth of main memory and of the levels before it, and what starting a kernel costs."""
+
+    flops_per_second: float
+    bytes_per_second: float
+    launch_seconds: float
+    levels: tuple[Level, ...] = ()
+    """The nearest first; what fits none lies in main memory."""
+    reach: Reach = field(default_factory=Reach)
+    overlap: float = 1.0
+    """The share of the shorter of work and traffic that is hidden behind the longer."""
+    streamed: int = 0
+    """Bytes of parameters that a run reads in all; they are in no level that is smaller."""
+    source: str = "built-in"
+    """Where the figures come from."""
+
+    def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
+        """The time of one kernel."""
+        flops, dense = estimate(cost.flops, sizes), estimate(cost.dense, sizes)
+        work = (dense / self.reach.of(cost.kind) + (flops - dense) / self.reach.map) / self.flops_per_second
+        traffic = self._traffic(cost, sizes)
+        return max(work, traffic) + (1 - self.overlap) * min(work, traffic) + self.launch_seconds
+
+    def floor(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
+        """The roofline: what no kernel of this work and traffic can stay below."""
+        return max(estimate(cost.flops, sizes) / self.flops_per_second, self._traffic(cost, sizes))
+
+    def moving(self, bytes: float) -> float:
+        """Seconds to write or read a tensor of a run."""
+        return bytes / self.bandwidth(bytes)
+
+    def bandwidth(self, bytes: float) -> float:
+        """Bytes a second of the level that holds so many."""
+        return next((v.bytes_per_second for v in self.levels if bytes <= v.size), self.bytes_per_second)
+
+    def streaming(self, bytes: int) -> Machine:
+        """The machine for a model with so many bytes of parameters."""
+        return replace(self, streamed=bytes)
+
+    def _traffic(self, cost: Cost, sizes: Mapping[str, Size] | None) -> float:
+        weights = estimate(cost.weights, sizes)
+        passing = estimate(cost.bytes, sizes) - weights
+        return self.moving(passing) + weights / self.bandwidth(max(weights, self.streamed))
+
+
+def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:
+    """A size as a number; symbols that nobody bound count as ASSUMED_SIZE."""
+    if isinstance(size, Dim):
+        known = sizes or {}
+        assumed: dict[str, Size] = {name: known.get(name, ASSUMED_SIZE) for name in symbols(size)}
+        size = substitute(size, assumed)
+    return size if isinstance(size, int) else 0
+
+
+__all__ = ["ASSUMED_SIZE", "Cost", "Kind", "Level", "Machine", "Reach", "estimate"]

@@ -1,0 +1,127 @@
+"""Short measurements of the host by compiled loops: how fast each level of memory is read, what handing out a step costs.
+
+What is measured is what kernels meet: all threads of a crew at once, each with memory of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail.targets.cpu.crew import Crew
+from dovetail.targets.cpu.crew_text import STEP_WORDS
+from dovetail.targets.cpu.jit import Compiled, compile_text, host
+
+_STREAMS = 8
+"""Sums that hide each other's latency, so that loads are what takes the time."""
+_STEPS = 64
+_BYTES = 1 << 22
+"""What a thread reads at least in one measurement, to be longer than the clock and the hand-over."""
+_REPEATS = 5
+
+
+class Gauge:
+    """Measures with a crew; made once, as its code is compiled for it."""
+
+    def __init__(self) -> None:
+        self.code: Compiled = compile_text(_text(host().lanes), vectorize=False)
+
+    def read(self, team: Crew, bytes: int) -> float:
+        """Bytes a second that all threads read together, each from so many bytes of its own, again and again."""
+        threads = team.workers + 1
+        step = 4 * host().lanes * _STREAMS
+        size = max(step, bytes // step * step)
+        turns = max(1, _BYTES // size)
+        memory = np.ones(size * threads, np.uint8)
+        words = np.array([memory.ctypes.data, size, turns], np.int64)
+        table = _table(1, self.code.address("sweep"), words, threads)
+        return size * threads * turns / _best(team, table, 1)
+
+    def dispatch(self, team: Crew) -> float:
+        """Seconds between two steps that do nothing and have a tile for each thread."""
+        words = np.zeros(1, np.int64)
+        table = _table(_STEPS, self.code.address("nothing"), words, team.workers + 1)
+        return _best(team, table, _STEPS) / _STEPS
+
+
+def cache_sizes(root: Path = Path("/")) -> tuple[int, ...]:
+    """Bytes of the caches for data that a core reaches, the nearest first, as the system tells; empty if it does not."""
+    found: dict[int, int] = {}
+    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            if kind != "Instruction":
+                found[int(level)] = int(size.removesuffix("K")) * 1024
+        except (OSError, ValueError):
+            continue
+    return tuple(found[level] for level in sorted(found))
+
+
+def _table(steps: int, entry: int, words: Any, tiles: int) -> Any:
+    table = np.zeros((steps, STEP_WORDS), np.int64)
+    table[:, 0], table[:, 1], table[:, 2], table[:, 3] = entry, words.ctypes.data, tiles, 1
+    return table
+
+
+def _best(team: Crew, table: Any, steps: int) -> float:
+    scratch = np.zeros(4096 * (team.workers + 1), np.uint8)
+    times: list[float] = []
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        team.run(table.ctypes.data, 0, steps, scratch.ctypes.data, 4096)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _text(lanes: int) -> str:
+    kind = f"<{lanes} x float>"
+    each = range(_STREAMS)
+    sums = "\n".join(f"  %s{i} = phi {kind} [ zeroinitializer, %outer ], [ %n{i}, %inner ]" for i in each)
+    loads = "\n".join(
+        f"  %p{i} = getelementptr i8, ptr %p, i64 {i * 4 * lanes}\n"
+        f"  %l{i} = load volatile {kind}, ptr %p{i}, align 4\n  %n{i} = fadd {kind} %s{i}, %l{i}"
+        for i in each
+    )
+    total = "\n".join(f"  %t{i} = fadd {kind} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in each[1:])
+    return f"""
+define void @nothing(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {{
+  ret void
+}}
+
+define void @sweep(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {{
+entry:
+  %memory = load ptr, ptr %a
+  %a1 = getelementptr i8, ptr %a, i64 8
+  %size = load i64, ptr %a1
+  %a2 = getelementptr i8, ptr %a, i64 16
+  %turns = load i64, ptr %a2
+  %start = mul i64 %begin, %size
+  %first = getelementptr i8, ptr %memory, i64 %start
+  br label %outer
+outer:
+  %turn = phi i64 [ 0, %entry ], [ %turned, %swept ]
+  br label %inner
+inner:
+  %i = phi i64 [ 0, %outer ], [ %next, %inner ]
+{sums}
+  %p = getelementptr i8, ptr %first, i64 %i
+{loads}
+  %next = add nuw nsw i64 %i, {4 * lanes * _STREAMS}
+  %more = icmp ult i64 %next, %size
+  br i1 %more, label %inner, label %swept
+swept:
+{total}
+  store volatile {kind} %t{_STREAMS - 1}, ptr %scratch, align 4
+  %turned = add nuw nsw i64 %turn, 1
+  %again = icmp ult i64 %turned, %turns
+  br i1 %again, label %outer, label %done
+done:
+  ret void
+}}
+"""
+
+
+__all__ = ["Gauge", "cache_sizes"]
