@@ -16,8 +16,9 @@ from dovetail.errors import OptionError
 _T = TypeVar("_T")
 
 
-def _option(default: _T, doc: str) -> _T:
-    return field(default=default, metadata={"doc": doc})  # pyright: ignore[reportReturnType]  # dataclass reads it
+def _option(default: _T, doc: str, choices: tuple[_T, ...] = ()) -> _T:
+    found = field(default=default, metadata={"doc": doc, "choices": choices})
+    return found  # pyright: ignore[reportReturnType]  # dataclass reads it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,12 @@ class Settings:
         False, "Allow only rewrites that keep every bit; others may change the last digits, as reordering a sum does."
     )
 
+    engine: str = _option(
+        "greedy",
+        "How fusions are chosen: `greedy` takes the best at each place, `egraph` keeps all alternatives and chooses by "
+        "the cost of the whole graph, which is never above greedy's.",
+        choices=("greedy", "egraph"),
+    )
     verify_each_pass: bool = _option(
         False, "Verify the graph after every pass, so that an error names the pass that made it. Slower; tests do it."
     )

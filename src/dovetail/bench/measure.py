@@ -1,132 +1,147 @@
-"""Interleaved measurements: in every round each peer runs, so that a noisy machine is noisy for all of them."""
+"""Interleaved measurements: in every round each peer has its turn, so that a noisy machine is noisy for all of them."""
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-import onnx
 
-from dovetail.bench.peers import OURS, Peer, Run
-from dovetail.bench.workloads import WORKLOADS, feeds_for, floor_of
-from dovetail.errors import OptionError
+from dovetail.bench.case import Case, load_arrays
+from dovetail.bench.peers import OURS, Peer, Setting
+from dovetail.bench.process import Process, RefusedError, make_setting
+from dovetail.bench.result import Floor, Result, Timed
+from dovetail.bench.seat import LEAST_RUNS, LIMITS, PAUSE, WARM_UPS, results_of
+from dovetail.errors import CheckError
 from dovetail.ir.literal import Array
-from dovetail.targets.cpu.limits import Limits, limits
 
-ROUNDS = 7
-"""As many rounds at least, however short the time is."""
+TURN = 0.06
+LEAST_ROUNDS = 7
+FARTHEST = 0.05
+"""A peer whose results lie farther from ours, by the largest one, computes something else."""
 
+HOW = (
+    "Each peer has a process of its own on as many cores as it has threads, and they take turns: a turn is a pause of "
+    f"{PAUSE * 1e3:.0f} ms, in which the threads of whoever ran before come to rest, {WARM_UPS} runs to warm up, and "
+    f"timed runs for {TURN * 1e3:.0f} ms, at least {LEAST_RUNS}. The order moves on by one from round to round, and "
+    f"there are {LEAST_ROUNDS} rounds or more. Times are medians of all timed runs; ± is half of what lies between the "
+    "quartiles. First is preparing the model and running it once in a fresh process, after imports; warm is the same "
+    "in a second process, which finds what the first has kept; memory is how far the first process grew by that at "
+    "most. Deviation is the largest difference from our results, by the largest of them. Ratio is the best peer's time "
+    "over ours. Limit is our share of the machine's own peak, measured in the same rounds: multiply-adds at the rate "
+    "of loops that do nothing else, or the weights read once from main memory, whichever takes longer."
+)
 
-@dataclass(slots=True)
-class Timed:
-    """One peer on one workload: seconds to prepare and run it once, and of every run after that."""
-
-    peer: str
-    first: float
-    runs: list[float] = field(default_factory=list[float])
-    deviation: float = 0.0
-    """The largest difference of its results from ours, as a share of the largest result."""
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.runs)
-
-    @property
-    def spread(self) -> float:
-        """Half of what lies between the quartiles, as a share of the median."""
-        low, _, high = statistics.quantiles(self.runs, n=4)
-        return (high - low) / 2 / self.median
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """A workload on so many threads, for all peers; ours comes first."""
+class Effort:
+    """How long to measure: seconds for each peer, and whether starts are measured twice, cold and warm."""
 
-    workload: str
-    threads: int
-    timed: tuple[Timed, ...]
-    limit: float
-    """The share of what the machine can do at most that we reach."""
-    refused: Mapping[str, str]
-
-    @property
-    def ours(self) -> Timed:
-        return self.timed[0]
-
-    @property
-    def best(self) -> Timed | None:
-        return min(self.timed[1:], key=lambda t: t.median, default=None)
-
-    @property
-    def ratio(self) -> float:
-        """The best peer's time over ours."""
-        return self.best.median / self.ours.median if self.best is not None else float("nan")
-
-    @property
-    def line(self) -> str:
-        best = self.best.peer if self.best is not None else "none"
-        return (
-            f"bench {self.workload} threads={self.threads} ratio={self.ratio:.2f} best_peer={best}"
-            f" ms={self.ours.median * 1e3:.3g} limit={self.limit:.2f}"
-        )
+    seconds: float = 3.0
+    starts: bool = True
 
 
-def bench(workload: str, threads: int, peers: Sequence[Peer], seconds: float) -> Result:
-    """Measure one workload."""
-    if workload not in WORKLOADS:
-        raise OptionError(f"there is no workload {workload!r}", hint=f"there are {', '.join(WORKLOADS)}")
-    model = WORKLOADS[workload]()
-    feeds = feeds_for(model)
-    top: Limits = limits(threads)
-    floor = top.seconds(*floor_of(model))
-    ready: list[tuple[Timed, Run]] = []
+def bench(case: Case, threads: int, peers: Sequence[Peer], effort: Effort, folder: Path, say: Say) -> Result:
+    """Measure one workload. `folder` is for what is kept between processes."""
+    setting = make_setting(threads, folder)
+    asked = [peer for peer in (OURS, *peers) if peer.takes(case)]
     refused: dict[str, str] = {}
-    expected: Mapping[str, Array] | None = None
-    for peer in (OURS, *peers):
-        try:
-            timed, run, results = _prepared(peer, model, feeds, threads)
-        except Exception as error:  # a peer's failure is a result, whatever its type
-            if peer is OURS:
-                raise
-            refused[peer.name] = str(error).split("\n")[0][:120]
-            continue
-        expected = results if expected is None else expected
-        timed.deviation = _deviation(expected, results)
-        ready.append((timed, run))
-    _interleave(ready, feeds, seconds)
-    timed = tuple(t for t, _ in ready)
-    return Result(workload, threads, timed, floor / timed[0].median, refused)
+    with ExitStack() as stack:
+        machine = stack.enter_context(Process(LIMITS, case, setting))
+        floor = _floor(machine)
+        ready: list[tuple[Timed, Process]] = []
+        for number, peer in enumerate(asked, 1):
+            say(f"{case.name}, {_threads(threads)}: {peer.name} starts ({number} of {len(asked)})")
+            try:
+                ready.append(_started(peer, case, setting, effort, stack))
+            except RefusedError as error:
+                _refuse(refused, peer.name, str(error))
+        _compare(ready, setting, refused)
+        say(f"{case.name}, {_threads(threads)}: {len(ready)} take turns")
+        rounds, top = _take_turns(ready, machine, effort.seconds, refused)
+    timed = tuple(t for t, _ in ready if t.peer not in refused)
+    return Result(case.name, threads, timed, Floor(**floor, **top), refused, rounds)
 
 
-def _prepared(
-    peer: Peer, model: onnx.ModelProto, feeds: Mapping[str, Array], threads: int
-) -> tuple[Timed, Run, Mapping[str, Array]]:
-    started = time.perf_counter()
-    run = peer.prepare(model, threads)
-    results = run(feeds)
-    return Timed(peer.name, time.perf_counter() - started), run, results
+def _floor(machine: Process) -> Mapping[str, float]:
+    try:
+        return machine.start()
+    except RefusedError as error:
+        raise CheckError(f"dovetail does not read it: {error}", hint="dovetail explain says more") from error
 
 
-def _interleave(ready: Sequence[tuple[Timed, Run]], feeds: Mapping[str, Array], seconds: float) -> None:
-    """Each peer warms up once in its turn, so that it does not find another's memory in the caches, and is timed."""
-    until = time.perf_counter() + seconds * len(ready)
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _refuse(refused: dict[str, str], peer: str, why: str) -> None:
+    if peer == OURS.name:
+        raise CheckError(f"dovetail does not run it: {why}", hint="dovetail run says more")
+    refused[peer] = why
+
+
+def _started(peer: Peer, case: Case, setting: Setting, effort: Effort, stack: ExitStack) -> tuple[Timed, Process]:
+    """A peer that is ready for its turns; where starts are measured, another process has gone before it."""
+    if not effort.starts:
+        process = stack.enter_context(Process(peer.name, case, setting))
+        return Timed(peer.name, **process.start()), process
+    with Process(peer.name, case, setting) as cold:
+        timed = Timed(peer.name, **cold.start())
+    process = stack.enter_context(Process(peer.name, case, setting))
+    timed.warm = process.start()["first"]
+    return timed, process
+
+
+def _compare(ready: Sequence[tuple[Timed, Process]], setting: Setting, refused: dict[str, str]) -> None:
+    ours = load_arrays(results_of(setting, OURS.name))
+    for timed, _ in ready:
+        timed.deviation = deviation(ours, load_arrays(results_of(setting, timed.peer)))
+        if not timed.deviation <= FARTHEST:
+            refused[timed.peer] = f"its results lie {timed.deviation:.2g} apart from ours"
+
+
+def _take_turns(
+    ready: Sequence[tuple[Timed, Process]], machine: Process, seconds: float, refused: dict[str, str]
+) -> tuple[int, dict[str, float]]:
+    """The number of rounds, and the best that the machine has shown in them."""
+    until = time.monotonic() + seconds * (len(ready) + 1)
     rounds = 0
-    while rounds < ROUNDS or time.perf_counter() < until:
-        for timed, run in ready:
-            run(feeds)
-            for _ in range(3):
-                started = time.perf_counter()
-                run(feeds)
-                timed.runs.append(time.perf_counter() - started)
+    top: dict[str, float] = {}
+    while rounds < LEAST_ROUNDS or time.monotonic() < until:
+        for place in range(len(ready)):
+            timed, process = ready[(rounds + place) % len(ready)]
+            if timed.peer in refused:
+                continue
+            try:
+                timed.runs += process.turn(TURN)["runs"]
+            except RefusedError as error:
+                _refuse(refused, timed.peer, str(error))
+        found = machine.turn(TURN)
+        top = {"flops_per_second": found["flops"], "bytes_per_second": found["bytes"]}
         rounds += 1
+    return rounds, top
 
 
-def _deviation(expected: Mapping[str, Array], found: Mapping[str, Array]) -> float:
+def deviation(expected: Mapping[str, Array], found: Mapping[str, Array]) -> float:
+    """The largest difference, by the largest value expected; infinite where shapes or numbers of outputs differ."""
     worst = 0.0
+    if expected.keys() != found.keys():
+        return float("inf")
     for name, array in expected.items():
-        other = np.asarray(found[name])
-        worst = max(worst, float(np.max(np.abs(array - other))) / max(float(np.max(np.abs(array))), 1e-30))
+        other = found[name]
+        if other.shape != array.shape:
+            return float("inf")
+        wide, theirs = array.astype(np.float64), other.astype(np.float64)
+        same = (wide == theirs) | (np.isnan(wide) & np.isnan(theirs))
+        with np.errstate(invalid="ignore"):
+            apart = np.where(same, 0.0, np.abs(wide - theirs))
+        if not np.isfinite(apart).all():
+            return float("inf")
+        largest = float(np.max(np.abs(wide), initial=0.0, where=np.isfinite(wide)))
+        worst = max(worst, float(np.max(apart, initial=0.0)) / (largest or 1.0))
     return worst

@@ -15,7 +15,7 @@ OPSET = 17
 
 
 class Net:
-    """A model while it is written. Names are numbered; weights are drawn from a seed and scaled to keep values tame."""
+    """A model while it is written. Nodes are numbered; weights are drawn from a seed and scaled to keep values tame."""
 
     def __init__(self, name: str, seed: int = 0) -> None:
         self.name = name
@@ -41,15 +41,16 @@ class Net:
         self.nodes.append(helper.make_node(op_type, list(inputs), outputs, name=name, **attributes))
         return outputs[0] if count == 1 else outputs
 
-    def array(self, array: Array) -> str:
-        """A constant; equal ones are kept once."""
-        key = (str(array.dtype), array.tobytes() if array.size <= 64 else b"", array.shape)
-        if array.size <= 64 and key in self._kept:
+    def array(self, array: Array, name: str = "") -> str:
+        """A constant; equal ones without a name are kept once."""
+        key = (str(array.dtype), array.tobytes(), array.shape)
+        if not name and key in self._kept:
             return self._kept[key]
-        name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(array, name))
-        self._kept[key] = name
-        return name
+        made = name or f"constant{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(array, made))
+        if not name:
+            self._kept[key] = made
+        return made
 
     def ints(self, *numbers: int) -> str:
         return self.array(np.array(numbers, np.int64))
@@ -57,17 +58,17 @@ class Net:
     def number(self, value: float) -> str:
         return self.array(np.array(value, np.float32))
 
-    def weight(self, *shape: int) -> str:
+    def weight(self, name: str, *shape: int) -> str:
         """A matrix or a kernel, scaled by what it sums over."""
         fan = shape[0] if len(shape) == 2 else int(np.prod(shape[1:]))
-        return self.array((self.rng.standard_normal(shape) / np.sqrt(fan)).astype(np.float32))
+        return self.array((self.rng.standard_normal(shape) / np.sqrt(fan)).astype(np.float32), name)
 
-    def vector(self, size: int, *, around: float = 0.0) -> str:
-        return self.array((around + 0.05 * self.rng.standard_normal(size)).astype(np.float32))
+    def vector(self, name: str, size: int, *, around: float = 0.0) -> str:
+        return self.array((around + 0.05 * self.rng.standard_normal(size)).astype(np.float32), name)
 
-    def linear(self, x: str, inner: int, outer: int, *, bias: bool = True) -> str:
-        y = self.op("MatMul", x, self.weight(inner, outer))
-        return self.op("Add", y, self.vector(outer)) if bias else y
+    def linear(self, name: str, x: str, inner: int, outer: int, *, bias: bool = True) -> str:
+        y = self.op("MatMul", x, self.weight(f"{name}.weight", inner, outer))
+        return self.op("Add", y, self.vector(f"{name}.bias", outer)) if bias else y
 
     def model(self) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, initializer=self.weights)

@@ -1,78 +1,160 @@
-"""The peers: each takes the same ONNX model and gives a function that runs it once."""
+"""The peers: each takes the same case and gives a function that runs it once."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import tempfile
-from collections.abc import Callable, Mapping
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import onnx
+import numpy as np
 
-from dovetail.frontends.onnx import import_model
+from dovetail.bench.case import Case
+from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.runtime.compile import compile
 
-Run: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+Run: TypeAlias = Callable[[Mapping[str, Array]], Sequence[Array]]
+"""One run: inputs by name, outputs in the order that the model lists them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """So many threads, and the folder where a peer may keep what it has made, for the next process."""
+
+    threads: int
+    cache: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One way to run a model: its name, the package that it needs, and how it is prepared for so many threads."""
+    """One way to run a model: its name, the packages that it needs, and how it is prepared."""
 
     name: str
-    package: str
-    prepare: Callable[[onnx.ModelProto, int], Run]
+    packages: tuple[str, ...]
+    prepare: Callable[[Case, Setting], Run]
+    reads_onnx: bool = True
+    """Whether it takes any ONNX file; else the network has to be written for it."""
 
     @property
-    def is_here(self) -> bool:
-        return importlib.util.find_spec(self.package) is not None
+    def absent(self) -> tuple[str, ...]:
+        """The packages that are not installed."""
+        return tuple(p for p in self.packages if importlib.util.find_spec(p.partition(".")[0]) is None)
+
+    def takes(self, case: Case) -> bool:
+        return self.reads_onnx or case.shape is not None
 
 
-def _dovetail(model: onnx.ModelProto, threads: int) -> Run:
-    program = compile(import_model(model), target="cpu", threads=threads)
-    return lambda feeds: program.run(dict(feeds))
+def _dovetail(case: Case, setting: Setting) -> Run:
+    fixed = case.fixed()
+    program = compile(case.model, target="cpu", threads=setting.threads, fixed=fixed)
+    return lambda feeds: [*program.run({name: array for name, array in feeds.items() if name not in fixed}).values()]
 
 
-def _onnxruntime(model: onnx.ModelProto, threads: int) -> Run:
+def _onnxruntime(model: Path, threads: int) -> Run:
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    session: Any = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [o.name for o in model.graph.output]
-    return lambda feeds: dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    session: Any = runtime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    taken = {i.name for i in session.get_inputs()}
+    return lambda feeds: session.run(None, {name: array for name, array in feeds.items() if name in taken})
 
 
-def _onnxruntime_optimised(model: onnx.ModelProto, threads: int) -> Run:
+def _onnxruntime_plain(case: Case, setting: Setting) -> Run:
+    return _onnxruntime(case.model, setting.threads)
+
+
+def _onnxruntime_optimised(case: Case, setting: Setting) -> Run:
     """onnxruntime behind its own optimiser of transformers, which fuses more than it does when it loads a model."""
-    optimizer: Any = importlib.import_module("onnxruntime.transformers.optimizer")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        better = optimizer.optimize_model(str(path), model_type="bert", opt_level=1, use_gpu=False)
-    return _onnxruntime(better.model, threads)
+    path = setting.cache / "optimised.onnx"
+    if not path.is_file():
+        optimizer: Any = importlib.import_module("onnxruntime.transformers.optimizer")
+        better = optimizer.optimize_model(str(case.model), model_type="bert", opt_level=1, use_gpu=False)
+        if not any(better.get_fused_operator_statistics().values()):
+            raise OptionError("its optimiser of transformers finds nothing to fuse")
+        better.save_model_to_file(str(path))
+    return _onnxruntime(path, setting.threads)
 
 
-def _openvino(model: onnx.ModelProto, threads: int) -> Run:
+def _openvino(case: Case, setting: Setting) -> Run:
     openvino: Any = importlib.import_module("openvino")
     core = openvino.Core()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        hints = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-        compiled = core.compile_model(core.read_model(str(path)), "CPU", hints)
+    hints = {
+        "INFERENCE_NUM_THREADS": setting.threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "CACHE_DIR": str(setting.cache / "openvino"),
+    }
+    compiled = core.compile_model(str(case.model), "CPU", hints)
     request = compiled.create_infer_request()
-    names = [o.name for o in model.graph.output]
-    return lambda feeds: dict(zip(names, request.infer(dict(feeds)).values(), strict=True))
+    taken = {name for port in compiled.inputs for name in port.get_names()}
+
+    def run(feeds: Mapping[str, Array]) -> Sequence[Array]:
+        found = request.infer({name: array for name, array in feeds.items() if name in taken})
+        return [found[port] for port in compiled.outputs]
+
+    return run
 
 
-OURS = Peer("dovetail", "dovetail", _dovetail)
+def _torch(case: Case, setting: Setting, *, compiled: bool = False, frozen: bool = False) -> Run:
+    if compiled and not any(map(shutil.which, (os.environ.get("CXX") or "g++", "clang++"))):
+        raise OptionError("torch.compile needs a C++ compiler, and there is none")
+    torch: Any = importlib.import_module("torch")
+    models: Any = importlib.import_module("dovetail.bench.torch_models")
+    torch.set_num_threads(setting.threads)
+    network = models.module(case.shape, case.weights())
+    if frozen:
+        inductor: Any = importlib.import_module("torch._inductor.config")
+        inductor.freezing = True
+    if compiled:
+        network = torch.compile(network, fullgraph=True, dynamic=False)
+
+    def run(feeds: Mapping[str, Array]) -> Sequence[Array]:
+        with torch.inference_mode():
+            return [network(*map(torch.from_numpy, feeds.values())).numpy()]
+
+    return run
+
+
+def _jax(case: Case, setting: Setting) -> Run:
+    """jax has as many threads as the process has cores."""
+    jax: Any = importlib.import_module("jax")
+    models: Any = importlib.import_module("dovetail.bench.jax_models")
+    weights = models.arranged(case.weights())
+    network = jax.jit(models.function(case.shape))
+    return lambda feeds: [np.asarray(network(weights, *feeds.values()))]
+
+
+_COMPILED = partial(_torch, compiled=True)
+OURS = Peer("dovetail", ("dovetail.frontends.onnx", "llvmlite"), _dovetail)
 PEERS: tuple[Peer, ...] = (
-    Peer("onnxruntime", "onnxruntime", _onnxruntime),
-    Peer("onnxruntime-optimised", "onnxruntime", _onnxruntime_optimised),
-    Peer("openvino", "openvino", _openvino),
+    Peer("onnxruntime", ("onnxruntime",), _onnxruntime_plain),
+    Peer("onnxruntime-optimised", ("onnxruntime", "torch"), _onnxruntime_optimised),
+    Peer("openvino", ("openvino",), _openvino),
+    Peer("torch", ("torch",), _torch, reads_onnx=False),
+    Peer("torch.compile", ("torch",), _COMPILED, reads_onnx=False),
+    Peer("torch.compile-frozen", ("torch",), partial(_COMPILED, frozen=True), reads_onnx=False),
+    Peer("jax", ("jax",), _jax, reads_onnx=False),
 )
+EVERY: Mapping[str, Peer] = {peer.name: peer for peer in (OURS, *PEERS)}
+
+
+def chosen(names: str | None) -> tuple[Peer, ...]:
+    """Peers by their names with commas between; all without any."""
+    if names is None:
+        return PEERS
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in EVERY or name == OURS.name:
+            listed = ", ".join(peer.name for peer in PEERS)
+            raise OptionError(f"there is no peer {name!r}", hint=f"there are {listed}")
+    return tuple(EVERY[name] for name in dict.fromkeys(wanted))
+
+
+__all__ = ["EVERY", "OURS", "PEERS", "Peer", "Run", "Setting", "chosen"]

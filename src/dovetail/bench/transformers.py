@@ -33,21 +33,23 @@ def encoder(of: Encoder, batch: int, seq: int) -> onnx.ModelProto:
     net = Net("encoder")
     ids = net.input("input_ids", TensorProto.INT64, [batch, seq])
     mask = net.input("attention_mask", TensorProto.INT64, [batch, seq])
-    words = net.op("Gather", net.weight(of.vocabulary, of.hidden), ids, axis=0)
-    places = net.op("Gather", net.weight(of.positions, of.hidden), net.array(np.arange(seq)[None]), axis=0)
-    x = _norm(net, net.op("Add", words, places), of.hidden)
+    words = net.op("Gather", net.weight("words", of.vocabulary, of.hidden), ids, axis=0)
+    places = net.op("Gather", net.weight("places", of.positions, of.hidden), net.array(np.arange(seq)[None]), axis=0)
+    x = _norm(net, "norm", net.op("Add", words, places), of.hidden)
     seen = net.op("Cast", net.op("Unsqueeze", mask, net.ints(1, 2)), to=TensorProto.FLOAT)
     bias = net.op("Mul", net.op("Sub", net.number(1.0), seen), net.number(-3.4028234663852886e38))
-    for _ in range(of.layers):
-        x = _norm(net, net.op("Add", _self_attention(net, of, x, bias, batch, seq), x), of.hidden)
-        inner = _gelu(net, net.linear(x, of.hidden, of.inner))
-        x = _norm(net, net.op("Add", net.linear(inner, of.inner, of.hidden), x), of.hidden)
+    for layer in range(of.layers):
+        at = f"layers.{layer}"
+        x = _norm(net, f"{at}.norm1", net.op("Add", _self_attention(net, of, at, x, bias, batch, seq), x), of.hidden)
+        inner = _gelu(net, net.linear(f"{at}.up", x, of.hidden, of.inner))
+        x = _norm(net, f"{at}.norm2", net.op("Add", net.linear(f"{at}.down", inner, of.inner, of.hidden), x), of.hidden)
     net.output("last_hidden_state", x)
     return net.model()
 
 
-def _norm(net: Net, x: str, size: int) -> str:
-    return net.op("LayerNormalization", x, net.vector(size, around=1.0), net.vector(size), axis=-1, epsilon=1e-12)
+def _norm(net: Net, name: str, x: str, size: int) -> str:
+    gain, shift = net.vector(f"{name}.weight", size, around=1.0), net.vector(f"{name}.bias", size)
+    return net.op("LayerNormalization", x, gain, shift, axis=-1, epsilon=1e-12)
 
 
 def _gelu(net: Net, x: str) -> str:
@@ -59,16 +61,16 @@ def _heads(net: Net, x: str, batch: int, seq: int, heads: int, size: int, order:
     return net.op("Transpose", net.op("Reshape", x, net.ints(batch, seq, heads, size)), perm=order)
 
 
-def _self_attention(net: Net, of: Encoder, x: str, bias: str, batch: int, seq: int) -> str:
+def _self_attention(net: Net, of: Encoder, at: str, x: str, bias: str, batch: int, seq: int) -> str:
     size = of.hidden // of.heads
     q, k, v = (
-        _heads(net, net.linear(x, of.hidden, of.hidden), batch, seq, of.heads, size, order)
-        for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+        _heads(net, net.linear(f"{at}.{part}", x, of.hidden, of.hidden), batch, seq, of.heads, size, order)
+        for part, order in (("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3]))
     )
     scores = net.op("Add", net.op("Div", net.op("MatMul", q, k), net.number(math.sqrt(size))), bias)
     mixed = net.op("MatMul", net.op("Softmax", scores, axis=-1), v)
     joined = net.op("Reshape", net.op("Transpose", mixed, perm=[0, 2, 1, 3]), net.ints(batch, seq, of.hidden))
-    return net.linear(joined, of.hidden, of.hidden)
+    return net.linear(f"{at}.dense", joined, of.hidden, of.hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def decoder(of: Decoder, seq: int, cached: int = 0) -> onnx.ModelProto:
     """A prompt of `seq` tokens, or tokens behind `cached` ones whose keys and values are inputs; logits out."""
     net = Net("decoder")
     ids = net.input("input_ids", TensorProto.INT64, [1, seq])
-    x = net.op("Gather", net.weight(of.vocabulary, of.hidden), ids, axis=0)
+    x = net.op("Gather", net.weight("words", of.vocabulary, of.hidden), ids, axis=0)
     angles = np.outer(np.arange(cached, cached + seq), 10000.0 ** (-np.arange(0, of.size, 2) / of.size))
     doubled = np.concatenate([angles, angles], axis=-1).astype(np.float32)[None, None]
     turn = net.array(np.cos(doubled)), net.array(np.sin(doubled))
@@ -100,20 +102,23 @@ def decoder(of: Decoder, seq: int, cached: int = 0) -> onnx.ModelProto:
             for kind in ("key", "value")
             if cached
         ]
-        x = net.op("Add", x, _grouped_attention(net, of, _rms(net, x, of.hidden), turn, mask, past, seq, cached))
-        h = _rms(net, x, of.hidden)
-        gate = net.linear(h, of.hidden, of.inner, bias=False)
-        up = net.linear(h, of.hidden, of.inner, bias=False)
+        at = f"layers.{layer}"
+        h = _rms(net, f"{at}.norm1", x, of.hidden)
+        x = net.op("Add", x, _grouped_attention(net, of, at, h, turn, mask, past, seq, cached))
+        h = _rms(net, f"{at}.norm2", x, of.hidden)
+        gate = net.linear(f"{at}.gate", h, of.hidden, of.inner, bias=False)
+        up = net.linear(f"{at}.up", h, of.hidden, of.inner, bias=False)
         gated = net.op("Mul", net.op("Mul", gate, net.op("Sigmoid", gate)), up)
-        x = net.op("Add", x, net.linear(gated, of.inner, of.hidden, bias=False))
-    net.output("logits", net.linear(_rms(net, x, of.hidden), of.hidden, of.vocabulary, bias=False))
+        x = net.op("Add", x, net.linear(f"{at}.down", gated, of.inner, of.hidden, bias=False))
+    x = _rms(net, "norm", x, of.hidden)
+    net.output("logits", net.linear("head", x, of.hidden, of.vocabulary, bias=False))
     return net.model()
 
 
-def _rms(net: Net, x: str, size: int) -> str:
+def _rms(net: Net, name: str, x: str, size: int) -> str:
     mean = net.op("ReduceMean", net.op("Pow", x, net.number(2.0)), axes=[-1], keepdims=1)
     scale = net.op("Div", net.number(1.0), net.op("Sqrt", net.op("Add", mean, net.number(1e-5))))
-    return net.op("Mul", net.vector(size, around=1.0), net.op("Mul", x, scale))
+    return net.op("Mul", net.vector(f"{name}.weight", size, around=1.0), net.op("Mul", x, scale))
 
 
 def _rope(net: Net, x: str, turn: tuple[str, str], size: int) -> str:
@@ -126,6 +131,7 @@ def _rope(net: Net, x: str, turn: tuple[str, str], size: int) -> str:
 def _grouped_attention(
     net: Net,
     of: Decoder,
+    at: str,
     x: str,
     turn: tuple[str, str],
     mask: str | None,
@@ -133,10 +139,11 @@ def _grouped_attention(
     seq: int,
     cached: int,
 ) -> str:
-    def project(heads: int) -> str:
-        return _heads(net, net.linear(x, of.hidden, heads * of.size, bias=False), 1, seq, heads, of.size, [0, 2, 1, 3])
+    def project(part: str, heads: int) -> str:
+        y = net.linear(f"{at}.{part}", x, of.hidden, heads * of.size, bias=False)
+        return _heads(net, y, 1, seq, heads, of.size, [0, 2, 1, 3])
 
-    q, k, v = project(of.heads), project(of.groups), project(of.groups)
+    q, k, v = project("query", of.heads), project("key", of.groups), project("value", of.groups)
     q, k = _rope(net, q, turn, of.size), _rope(net, k, turn, of.size)
     if past:
         k, v = net.op("Concat", past[0], k, axis=2), net.op("Concat", past[1], v, axis=2)
@@ -151,4 +158,4 @@ def _grouped_attention(
     weights = net.op("Softmax", scores if mask is None else net.op("Add", scores, mask), axis=-1)
     mixed = net.op("Transpose", net.op("MatMul", weights, widened(v)), perm=[0, 2, 1, 3])
     joined = net.op("Reshape", mixed, net.ints(1, seq, of.heads * of.size))
-    return net.linear(joined, of.heads * of.size, of.hidden, bias=False)
+    return net.linear(f"{at}.dense", joined, of.heads * of.size, of.hidden, bias=False)

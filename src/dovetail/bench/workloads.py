@@ -3,56 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 
-from dovetail.bench.convnets import resnet50, unet_block
-from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, encoder
+from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
+from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, Encoder, decoder, encoder
+from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 
-WORKLOADS: Mapping[str, Callable[[], onnx.ModelProto]] = {
-    "minilm_1x16": lambda: encoder(MINILM, 1, 16),
-    "minilm_1x128": lambda: encoder(MINILM, 1, 128),
-    "minilm_8x128": lambda: encoder(MINILM, 8, 128),
-    "bert_base_1x128": lambda: encoder(BERT_BASE, 1, 128),
-    "prefill_1x128": lambda: decoder(Decoder(), 128),
-    "one_token_256": lambda: decoder(Decoder(), 1, 256),
-    "resnet50": resnet50,
-    "unet_block": unet_block,
+Shape: TypeAlias = Encoder | Decoder | Resnet | UnetBlock
+"""The sizes of a network that is written for every peer."""
+SHAPES: Mapping[str, type[Shape]] = {shape.__name__: shape for shape in (Encoder, Decoder, Resnet, UnetBlock)}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model: its sizes, by which peers without ONNX write it down for themselves, and how it is written as ONNX."""
+
+    shape: Shape
+    build: Callable[[], onnx.ModelProto]
+
+
+def _encoder(of: Encoder, batch: int, seq: int) -> Workload:
+    return Workload(of, lambda: encoder(of, batch, seq))
+
+
+def _decoder(of: Decoder, seq: int, cached: int = 0) -> Workload:
+    return Workload(of, lambda: decoder(of, seq, cached))
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    "minilm_1x16": _encoder(MINILM, 1, 16),
+    "minilm_1x128": _encoder(MINILM, 1, 128),
+    "minilm_8x128": _encoder(MINILM, 8, 128),
+    "bert_base_1x128": _encoder(BERT_BASE, 1, 128),
+    "prefill_1x128": _decoder(Decoder(), 128),
+    "one_token_256": _decoder(Decoder(), 1, 256),
+    "resnet50": Workload(Resnet(), lambda: resnet(Resnet())),
+    "unet_block": Workload(UnetBlock(), lambda: unet_block(UnetBlock())),
 }
 
 
-def feeds_for(model: onnx.ModelProto, seed: int = 0) -> dict[str, Array]:
-    """Inputs for a model of known sizes: ids, masks of ones, and normal numbers."""
+def feeds_for(model: onnx.ModelProto, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, Array]:
+    """Inputs by a model's signature: ids, masks of ones, normal numbers, else 0 or 1. `sizes` are for symbols."""
     rng = np.random.default_rng(seed)
+    weights = {t.name for t in model.graph.initializer}
+    most = _most_ids(model)
     feeds: dict[str, Array] = {}
     for info in model.graph.input:
-        shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
-        if info.type.tensor_type.elem_type == TensorProto.INT64:
-            feeds[info.name] = np.ones(shape, np.int64) if "mask" in info.name else rng.integers(0, 1000, shape)
+        if info.name in weights:
+            continue
+        kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
+        dims = enumerate(info.type.tensor_type.shape.dim)
+        shape = [_size(dim, f"{info.name}_{axis}", sizes or {}) for axis, dim in dims]
+        if kind.kind == "f":
+            feeds[info.name] = rng.standard_normal(shape).astype(kind)
+        elif "mask" in info.name or kind.kind == "b":
+            feeds[info.name] = np.ones(shape, kind)
         else:
-            feeds[info.name] = rng.standard_normal(shape).astype(np.float32)
+            feeds[info.name] = rng.integers(0, most.get(info.name, 2), shape).astype(kind)
     return feeds
 
 
-def floor_of(model: onnx.ModelProto) -> tuple[float, float]:
-    """The multiply-adds of matmuls and convolutions, counted twice, and the bytes of the weights that they read."""
-    shapes = {i.name: tuple(d.dim_value for d in i.type.tensor_type.shape.dim) for i in _typed(model)}
-    sizes = {t.name: (tuple(t.dims), int(np.prod(t.dims)) * 4) for t in model.graph.initializer}
-    flops = read = 0.0
+def _size(dim: onnx.TensorShapeProto.Dimension, place: str, sizes: Mapping[str, int]) -> int:
+    """A size as the model or the caller says it; one without a name is called by its place."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    name = dim.dim_param.strip() or place
+    if name not in sizes and place not in sizes:
+        raise OptionError(f"the size {name} is not known", hint=f"say what it is: --size {name}=8")
+    return sizes.get(name, sizes.get(place, 0))
+
+
+def _most_ids(model: onnx.ModelProto) -> dict[str, int]:
+    """How many rows there are for each input that picks rows of a table; a thousand are enough."""
+    rows = {t.name: int(t.dims[0]) for t in model.graph.initializer if t.dims}
+    found: dict[str, int] = {}
     for node in model.graph.node:
-        if node.op_type not in ("MatMul", "Gemm", "Conv"):
-            continue
-        result = shapes[node.output[0]]
-        weight, bytes = sizes.get(node.input[1], (shapes.get(node.input[1], ()), 0))
-        inner = np.prod(weight[1:]) if node.op_type == "Conv" else weight[-2]
-        flops += 2.0 * float(np.prod(result)) * float(inner)
-        read += bytes
-    return flops, read
-
-
-def _typed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    known = onnx.shape_inference.infer_shapes(model).graph
-    return [*known.value_info, *known.input, *known.output]
+        if node.op_type == "Gather" and node.input[0] in rows:
+            found[node.input[1]] = min(rows[node.input[0]], found.get(node.input[1], 1000))
+    return found

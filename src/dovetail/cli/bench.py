@@ -4,73 +4,151 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import tempfile
+import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.options import JSON
-from dovetail.errors import OptionError
+from dovetail.cli.machine import machine
+from dovetail.cli.options import JSON, SIZE, numbers
+from dovetail.errors import LoadError, OptionError
 from dovetail.targets.cpu.crew import available_threads
+from dovetail.version import __version__
 
 if TYPE_CHECKING:
-    from dovetail.bench.measure import Result
+    from dovetail.bench.peers import Peer
+    from dovetail.bench.result import Result, Timed
 
-_HOW = """Median of interleaved runs, in ms; ± is half of what lies between the quartiles. First is preparing the model
-and running it once. ratio is the best peer's time over ours, limit our share of the machine's own peak: multiply-adds
-at the rate of a loop that does nothing else, or the weights read once from main memory, whichever takes longer."""
+ALL = "all"
+_PACKAGES = ("numpy", "llvmlite", "onnx", "onnxruntime", "openvino", "torch", "jax")
 
 
 def run(args: argparse.Namespace) -> Answer:
     # Workloads are ONNX models, and the package takes its time; only this command needs it.
-    from dovetail.bench.measure import bench
-    from dovetail.bench.peers import PEERS
-    from dovetail.bench.workloads import WORKLOADS
+    from dovetail.bench.measure import HOW, Effort
+    from dovetail.bench.peers import chosen
 
     threads = sorted(set(args.threads or (1, available_threads())))
-    if any(count < 1 for count in threads) or args.seconds <= 0:
-        raise OptionError("a bench of no threads or no time", hint="--threads 1 2 --seconds 3")
-    peers = [p for p in PEERS if p.is_here]
-    results = [bench(name, count, peers, args.seconds) for name in args.workload or WORKLOADS for count in threads]
+    if any(count < 1 for count in threads) or not 0 < args.seconds < 1e6:
+        raise OptionError("a bench of no threads or no time", hint="--threads 1 --threads 2 --seconds 3")
+    if args.out is not None and not Path(args.out).resolve().parent.is_dir():
+        raise OptionError(f"--out {args.out}: there is no such folder", hint="make the folder first")
+    peers = chosen(args.vs)
+    results = _measured(args, threads, [p for p in peers if not p.absent], Effort(args.seconds, not args.times_only))
+    absent = {p.name: p.absent for p in peers if p.absent}
+    found = json.dumps(_as_dict(results, absent, HOW), indent=2)
+    if args.out is not None:
+        _write(args.out, found)
     if args.json:
-        return Answer(json.dumps({"schema_version": SCHEMA_VERSION, "results": [_dict(r) for r in results]}, indent=2))
+        return Answer(found)
     lines = [line for result in results for line in _table(result)]
-    absent = [p.name for p in PEERS if not p.is_here]
-    return Answer("\n".join([*lines, _HOW, *([f"not installed: {', '.join(absent)}"] if absent else []),
-                             *(r.line for r in results)]))  # fmt: skip
+    missing = [f"not installed: {', '.join(absent)}; make bench installs them", ""] if absent else []
+    return Answer("\n".join([*lines, textwrap.fill(HOW, 120), "", *missing, *(r.line for r in results)]))
+
+
+def _measured(args: argparse.Namespace, threads: Sequence[int], peers: Sequence[Peer], effort: Any) -> list[Result]:
+    from dovetail.bench.case import case_of
+    from dovetail.bench.measure import bench
+    from dovetail.bench.workloads import WORKLOADS
+
+    sizes = numbers("--size", args.size)
+    asked = args.workload or [ALL]
+    names = dict.fromkeys(name for given in asked for name in (WORKLOADS if given == ALL else (given,)))
+    results: list[Result] = []
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
+            case = case_of(name, sizes, Path(folder))
+            for count in threads:
+                results.append(bench(case, count, peers, effort, Path(folder), _say))
+                _say(results[-1].line.removeprefix("bench "))
+    return results
+
+
+def _say(words: str) -> None:
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]  # none where the shell closed it
+        print(f"bench: {words}", file=sys.stderr, flush=True)
 
 
 def _table(result: Result) -> list[str]:
-    lines = [f"{result.workload}, {result.threads} thread{'s' if result.threads > 1 else ''}"]
-    for timed in result.timed:
-        lines.append(
-            f"  {timed.peer:24}{timed.median * 1e3:10.3f} ± {timed.spread * 100:3.0f} %"
-            f"   first {timed.first:6.2f} s   deviation {timed.deviation:.1e}"
-        )
-    return [*lines, *(f"  {name:24}refused: {why}" for name, why in result.refused.items()), ""]
+    count = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
+    floor = result.floor
+    lines = [
+        f"{result.workload}, {count}: at least {floor.seconds * 1e3:.3g} ms by {floor.bound}"
+        f" ({floor.flops_per_second / 1e9:.0f} GFLOP/s, {floor.bytes_per_second / 1e9:.0f} GB/s)",
+        f"  {'':22}{'ms':>10}{'±':>6}{'first s':>10}{'warm s':>9}{'memory MB':>11}{'deviation':>11}",
+        *map(_row, result.timed),
+    ]
+    return [*lines, *(f"  {name:22}refused: {why}" for name, why in result.refused.items()), ""]
 
 
-def _dict(result: Result) -> dict[str, Any]:
+def _row(timed: Timed) -> str:
+    warm = f"{timed.warm:9.2f}" if timed.warm is not None else f"{'':9}"
+    return (
+        f"  {timed.peer:22}{timed.median * 1e3:10.3f}{timed.spread * 100:4.0f} %{timed.first:10.2f}{warm}"
+        f"{timed.peak / 1e6:11.0f}{timed.deviation:11.1e}"
+    )
+
+
+def _as_dict(results: Sequence[Result], absent: Any, how: str) -> dict[str, Any]:
     return {
-        **{k: v for k, v in asdict(result).items() if k != "timed"},
-        "ratio": result.ratio,
-        "peers": [
-            {"peer": t.peer, "median": t.median, "spread": t.spread, "first": t.first, "deviation": t.deviation}
-            for t in result.timed
-        ],
+        "schema_version": SCHEMA_VERSION,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": asdict(machine()),
+        "versions": {"dovetail": __version__, "python": sys.version.split()[0], **_versions()},
+        "how": how,
+        "absent": absent,
+        "results": [result.as_dict() for result in results],
     }
+
+
+def _versions() -> dict[str, str]:
+    """Of the packages that are installed."""
+    found = {d.metadata["Name"].lower(): d.version for d in metadata.distributions() if d.metadata["Name"]}
+    return {name: found[name] for name in _PACKAGES if name in found}
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise LoadError(f"{path} cannot be written: {error.strerror}", hint="check the path and the disk") from error
 
 
 COMMAND = Command(
     "bench",
-    "measure dovetail beside its peers, interleaved in one run",
+    "Measure dovetail beside its peers, interleaved in one run, and say how near to the machine's limit it is.",
     (
-        Argument("workload", "which to measure; all without any", {"nargs": "*", "metavar": "WORKLOAD"}),
+        Argument(
+            "workload",
+            "a built-in workload, an ONNX file, or a folder with model.onnx, inputs.npz and, where inputs are fixed, "
+            f"fixed.npz; {ALL} stands for the built-in ones, and is what is measured without any",
+            {"nargs": "*", "metavar": "WORKLOAD"},
+        ),
         Argument(
             "--threads",
             "a number of threads; 1 and all without any; may be given several times",
             {"type": int, "action": "append", "metavar": "N"},
         ),
         Argument("--seconds", "time for each peer and workload (3)", {"type": float, "default": 3.0, "metavar": "S"}),
+        Argument(
+            "--vs",
+            "peers with commas between: onnxruntime, onnxruntime-optimised, openvino, torch, torch.compile, "
+            "torch.compile-frozen, jax; all that are installed without",
+            {"metavar": "PEERS"},
+        ),
+        Argument(
+            "--times-only",
+            "start each peer once; otherwise twice, which tells cold from warm starts",
+            {"action": "store_true"},
+        ),
+        SIZE,
+        Argument("--out", "write everything that was found to this file as JSON", {"metavar": "FILE"}),
         JSON,
     ),
     run,

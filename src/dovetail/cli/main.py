@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
-from dovetail.cli import bench, catalogue, doctor, explain, operators, plan, run, show, why
+from dovetail.cli import bench, cache, catalogue, doctor, explain, operators, plan, run, show, why
 from dovetail.cli.command import Answer, Command
 from dovetail.errors import DovetailError, LoadError, OptionError
 from dovetail.version import __version__
@@ -25,6 +25,7 @@ COMMANDS: tuple[Command, ...] = (
     bench.COMMAND,
     catalogue.COMMAND,
     operators.COMMAND,
+    cache.COMMAND,
     doctor.COMMAND,
 )
 INTERRUPTED = 130

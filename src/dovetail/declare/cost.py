@@ -12,6 +12,7 @@ from dovetail.declare.machine import ASSUMED_SIZE, Cost, Kind, Level, Machine, R
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
+from dovetail.ir.op import Op
 from dovetail.ir.type import Type, tensors
 from dovetail.ir.value import Value, attrs_key
 from dovetail.ops import contraction, convolution, indexing
@@ -41,12 +42,12 @@ class _Effort:
     kind: Kind
 
     def __add__(self, other: _Effort) -> _Effort:
-        kind = max(self.kind, other.kind, key=_RANK.index)
-        return _Effort(self.flops + other.flops, self.dense + other.dense, kind)
+        kinds = (self.kind, other.kind)
+        return _Effort(self.flops + other.flops, self.dense + other.dense, next(k for k in _RANK if k in kinds))
 
 
-_RANK: tuple[Kind, ...] = ("map", "contract", "conv", "attend")
-"""Which kind a kernel is that has several in it: the last of them."""
+_RANK: tuple[Kind, ...] = ("attend", "conv", "conv_3x3", "contract", "map")
+"""Which kind a kernel is that has several in it: the first of them."""
 _NOTHING = _Effort(0, 0, "map")
 _CONVOLUTIONS = frozenset(convolution.FAMILY)
 _CONTRACTIONS = frozenset(contraction.FAMILY)
@@ -58,7 +59,9 @@ def _effort(value: Value) -> _Effort:
         flops = op.flops(value.type, tuple([v.type for v in value.operands]), value.attrs)
         if op in _CONTRACTIONS:
             return _Effort(flops, flops, "contract")
-        return _Effort(flops, flops, "conv") if op in _CONVOLUTIONS else _Effort(flops, 0, "map")
+        if op in _CONVOLUTIONS:
+            return _Effort(flops, flops, "conv_3x3" if _is_3x3(value) else "conv")
+        return _Effort(flops, 0, "map")
     if isinstance(op, FusedOp):
         _, _, body = op.traced(tuple([v.type for v in value.operands]), value.attrs)
         return _body_effort(body)
@@ -66,6 +69,14 @@ def _effort(value: Value) -> _Effort:
     for body in [a for a in value.attrs.values() if isinstance(a, Subgraph)]:
         total = total + _body_effort(body)
     return total
+
+
+def _is_3x3(value: Value) -> bool:
+    """A convolution of windows that overlap so much that sums can be shared between them."""
+    if value.op is not convolution.conv or value.attrs["groups"] != 1:
+        return False
+    window = value.operands[1].shape[2:]
+    return window == (3, 3) and all(s == 1 for s in (*value.attrs["strides"], *value.attrs["dilations"]))
 
 
 _MOST_KNOWN = 10_000
@@ -103,14 +114,17 @@ def default_cost(value: Value) -> Cost:
 
 
 def _each_once(value: Value) -> Cost:
-    traffic, weights = type_bytes(value.type), 0
+    traffic, given = type_bytes(value.type), 0
     for index, operand in enumerate(dict.fromkeys(value.operands)):
         # Of what it gathers from, a kernel reads as much as it writes.
         read = type_bytes(value.type if index == 0 and value.op in _GATHERS else operand.type)
         traffic = traffic + read
-        weights = weights + read if is_weight(operand) else weights
+        given = given + read if is_given(operand) else given
     effort = _effort(value)
-    return Cost(effort.flops, traffic, weights, effort.dense, effort.kind)
+    kind: Kind = effort.kind
+    if kind == "contract" and not any(is_weight(v) for v in value.operands):
+        kind = "attend"
+    return Cost(effort.flops, traffic, given, effort.dense, kind)
 
 
 _GATHERS = (indexing.gather, indexing.gather_elements, indexing.gather_nd)
@@ -118,10 +132,19 @@ _GATHERS = (indexing.gather, indexing.gather_elements, indexing.gather_nd)
 
 def is_weight(value: Value) -> bool:
     """Whether a tensor is a parameter or a constant, maybe moved: it is the same in every run."""
+    return _is_only(value, (leaf.PARAM, leaf.CONST))
+
+
+def is_given(value: Value) -> bool:
+    """Whether a tensor was there before a run began: a weight or an input."""
+    return _is_only(value, (leaf.PARAM, leaf.CONST, leaf.INPUT))
+
+
+def _is_only(value: Value, leaves: tuple[Op, ...]) -> bool:
     stack = [value]
     while stack:
         value = stack.pop()
-        if value.op in (leaf.PARAM, leaf.CONST):
+        if value.op in leaves:
             continue
         if not value.operands or not (is_free(value) or value.op.name in _MOVES):
             return False
@@ -132,12 +155,28 @@ def is_weight(value: Value) -> bool:
 _MOVES = frozenset({"concat", "cast"})
 
 
+def largest_bytes(values: Iterable[Value], sizes: Mapping[str, Size] | None = None) -> int:
+    """Bytes of the largest tensor that these values make."""
+    made = dict.fromkeys(v.type for v in values if not is_free(v))
+    return max((estimate(type_bytes(type), sizes) for type in made), default=0)
+
+
+def streamed_bytes(values: Iterable[Value], sizes: Mapping[str, Size] | None = None) -> int:
+    """Bytes of the parameters and constants that these values read whole; what is gathered from is not."""
+    read: dict[Value, None] = {}
+    for value in values:
+        for index, operand in enumerate(value.operands):
+            if operand.op in (leaf.PARAM, leaf.CONST) and not (index == 0 and value.op in _GATHERS):
+                read[operand] = None
+    return sum(estimate(type_bytes(v.type), sizes) for v in read)
+
+
 def _looked_up(by: Callable[..., Any] | None, value: Value, compute: Callable[[], Cost]) -> Cost:
     """Layers repeat: a cost that depends on types and attributes alone is computed once for all that are alike."""
     types = tuple([v.type for v in value.operands])
     distinct = types if len(types) < 2 else tuple([v.type for v in dict.fromkeys(value.operands)])
-    weights = tuple([is_weight(v) for v in value.operands])
-    key = (by, value.op, types, distinct, weights, attrs_key(value.attrs))
+    given = tuple([(is_given(v), is_weight(v)) for v in value.operands])
+    key = (by, value.op, types, distinct, given, attrs_key(value.attrs))
     found = _COSTS.get(key)
     if found is None:
         if len(_COSTS) > _MOST_KNOWN:
@@ -190,8 +229,11 @@ __all__ = [
     "estimate",
     "flops_of",
     "is_free",
+    "is_given",
     "is_weight",
     "kernel_cost",
+    "largest_bytes",
+    "streamed_bytes",
     "total_seconds",
     "type_bytes",
 ]

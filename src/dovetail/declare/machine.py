@@ -11,8 +11,9 @@ from dovetail.ir.dim import Dim, Size, substitute, symbols
 ASSUMED_SIZE = 128
 """What an unbound symbol counts as in an estimate."""
 
-Kind = Literal["map", "contract", "conv", "attend"]
-"""What decides how much of the peak a kernel reaches with its multiply-adds."""
+Kind = Literal["map", "contract", "attend", "conv", "conv_3x3"]
+"""What decides how much of the peak a kernel reaches with its multiply-adds: products with weights, products of what a
+run has made, convolutions, and those that can do with fewer multiply-adds than they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class Cost:
 
     flops: Size
     bytes: Size
-    weights: Size = 0
-    """Those of the bytes that are the same in every run, and lie wherever the whole model fits."""
+    given: Size = 0
+    """Those of the bytes that no kernel has just written: parameters, constants and inputs."""
     dense: Size = 0
     """Those of the flops that are multiply-adds of contractions."""
     kind: Kind = "map"
@@ -38,21 +39,24 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The share of the peak that kernels of each kind come to; for maps, with one operation where the peak counts two."""
+    """The share of the peak that kernels of each kind come to."""
 
     contract: float = 1.0
-    conv: float = 1.0
     attend: float = 1.0
+    conv: float = 1.0
+    conv_3x3: float = 1.0
     map: float = 1.0
 
     def of(self, kind: Kind) -> float:
         match kind:
             case "contract":
                 return self.contract
-            case "conv":
-                return self.conv
             case "attend":
                 return self.attend
+            case "conv":
+                return self.conv
+            case "conv_3x3":
+                return self.conv_3x3
             case "map":
                 return self.map
 
@@ -66,11 +70,11 @@ class Machine:
     launch_seconds: float
     levels: tuple[Level, ...] = ()
     """The nearest first; what fits none lies in main memory."""
+    given_per_second: float | None = None
+    """Bytes a second of parameters and inputs, which a whole run has passed over since; None asks the levels."""
     reach: Reach = field(default_factory=Reach)
     overlap: float = 1.0
     """The share of the shorter of work and traffic that is hidden behind the longer."""
-    streamed: int = 0
-    """Bytes of parameters that a run reads in all; they are in no level that is smaller."""
     source: str = "built-in"
     """Where the figures come from."""
 
@@ -94,13 +98,21 @@ class Machine:
         return next((v.bytes_per_second for v in self.levels if bytes <= v.size), self.bytes_per_second)
 
     def streaming(self, bytes: int) -> Machine:
-        """The machine for a model with so many bytes of parameters."""
-        return replace(self, streamed=bytes)
+        """The machine for a model with so many bytes of parameters: they lie in no level that is smaller."""
+        return replace(self, given_per_second=self.bandwidth(bytes))
+
+    def flat(self, bytes: int) -> Machine:
+        """A machine that moves every tensor of a run as it does one of so many bytes.
+
+        Then two kernels are never cheaper than one that does the same, only because each has less to hold.
+        """
+        given = self.given_per_second or self.bytes_per_second
+        return replace(self, bytes_per_second=self.bandwidth(bytes), given_per_second=given, levels=())
 
     def _traffic(self, cost: Cost, sizes: Mapping[str, Size] | None) -> float:
-        weights = estimate(cost.weights, sizes)
-        passing = estimate(cost.bytes, sizes) - weights
-        return self.moving(passing) + weights / self.bandwidth(max(weights, self.streamed))
+        given = estimate(cost.given, sizes)
+        rate = self.given_per_second or self.bandwidth(given)
+        return self.moving(estimate(cost.bytes, sizes) - given) + given / rate
 
 
 def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:

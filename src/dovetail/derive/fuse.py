@@ -168,7 +168,7 @@ class _Round:
 
     def _found(self, op: FusedOp[...], variant: Variant, root: Value, bound: Bound) -> _Found:
         fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
-        results = tuple(_stands_for(r, bound) for r in variant.results)
+        results = tuple(stands_for(r, bound) for r in variant.results)
         covers = tuple(dict.fromkeys([*bound.covered.values(), *results]))
         return _Found(op, variant, root, bound, {**fixed, **bound.names}, covers, results)
 
@@ -279,7 +279,7 @@ class _Build:
         return value if len(self.found.results) == 1 else leaf.item(value, self.index)
 
 
-def _stands_for(result: Value, bound: Bound) -> Value:
+def stands_for(result: Value, bound: Bound) -> Value:
     """What a result of a pattern is in the graph; another item of what the root is an item of is not matched itself."""
     found = bound.covered.get(result)
     return leaf.item(bound.covered[result.operands[0]], result.attrs["index"]) if found is None else found

@@ -71,7 +71,7 @@ def make_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
     if step.value.op not in SERVED:
         return None
     found = find_contraction(step.value, places)
-    return None if found is None else _Writer(step.value, found, places, tile_of(vectors)).job()
+    return None if found is None else _Writer(step.value, found, places, tile_of(vectors, len(found.streams))).job()
 
 
 def find_contraction(value: Value, places: Places) -> Contraction | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,26 @@ class Panels:
                 target[..., whole, :, :rest] = part[..., whole * width :]
                 target[..., whole, :, rest:] = 0.0
         return packed
+
+    def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether every column of matrices of these shapes is in one of the streams."""
+        wide = [shape[-2 if self.turned else -1] for shape in shapes]
+        firsts = [sorted({first for matrix, first in self.streams if matrix == i}) for i in range(len(shapes))]
+        return self.size > 0 and all(
+            n == len(found) * self.size and found == list(range(0, n, self.size))
+            for n, found in zip(wide, firsts, strict=True)
+        )
+
+    def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
+        """The matrices that lie in panels."""
+        width = self.columns // len(self.streams)
+        found = [np.empty(shape, np.float32) for shape in shapes]
+        matrices = [np.swapaxes(m, -1, -2) for m in found] if self.turned else found
+        for stream, (matrix, first) in enumerate(self.streams):
+            part = np.moveaxis(packed[..., stream * width : (stream + 1) * width], -3, -2)
+            rows = part.reshape(*part.shape[:-2], part.shape[-2] * width)
+            matrices[matrix][..., first : first + self.size] = rows[..., : self.size]
+        return tuple(found)
 
 
 def _aligned(shape: tuple[int, ...]) -> Array:

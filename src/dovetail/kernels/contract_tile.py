@@ -17,8 +17,8 @@ _UNROLLED = 4
 AHEAD = 512
 """How far in front of what it reads the tile asks for bytes of the panel, for each lane of a vector."""
 FEW = 8
-"""Rows up to which a panel is asked for in two streams."""
-_STREAMS = 2
+"""Rows up to which a panel is asked for in several streams."""
+_MANY_REGISTERS = 32
 _LINE = 64
 _TOGETHER = 4
 """Rows that share a pointer: a register holds the stride, and addresses are made of both."""
@@ -54,13 +54,16 @@ class Tile:
         return f"contract_{self.rows}x{self.vectors}x{self.lanes}"
 
 
-def tile_of(vectors: Vectors) -> Tile:
-    """The largest tile that leaves registers for what is multiplied."""
+def tile_of(vectors: Vectors, streams: int = 1) -> Tile:
+    """The largest tile that leaves registers for what is multiplied; each stream has whole vectors of it."""
     if vectors.lanes == _BY_LANE:
         # A vector of each row is held for four steps, and multiplied lane by lane.
         wide = 3 if vectors.registers >= 32 else 2
         return Tile(vectors.lanes, (vectors.registers - wide - 2) // (wide + 1), wide)
-    return Tile(vectors.lanes, 3 * vectors.registers // 8, 2)
+    if vectors.registers < _MANY_REGISTERS or streams % 2 == 0:
+        return Tile(vectors.lanes, 3 * vectors.registers // 8, 2)
+    # Wider and lower: fewer instructions for each product, which counts where a core is shared.
+    return Tile(vectors.lanes, (vectors.registers - 4) // 3, 3)
 
 
 def tile_text(tile: Tile) -> str:
@@ -137,7 +140,7 @@ class _Rows(VectorText):
         sums = [self.let(f"select i1 %fresh, {self.kind} zeroinitializer, {self.kind} {x}") for x in kept]
         offsets = ("0", *_STRIDES)
         self.bases = [self.at(f"%a{i - i % _TOGETHER}", offsets[i % _TOGETHER]) for i in range(self.rows)]
-        if self.rows <= FEW and tile.row_bytes == _STREAMS * _LINE:
+        if self.rows <= FEW and not tile.unrolled:
             self._open_streams()
         state = ["%first", "%b", *sums]
         if tile.unrolled:
@@ -153,9 +156,9 @@ class _Rows(VectorText):
         return "\n".join([head, *self.lines, "}"])
 
     def _open_streams(self) -> None:
-        """With few rows memory is the limit, and it gives more to two streams: the halves of what comes behind."""
+        """With few rows memory is the limit, and it gives more to several streams: the parts of what comes behind."""
         depth = self.let("sub i64 0, %first")
-        for stream in range(_STREAMS):
+        for stream in range(self.tile.row_bytes // _LINE):
             offset = self.let(f"mul i64 {depth}, {self.tile.row_bytes + (stream + 1) * _LINE}")
             self.streams.append(self.at("%b", offset))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,3 +128,13 @@ class Packing:
         packed = np.zeros((self.groups, tiles * self.rows, of[:1].size), np.float32)
         packed[:, :filters] = of.reshape((self.groups, filters, packed.shape[2]))
         return np.ascontiguousarray(packed.reshape((self.groups, tiles, self.rows, packed.shape[2])).swapaxes(2, 3))
+
+    def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether every element of weights of these shapes is laid out: always."""
+        return len(shapes) == 1
+
+    def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
+        """The weights that were packed."""
+        groups, tiles, taps, rows = packed.shape
+        filters = packed.swapaxes(2, 3).reshape((groups, tiles * rows, taps))
+        return (filters[:, : shapes[0][0] // groups].reshape(shapes[0]),)

@@ -84,4 +84,4 @@ def _job(found: Convolution, places: Places, square: Square, count: int) -> Job 
     scratch += 4 * (rows * columns * channels + 2 * square.vectors.lanes) if padded else 0
     tiles = found.result.shape[0] * groups * -(-filters // square.block) * parts
     work = part * square.block * channels * field.taps // (2 * square.vectors.lanes)
-    return Job(code.template(points, sizes, scratch), points, tiles, work + 1)
+    return Job(code.template(points, sizes, scratch), points, tiles, work + 1, keeps=True)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from dovetail import ops
 from dovetail.ir.dim import Size
+from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.cut import Turn, cut, cut_square, in_turn, word
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.loops import Kernel, Load, Store, Tensor, collapsed, sizes_in
-from dovetail.plan.alias import dense_strides
+from dovetail.plan.alias import Strides, dense_strides
 from dovetail.plan.plan import Step
 
 MOST_PIECES = 64
@@ -44,6 +45,15 @@ def make_move(step: Step, places: Places) -> Job | None:
         return None
     pieces = [p for p in pieces if 0 not in p.shape]
     return _job(value, pieces) if len(pieces) <= MOST_PIECES else None
+
+
+def make_copy(value: Value, type: TensorType, strides: Strides) -> Job:
+    """The job that copies elements which lie so far apart to where they lie one behind the other, from `x0` to `y`.
+
+    Its pointers name the value that they are of; who runs it says where they point.
+    """
+    pieces = [Piece(value, type.shape, strides, 0, dense_strides(type))] if 0 not in type.shape else []
+    return _job(value, pieces)
 
 
 def _merged(value: Value, places: Places) -> list[Piece]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dovetail import ops
@@ -42,4 +43,4 @@ def cost_by_position(op: FusedOp[...], call: Mapping[str, Any]) -> Cost:
     if "window" in call:
         seen["window"] = None
     seen["zero_unseen"] = call["zero_unseen"] and (call["keep"] is not None or call["mask"] is not None)
-    return Cost(flops_of(op(**seen)), whole.bytes)
+    return replace(whole, flops=flops_of(op(**seen)))

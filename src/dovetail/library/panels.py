@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dovetail.declare.cost import Cost, type_bytes
@@ -26,4 +27,11 @@ def in_panels(op: FusedOp[...], call: Mapping[str, Any]) -> Cost:
     weights: Size = 0
     for operand in dict.fromkeys(v for v in call.values() if isinstance(v, Value) and v.rank <= 2):
         weights = weights + type_bytes(operand.type)
-    return Cost(once.flops * panels, once.bytes + weights * (panels - 1))
+    again = weights * (panels - 1)
+    return replace(
+        once,
+        flops=once.flops * panels,
+        dense=once.dense * panels,
+        bytes=once.bytes + again,
+        given=once.given + again,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,6 +19,8 @@ from dovetail.match.undo import inverted, is_loose, part_of, undone
 
 _NOTHING = object()
 _Goals: TypeAlias = "tuple[Value, Value, _Goals] | None"
+Equal: TypeAlias = Callable[[Value], Sequence[Value]]
+"""The values that an operand may be taken for: all that an e-graph knows to be equal to it."""
 
 
 def match(pattern: Value, value: Value, *, forgive: bool = False) -> Bound | Mismatch:
@@ -26,24 +28,29 @@ def match(pattern: Value, value: Value, *, forgive: bool = False) -> Bound | Mis
     return _Attempt(forgive).run(pattern, value)
 
 
-def matches(pattern: Value, value: Value) -> Iterator[Bound]:
-    """Every way to match, one for each operand order that fits: guards may like another one than the first."""
-    return _Attempt(forgive=False).every(pattern, value)
+def matches(pattern: Value, value: Value, *, equal: Equal | None = None) -> Iterator[Bound]:
+    """Every way to match, one for each operand order that fits: guards may like another one than the first.
+
+    With `equal`, every operand below the root may be any of the values that it equals.
+    """
+    return _Attempt(forgive=False, equal=equal).every(pattern, value)
 
 
 class _Attempt:
     """Backtracking over the operand orders of commutative ops, with an explicit agenda."""
 
-    __slots__ = ("asked", "best", "choices", "forgive", "forgiven", "names", "seen", "trail")
+    __slots__ = ("asked", "best", "choices", "equal", "forgive", "forgiven", "names", "only", "seen", "trail")
 
-    def __init__(self, forgive: bool) -> None:
+    def __init__(self, forgive: bool, equal: Equal | None = None) -> None:
         self.forgive = forgive
+        self.equal = equal
+        self.only: Value | None = None
         self.forgiven: Mismatch | None = None
         self.names: dict[str, Any] = {}
         self.seen: dict[Value, Value] = {}
         self.asked: list[tuple[SizeOf | DTypeOf, Any, Value]] = []
         self.trail: list[tuple[dict[Any, Any], Any]] = []
-        self.choices: list[tuple[_Goals, int, int, Mismatch | None]] = []
+        self.choices: list[tuple[_Goals, int, int, Mismatch | None, Value | None]] = []
         self.best: Mismatch | None = None
 
     def run(self, pattern: Value, value: Value) -> Bound | Mismatch:
@@ -60,6 +67,7 @@ class _Attempt:
 
     def every(self, pattern: Value, value: Value) -> Iterator[Bound]:
         goals: _Goals = (pattern, value, None)
+        self.only = value
         while True:
             if self._solve(goals) is None:
                 yield Bound(dict(self.names), dict(self.seen), self.forgiven)
@@ -69,7 +77,7 @@ class _Attempt:
 
     def _back(self) -> _Goals:
         """The goals of the last choice, with everything that was caught since then let go."""
-        goals, undo, asked, self.forgiven = self.choices.pop()
+        goals, undo, asked, self.forgiven, self.only = self.choices.pop()
         while len(self.trail) > undo:
             table, key = self.trail.pop()
             del table[key]
@@ -87,9 +95,11 @@ class _Attempt:
             else:
                 known = self.seen.get(pattern)
                 if known is not None:
-                    if known is not value:
+                    if known is not value and (self.equal is None or known not in self.equal(value)):
                         failed = self._miss(value, f"the same {pattern.op.name} as before", "another value")
                 else:
+                    if self.equal is not None:
+                        value = self._one_of(pattern, value, goals)
                     failed = self._node(pattern, value)
                     others = () if failed is None else self._otherwise(pattern, value)
                     if others:
@@ -102,6 +112,23 @@ class _Attempt:
             if failed is not None:
                 return failed
         return self._answer()
+
+    def _one_of(self, pattern: Value, value: Value, goals: _Goals) -> Value:
+        """The value that is due among those that an operand may be; the others are choices for later."""
+        if self.only is not None:
+            due, self.only = self.only, None
+            return due
+        assert self.equal is not None
+        fitting = [v for v in self.equal(value) if _may(pattern, v)]
+        for other in fitting[:0:-1]:
+            self.choices.append(((pattern, value, goals), len(self.trail), len(self.asked), self.forgiven, other))
+        return fitting[0] if fitting else value
+
+    def _may(self, pattern: Value, value: Value) -> bool:
+        """Whether the first look allows a match with a value, or with one that it equals."""
+        if self.equal is None or pattern.op is leaf.HOLE:
+            return _may(pattern, value)
+        return any([_may(pattern, v) for v in self.equal(value)])
 
     def _otherwise(self, pattern: Value, value: Value) -> tuple[tuple[Value, Value], ...]:
         """What is left to match where another op spells the same, the last first; nothing where none does."""
@@ -165,12 +192,12 @@ class _Attempt:
         wanted, found = pattern.operands, value.operands
         if value.op.commutative and len(found) == 2 and found[0] is not found[1]:
             (a, b), (x, y) = wanted, found
-            straight = _may(a, x) and _may(b, y)
-            crossed = _may(a, y) and _may(b, x)
+            straight = self._may(a, x) and self._may(b, y)
+            crossed = self._may(a, y) and self._may(b, x)
             if crossed and not straight:
                 return (a, y, (b, x, goals))
             if crossed:
-                self.choices.append(((a, y, (b, x, goals)), len(self.trail), len(self.asked), self.forgiven))
+                self.choices.append(((a, y, (b, x, goals)), len(self.trail), len(self.asked), self.forgiven, None))
         for index in range(len(wanted) - 1, -1, -1):
             goals = (wanted[index], found[index], goals)
         return goals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from dovetail.ir import leaf
@@ -58,6 +59,12 @@ def fits(outline: Outline, value: Value) -> bool:
     return all((at := _at(place[0], value)) is not None and _has(at, place) for place in outline)
 
 
+def fits_any(outline: Outline, value: Value, equal: Callable[[Value], Sequence[Value]]) -> bool:
+    """Whether all the ops may stand where they must, if operands may each be any value that they equal."""
+    at: dict[tuple[int, ...], Sequence[Value]] = {(): (value,)}
+    return all(any([_has_any(v, place, equal) for v in _at_any(place[0], at, equal)]) for place in outline)
+
+
 class Outlines:
     """Many outlines, each with a number. What several begin with in common is looked at once."""
 
@@ -90,6 +97,21 @@ class Outlines:
                     stack.append((further, left))
                 elif at is not None and left and (strange := _strange(at, place[1])) <= left:
                     stack.append((further, left - strange))
+        return found
+
+
+    def fitting_any(self, value: Value, equal: Callable[[Value], Sequence[Value]]) -> list[int]:
+        """The outlines that fit a value whose operands may each be any value that they equal."""
+        found: list[int] = []
+        at: dict[tuple[int, ...], Sequence[Value]] = {(): (value,)}
+        stack = [self._start]
+        while stack:
+            branch = stack.pop()
+            if branch.number is not None:
+                found.append(branch.number)
+            for place, further in branch.ways.items():
+                if any([_has_any(v, place, equal) for v in _at_any(place[0], at, equal)]):
+                    stack.append(further)
         return found
 
 
@@ -140,3 +162,32 @@ def _has(value: Value, place: Place) -> bool:
     x, y = value.operands[0].op, value.operands[1].op
     straight = (not left or x in left) and (not right or y in right)
     return straight or ((not left or y in left) and (not right or x in right))
+
+
+def _at_any(
+    path: tuple[int, ...], at: dict[tuple[int, ...], Sequence[Value]], equal: Callable[[Value], Sequence[Value]]
+) -> Sequence[Value]:
+    """The values that may stand at the end of a path; `at` remembers those of all paths that were asked for."""
+    known = at.get(path)
+    if known is None:
+        index = path[-1]
+        above = _at_any(path[:-1], at, equal)
+        below = [v.operands[index] for v in above if index < len(v.operands)]
+        known = at[path] = [v for operand in dict.fromkeys(below) for v in equal(operand)]
+    return known
+
+
+def _has_any(value: Value, place: Place, equal: Callable[[Value], Sequence[Value]]) -> bool:
+    _, asked, options = place
+    if not isinstance(asked, tuple):
+        return value.op is asked and (not options or all([value.attrs[name] == choice for name, choice in options]))
+    if len(value.operands) != 2:
+        return False
+    left, right = asked
+    x, y = ([v.op for v in equal(operand)] for operand in value.operands)
+    straight = _meets(x, left) and _meets(y, right)
+    return straight or (_meets(y, left) and _meets(x, right))
+
+
+def _meets(found: Sequence[Op], asked: tuple[Op, ...]) -> bool:
+    return not asked or any([op in asked for op in found])

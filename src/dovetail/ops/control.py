@@ -149,7 +149,7 @@ def while_(
     outputs: list[tuple[Array, ...]] = []
     holds = bool(condition(*carried, *captures)[0])
     while holds and (limit is None or len(outputs) < limit):
-        _check_trips(len(outputs))
+        check_trips(len(outputs))
         results: tuple[Array, ...] = body(*carried, *captures)
         carried = results[:carries]
         outputs.append(results[carries:])
@@ -203,7 +203,7 @@ def scan_(
     count: int = xs[0].shape[0] if length is None else length
     outputs: list[tuple[Array, ...]] = []
     for i in range(count):
-        _check_trips(i)
+        check_trips(i)
         at = count - 1 - i if reverse else i
         results: tuple[Array, ...] = body(*carried, *(x[at] for x in xs), *captures)
         carried = results[:carries]
@@ -224,7 +224,8 @@ def refusal(*, shape: Sizes, dtype: DTypeAttr, message: str, hint: str) -> Array
 FAMILY = family(globals())
 
 
-def _check_trips(done: int) -> None:
+def check_trips(done: int) -> None:
+    """Refuse to go on with a loop that has made so many trips."""
     if done >= MOST_TRIPS:
         raise BindError(
             f"a loop that does not end within {MOST_TRIPS:,} trips", hint="check its condition and its trip count"

@@ -13,6 +13,7 @@ from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.join import join
 from dovetail.derive.missed import Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
+from dovetail.egraph.decide import Decided, Vocabulary, decide
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
@@ -47,6 +48,8 @@ class Setup:
     sizes: Mapping[str, Size] = field(default_factory=dict[str, Size])
     """What symbols count as in estimates."""
     verify_each_pass: bool = False
+    engine: str = "greedy"
+    """How fusions are chosen: `greedy` or `egraph`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class State:
     dispatch: tuple[DispatchRow, ...] = ()
     rounds: tuple[Round, ...] = ()
     """What fusing was given, stratum by stratum."""
+    decided: Decided | None = None
+    """How the e-graph came to its choice, where it was asked."""
 
     def after(self, fused: Fused) -> State:
         """The state after a pass that fuses: what it did is added to what is already known."""
@@ -129,6 +134,9 @@ def _canonicalize(state: State, setup: Setup) -> State:
 
 
 def _fuse(state: State, setup: Setup) -> State:
+    if setup.engine == "egraph":
+        decided = decide(state.graph, vocabulary(setup), machine=setup.claims.machine, sizes=setup.sizes)
+        return replace(state.after(decided.fused), decided=decided)
     return state.after(fuse(state.graph, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes))
 
 
@@ -142,7 +150,20 @@ def with_near_misses(lowered: Lowered) -> tuple[Missed, ...]:
     return still_missed([*state.missed, *near])
 
 
+def vocabulary(setup: Setup) -> Vocabulary:
+    """What the e-graph derives its rules from: all that is switched on."""
+    on = setup.without.isdisjoint
+    return Vocabulary(
+        ops=worthwhile(setup),
+        groups=[] if "join" in setup.without else [g for g in setup.groups if on([g.name])],
+        rewrites=[] if "canonicalize" in setup.without else [rule for rule in RULES if on([rule.name])],
+        strict=setup.strict,
+    )
+
+
 def _join(state: State, setup: Setup) -> State:
+    if setup.engine == "egraph" and "fuse" not in setup.without:
+        return state
     groups = [g for g in setup.groups if g.name not in setup.without]
     return state.after(join(state.graph, groups, machine=setup.claims.machine, sizes=setup.sizes))
 

@@ -42,7 +42,7 @@ def boundaries(
         # Where the tensor has to be written anyway, fusing would only save reading it back.
         trips = 0 if once else 1 if producer in written or len(readers[producer]) > 1 else 2
         traffic = trips * estimate(type_bytes(producer.type), sizes)
-        seconds = 0.0 if once else traffic / machine.bytes_per_second + (machine.launch_seconds if trips == 2 else 0.0)
+        seconds = 0.0 if once else machine.moving(traffic) + (machine.launch_seconds if trips == 2 else 0.0)
         found.append(
             Boundary(kernels.names[producer], kernels.names[consumer], rule, reason, message, hint, traffic, seconds)
         )

@@ -23,13 +23,12 @@ from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEn
 Sizes: TypeAlias = Mapping[str, Size]
 
 
-def build_report(lowered: Lowered, plan: Plan, setup: Setup) -> Report:
+def build_report(lowered: Lowered, plan: Plan, setup: Setup, machine: Machine) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
     written = lowered.written
     missed = with_near_misses(lowered)
     final = lowered.graph
     known = setup.sizes
-    machine = setup.claims.machine
     kernels = kernel_map(written, plan, lowered.moved)
     bind_time = frozenset(step.value for step in plan.phase("bind"))
     listed = tuple(_kernel(k, kernels, k in bind_time, machine, known) for k in kernels.kernels)
@@ -94,7 +93,7 @@ def _fused(kernel: Value, kernels: KernelMap, applied: list[Applied], machine: M
     chain = tuple(dict.fromkeys(a.rule for a in applied))
     inner = max(len(kernels.nodes[kernel]) - 1, 0)
     saved = estimate(_saved_bytes(applied), sizes)
-    seconds = saved / machine.bytes_per_second + inner * machine.launch_seconds
+    seconds = machine.moving(saved) + inner * machine.launch_seconds
     # Matmuls that were joined are a matmul again; the rule that joined them says what it is.
     rule = kernel.op.name if _is_fused(kernel) else chain[-1]
     return FusedEntry(rule, kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
@@ -121,7 +120,7 @@ def _missed(miss: Missed, kernels: KernelMap, machine: Machine, sizes: Sizes) ->
     traffic = sum(2 * estimate(type_bytes(k.type), sizes) for k in inner)
     # What the machine model declined would not have been faster: there is nothing to win.
     declined = miss.reason == COST
-    seconds = 0.0 if declined else traffic / machine.bytes_per_second + len(inner) * machine.launch_seconds
+    seconds = 0.0 if declined else machine.moving(traffic) + len(inner) * machine.launch_seconds
     node = _node(homes[0] if homes else None, miss, kernels)
     names = tuple(kernels.names[k] for k in homes)
     return MissedEntry(miss.rule, node, miss.reason, miss.message, miss.hint, traffic, seconds, names)

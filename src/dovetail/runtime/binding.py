@@ -9,7 +9,7 @@ from dovetail.errors import BindError
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found
 from dovetail.ir.value import Value
-from dovetail.targets.feeds import check_array, found_leaf, named_leaf
+from dovetail.targets.feeds import Shaped, check_array, found_leaf, named_leaf
 
 
 def check_named(
@@ -36,7 +36,7 @@ def refuse_missing(kind: str, given: Mapping[str, object], declared: Mapping[str
         raise BindError(f"no array for the {kind}{'s' if len(missing) > 1 else ''} {some}{more}", hint=hint)
 
 
-def found_in(arrays: Mapping[str, Array], declared: Mapping[str, Value], *, bare: bool = False) -> list[Found]:
+def found_in(arrays: Mapping[str, Shaped], declared: Mapping[str, Value], *, bare: bool = False) -> list[Found]:
     """The arrays as they were given for what is declared; see `found_leaf`."""
     return [found_leaf(declared[name], array, bare=bare) for name, array in arrays.items()]
 

@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
+from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import GateError, OptionError
+from dovetail.errors import GateError
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -19,9 +20,10 @@ from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.report.build import build_report
 from dovetail.report.record import Report
-from dovetail.runtime.load import load
+from dovetail.runtime.cached import Kept, keep, program_key, program_store, restore
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
+from dovetail.runtime.source import Source, of_graph, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,13 @@ class Compilation:
     lowered: Lowered
     plan: Plan
     setup: Setup
+    machine: Machine
+    """What prices kernels, by where their tensors lie; that of the setup decides, and moves all of them alike."""
 
     def report(self) -> Report:
         """What fused, what did not and why."""
         with collector_paused():
-            return build_report(self.lowered, self.plan, self.setup)
+            return build_report(self.lowered, self.plan, self.setup, self.machine)
 
 
 def compile(
@@ -70,22 +74,28 @@ def compile(
         sizes=sizes,
         **options,
     )
-    return _program(_graph(graph, ops, fixed), request, params)
+    return _program(source_of(graph, ops, fixed, program_store(request)), request, params)
 
 
 def scan(graph: Graph | str | os.PathLike[str], **options: Any) -> Report:
     """The report of compiling a graph, without a program; `options` are those of `compile`."""
     fixed = options.pop("fixed", None)
-    return compilation(_graph(graph, options.get("ops", ()), fixed), make_request(**options)).report()
+    source = source_of(graph, options.get("ops", ()), fixed)
+    return compilation(source.graph(), make_request(**options)).report()
 
 
 def compilation(graph: Graph, request: Request) -> Compilation:
     """Lower and plan a graph."""
+    claims = request.setup.claims
     with collector_paused():
-        lowered = lower(graph, request.setup)
-        plan = make_plan(lowered.graph, target=request.target.name, options=_plan_options(request.setup))
+        sizes = request.setup.sizes
+        machine = claims.machine.streaming(streamed_bytes(graph.values, sizes))
+        even = machine.flat(2 * largest_bytes(graph.values, sizes))
+        setup = replace(request.setup, claims=replace(claims, machine=even))
+        lowered = lower(graph, setup)
+        plan = make_plan(lowered.graph, target=request.target.name, options=_plan_options(setup))
         plan = replace(plan, memory_limit=request.settings.memory_limit)
-    return Compilation(graph, lowered, plan, request.setup)
+    return Compilation(graph, lowered, plan, setup, machine)
 
 
 def check_gates(report: Report, require: Mapping[str, int], require_clean: bool) -> None:
@@ -101,31 +111,35 @@ def check_gates(report: Report, require: Mapping[str, int], require_clean: bool)
         raise GateError(f"{len(lines)} fusions were missed:\n" + "\n".join(lines), hint="see the reasons above")
 
 
-def _graph(graph: Any, ops: Iterable[FusedOp[...]], fixed: Mapping[str, Array | int] | None) -> Graph:
-    if isinstance(graph, Graph):
-        if fixed:
-            raise OptionError("fixed with a graph", hint="it is for ONNX files; specialise a graph to fix its sizes")
-        return graph
-    if not isinstance(graph, str | os.PathLike):
-        raise OptionError(f"a {type(graph).__name__} to compile", hint="pass a Graph, or the path of a file with one")
-    return load(cast("str | os.PathLike[str]", graph), ops=ops, fixed=fixed)
+def _program(source: Source, request: Request, params: Mapping[str, Array] | None) -> Program:
+    store = program_store(request)
+    key = None if store is None else program_key(source, request)
+    told = bool(request.require) or request.require_clean or request.settings.print_report
+    kept = None if store is None or key is None or told else restore(source, key, request, store)
+    if kept is None:
+        made = compilation(source.graph(), request)
+        if request.require or request.require_clean:
+            check_gates(made.report(), request.require, request.require_clean)
+        if request.settings.print_report:
+            print(made.report(), file=sys.stderr)
+        kept = Kept(made.plan, request.target.compile(made.plan, request.settings))
+        report = made.report
+        if store is not None and key is not None:
+            keep(kept, key, request, store)
+    else:
 
-
-def _program(written: Graph, request: Request, params: Mapping[str, Array] | None) -> Program:
-    made = compilation(written, request)
-    if request.require or request.require_clean:
-        check_gates(made.report(), request.require, request.require_clean)
-    if request.settings.print_report:
-        print(made.report(), file=sys.stderr)
+        def report() -> Report:
+            return compilation(source.graph(), request).report()
 
     def specializer(sizes: Mapping[str, int]) -> Program:
-        return _program(specialize(written, sizes), replace(request, require={}, require_clean=False), None)
+        special = of_graph(specialize(source.graph(), sizes), store)
+        return _program(special, replace(request, require={}, require_clean=False), None)
 
     return Program(
-        made.plan,
-        request.target.compile(made.plan, request.settings),
-        report=made.report,
-        specializer=specializer if made.plan.symbols else None,
+        kept.plan,
+        kept.executable,
+        report=report,
+        specializer=specializer if kept.plan.symbols else None,
         params=params,
         any_size=request.target.any_size,
     )

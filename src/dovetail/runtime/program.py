@@ -18,7 +18,8 @@ from dovetail.plan.plan import Plan
 from dovetail.report.record import Report
 from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
 from dovetail.targets.recent import Recent
-from dovetail.targets.target import Executable, Runner
+from dovetail.targets.target import Executable, Quick, Runner
+from dovetail.targets.weights import Weights
 
 Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 """Compiles the source graph anew with these sizes: fused, legalised, planned and reported again."""
@@ -30,13 +31,15 @@ MOST_SPECIALIZED = 8
 class _Binding:
     """The parameters of a program, and what was made of them. It is replaced as a whole, never changed."""
 
-    def __init__(self, params: Mapping[str, Array], declared: Mapping[str, Value]) -> None:
+    def __init__(self, params: Weights, declared: Mapping[str, Value]) -> None:
         self.params = params
-        solve_symbols(found_in(params, declared, bare=True))
-        self.symbolic = [f for f in found_in(params, declared) if not f.type.is_static]
+        solve_symbols(found_in(params.cells, declared, bare=True))
+        self.symbolic = [f for f in found_in(params.cells, declared) if not f.type.is_static]
         """Parameters whose shapes tell symbols, together with those of the inputs."""
         self.specialized: Recent[Program] = Recent(MOST_SPECIALIZED)
         self.runner: Runner | None = None
+        self.quick: Callable[[Mapping[str, Array]], dict[str, Array] | None] | None = None
+        """Of the runner, where it has one and it runs at the sizes of the inputs."""
         self.lock = threading.Lock()
 
 
@@ -68,8 +71,9 @@ class Program:
         self._any_size = any_size
         self._inputs = by_name(plan.graph.inputs)
         self._declared = by_name(plan.graph.parameters)
-        came = {name: array for name, array in plan.graph.params.items() if name in self._declared}
-        self._binding = _Binding(self._check({**came, **(params or {})}), self._declared)
+        came = Weights(plan.graph.params).only(self._declared)
+        fitting = {name: array for name, array in self._check(came).items() if array is not came[name]}
+        self._binding = _Binding(came.joined({**fitting, **self._check(params or {})}), self._declared)
         self._symbols = symbols_of(plan.graph)[0] if plan.symbols else set[str]()
         self._compiled: Recent[Program] = Recent(MOST_SPECIALIZED)
         """Specialised and not bound: they serve whatever parameters are bound later."""
@@ -101,6 +105,11 @@ class Program:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in arrays of the caller's own."""
         binding = self._binding
+        if binding.quick is not None and (found := binding.quick(inputs)) is not None:
+            return found
+        return self._run_checked(inputs, binding)
+
+    def _run_checked(self, inputs: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
         self._refuse_unbound(binding)
         arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
         refuse_missing("input", arrays, self._inputs, "pass an array for each input")
@@ -114,7 +123,7 @@ class Program:
         """Put these parameters in place of those before, and run the bind phase once all are there; gives itself."""
         checked = self._check(params)
         with self._lock:
-            binding = _Binding({**self._binding.params, **checked}, self._declared)
+            binding = _Binding(self._binding.params.joined(checked), self._declared)
             if len(binding.params) == len(self._declared) and not self._specializes:
                 self._ready(binding)
             self._binding = binding
@@ -138,7 +147,7 @@ class Program:
 
         def bound() -> Program:
             compiled = self._compiled.get(key, lambda: specializer(dict(sizes)))
-            mine = {name: a for name, a in binding.params.items() if name in compiled._declared}
+            mine = binding.params.only(compiled._declared)
             return compiled._alike().bind(mine) if mine else compiled
 
         return binding.specialized.get(key, bound)
@@ -166,7 +175,8 @@ class Program:
                         f"{self.graph.name} has sizes that are not known: {', '.join(self.plan.symbols)}",
                         hint="specialise it before it runs",
                     )
-                binding.runner = self._executable.bind({name: binding.params[name] for name in self._declared})
+                binding.runner = self._executable.bind(binding.params)
+                binding.quick = binding.runner.quick if isinstance(binding.runner, Quick) else None
             return binding.runner
 
     def _refuse_unbound(self, binding: _Binding) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast, get_args
 
 from dovetail import library
@@ -46,10 +46,13 @@ def make_request(
     settings = settings_of(options, os.environ)
     chosen = target_named(target)
     own = _listed("ops", ops, FusedOp)
+    claims = chosen.claims(own)
+    if chosen.machine is not None:
+        claims = replace(claims, machine=chosen.machine(settings))
     names = {op.name for op in own}
     vocabulary = (*own, *(op for op in library.ALL if op.name not in names))
     setup = Setup(
-        claims=chosen.claims(own),
+        claims=claims,
         ops=vocabulary,
         groups=library.GROUPS,
         without=frozenset(_listed("without", without, str)),
@@ -57,6 +60,7 @@ def make_request(
         strict=settings.strict,
         sizes=_counts("sizes", sizes or {}),
         verify_each_pass=settings.verify_each_pass,
+        engine=settings.engine,
     )
     return Request(chosen, setup, settings, _required(require, setup), require_clean)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -76,7 +76,16 @@ def _refuse_unknown(
 _ARTICLE = {"input": "an input", "parameter": "a parameter"}
 
 
-def found_leaf(value: Value, array: Array, *, bare: bool = False) -> Found:
+class Shaped(Protocol):
+    """What has the shape of an array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+
+
+def found_leaf(value: Value, array: Shaped, *, bare: bool = False) -> Found:
     """An array as it was given for a leaf. With `bare`, only sizes that are one symbol are left to solve."""
     type, name = value.tensor, named_leaf(value)
     if bare and not type.is_static and array.ndim == type.rank:

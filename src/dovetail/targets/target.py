@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.literal import Array
 from dovetail.passes.claims import Claims
@@ -21,12 +22,32 @@ class Runner(Protocol):
         ...
 
 
+@runtime_checkable
+class Quick(Protocol):
+    """A runner that prepares runs."""
+
+    def quick(self, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+        """What `run` gives, if the inputs are as they should be; None leaves it to `run` to look at them closely."""
+        ...
+
+
 class Executable(Protocol):
     """A plan as a target compiled it."""
 
     def bind(self, params: Mapping[str, Array]) -> Runner:
         """Run the bind phase. This and `run` are given arrays of exactly the names, dtypes and shapes declared."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How a target keeps what it compiled for another process."""
+
+    made_from: Callable[[], Mapping[str, str]]
+    """What decides the code beside the plan: the processor, the compiler."""
+    to_bytes: Callable[[Executable], bytes | None]
+    """None where something cannot be kept."""
+    from_bytes: Callable[[Plan, bytes, Settings], Executable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +60,7 @@ class Target:
     compile: Callable[[Plan, Settings], Executable]
     any_size: bool = False
     """Whether one executable runs at every size, so that a program need not be compiled for the sizes of a run."""
+    machine: Callable[[Settings], Machine] | None = None
+    """The machine of the claims as it is known on this host; None where nothing more is known."""
+    keeping: Keeping | None = None
+    """How it keeps what it compiled; None where it keeps nothing."""

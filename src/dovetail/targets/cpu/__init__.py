@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
+from dovetail.targets.cpu import record
+from dovetail.targets.cpu.calibration import machine_of
 from dovetail.targets.cpu.claims import claims
+from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.target import Executable, Target
+from dovetail.targets.store import store_of
+from dovetail.targets.target import Executable, Keeping, Target
 
 
 def _compile(plan: Plan, settings: Settings) -> Executable:
-    return NativeGraph(plan, threads=settings.threads or None)
+    return NativeGraph(plan, threads=settings.threads or None, store=store_of(settings))
 
 
-TARGET = Target("cpu", claims, _compile, any_size=True)
+def _kept(executable: Executable) -> bytes | None:
+    assert isinstance(executable, NativeGraph), "made here"
+    try:
+        return record.to_bytes(executable.plan, executable.ready.jobs)
+    except record.NotKept:
+        return None
+
+
+def _restored(plan: Plan, content: bytes, settings: Settings) -> Executable:
+    ready = record.from_bytes(plan, content)
+    return NativeGraph(plan, threads=settings.threads or None, store=store_of(settings), ready=ready)
+
+
+TARGET = Target(
+    "cpu", claims, _compile, any_size=True, machine=machine_of, keeping=Keeping(toolchain, _kept, _restored)
+)
 
 __all__ = ["TARGET"]

@@ -24,7 +24,9 @@ def _ask(array: Array) -> int:
 
 def _reads_right() -> bool:
     whole = np.arange(64, dtype=np.float32)
-    return all(_read(a) == _ask(a) for a in (whole, whole[3:], whole[::-1], whole.reshape(8, 8).T, whole.view(np.uint8)))
+    return all(
+        _read(a) == _ask(a) for a in (whole, whole[3:], whole[::-1], whole.reshape(8, 8).T, whole.view(np.uint8))
+    )
 
 
 address = _read if _reads_right() else _ask

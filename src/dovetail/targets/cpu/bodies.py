@@ -1,4 +1,7 @@
-"""Branches and loops: what they decide is decided on the host, and their bodies are compiled plans of their own."""
+"""Branches and loops on the host: where a body is not compiled whole, or finds sizes while it runs.
+
+What they decide is decided by their meaning, and their bodies are compiled plans of their own.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, evaluate, symbols
-from dovetail.ir.graph import Graph, Subgraph
-from dovetail.ir.inline import inline
+from dovetail.ir.graph import Subgraph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found
 from dovetail.ir.type import TensorType
 from dovetail.ops.control import FAMILY as CONTROL
+from dovetail.ops.control import MOST_TRIPS, check_trips
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.targets.cpu.control import body_graph
+from dovetail.targets.cpu.control_text import ENDLESS
 from dovetail.targets.reference.memory import Memory
 
 
@@ -57,11 +61,13 @@ class Bodies:
         self._compile = compile
         self._runners: dict[Subgraph, Runner] = {}
 
-    def run(self, step: Step, memory: Memory) -> bool:
-        """Run a step that branches or loops; False where it is another."""
+    def run(self, step: Step, memory: Memory, said: int = 0) -> bool:
+        """Run a step that branches or loops, of which compiled code said this; False where it is another."""
         op = step.value.op
         if op not in CONTROL or not isinstance(op, Primitive):
             return False
+        if said == ENDLESS:
+            check_trips(MOST_TRIPS)
         attrs = {
             name: self._attribute(a, op.kinds[name].name == "fresh", memory) for name, a in step.value.attrs.items()
         }
@@ -83,8 +89,5 @@ class Bodies:
 
     def _runner(self, body: Subgraph) -> Runner:
         if body not in self._runners:
-            inputs = [leaf.input(f"a{i}", t) for i, t in enumerate(body.arguments)]
-            results = {f"r{i}": v for i, v in enumerate(inline(body, inputs))}
-            graph = Graph.of(results, name="body", inputs=inputs)
-            self._runners[body] = self._compile(make_plan(graph, target="cpu")).bind({})
+            self._runners[body] = self._compile(make_plan(body_graph(body), target="cpu")).bind({})
         return self._runners[body]

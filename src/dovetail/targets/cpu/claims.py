@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dovetail import ops
-from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims
 from dovetail.passes.regions import RegionLimits
+from dovetail.targets.cpu.calibration import BUILT_IN
 from dovetail.targets.kept import EVERYWHERE
 
 _REWRITTEN = frozenset({"dot"})
@@ -24,8 +24,7 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
 
 CLAIMS = Claims(
     target="cpu",
-    # One core of a server CPU of 2020: the order of magnitude that prices need before a host is measured.
-    machine=Machine(flops_per_second=4.0e10, bytes_per_second=2.0e10, launch_seconds=5e-7),
+    machine=BUILT_IN,
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},

@@ -4,30 +4,52 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.kernels import llvm, maths
 from dovetail.kernels.job import Job, Template
+from dovetail.kernels.loops import Kernel
 from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
-from dovetail.targets.cpu.store import Store
+from dovetail.targets.store import Store
 
-_compiled: dict[str, tuple[int, Compiled]] = {}
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A function in memory: where it starts, the code that it lies in, and the object file that it came from."""
+
+    address: int
+    code: Compiled
+    made: bytes
+
+
+_compiled: dict[str, Loaded] = {}
 _lock = threading.Lock()
 
 
 def addresses(jobs: Iterable[Job], store: Store | None = None) -> list[int]:
     """The entry of each job's kernel; what is not compiled yet is taken from the store, or compiled."""
-    names: list[str] = []
-    fresh: dict[str, Module] = {}
+    listed = [modules_of(job) for job in jobs]
     with _lock:
-        for job in jobs:
-            name, modules = modules_of(job)
-            names.append(name)
-            fresh |= {m.name: m for m in modules if m.name not in _compiled}
+        fresh = {m.name: m for modules in listed for m in modules if m.name not in _compiled}
         if fresh:
-            _load({name: module.code(store) for name, module in fresh.items()})
-        return [_compiled[name][0] for name in names]
+            _load(fresh.values(), [module.code(store) for module in fresh.values()])
+        return [_compiled[modules[-1].name].address for modules in listed]
+
+
+def adopt(objects: Mapping[Module, bytes], names: Iterable[str]) -> list[int]:
+    """The entries of kernels whose object files are given, with those of what they share."""
+    with _lock:
+        fresh = {module: made for module, made in objects.items() if module.name not in _compiled}
+        if fresh:
+            _load(fresh, list(fresh.values()))
+        return [_compiled[name].address for name in names]
+
+
+def object_of(name: str) -> bytes:
+    """The object file of a function that was compiled in this process."""
+    with _lock:
+        return _compiled[name].made
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +64,25 @@ class Module:
         return machine_code(self.text, optimize=self.optimize, store=store)
 
 
-def modules_of(job: Job) -> tuple[str, tuple[Module, ...]]:
-    """The name of a job's kernel; its module, and those of the functions that it shares with others."""
-    name, text, uses = written(job)
+def modules_of(job: Job) -> tuple[Module, ...]:
+    """The modules of the functions that a job's kernel shares with others, then its own."""
+    name, text, uses = written(job.kernel)
     parts, ready = (job.kernel.parts, job.kernel.ready) if isinstance(job.kernel, Template) else ((), ())
     kernel = Module(name, "\n".join([maths.library(uses), *parts, text]))
-    return name, (*(Module(part.name, part.text, optimize=False) for part in ready), kernel)
+    return *(Module(part.name, part.text, optimize=False) for part in ready), kernel
 
 
-def _load(objects: Mapping[str, bytes]) -> None:
-    """Bring object files into memory, each with the function that it is known for."""
-    code = load(objects.values())
-    for name in objects:
-        _compiled[name] = (code.address(name), code)
-        define(name, code.address(name))
+def _load(modules: Iterable[Module], objects: Sequence[bytes]) -> None:
+    """Bring the object files of modules into memory; functions that kernels share are made known to later ones."""
+    code = load(objects)
+    for module, made in zip(modules, objects, strict=True):
+        _compiled[module.name] = Loaded(code.address(module.name), code, made)
+        if not module.optimize:
+            define(module.name, code.address(module.name))
 
 
-def written(job: Job) -> tuple[str, str, tuple[str, ...]]:
-    """The name of a job's kernel, which tells its text; the text; and the functions that it calls."""
-    kernel = job.kernel
+def written(kernel: Kernel | Template) -> tuple[str, str, tuple[str, ...]]:
+    """The name of a kernel, which tells its text; the text; and the functions that it calls."""
     if isinstance(kernel, Template):
         return kernel.name, kernel.text, kernel.uses
     text, uses = llvm.function(replace(kernel, name=_PLACE))

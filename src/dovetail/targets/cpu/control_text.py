@@ -10,7 +10,8 @@ from dovetail.ops.control import MOST_TRIPS
 
 LOOP_WORDS = ("limit", "flag", "status", *(f"{t}{w}" for t in ("before", "asks", "trip", "end", "moves") for w in "#@"))
 """Words of a loop's record: how many trips at most; where its condition is found, or 0; where to say that the host has
-to look; and how long each of its tables is, and where. `asks` computes the condition."""
+to look; and how long each of its tables is, and where. `asks` computes the condition, `end` runs after trips 1, 3, 5…
+and brings what they carried on to where it is wanted."""
 BRANCH_WORDS = ("flag", "status", "then#", "then@", "otherwise#", "otherwise@")
 """Words of a branch's record. A table of -1 rows is not compiled: the host runs the step."""
 MOVE_WORDS = 4
@@ -107,6 +108,10 @@ tripped:
   %following = add i64 %trip, 1
   br label %head
 ends:
+  %odd.bit = and i64 %trip, 1
+  %odd = icmp ne i64 %odd.bit, 0
+  br i1 %odd, label %brings, label %leave
+brings:
   %ended = {_ran("end")}
   ret void
 leave:

@@ -7,7 +7,6 @@ import ctypes
 import os
 import sys
 import threading
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,33 @@ import numpy as np
 from dovetail.errors import OptionError
 from dovetail.targets.cpu.crew_text import STOP, block_bytes, crew_text
 from dovetail.targets.cpu.jit import Compiled, compile_text, host
+from dovetail.targets.store import Store
 
 SPINS = 20_000
 """How often a worker looks before it sleeps: about the time between two runs of a busy program."""
 
 
-@cache
-def _code() -> Compiled:
-    return compile_text(crew_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS), vectorize=False)
+_codes: list[Compiled] = []
+"""The code of crews, once it is there."""
+
+
+def _code(store: Store | None) -> Compiled:
+    if not _codes:
+        text = crew_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS)
+        _codes.append(compile_text(text, vectorize=False, store=store))
+    return _codes[0]
 
 
 class Crew:
     """So many workers beside the thread that leads. One run at a time has them; another that comes runs alone."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, store: Store | None = None) -> None:
         self.workers = workers
         self._lock = threading.Lock()
         self._memory = np.zeros(block_bytes(workers) + 64, np.uint8)
         self._block = (self._memory.ctypes.data + 63) // 64 * 64
         ctypes.c_int32.from_address(self._block).value = 1  # the gate is closed
-        code = _code()
+        code = _code(store)
         words = [
             ctypes.c_void_p,
             ctypes.c_void_p,
@@ -113,13 +119,15 @@ _crews: dict[int, Crew] = {}
 _crews_lock = threading.Lock()
 
 
-def crew(threads: int | None = None) -> Crew:
+def crew(threads: int | None = None, store: Store | None = None) -> Crew:
     """The crew of this process for so many threads, the leader included; as many as the machine lends if None."""
     count = available_threads() if threads is None else threads
     if not 1 <= count <= 1024:
         raise OptionError(f"{count} threads", hint="use 1 to 1024")
     with _crews_lock:
-        return _crews.setdefault(count, Crew(count - 1))
+        if count not in _crews:
+            _crews[count] = Crew(count - 1, store)
+        return _crews[count]
 
 
 if hasattr(os, "register_at_fork"):

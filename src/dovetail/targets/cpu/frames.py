@@ -13,24 +13,20 @@ from types import MappingProxyType
 import numpy as np
 
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.job import Job, Packed, Status
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.address import address
+from dovetail.targets.cpu.control import Control, Inside
+from dovetail.targets.cpu.control_frame import Bound, Layout
 from dovetail.targets.cpu.crew_text import KIND_COMPILED, KIND_HOST, STEP_WORDS
+from dovetail.targets.cpu.words import ARENA, FIRST, NOTHING, STATUS, Inner, Words, pointed
 from dovetail.targets.reference.memory import Memory
 
-WORTH_SHARING = 16_384
-"""Work of a chunk of tiles below which handing it to another thread costs more than it brings."""
-
-NOTHING, ARENA, STATUS, FIRST = 0, 1, 2, 3
-"""The bases that words are counted from; the tensors outside the arena come behind these."""
-
-
 _NOBODY: Mapping[Value, Value] = MappingProxyType({})
+_NO_BODIES: Mapping[Inside, Bound] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +34,11 @@ class Section:
     """Steps that run without a new size becoming known, and the kernels of those that have one."""
 
     steps: tuple[Step, ...]
-    jobs: tuple[Job | None, ...]
+    jobs: tuple[Job | Control | None, ...]
     entries: tuple[int, ...]
 
 
-def sections(steps: Sequence[Step], jobs: Sequence[Job | None], entries: Sequence[int]) -> list[Section]:
+def sections(steps: Sequence[Step], jobs: Sequence[Job | Control | None], entries: Sequence[int]) -> list[Section]:
     """The steps cut behind each one that finds a size while it runs."""
     found: list[Section] = []
     start = 0
@@ -66,6 +62,14 @@ class Frame:
     outside: tuple[Value, ...]
     """The roots outside the arena, in the order of their bases."""
     scratch: int
+    """Bytes that each thread has for itself."""
+    threads: int
+    inner: Inner
+
+    @property
+    def bytes(self) -> int:
+        """What threads have for themselves, and bodies behind it."""
+        return max(64, self.scratch * self.threads + self.inner.bytes)
 
     def words(self, memory: Memory, status: Array) -> Array:
         """The words of one run; `status` is the word that kernels set to have the host look at a step again."""
@@ -77,8 +81,9 @@ class Frame:
         """The words where the bases lie at these addresses."""
         return np.array([0, arena, status, *outside], np.int64)[self.bases] + self.offsets
 
-    def rows(self, words: Array, status: Array) -> Array:
-        """The table of steps whose arguments are these words."""
+    def rows(self, words: Array, status: Array, scratch: Array) -> Array:
+        """The table of steps whose arguments are these words, which get to know where they and the scratch lie."""
+        self.inner.settle(words, address(scratch) + self.scratch * self.threads)
         table = self.table.copy()
         table[:, 1] = address(words) + 8 * table[:, 1]
         table[:, 5] *= address(status)
@@ -92,17 +97,16 @@ def make_frame(
     packed: Callable[[Packed], Array],
     threads: int,
     apart: Mapping[Value, Value] = _NOBODY,
+    bodies: Mapping[Inside, Bound] = _NO_BODIES,
 ) -> Frame:
     """The frame of a section for the sizes that are known in `memory`.
 
     `apart` are roots that lie outside the arena for once, each with the root whose memory it lies in.
     """
-    sizes = memory.sizes
-    bases: list[int] = []
-    offsets: list[int] = []
+    words = Words(memory.sizes, threads)
+    layout = Layout(words, bodies)
     outside: dict[Value, int] = {}
     table = np.zeros((len(section.steps), STEP_WORDS), np.int64)
-    scratch = 0
 
     def place(point: Value | Packed | Status) -> tuple[int, int]:
         if isinstance(point, Status):
@@ -110,12 +114,12 @@ def make_frame(
         if isinstance(point, Packed):
             return NOTHING, int(packed(point).ctypes.data)
         alias = plan.locate(point)
-        offset = number(alias.offset, sizes)
+        offset = words.number(alias.offset)
         if alias.root in apart:
             return FIRST + outside.setdefault(apart[alias.root], len(outside)), offset
         slot = plan.slots.get(alias.root)
         if slot is not None and slot.pool == "arena":
-            return ARENA, offset + number(slot.offset, sizes)
+            return ARENA, offset + words.number(slot.offset)
         if alias.root.op is leaf.INPUT or (slot is not None and slot.pool == "heap"):
             return FIRST + outside.setdefault(alias.root, len(outside)), offset
         buffer, start = memory.place(alias.root)
@@ -124,25 +128,12 @@ def make_frame(
     for row, (job, entry) in enumerate(zip(section.jobs, section.entries, strict=True)):
         if job is None:
             table[row, 4] = KIND_HOST
-            continue
-        tiles = number(job.tiles, sizes)
-        chunk = chunk_of(tiles, number(job.work, sizes), threads, keeps=job.keeps)
-        table[row] = [entry, len(offsets), tiles, chunk, KIND_COMPILED, job.is_checked]
-        scratch = max(scratch, number(job.scratch, sizes))
-        placed = [place(job.points[name]) for name in job.kernel.pointers]
-        placed += [(NOTHING, number(size, sizes)) for size in job.sizes]
-        bases += [base for base, _ in placed]
-        offsets += [offset for _, offset in placed]
-    return Frame(np.array(bases, np.int64), np.array(offsets, np.int64), table, tuple(outside), -(-scratch // 64) * 64)
-
-
-def chunk_of(tiles: int, work: int, threads: int, *, keeps: bool = False) -> int:
-    """How many tiles are claimed at once: enough to be worth it, few enough that all threads end together.
-
-    Tiles that go on with what their neighbours laid out are claimed in as few chunks as there are threads.
-    """
-    return max(1, -(-WORTH_SHARING // max(1, work)), -(-tiles // threads) if keeps else tiles // (8 * threads))
-
-
-def number(size: Size, sizes: Mapping[str, int]) -> int:
-    return size if isinstance(size, int) else evaluate(size, sizes)
+        elif isinstance(job, Control):
+            kind, first = layout.control(job, place)
+            table[row] = [0, first, 0, 0, kind, True]
+        else:
+            first, tiles, chunk = words.arguments(job, pointed(job, place))
+            table[row] = [entry, first, tiles, chunk, KIND_COMPILED, job.is_checked]
+    scratch = -(-words.scratch // 64) * 64
+    bases, offsets = np.array(words.bases, np.int64), np.array(words.offsets, np.int64)
+    return Frame(bases, offsets, table, tuple(outside), scratch, threads, words.inner)

@@ -1,54 +1,94 @@
-"""Short measurements of the host by compiled loops: how fast each level of memory is read, what handing out a step costs.
+"""Short measurements of the host by compiled loops: how fast each level of memory is read, and what a step costs.
 
 What is measured is what kernels meet: all threads of a crew at once, each with memory of its own.
 """
 
 from __future__ import annotations
 
+import ctypes
+import statistics
+import threading
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dovetail.targets.cpu.crew import Crew
+from dovetail.targets.cpu.crew import crew
 from dovetail.targets.cpu.crew_text import STEP_WORDS
 from dovetail.targets.cpu.jit import Compiled, compile_text, host
+from dovetail.targets.cpu.limits import pin
 
 _STREAMS = 8
 """Sums that hide each other's latency, so that loads are what takes the time."""
 _STEPS = 64
-_BYTES = 1 << 22
-"""What a thread reads at least in one measurement, to be longer than the clock and the hand-over."""
-_REPEATS = 5
+_BYTES = 1 << 25
+"""What a thread reads at least in one measurement, to be longer than the clock and the start."""
+_ROUNDS = 5
+_STRIDE = 4096
 
 
 class Gauge:
-    """Measures with a crew; made once, as its code is compiled for it."""
+    """Measures with so many threads."""
 
-    def __init__(self) -> None:
-        self.code: Compiled = compile_text(_text(host().lanes), vectorize=False)
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.scratch = np.zeros(_STRIDE * threads, np.uint8)
 
-    def read(self, team: Crew, bytes: int) -> float:
+    def read(self, bytes: int) -> float:
         """Bytes a second that all threads read together, each from so many bytes of its own, again and again."""
-        threads = team.workers + 1
         step = 4 * host().lanes * _STREAMS
         size = max(step, bytes // step * step)
         turns = max(1, _BYTES // size)
-        memory = np.ones(size * threads, np.uint8)
+        memory = np.ones(size * self.threads, np.uint8)
         words = np.array([memory.ctypes.data, size, turns], np.int64)
-        table = _table(1, self.code.address("sweep"), words, threads)
-        return size * threads * turns / _best(team, table, 1)
+        times = np.ones((_ROUNDS, self.threads))
+        gate = threading.Barrier(self.threads)
 
-    def dispatch(self, team: Crew) -> float:
+        def work(number: int) -> None:
+            pin(number)
+            sweep = _sweep()
+            for turn in range(_ROUNDS):
+                gate.wait()
+                started = time.perf_counter()
+                sweep(words.ctypes.data, number, number + 1, self.scratch.ctypes.data + _STRIDE * number)
+                times[turn, number] = time.perf_counter() - started
+
+        team = [threading.Thread(target=work, args=(number,)) for number in range(self.threads)]
+        for thread in team:
+            thread.start()
+        for thread in team:
+            thread.join()
+        return float((size * turns / times).sum(1).max())
+
+    def dispatch(self) -> float:
         """Seconds between two steps that do nothing and have a tile for each thread."""
+        team = crew(self.threads)
         words = np.zeros(1, np.int64)
-        table = _table(_STEPS, self.code.address("nothing"), words, team.workers + 1)
-        return _best(team, table, _STEPS) / _STEPS
+        table = np.zeros((_STEPS, STEP_WORDS), np.int64)
+        table[:, :4] = _code().address("nothing"), words.ctypes.data, self.threads, 1
+        times: list[float] = []
+        for _ in range(4 * _ROUNDS):
+            started = time.perf_counter()
+            team.run(table.ctypes.data, 0, _STEPS, self.scratch.ctypes.data, _STRIDE)
+            times.append(time.perf_counter() - started)
+        return statistics.median(times) / _STEPS
+
+
+@cache
+def _code() -> Compiled:
+    return compile_text(_text(host().lanes), vectorize=False)
+
+
+@cache
+def _sweep() -> Any:
+    words = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    return ctypes.CFUNCTYPE(None, *words)(_code().address("sweep"))
 
 
 def cache_sizes(root: Path = Path("/")) -> tuple[int, ...]:
-    """Bytes of the caches for data that a core reaches, the nearest first, as the system tells; empty if it does not."""
+    """Bytes of the caches for data, the nearest to a core first, as the system tells; empty if it does not."""
     found: dict[int, int] = {}
     for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -58,22 +98,6 @@ def cache_sizes(root: Path = Path("/")) -> tuple[int, ...]:
         except (OSError, ValueError):
             continue
     return tuple(found[level] for level in sorted(found))
-
-
-def _table(steps: int, entry: int, words: Any, tiles: int) -> Any:
-    table = np.zeros((steps, STEP_WORDS), np.int64)
-    table[:, 0], table[:, 1], table[:, 2], table[:, 3] = entry, words.ctypes.data, tiles, 1
-    return table
-
-
-def _best(team: Crew, table: Any, steps: int) -> float:
-    scratch = np.zeros(4096 * (team.workers + 1), np.uint8)
-    times: list[float] = []
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        team.run(table.ctypes.data, 0, steps, scratch.ctypes.data, 4096)
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 def _text(lanes: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
-from dovetail.targets.cpu.store import Key, Store
+from dovetail.targets.store import Key, Store
 from dovetail.version import __version__
 
 llvm: Any = _untyped
@@ -78,9 +78,7 @@ class Compiled:
         return found
 
 
-def compile_text(
-    text: str, *, vectorize: bool = True, optimize: bool = True, store: Store | None = None
-) -> Compiled:
+def compile_text(text: str, *, vectorize: bool = True, optimize: bool = True, store: Store | None = None) -> Compiled:
     """Machine code for a module of LLVM's text form; not to `optimize` takes it as it is written."""
     return load([machine_code(text, vectorize=vectorize, optimize=optimize, store=store)])
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dovetail.ir.literal import Array
-from dovetail.targets.cpu.crew import crew
+from dovetail.errors import OptionError
 from dovetail.targets.cpu.jit import Compiled, compile_text, host
 
-_TURNS = 1 << 19
+_TURNS = 1 << 21
 _READERS = ((1, 4), (4, 2), (8, 2))
 """Places that a thread reads from in turn, and vectors from each. Some machines are fastest with one place, others are
 a third faster with several: more pages are being fetched at once."""
@@ -48,32 +52,51 @@ class Meter:
     """Measures the limits for so many threads, as often as it is asked; `best` is what the machine has shown so far."""
 
     def __init__(self, threads: int) -> None:
-        code = _code()
-        self._team = crew(threads)
+        if not 1 <= threads <= 1024:
+            raise OptionError(f"{threads} threads", hint="use 1 to 1024")
         self._scratch = np.zeros(_STRIDE * threads, np.uint8)
         share = _buffer_bytes() // threads // _STRIDE * _STRIDE
         self._memory = np.ones(share * threads, np.uint8)
         self._words = np.array([self._memory.ctypes.data, share], np.int64)
-        self._work = self._table(code.address("multiply"), threads)
-        self._reads = [self._table(code.address(f"read{places}"), threads) for places, _ in _READERS]
         self.best = Limits(threads, 0.0, 0.0)
 
     def measure(self) -> Limits:
-        """Measure once more, for about a tenth of a second; the best so far."""
+        """Measure once more, for about a fifth of a second; the best so far."""
         threads = self.best.threads
-        computed = threads * _TURNS * _sums() * host().lanes * 2
-        flops = computed / min(self._seconds(self._work) for _ in range(4))
-        read = self._memory.size / min(self._seconds(table) for table in self._reads)
+        loops = [_entry("multiply")] * 4 + [_entry(f"read{places}") for places, _ in _READERS]
+        seconds = self._together(loops)
+        flops = threads * _TURNS * _sums() * host().lanes * 2 / min(seconds[:4])
+        read = self._memory.size / min(seconds[4:])
         self.best = Limits(threads, max(self.best.flops, flops), max(self.best.bytes, read))
         return self.best
 
-    def _table(self, entry: int, threads: int) -> Array:
-        return np.array([[entry, self._words.ctypes.data, threads, 1, 0, 0]], np.int64)
+    def _together(self, loops: Sequence[Any]) -> list[float]:
+        """The seconds of each loop from the first thread's start to the last one's end; every thread has a core."""
+        threads = self.best.threads
+        times = np.zeros((2, threads, len(loops)))
+        gate = threading.Barrier(threads)
 
-    def _seconds(self, table: Array) -> float:
-        started = time.perf_counter()
-        self._team.run(table.ctypes.data, 0, 1, self._scratch.ctypes.data, _STRIDE)
-        return time.perf_counter() - started
+        def work(number: int) -> None:
+            pin(number)
+            for index, loop in enumerate(loops):
+                gate.wait()
+                times[0, number, index] = time.perf_counter()
+                loop(self._words.ctypes.data, number, number + 1, self._scratch.ctypes.data + _STRIDE * number)
+                times[1, number, index] = time.perf_counter()
+
+        team = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+        for thread in team:
+            thread.start()
+        for thread in team:
+            thread.join()
+        return [float(s) for s in times[1].max(0) - times[0].min(0)]
+
+
+def pin(number: int) -> None:
+    """Give the calling thread one of the cores that it may use, where the system can: two on one core measure half."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 def _buffer_bytes() -> int:
@@ -94,6 +117,12 @@ def _number(path: Path) -> int:
 def _sums() -> int:
     """Chains of multiply-adds that hide each other's latency and fit the registers."""
     return 24 if host().vector_registers >= 32 else 12
+
+
+@cache
+def _entry(name: str) -> Any:
+    words = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    return ctypes.CFUNCTYPE(None, *words)(_code().address(name))
 
 
 @cache

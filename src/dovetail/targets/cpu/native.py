@@ -16,22 +16,25 @@ from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
-from dovetail.kernels.archetypes import make_job
-from dovetail.kernels.job import Packed, Places
-from dovetail.kernels.vector import Vectors
+from dovetail.kernels.job import Packed
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.bodies import Bodies
-from dovetail.targets.cpu.codes import addresses
+from dovetail.targets.cpu.calls import Calls, Shapes, can_prepare
+from dovetail.targets.cpu.control import Control
+from dovetail.targets.cpu.control_frame import bind_bodies
 from dovetail.targets.cpu.crew import crew
 from dovetail.targets.cpu.frames import Frame, Section, make_frame, sections
-from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.packs import lay_out
+from dovetail.targets.cpu.pages import reserve
+from dovetail.targets.cpu.ready import Ready, aligned, make_ready
 from dovetail.targets.cpu.sheet import Sheet
 from dovetail.targets.cpu.spare import Spare
 from dovetail.targets.feeds import found_leaf
 from dovetail.targets.marks import Mark
 from dovetail.targets.recent import Recent
 from dovetail.targets.reference.memory import Memory
+from dovetail.targets.store import Store
 
 MOST_FRAMES = 32
 """For how many sets of sizes the words of sections are kept."""
@@ -40,16 +43,15 @@ MOST_FRAMES = 32
 class NativeGraph:
     """A plan with the code of its kernels."""
 
-    def __init__(self, plan: Plan, *, threads: int | None = None) -> None:
+    def __init__(
+        self, plan: Plan, *, threads: int | None = None, store: Store | None = None, ready: Ready | None = None
+    ) -> None:
+        """`store` keeps machine code for other processes; `ready` is what one of them has made of this plan."""
         self.plan = plan
-        self.crew = crew(threads)
-        steps = plan.phase("run")
-        vectors = Vectors(host().lanes, host().vector_registers)
-        bound = {result for step in plan.phase("bind") for result in step.results}
-        jobs = [make_job(step, Places(plan.locate, bound, bool(plan.options.get("strict"))), vectors) for step in steps]
-        found = iter(addresses([j for j in jobs if j is not None]))
-        self.sections = sections(steps, jobs, [0 if job is None else next(found) for job in jobs])
-        self.bodies = Bodies(lambda body: NativeGraph(body, threads=threads))
+        self.crew = crew(threads, store)
+        self.ready = make_ready(plan, store) if ready is None else ready
+        self.sections = sections(plan.phase("run"), self.ready.jobs, self.ready.entries)
+        self.bodies = Bodies(lambda body: NativeGraph(body, threads=threads, store=store))
 
     @property
     def on_host(self) -> tuple[Step, ...]:
@@ -59,9 +61,10 @@ class NativeGraph:
     def bind(self, params: Mapping[str, Array]) -> NativeRunner:
         """Run the bind phase on these parameters, and lay out what kernels want in a layout of their own."""
         plan = self.plan
+        params = aligned(plan, self.ready, params)
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
-        memory.reserve("bound", plan.bound_size)
+        memory.pools["bound"] = reserve(memory.number(plan.bound_size))
         memory.reserve("scratch", plan.scratch_size)
         memory.run(plan.phase("bind"))
         memory.release("scratch")
@@ -92,15 +95,13 @@ class NativeRunner:
         found = symbols_of(graph.plan.graph)[1]
         self.late = [c for c in self.constraints if not found.isdisjoint(c.symbols)]
         """What must hold of sizes that are found while a plan runs."""
-        self.packed: dict[tuple[Value | str, ...], Array] = {}
-        for part in graph.sections:
-            for job in part.jobs:
-                for point in () if job is None else job.points.values():
-                    if isinstance(point, Packed) and point.key not in self.packed:
-                        self.packed[point.key] = point.pack(*(kept.view(v) for v in (point.value, *point.beside)))
+        self.packed = lay_out(graph.plan, graph.sections, kept, params)
+        controls = [job for part in graph.sections for job in part.jobs if isinstance(job, Control)]
+        self.insides = bind_bodies(controls, kept)
         self.bindings: Recent[_Known] = Recent(MOST_FRAMES)
         self.frames: Recent[Frame] = Recent(MOST_FRAMES)
         self.spare = Spare()
+        self.calls = Calls(graph.plan, graph.crew) if can_prepare(graph.plan, graph.sections) else None
 
     def run(
         self,
@@ -113,14 +114,12 @@ class NativeRunner:
 
         `sizes` binds symbols beside the shapes. `marks` is given when each step ran.
         """
+        if marks is None and (found := self.quick(inputs, sizes)) is not None:
+            return found
         arrays = [
             np.asarray(inputs[name], v.dtype.numpy, order="C") for name, v in zip(self.names, self.inputs, strict=True)
         ]
-        shapes = (tuple(a.shape for a in arrays), tuple(sorted((sizes or {}).items())))
-        memory = self.kept.copy()
-        known = self.bindings.get(shapes, lambda: _Known(self._sizes(arrays, sizes or {})))
-        memory.sizes = dict(known.sizes)
-        memory.numbers = known.numbers
+        memory = self.known(arrays, (tuple(a.shape for a in arrays), tuple(sorted((sizes or {}).items()))))
         for value, array in zip(self.inputs, arrays, strict=True):
             memory.own[value] = array.reshape(-1).view(np.uint8)
         size = memory.number(self.plan.arena_size)
@@ -132,6 +131,26 @@ class NativeRunner:
         self.spare.give(arena)
         return results
 
+    def quick(self, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> dict[str, Array] | None:
+        """The outputs by name where all is prepared; None asks for a run that looks at everything, and says why."""
+        return None if self.calls is None else self.calls.run(self, inputs, sizes)
+
+    def known(self, arrays: Sequence[Array], shapes: Shapes) -> Memory:
+        """Memory with the parameters, and the sizes that these shapes tell; what does not fit is refused."""
+        memory = self.kept.copy()
+        known = self.bindings.get(shapes, lambda: _Known(self._sizes(arrays, dict(shapes[1]))))
+        memory.sizes = dict(known.sizes)
+        memory.numbers = known.numbers
+        return memory
+
+    def frame(self, index: int, memory: Memory, apart: Mapping[Value, Value] | None = None) -> Frame:
+        """The frame of a section; see `make_frame`."""
+        key = (index, apart is None, tuple(sorted(memory.sizes.items())))
+        section, threads = self.graph.sections[index], self.graph.crew.workers + 1
+        return self.frames.get(
+            key, lambda: make_frame(section, self.plan, memory, self._packed, threads, apart or {}, self.insides)
+        )
+
     def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
         """The outputs by name, and when each step ran."""
         marks: list[Mark] = []
@@ -140,14 +159,11 @@ class NativeRunner:
     def _section(self, index: int, section: Section, memory: Memory, marks: list[Mark] | None) -> None:
         team = self.graph.crew
         threads = team.workers + 1
-        key = (index, tuple(sorted(memory.sizes.items())))
-        frame = self.frames.get(key, lambda: make_frame(section, self.plan, memory, self._packed, threads))
+        frame = self.frame(index, memory)
         status = np.zeros(1, np.int64)
         words = frame.words(memory, status)
-        table = frame.table.copy()
-        table[:, 1] = words.ctypes.data + 8 * table[:, 1]
-        table[:, 5] *= status.ctypes.data
-        scratch = self.spare.take(max(64, frame.scratch * threads), memory.allocate)
+        scratch = self.spare.take(frame.bytes, memory.allocate)
+        table = frame.rows(words, status, scratch)
         sheet = None if marks is None else Sheet(section.steps, threads)
         count = len(section.steps)
         at = 0
@@ -155,9 +171,9 @@ class NativeRunner:
             where = 0 if sheet is None else sheet.address
             at = team.run(table.ctypes.data, at, count, scratch.ctypes.data, frame.scratch, where)
             if at < count:
-                status[0] = 0
                 started = time.perf_counter_ns()
-                self._on_host(section.steps[at], memory)
+                self._on_host(section.steps[at], memory, int(status[0]))
+                status[0] = 0
                 if sheet is not None:
                     sheet.on_host(at, started)
                 at += 1
@@ -165,8 +181,8 @@ class NativeRunner:
             marks.extend(sheet.marks())
         self.spare.give(scratch)
 
-    def _on_host(self, step: Step, memory: Memory) -> None:
-        if not self.graph.bodies.run(step, memory):
+    def _on_host(self, step: Step, memory: Memory, said: int) -> None:
+        if not self.graph.bodies.run(step, memory, said):
             memory.run([step])
 
     def _check_found(self, sizes: Mapping[str, int]) -> None:

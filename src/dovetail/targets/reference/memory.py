@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class Memory:
         self.pools: dict[Pool, Array] = {}
         self.own: dict[Value, Array] = {}
         """Memory that is no pool's: of leaves, and of tensors whose size was found while running."""
+        self.again: dict[Value, Callable[[], Array]] = {}
+        """Leaves whose memory was given up, and what makes their content again."""
         self.sizes: dict[str, int] = {}
         self.numbers: dict[Size, int] = {}
         """Sizes that were computed already, for the symbols that are known now."""
@@ -37,6 +39,7 @@ class Memory:
         """The same bytes, to which another run adds its own."""
         other = Memory(self.plan, self.prove)
         other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
+        other.again = self.again
         return other
 
     def give(self, leaves: Iterable[Value], arrays: Mapping[str, Array], *, bare: bool = False) -> None:
@@ -96,6 +99,8 @@ class Memory:
             return _bytes(root.attrs["value"].array), 0
         slot = self.plan.slots.get(root)
         if slot is None:
+            if root not in self.own and root in self.again:
+                self.own[root] = _bytes(self.again[root]())
             return self.own[root], 0
         if slot.pool == "heap":
             if root not in self.own:

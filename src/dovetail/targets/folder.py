@@ -37,7 +37,7 @@ class File:
     name: str
     size: int
     used: float
-    """When it was last written or read, to the minute."""
+    """When it was last written or used, to the minute."""
 
 
 class Folder:
@@ -59,8 +59,8 @@ class Folder:
             os.close(self._at)
             raise Unsafe(f"{path} {why}")
 
-    def read(self, name: str) -> bytes | None:
-        """The bytes of a file; None where there is none, or one that is not ours alone."""
+    def read(self, name: str, *, use: bool = False) -> bytes | None:
+        """The bytes of a file; None where there is none, or one that is not ours alone. `use` notes the time."""
         try:
             file = os.open(name, _READ, dir_fd=self._at)
         except OSError:
@@ -69,7 +69,7 @@ class Folder:
             state = os.fstat(file)
             if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1 or _not_ours(state):
                 return None
-            if time.time() - state.st_mtime > 60.0:
+            if use and time.time() - state.st_mtime > 60.0:
                 os.utime(file)
             with os.fdopen(os.dup(file), "rb") as stream:
                 return stream.read()

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail.settings import OFF, Settings
-from dovetail.targets.cpu.folder import FORGOTTEN, PART, File, Folder, Unsafe
+from dovetail.targets.folder import FORGOTTEN, PART, File, Folder, Unsafe
 
 MAGIC = b"DOVECACH"
 VERSION = 1
@@ -41,7 +41,7 @@ MOST_COUNTS = 1 << 16
 
 _HEAD = struct.Struct("<8sIIQ16s")
 _NAME = re.compile(r"[0-9a-f]{40}\.[a-z]+")
-_COUNT = re.compile(rb"(\d{1,12}) (\d{1,12}) (\d{1,12})\n")
+_COUNT = re.compile(rb"^(\d{1,12}) (\d{1,12}) (\d{1,12})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Store:
         """The content of an entry, or None. One that is damaged is removed."""
         content = None
         if self._folder is not None:
-            found = self._folder.read(key.name)
+            found = self._folder.read(key.name, use=True)
             content = None if found is None else _content(found, key.words)
             if found is not None and content is None:
                 self._folder.remove(key.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.targets.cpu.frames import WORTH_SHARING, chunk_of
+from dovetail.targets.cpu.words import WORTH_SHARING, chunk_of
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16])

@@ -1,0 +1,97 @@
+"""A workload in files, so that every peer reads the same ones in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from dovetail.bench.workloads import SHAPES, WORKLOADS, Shape, Workload, feeds_for
+from dovetail.errors import LoadError, OptionError
+from dovetail.ir.literal import Array
+
+MODEL, INPUTS, FIXED, WEIGHTS, SHAPE = "model.onnx", "inputs.npz", "fixed.npz", "weights.npz", "shape.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An ONNX file, and a folder with its inputs, with what is fixed for all runs, and with its weights by name."""
+
+    name: str
+    model: Path
+    folder: Path
+
+    def feeds(self) -> dict[str, Array]:
+        """All inputs by name, those that are fixed too."""
+        return {**self.fixed(), **load_arrays(self.folder / INPUTS)}
+
+    def fixed(self) -> dict[str, Array]:
+        """Inputs whose value decides the structure of the model."""
+        path = self.folder / FIXED
+        return load_arrays(path) if path.is_file() else {}
+
+    def weights(self) -> dict[str, Array]:
+        return load_arrays(self.folder / WEIGHTS)
+
+    @property
+    def shape(self) -> Shape | None:
+        """The sizes of the network, where it is written for peers that do not read ONNX."""
+        path = self.folder / SHAPE
+        if not path.is_file():
+            return None
+        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        made: Any = SHAPES[said.pop("shape")]
+        return made(**{name: value if isinstance(value, int) else tuple(value) for name, value in said.items()})
+
+
+def case_of(asked: str, sizes: Mapping[str, int], folder: Path) -> Case:
+    """What a command line names: a built-in workload, an ONNX file, or a folder with model.onnx and inputs.npz."""
+    if asked in WORKLOADS:
+        return written(asked, WORKLOADS[asked], folder)
+    path = Path(asked)
+    if (path / MODEL).is_file() and (path / INPUTS).is_file():
+        here = path.resolve()
+        return Case(f"{here.parent.name}/{here.name}", here / MODEL, here)
+    if path.suffix == ".onnx" and path.is_file():
+        # What lies beside the model, as large weights do, is not wanted for its signature.
+        library: Any = onnx
+        save_arrays(folder / INPUTS, feeds_for(library.load(str(path), load_external_data=False), sizes))
+        return Case(path.stem, path.resolve(), folder)
+    raise OptionError(
+        f"there is no workload {asked!r}",
+        hint=f"there are {', '.join(WORKLOADS)}; else name an ONNX file, or a folder with {MODEL} and {INPUTS}",
+    )
+
+
+def written(name: str, workload: Workload, folder: Path) -> Case:
+    """A built-in workload, written into a folder."""
+    model = workload.build()
+    (folder / MODEL).write_bytes(model.SerializeToString())
+    save_arrays(folder / INPUTS, feeds_for(model))
+    save_arrays(folder / WEIGHTS, {t.name: numpy_helper.to_array(t) for t in model.graph.initializer})
+    said = {"shape": workload.shape.__class__.__name__, **asdict(workload.shape)}
+    (folder / SHAPE).write_text(json.dumps(said), encoding="utf-8")
+    return Case(name, folder / MODEL, folder)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Arrays in one .npz file, whatever their names are."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def load_arrays(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise LoadError(f"{path.name} cannot be read as arrays: {error}", hint="write it with numpy.savez") from error

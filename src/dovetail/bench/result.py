@@ -1,0 +1,128 @@
+"""What is found of one workload: times, starts and memory of every peer, and how near to the machine's limit we are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Timed:
+    """One peer on one workload. Times are in seconds, memory in bytes."""
+
+    peer: str
+    first: float
+    """To prepare the case and run it once, in a process that finds nothing kept from before."""
+    warm: float | None = None
+    """The same in a second process, which finds what the first has kept."""
+    peak: int = 0
+    """How much the first process grew by that at most."""
+    kept: int = 0
+    """How much it had grown in the end."""
+    deviation: float = 0.0
+    """The largest difference of its results from ours, as a share of the largest result."""
+    runs: list[float] = field(default_factory=list[float])
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.runs)
+
+    @property
+    def spread(self) -> float:
+        """Half of what lies between the quartiles, as a share of the median."""
+        low, _, high = statistics.quantiles(self.runs, n=4)
+        return (high - low) / 2 / self.median
+
+    def as_dict(self) -> dict[str, Any]:
+        """The numbers, without every single run."""
+        return {
+            "peer": self.peer,
+            "median": self.median,
+            "spread": self.spread,
+            "best": min(self.runs),
+            "runs": len(self.runs),
+            "first": self.first,
+            "warm": self.warm,
+            "peak_bytes": self.peak,
+            "kept_bytes": self.kept,
+            "deviation": self.deviation,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a workload has to do at least, and what the machine showed in the same run that it can do in a second."""
+
+    flops: float
+    bytes: float
+    flops_per_second: float
+    bytes_per_second: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.flops / self.flops_per_second, self.bytes / self.bytes_per_second)
+
+    @property
+    def bound(self) -> str:
+        """Which of the two decides."""
+        reading = self.bytes / self.bytes_per_second
+        return "bandwidth" if reading > self.flops / self.flops_per_second else "multiply-adds"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A workload on so many threads, for all peers; ours comes first."""
+
+    workload: str
+    threads: int
+    timed: tuple[Timed, ...]
+    floor: Floor
+    refused: Mapping[str, str]
+    """Peers that did not run it, or gave other results, and why."""
+    rounds: int
+
+    @property
+    def ours(self) -> Timed:
+        return self.timed[0]
+
+    @property
+    def best(self) -> Timed | None:
+        return min(self.timed[1:], key=lambda t: t.median, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """The best peer's time over ours."""
+        return self.best.median / self.ours.median if self.best is not None else None
+
+    @property
+    def limit(self) -> float:
+        """The share of what the machine can do at most that we reach."""
+        return self.floor.seconds / self.ours.median
+
+    @property
+    def line(self) -> str:
+        best = self.best.peer if self.best is not None else "none"
+        ratio = f"{self.ratio:.2f}" if self.ratio is not None else "none"
+        return (
+            f"bench {self.workload} threads={self.threads} ratio={ratio} best_peer={best}"
+            f" ms={self.ours.median * 1e3:.3g} limit={self.limit:.2f}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "workload": self.workload,
+            "threads": self.threads,
+            "ratio": self.ratio,
+            "best_peer": self.best.peer if self.best is not None else None,
+            "limit": self.limit,
+            "bound": self.floor.bound,
+            "flops": self.floor.flops,
+            "weight_bytes": self.floor.bytes,
+            "flops_per_second": self.floor.flops_per_second,
+            "bytes_per_second": self.floor.bytes_per_second,
+            "rounds": self.rounds,
+            "peers": [timed.as_dict() for timed in self.timed],
+            "refused": dict(self.refused),
+        }

@@ -1,0 +1,98 @@
+"""Identities: algebra that holds whether or not it pays, each declared once by its two sides."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+from dovetail.egraph.engine import EGraph
+from dovetail.egraph.proof import Application, Numerics
+from dovetail.egraph.rules import admitted, taken
+from dovetail.errors import DovetailError
+from dovetail.ir import leaf
+from dovetail.ir.op import Op
+from dovetail.ir.origin import unrecorded
+from dovetail.ir.value import Value
+from dovetail.match import matches
+from dovetail.match.outline import fits_any, outline_of
+
+Sides: TypeAlias = Callable[..., tuple[Value, Value]]
+_MOST_WAYS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a condition may ask about the values that an identity caught, beside their types."""
+
+    egraph: EGraph
+
+    def is_constant(self, *values: Value) -> bool:
+        """Whether all of them are known when parameters are bound."""
+        return all(self.egraph.is_constant(v) for v in values if v in self.egraph)
+
+    def is_read_once(self, value: Value) -> bool:
+        return value not in self.egraph or self.egraph.count_uses(value) <= 1
+
+
+class Identity:
+    """Two sides that are equal; where the left one stands, the right one may, if the condition holds."""
+
+    def __init__(self, sides: Sides, numerics: Numerics, when: Callable[..., bool] | None) -> None:
+        self.name = sides.__name__
+        self.doc = inspect.getdoc(sides) or ""
+        self.numerics: Numerics = numerics
+        self.sides = sides
+        self.when = when
+        self._asks = tuple(inspect.signature(when).parameters) if when is not None else ()
+        parameters = inspect.signature(sides).parameters.values()
+        with unrecorded():
+            caught: dict[str, Any] = {
+                p.name: leaf.Hole(p.name) if p.kind is p.KEYWORD_ONLY else leaf.hole(p.name) for p in parameters
+            }
+            self.pattern = sides(**caught)[0]
+        self.outline = outline_of(self.pattern)
+
+    def right(self, names: Mapping[str, Any], sight: Sight) -> Value | None:
+        """The right side for what was caught; None where the condition refuses or the types do not fit."""
+        if self.when is not None and not self.when(**{n: sight if n == "sight" else names[n] for n in self._asks}):
+            return None
+        try:
+            return self.sides(**names)[1]
+        except DovetailError:
+            return None
+
+    def __repr__(self) -> str:
+        return f"<identity {self.name}>"
+
+
+def identity(
+    *, numerics: Numerics = "exact", when: Callable[..., bool] | None = None
+) -> Callable[[Sides], Identity]:
+    """Declare an identity by a function that gives both of its sides; keyword-only parameters are caught attributes."""
+    return lambda sides: Identity(sides, numerics, when)
+
+
+class Identities:
+    """Identities as rules of the e-graph."""
+
+    def __init__(self, identities: Sequence[Identity], *, strict: bool = False) -> None:
+        self._at_root: dict[Op, list[Identity]] = {}
+        for each in identities:
+            if admitted(each.numerics, strict):
+                self._at_root.setdefault(each.pattern.op, []).append(each)
+
+    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+        sight = Sight(egraph)
+        for node in nodes:
+            for each in self._at_root.get(node.op, ()):
+                if not fits_any(each.outline, node, egraph.equal):
+                    continue
+                for bound in islice(matches(each.pattern, node, equal=egraph.equal), _MOST_WAYS):
+                    result = each.right(bound.names, sight)
+                    covers = tuple(dict.fromkeys([node, *bound.covered.values()]))
+                    instead = taken(covers, egraph)
+                    if result is not None and instead is not None and result.known_type == node.known_type:
+                        yield Application(each.name, "", each.numerics, node, result, covers, instead)

@@ -1,0 +1,89 @@
+"""Replaying: what rules found in one window, carried over to every place that looks the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from dovetail.egraph.engine import EGraph, egraph_of
+from dovetail.egraph.layers import Layers, Template
+from dovetail.egraph.proof import Application
+from dovetail.egraph.saturate import Budget, Phase, Saturation, saturate
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A template and the applications that rules found for its core."""
+
+    template: Template
+    log: tuple[Application, ...]
+    saturation: Saturation
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What came of a graph piece by piece."""
+
+    solved: list[Solved] = field(default_factory=list[Solved])
+    pieces: int = 0
+
+
+def solve(layers: Layers, phases: Sequence[Phase], budget: Budget, into: EGraph) -> Replayed:
+    """Solve each window that looks different once, and apply what was found at every place that looks like it."""
+    known: dict[Hashable, Solved] = {}
+    done = Replayed()
+    for piece in layers.pieces():
+        seen = layers.seen(piece)
+        found = known.get(seen.key)
+        if found is None:
+            found = known[seen.key] = _solved(layers.template(piece, seen), phases, budget)
+            done.solved.append(found)
+        done.pieces += 1
+        _replay(found, layers.actual(piece, seen), into)
+    into.rebuild()
+    return done
+
+
+def _solved(template: Template, phases: Sequence[Phase], budget: Budget) -> Solved:
+    egraph = egraph_of(template.values, template.uses)
+    saturation = saturate(egraph, phases, budget)
+    core = {egraph.find(v) for v in template.values[template.core :]}
+    halo = {egraph.find(v) for v in template.values[: template.core]} - core
+    # What is found in the halo is the piece's before it.
+    log = tuple(a for a in saturation.log if egraph.find(a.root) not in halo)
+    return Solved(template, log, saturation)
+
+
+def _replay(solved: Solved, actual: Sequence[Value], into: EGraph) -> None:
+    template = solved.template
+    now = dict(zip((*template.given, *template.values), actual, strict=True))
+    move = mover(now)
+    for found in solved.log:
+        into.apply(
+            Application(
+                found.rule,
+                found.variant,
+                found.numerics,
+                move(found.root),
+                move(found.result),
+                tuple([move(v) for v in found.covers]),
+                tuple([(move(a), move(b)) for a, b in found.taken]),
+            )
+        )
+
+
+def mover(now: dict[Value, Value]) -> Callable[[Value], Value]:
+    """Carries values over: what is built of the known ones is built of what these are now."""
+
+    def move(value: Value) -> Value:
+        known = now.get(value)
+        if known is None:
+            for each in walk([value], until=now):
+                if each not in now:
+                    now[each] = each.with_operands(tuple([now[v] for v in each.operands])) if each.operands else each
+            known = now[value]
+        return known
+
+    return move

@@ -1,0 +1,173 @@
+"""Rules as the e-graph applies them: given a node, every application that is possible there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+from dovetail.declare.fused import FusedOp, Variant
+from dovetail.derive.fuse import stands_for
+from dovetail.egraph.engine import EGraph
+from dovetail.egraph.proof import STRICTNESS, Application, Numerics
+from dovetail.errors import TypeRuleError
+from dovetail.ir import leaf
+from dovetail.ir.op import Op
+from dovetail.ir.type import TupleType
+from dovetail.ir.value import Value
+from dovetail.match import Bound, Outlines, matches
+
+_MOST_WAYS = 16
+"""How many ways to match one pattern at one node are tried."""
+
+
+class RuleSet(Protocol):
+    """Rules that are looked for together, all on the same e-graph, before any of them is applied."""
+
+    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+        """What the rules find at these nodes; the e-graph is only read."""
+        ...
+
+
+class Rewrite(Protocol):
+    """A directed rewrite of one value, as canonicalising has them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ops(self) -> tuple[Op, ...]: ...
+    @property
+    def rewrite(self) -> Callable[[Value], Value | None]: ...
+    @property
+    def numerics(self) -> Numerics: ...
+    @property
+    def on_constant(self) -> bool: ...
+
+
+def admitted(numerics: Numerics, strict: bool) -> bool:
+    """Whether a rule may be used; strictly, only those that keep every bit."""
+    return not strict or STRICTNESS[numerics] == 0
+
+
+class Rewrites:
+    """Directed rewrites: a node and what it is rewritten to are equal."""
+
+    def __init__(self, rewrites: Sequence[Rewrite], *, strict: bool = False) -> None:
+        self._by_op: dict[Op, list[Rewrite]] = {}
+        for rewrite in rewrites:
+            if admitted(rewrite.numerics, strict):
+                for op in rewrite.ops:
+                    self._by_op.setdefault(op, []).append(rewrite)
+
+    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+        for node in nodes:
+            if node.op in self._by_op:
+                yield from self._at(node)
+
+    def _at(self, node: Value) -> Iterator[Application]:
+        on_constant = any(v.op is leaf.CONST for v in node.operands)
+        for rewrite in self._by_op[node.op]:
+            if on_constant or not rewrite.on_constant:
+                result = rewrite.rewrite(node)
+                if result is not None and result is not node and result.known_type == node.known_type:
+                    yield Application(rewrite.name, "", rewrite.numerics, node, result, (node,))
+
+
+class Unfolding:
+    """A declared op is its body: what was written fused may be fused in another way."""
+
+    def __init__(self, ops: Sequence[FusedOp[...]]) -> None:
+        self._ops: frozenset[Op] = frozenset(ops)
+
+    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+        for node in nodes:
+            body = node.op.expansion(node.operands, node.attrs) if node.op in self._ops else None
+            if body is not None and body.known_type == node.known_type and body.op is not leaf.PACK:
+                yield Application(f"unfold_{node.op.name}", "", "exact", node, body, (node,))
+
+
+class Declared:
+    """The patterns of declared ops that can be found at the same time, with their guards."""
+
+    def __init__(self, ops: Sequence[FusedOp[...]], *, strict: bool = False) -> None:
+        self._at_root: dict[Op, _Glance] = {}
+        for op in ops:
+            for variant in op.patterns:
+                if admitted(numerics_of(variant), strict):
+                    self._at_root.setdefault(variant.pattern.op, _Glance()).add(op, variant)
+
+    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+        for node in nodes:
+            if node.op in self._at_root:
+                yield from self._at(egraph, node)
+
+    def _at(self, egraph: EGraph, node: Value) -> Iterator[Application]:
+        found: set[tuple[FusedOp[...], str, frozenset[Value]]] = set()
+        for op, variant in self._at_root[node.op].at(node, egraph):
+            for bound in islice(matches(variant.pattern, node, equal=egraph.equal), _MOST_WAYS):
+                # Another order of the same operands would be another node of the same cost.
+                key = (op, variant.label, frozenset(bound.covered.values()))
+                if key not in found:
+                    applications = applied(op, variant, bound, node, egraph)
+                    if applications:
+                        found.add(key)
+                        yield from applications
+
+
+def applied(
+    op: FusedOp[...], variant: Variant, bound: Bound, root: Value, egraph: EGraph
+) -> tuple[Application, ...]:
+    """What one match gives: an equality for each result. Nothing where a guard refuses or the types differ."""
+    fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
+    names: dict[str, Any] = {**fixed, **bound.names}
+    asked = {**names, "result": root}
+    if not all(guard.check(asked) for guard in op.guards):
+        return ()
+    covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
+    instead = taken(covers, egraph)
+    if instead is None:
+        return ()
+    try:
+        fused = op(**names)
+    except TypeRuleError:
+        return ()
+    results = tuple(stands_for(r, bound) for r in variant.results)
+    types = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
+    if types != tuple(r.type for r in results):
+        return ()
+    built = [fused] if len(results) == 1 else [leaf.item(fused, i) for i in range(len(results))]
+    label, numerics = variant.label, numerics_of(variant)
+    return tuple(
+        Application(op.name, label, numerics, old, new, covers, instead)
+        for old, new in zip(results, built, strict=True)
+    )
+
+
+def numerics_of(variant: Variant) -> Numerics:
+    """A fused op is defined by its body; another spelling of it may round otherwise."""
+    return "reassociated" if variant.spelling else "exact"
+
+
+def taken(covers: Sequence[Value], egraph: EGraph) -> tuple[tuple[Value, Value], ...] | None:
+    """Operands in a match and the equal values that it has instead; None where one operand stands for two values."""
+    chosen: dict[Value, Value] = {}
+    for node in covers:
+        # A view that matching made stands in no class yet.
+        if node in egraph and chosen.setdefault(egraph.find(node), node) is not node:
+            return None
+    return tuple([(leader, node) for leader, node in chosen.items() if leader is not node])
+
+
+class _Glance:
+    """Patterns with one root op: a glance at a node tells most of them out."""
+
+    def __init__(self) -> None:
+        self._outlines = Outlines()
+        self._patterns: dict[int, list[tuple[FusedOp[...], Variant]]] = {}
+
+    def add(self, op: FusedOp[...], variant: Variant) -> None:
+        self._patterns.setdefault(self._outlines.number(variant.outline), []).append((op, variant))
+
+    def at(self, node: Value, egraph: EGraph) -> Iterator[tuple[FusedOp[...], Variant]]:
+        for number in sorted(self._outlines.fitting_any(node, egraph.equal)):
+            yield from self._patterns[number]

@@ -1,0 +1,96 @@
+"""Saturating: phases of rules, each applied until it has nothing new to say or a budget is spent."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dovetail.egraph.engine import EGraph
+from dovetail.egraph.proof import Application
+from dovetail.egraph.rules import RuleSet
+from dovetail.ir.value import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How far an e-graph may grow. Only the last limit depends on the machine, and it is far away."""
+
+    nodes: int = 20_000
+    """Nodes that rules may add to one piece of a graph."""
+    rounds: int = 6
+    """How often the rules of one phase are tried."""
+    seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A budget that was spent before the rules had nothing more to say."""
+
+    phase: str
+    limit: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Rules that are applied together, again and again where they can feed each other."""
+
+    name: str
+    rules: RuleSet
+    repeats: bool = False
+
+
+@dataclass(slots=True)
+class Saturation:
+    """What came of it: the applications in their order, counts by rule, time by phase, what stopped it."""
+
+    log: list[Application] = field(default_factory=list[Application])
+    fired: Counter[str] = field(default_factory=Counter[str])
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    stopped: list[Stopped] = field(default_factory=list[Stopped])
+
+
+def saturate(egraph: EGraph, phases: Sequence[Phase], budget: Budget | None = None) -> Saturation:
+    """Apply the rules of each phase in turn; what they replace stays."""
+    limits = budget or Budget()
+    done = Saturation()
+    most = egraph.size + limits.nodes
+    ends = time.perf_counter() + limits.seconds
+    for phase in phases:
+        started = time.perf_counter()
+        stopped = _run(egraph, phase, done, limits, most, ends)
+        done.seconds[phase.name] = done.seconds.get(phase.name, 0.0) + time.perf_counter() - started
+        if stopped is not None:
+            done.stopped.append(stopped)
+            # Rounds are a limit of one phase; what the others are for is still worth looking for.
+            if stopped.limit != "rounds":
+                break
+    return done
+
+
+def _run(egraph: EGraph, phase: Phase, done: Saturation, limits: Budget, most: int, ends: float) -> Stopped | None:
+    """One phase. All matches of a round are found on one e-graph, then applied."""
+    looked: set[Value] = set()
+    for _ in range(limits.rounds if phase.repeats else 1):
+        nodes = [node for node in egraph.nodes if node not in looked]
+        looked.update(nodes)
+        found: list[Application] = []
+        for application in phase.rules.found(egraph, nodes):
+            found.append(application)
+            if time.perf_counter() > ends:
+                return Stopped(phase.name, "seconds", f"{limits.seconds:g} s were spent")
+        news = 0
+        for application in found:
+            if egraph.apply(application):
+                news += 1
+                done.log.append(application)
+                done.fired[application.rule] += 1
+                if egraph.size > most:
+                    egraph.rebuild()
+                    return Stopped(phase.name, "nodes", f"{limits.nodes:,} nodes were added")
+        egraph.rebuild()
+        if not news:
+            return None
+    return Stopped(phase.name, "rounds", f"{limits.rounds} rounds were not enough") if phase.repeats else None

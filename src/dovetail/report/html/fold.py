@@ -1,0 +1,138 @@
+"""Repeated runs: pieces of a drawing that come several times one behind the other, found by their structure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+_MOST_PERIODS = 24
+_LEAST_SPARED = 3
+"""A fold that hides fewer items than this is not worth a click."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing to draw: what it looks like, how large it is, and which items it reads."""
+
+    key: Hashable
+    """Equal for items that look the same."""
+    width: float
+    height: float
+    operands: tuple[int, ...]
+    late: bool = False
+    """Whether it is drawn right above its first reader, as what is bound or fed is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` copies of `period` items each, from `start` on."""
+
+    start: int
+    period: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.period * self.count
+
+    @property
+    def spared(self) -> int:
+        """The items that are hidden when it is folded."""
+        return self.period * (self.count - 1)
+
+
+def level_order(items: Sequence[Item]) -> list[int]:
+    """The items by level, operands first, so that equal layers of a model follow each other in one order."""
+    level = [0] * len(items)
+    for i, item in enumerate(items):
+        if not item.late:
+            level[i] = max((level[j] + 1 for j in item.operands if not items[j].late), default=0)
+    first: dict[int, int] = {}
+    for i in range(len(items) - 1, -1, -1):
+        if items[i].late:
+            level[i] = first.get(i, level[i]) - 1
+        for j in items[i].operands:
+            first[j] = min(first.get(j, level[i]), level[i])
+    return sorted(range(len(items)), key=lambda i: (level[i], i))
+
+
+def find_runs(items: Sequence[Item]) -> list[Run]:
+    """Runs that do not overlap, in order; what spares most is taken first."""
+    names: dict[Hashable, int] = {}
+    keys = [names.setdefault((item.key, len(item.operands)), len(names)) for item in items]
+    taken: list[Run] = []
+    free = [(0, len(items))]
+    while free:
+        begin, end = free.pop()
+        best = max(_candidates(items, keys, begin, end), key=lambda r: (r.spared, -r.period), default=None)
+        if best is not None:
+            taken.append(best)
+            free += [(begin, best.start), (best.end, end)]
+    return sorted(taken, key=lambda r: r.start)
+
+
+def _candidates(items: Sequence[Item], keys: Sequence[int], begin: int, end: int) -> Iterable[Run]:
+    for period in _periods(keys, begin, end):
+        at = begin
+        while at + 2 * period <= end:
+            stop = at
+            while stop + period < end and keys[stop] == keys[stop + period]:
+                stop += 1
+            if stop - at >= period:
+                yield from _proven(items, at, stop + period, period)
+            at = stop + 1
+
+
+def _periods(keys: Sequence[int], begin: int, end: int) -> list[int]:
+    """Distances at which things come again, those that would explain most first."""
+    last: dict[int, int] = {}
+    apart: Counter[int] = Counter()
+    for i in range(begin, end):
+        if keys[i] in last:
+            apart[i - last[keys[i]]] += 1
+        last[keys[i]] = i
+    ranked = sorted(apart, key=lambda d: (-apart[d] * d, d))
+    return ranked[:_MOST_PERIODS]
+
+
+def _proven(items: Sequence[Item], begin: int, end: int, period: int) -> Iterable[Run]:
+    """The runs inside a stretch whose looks repeat that are also wired alike."""
+    start = begin + _seam(items, begin, end, period)
+    at = start + period
+    while at + period <= end:
+        if _alike(items, start, at, period):
+            at += period
+            continue
+        yield from _worth(Run(start, period, (at - start) // period))
+        start, at = at, at + period
+    yield from _worth(Run(start, period, (at - start) // period))
+
+
+def _worth(run: Run) -> Iterable[Run]:
+    return [run] if run.count > 1 and run.spared >= _LEAST_SPARED else []
+
+
+def _seam(items: Sequence[Item], begin: int, end: int, period: int) -> int:
+    """Where to cut between two copies: the first place that the fewest values cross, without losing a copy."""
+    choices = (end - begin) % period
+    fewest, best = None, 0
+    for shift in range(choices + 1):
+        cut = begin + shift + period
+        behind = range(cut, min(cut + period, end))
+        crossing = len({j for i in behind for j in items[i].operands if j < cut})
+        if fewest is None or crossing < fewest:
+            fewest, best = crossing, shift
+    return best
+
+
+def _alike(items: Sequence[Item], start: int, at: int, period: int) -> bool:
+    """Whether the copy at `at` reads as the one before it: the same outer item, or the one a period further on."""
+    for i in range(at, at + period):
+        for now, before in zip(items[i].operands, items[i - period].operands, strict=True):
+            if now - before == period or now == before:
+                continue
+            # The first copy is fed from whatever stands before the run.
+            if not (before < start and at - period == start and now < at):
+                return False
+    return True

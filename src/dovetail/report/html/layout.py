@@ -1,0 +1,149 @@
+"""The layout of a whole drawing: bands one below the other, each a layered drawing; repeated bands are drawn once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from dovetail.report.html.fold import Item, Run, find_runs, level_order
+from dovetail.report.html.layers import Box, Drawing, Wire, draw
+
+GAP = 26.0
+LANE = 42.0
+_DEEPEST = 40
+"""Rows of a band; what is deeper is cut, so that no wire is led past more than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A piece of the drawing, `run.count` times. Numbers in wires count from the start of a copy.
+
+    -1, -2, … are the entries, where values come in from above; the exits count on behind the items.
+    """
+
+    run: Run
+    drawing: Drawing
+    entries: tuple[tuple[tuple[int, int], ...], ...]
+    """For each entry the item and the operand of it that come in there."""
+    exits: tuple[int, ...]
+    """The items whose values are read further down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Items in the order in which they are drawn, cut into bands."""
+
+    order: tuple[int, ...]
+    operands: tuple[tuple[int, ...], ...]
+    """By place in the order, as places in it."""
+    bands: tuple[Band, ...]
+
+
+def lay_out(items: Sequence[Item], *, lane: float = LANE) -> Layout:
+    """Place the items; the time is linear in items and wires but for sorting."""
+    order = level_order(items)
+    place = {item: at for at, item in enumerate(order)}
+    ordered = [replace(items[i], operands=tuple([place[j] for j in items[i].operands])) for i in order]
+    pieces = list(_pieces(ordered, find_runs(ordered)))
+    read_after = _last_readers(ordered)
+    bands = tuple([_band(ordered, run, read_after, lane) for run in pieces])
+    return Layout(tuple(order), tuple([item.operands for item in ordered]), bands)
+
+
+def _pieces(items: Sequence[Item], runs: Sequence[Run]) -> Iterable[Run]:
+    """The runs, and what lies between them in pieces that are not too deep."""
+    at = 0
+    for run in (*runs, Run(len(items), 1, 0)):
+        yield from _cut(items, at, run.start)
+        if run.count:
+            yield run
+        at = run.end
+
+
+def _cut(items: Sequence[Item], begin: int, end: int) -> Iterable[Run]:
+    start = begin
+    depth: dict[int, int] = {}
+    for i in range(begin, end):
+        depth[i] = max((depth[j] + 1 for j in items[i].operands if j >= start), default=0)
+        if depth[i] >= _DEEPEST:
+            yield Run(start, i - start, 1)
+            start = i
+            depth = {i: 0}
+    if start < end:
+        yield Run(start, end - start, 1)
+
+
+def _last_readers(items: Sequence[Item]) -> list[int]:
+    last = [-1] * len(items)
+    for i, item in enumerate(items):
+        for j in item.operands:
+            last[j] = max(last[j], i)
+    return last
+
+
+def _band(items: Sequence[Item], run: Run, last: Sequence[int], lane: float) -> Band:
+    """Lay out one copy, with the entries and exits that any of the copies has."""
+    start, period = run.start, run.period
+    # The second copy is fed by the first as all that follow are; the first may be fed from elsewhere.
+    shown = start + period if run.count > 1 else start
+    inner: list[tuple[int, int]] = []
+    outer: dict[int, list[tuple[int, int]]] = {}
+    for i in range(period):
+        for k, j in enumerate(items[shown + i].operands):
+            if shown <= j < shown + period:
+                inner.append((j - shown, i))
+            else:
+                outer.setdefault(j, []).append((i, k))
+    copies = range(start, run.end, period)
+    exits = tuple([i for i in range(period) if any(last[c + i] >= c + period for c in copies)])
+    entries = tuple([tuple(read) for read in outer.values()])
+    inner = list(dict.fromkeys(inner))
+    rows = _rows([items[shown + i] for i in range(period)], inner)
+    return Band(run, _drawn(items, shown, rows, inner, entries, exits, lane), entries, exits)
+
+
+def _rows(items: Sequence[Item], inner: Sequence[tuple[int, int]]) -> list[int]:
+    """A row below all that is read; what reads nothing here stands right above its first reader."""
+    above: list[list[int]] = [[] for _ in items]
+    first = [len(items)] * len(items)
+    for source, target in inner:
+        above[target].append(source)
+    row = [0] * len(items)
+    for i in range(len(items)):
+        row[i] = max((row[j] + 1 for j in above[i]), default=0)
+    for i in range(len(items) - 1, -1, -1):
+        if not above[i] and first[i] < len(items):
+            row[i] = max(first[i] - 1, row[i])
+        for j in above[i]:
+            first[j] = min(first[j], row[i])
+    return row
+
+
+def _drawn(
+    items: Sequence[Item],
+    shown: int,
+    rows: Sequence[int],
+    inner: Sequence[tuple[int, int]],
+    entries: Sequence[Sequence[tuple[int, int]]],
+    exits: Sequence[int],
+    lane: float,
+) -> Drawing:
+    """Ports are boxes of no height in rows of their own, above and below."""
+    period = len(rows)
+    boxes = [Box(items[shown + i].width, items[shown + i].height, rows[i] + 1) for i in range(period)]
+    bottom = max(rows) + 2
+    edges = list(inner)
+    for port, i in enumerate(exits):
+        boxes.append(Box(8.0, 0.0, bottom))
+        edges.append((i, period + port))
+    for port, read in enumerate(entries):
+        boxes.append(Box(8.0, 0.0, 0))
+        for i in dict.fromkeys(i for i, _ in read):
+            edges.append((period + len(exits) + port, i))
+    drawing = draw(boxes, edges, gap=GAP, lane=lane)
+    first_entry = period + len(exits)
+    wires = [replace(w, source=first_entry - 1 - w.source) if w.source >= first_entry else w for w in drawing.wires]
+    return replace(drawing, wires=tuple(wires))
+
+
+__all__ = ["Band", "Layout", "Wire", "lay_out"]

@@ -1,0 +1,157 @@
+"""The page: the report, its drawings and the code that shows them, in one file that asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from dovetail.errors import LoadError
+from dovetail.ir.collector import collector_paused
+from dovetail.passes.pipeline import Lowered, Setup
+from dovetail.plan.plan import Plan
+from dovetail.report.html.arena import arena_picture
+from dovetail.report.html.code import code_of
+from dovetail.report.html.views import stage_views
+from dovetail.report.json_form import as_dict
+from dovetail.report.record import Report
+from dovetail.version import __version__
+
+SCRIPTS = (
+    "format.js",
+    "source.js",
+    "theme.js",
+    "scene.js",
+    "draw.js",
+    "stage.js",
+    "input.js",
+    "panel.js",
+    "list.js",
+    "charts.js",
+    "tables.js",
+    "main.js",
+)
+"""The page's code in the order in which it is put together."""
+STYLES = ("page.css", "parts.css")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A kernel in a measured run: its number, when it started and how long it took, in seconds, and on which thread."""
+
+    kernel: int
+    start: float
+    seconds: float
+    thread: int = 0
+
+
+def page_source(
+    report: Report, lowered: Lowered, plan: Plan, setup: Setup, timeline: Sequence[Span] | None = None
+) -> dict[str, Any]:
+    """Everything that the page shows: the report as `explain --json` gives it, and what is drawn from the plan."""
+    with collector_paused():
+        machine = setup.claims.machine
+        code = code_of(plan)
+        return {
+            "version": __version__,
+            "report": as_dict(report),
+            "machine": asdict(machine),
+            "stages": stage_views(lowered, plan),
+            "arena": arena_picture(plan, setup.sizes),
+            "code": None
+            if code is None
+            else {"language": code.language, "of": list(code.of), "packed": _packed(json.dumps(code.texts))},
+            "timeline": None if timeline is None else [asdict(span) for span in timeline],
+        }
+
+
+def page(source: Mapping[str, Any]) -> str:
+    """The HTML of a page that shows this source."""
+    style, script = _own(STYLES), _own(SCRIPTS)
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    body = resources.files(__package__ or "").joinpath("page.html").read_text(encoding="utf-8")
+    parts = {"policy": policy, "style": style, "script": script, "source": embedded(source)}
+    pieces = body.split("%%")
+    # Every other piece is the name of a part; the parts themselves are not searched for names.
+    return "".join([parts[p] if i % 2 else p for i, p in enumerate(pieces)])
+
+
+def embedded(source: Mapping[str, Any]) -> str:
+    """Plain data as JSON that cannot end the element it stands in, whatever the names of a model are."""
+    text = json.dumps(_finite(source), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def write_page(path: str | os.PathLike[str], text: str) -> Path:
+    """Write the page beside its place and rename it, so that nobody meets half a page."""
+    try:
+        place = Path(path)
+        handle, name = tempfile.mkstemp(prefix=".report-", suffix=".html", dir=place.parent)
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, place)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(name)
+        raise _unwritable(path, error) from error
+    return place
+
+
+def _unwritable(path: str | os.PathLike[str], error: Exception) -> LoadError:
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    hint = "name a file in a folder that exists and that may be written"
+    return LoadError(f"the page cannot be written: {why}", where=ascii(os.fspath(path)), hint=hint)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _finite(value: Any) -> Any:
+    """The same data without what JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in cast("Sequence[Any]", value)]
+    return value
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9)).decode("ascii")
+
+
+@cache
+def _own(names: tuple[str, ...]) -> str:
+    """Files of the page put together; scripts share one scope that the outside does not see."""
+    texts = [resources.files(__package__ or "").joinpath(name).read_text(encoding="utf-8") for name in names]
+    joined = "\n".join(texts)
+    return f'(() => {{\n"use strict";\n{joined}}})();\n' if names == SCRIPTS else joined
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+__all__ = ["SCRIPTS", "STYLES", "Span", "embedded", "page", "page_source", "write_page"]

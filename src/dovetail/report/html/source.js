@@ -1,0 +1,93 @@
+// What the page knows: the report as `dovetail explain --json` prints it, and what is drawn from the plan.
+
+const source = JSON.parse($("source").textContent);
+const report = source.report;
+const machine = source.machine;
+const stages = source.stages;
+const words = stages.words;
+const families = stages.families;
+const familyNames = { move: "moves", map: "elementwise", reduce: "reduction", contract: "matmul, convolution", attend: "attention", end: "input, output" };
+
+/** Reasons that are no fault of the model: nothing was tried that a guard refused. */
+const plainReasons = new Set(["fan_out", "graph_output", "bind_time", "no_rule"]);
+const reasonTitles = {
+  fan_out: "Read by several kernels",
+  graph_output: "An output of the graph",
+  bind_time: "Computed once, when parameters are bound",
+  no_rule: "No rule joins these two",
+  near_miss: "A rule fits but for one op",
+  cost: "Fusing would not be faster",
+  target_limit: "A limit of the target",
+};
+const reasonTitle = (reason) => reasonTitles[reason] ?? clean(reason, 80).replaceAll("_", " ");
+
+const kernels = report.kernels;
+const kernelNumber = new Map(kernels.map((k, i) => [k.name, i]));
+const fusedBy = new Map(report.fused.map((f) => [kernelNumber.get(f.kernel), f]));
+
+const pairKey = (producer, consumer) => `${producer}\n${consumer}`;
+const gapOf = new Map();
+const gapsIn = kernels.map(() => []);
+const gapsOut = kernels.map(() => []);
+report.boundaries.forEach((gap, at) => {
+  const from = kernelNumber.get(gap.producer), to = kernelNumber.get(gap.consumer);
+  gapOf.set(pairKey(from, to), at);
+  if (to !== undefined) gapsIn[to].push(at);
+  if (from !== undefined) gapsOut[from].push(at);
+});
+
+const missesAt = kernels.map(() => []);
+report.missed.forEach((miss, at) => miss.kernels.forEach((name) => missesAt[kernelNumber.get(name)]?.push(at)));
+
+const total = report.predicted_seconds;
+const measured = source.timeline ? measuredSeconds(source.timeline) : null;
+const slowest = Math.max(...kernels.filter((k) => k.phase === "run").map((k) => k.seconds), 1e-12);
+
+function measuredSeconds(spans) {
+  const found = new Map();
+  for (const span of spans) found.set(span.kernel, (found.get(span.kernel) ?? 0) + span.seconds);
+  return found;
+}
+
+/** Which of the three decides how long a kernel takes on the model of the machine. */
+const limitOf = (kernel) => {
+  const work = kernel.flops / machine.flops_per_second, traffic = kernel.bytes / machine.bytes_per_second;
+  if (machine.launch_seconds > Math.max(work, traffic)) return "starting it";
+  return work >= traffic ? "arithmetic" : "memory";
+};
+
+/** The family of each kernel, as the plan's drawing has it. */
+const planView = stages.views[stages.views.length - 1];
+const familyOf = kernels.map(() => 0);
+planView.kernels.forEach((kernel, at) => { if (kernel >= 0) familyOf[kernel] = planView.families[at]; });
+
+/** For each kernel all that stand in its place in the copies of a repeated block, itself included. */
+const alike = kernels.map((_, i) => [i]);
+for (const band of planView.bands) {
+  if (band.count < 2) continue;
+  for (let local = 0; local < band.period; local++) {
+    const peers = [];
+    for (let copy = 0; copy < band.count; copy++) peers.push(planView.kernels[band.start + copy * band.period + local]);
+    if (peers[0] >= 0) peers.forEach((kernel) => { alike[kernel] = peers; });
+  }
+}
+
+/** Everything of a kernel that a search looks at, in lower case. */
+const haystacks = kernels.map((kernel, at) => {
+  const fused = fusedBy.get(at);
+  const ops = kernel.nodes.flatMap((n) => [n.op, n.name, n.where]);
+  const told = missesAt[at].map((m) => report.missed[m].rule);
+  return [kernel.name, kernel.op, kernel.type, ...ops, ...(fused ? [fused.rule, ...fused.chain] : []), ...told].join("\n").toLowerCase();
+});
+
+let unpacked = null;
+
+/** The texts of all kernels; they are packed in the page and unpacked when one is first asked for. */
+const codeTexts = () => {
+  unpacked ??= (async () => {
+    const bytes = Uint8Array.from(atob(source.code.packed), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(stream).text());
+  })();
+  return unpacked;
+};

@@ -1,0 +1,102 @@
+"""Programs from the cache: what they are made from, how they are kept, and how they come back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dovetail import library
+from dovetail.errors import DovetailError
+from dovetail.ir.collector import collector_paused
+from dovetail.plan.plan import Plan
+from dovetail.plan.text import parse_plan, print_plan
+from dovetail.runtime.request import Request
+from dovetail.runtime.source import Source
+from dovetail.runtime.stamp import stamp
+from dovetail.runtime.vocabulary import vocabulary
+from dovetail.targets.store import Key, Store, store_of
+from dovetail.targets.target import Executable
+
+KIND = "program"
+"""Of the entries that hold programs."""
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A program as it was compiled, without its parameters."""
+
+    plan: Plan
+    executable: Executable
+
+
+def why_not(request: Request) -> str:
+    """Why programs of a request are compiled anew in every process; empty where they are kept."""
+    if store_of(request.settings) is None:
+        return "the cache is switched off"
+    if request.target.keeping is None:
+        return f"the target {request.target.name} keeps nothing"
+    ours = set(library.ALL)
+    own = [op.name for op in request.setup.ops if op not in ours]
+    if own:
+        return f"it is compiled with ops of the user's own: {', '.join(own)}"
+    if request.settings.verify_each_pass:
+        return "every pass is to be verified"
+    return ""
+
+
+def program_store(request: Request) -> Store | None:
+    """Where the programs of a request are kept, if they are."""
+    return None if why_not(request) else store_of(request.settings)
+
+
+def program_key(source: Source, request: Request) -> Key:
+    """All that decides what a source is compiled to."""
+    setup, keeping = request.setup, request.target.keeping
+    options = {
+        "strict": setup.strict,
+        "without": sorted(setup.without),
+        "dispatch": sorted(setup.policy.items()),
+        "sizes": sorted(setup.sizes.items()),
+    }
+    parts: Mapping[str, str] = {
+        **(keeping.made_from() if keeping is not None else {}),
+        **stamp(),
+        "graph": source.structure,
+        "name": source.name,
+        "target": request.target.name,
+        "machine": repr(setup.claims.machine),
+        **{f"option {name}": repr(value) for name, value in options.items()},
+    }
+    return Key(KIND, parts)
+
+
+def keep(kept: Kept, key: Key, request: Request, store: Store) -> None:
+    """Keep a program for other processes, if all of it can be spelled."""
+    keeping = request.target.keeping
+    made = None if keeping is None else keeping.to_bytes(kept.executable)
+    if made is None:
+        return
+    # Where values come from is left out: graphs of one structure are one program, whoever wrote them.
+    bare = replace(kept.plan, graph=replace(kept.plan.graph, origins={}))
+    text = print_plan(bare).encode("utf-8", "surrogatepass")
+    store.put(key, b"".join([_LENGTH.pack(len(text)), text, made]))
+
+
+def restore(source: Source, key: Key, request: Request, store: Store) -> Kept | None:
+    """The program of a key, if the store has it. One that cannot be read is as good as none."""
+    keeping = request.target.keeping
+    content = store.get(key) if keeping is not None else None
+    if content is None or keeping is None:
+        return None
+    try:
+        end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+        with collector_paused():
+            plan = parse_plan(str(content[_LENGTH.size : end], "utf-8", "surrogatepass"), vocabulary())
+            graph = replace(plan.graph, params=source.params)
+            plan = replace(plan, graph=graph, memory_limit=request.settings.memory_limit)
+            return Kept(plan, keeping.from_bytes(plan, content[end:], request.settings))
+    except (DovetailError, ValueError, LookupError, TypeError, struct.error, RuntimeError):
+        return None

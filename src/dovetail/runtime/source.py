@@ -1,0 +1,123 @@
+"""What is compiled: a graph in memory, or one in a file that need not be read where it is known at a glance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from dovetail.declare.fused import FusedOp
+from dovetail.errors import LoadError, OptionError
+from dovetail.frontends.skim import Skimmed, skim
+from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
+from dovetail.plan.fingerprint import fingerprint
+from dovetail.runtime.load import load
+from dovetail.runtime.stamp import stamp
+from dovetail.targets.store import Key, Store
+from dovetail.targets.weights import Weights
+
+KIND = "source"
+"""Of the entries that say which graph a file holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A graph, perhaps not read yet: what it is called and what it is, as far as the cache has to know."""
+
+    name: str
+    structure: str
+    """Equal for graphs that compile to the same; empty where nobody asked."""
+    graph: Callable[[], Graph]
+    params: Mapping[str, Array]
+    """Arrays that came with it."""
+
+
+def source_of(
+    given: Any,
+    ops: Iterable[FusedOp[...]] = (),
+    fixed: Mapping[str, Array | int] | None = None,
+    store: Store | None = None,
+) -> Source:
+    """The source that a graph or a path is. With a store, a file that it knows is not read."""
+    if isinstance(given, Graph):
+        if fixed:
+            raise OptionError("fixed with a graph", hint="it is for ONNX files; specialise a graph to fix its sizes")
+        return of_graph(given, store)
+    if not isinstance(given, str | os.PathLike):
+        raise OptionError(f"a {type(given).__name__} to compile", hint="pass a Graph, or the path of a file with one")
+    path = Path(cast("str | os.PathLike[str]", given))
+    seen = None if store is None or path.suffix.lower() != ".onnx" else skim(path)
+    key = None if seen is None else source_key(seen, fixed or {})
+    found = None if store is None or key is None else store.get(key)
+    known = None if seen is None or found is None else _known(path, seen, found, ops, fixed)
+    if known is not None:
+        return known
+    source = of_graph(load(given, ops=ops, fixed=fixed), store)
+    if store is not None and key is not None and seen is not None:
+        _remember(source, seen, key, store)
+    return source
+
+
+def of_graph(graph: Graph, store: Store | None = None) -> Source:
+    """A graph in memory as a source; its structure is told where there is a store to ask."""
+    structure = "" if store is None else fingerprint(graph, target="", alignment=1, options={})
+    lean = replace(graph, params=Weights(graph.params))
+    return Source(graph.name, structure, lambda: lean, lean.params)
+
+
+def source_key(seen: Skimmed, fixed: Mapping[str, Array | int]) -> Key | None:
+    """What the graph of a file is made from; None where that cannot be said."""
+    given = hashlib.blake2b(digest_size=20)
+    for name in sorted(fixed):
+        array = np.asarray(fixed[name])
+        if array.dtype.hasobject:
+            return None
+        given.update(repr((name, array.dtype.str, array.shape)).encode())
+        given.update(np.ascontiguousarray(array).tobytes())
+    parts = {"file": seen.digest, "fixed": given.hexdigest() if fixed else "", "onnx": _onnx(), **stamp()}
+    return Key(KIND, parts)
+
+
+def _onnx() -> str:
+    """Which onnx package reads files here, told without importing it."""
+    found = find_spec("onnx")
+    if found is None or found.origin is None:
+        return ""
+    seen = os.stat(found.origin)
+    return f"{found.origin} {seen.st_size} {seen.st_mtime_ns}"
+
+
+def _remember(source: Source, seen: Skimmed, key: Key, store: Store) -> None:
+    """Note which graph a file holds, if its initializers alone give the parameters."""
+    for name, array in source.params.items():
+        found = seen.arrays.get(name)
+        if found is None or found.dtype != array.dtype or found.shape != array.shape:
+            return
+    said = {"name": source.name, "structure": source.structure, "params": list(source.params)}
+    store.put(key, json.dumps(said).encode())
+
+
+def _known(
+    path: Path,
+    seen: Skimmed,
+    found: bytes,
+    ops: Iterable[FusedOp[...]],
+    fixed: Mapping[str, Array | int] | None,
+) -> Source:
+    said = json.loads(found)
+
+    def read() -> Graph:
+        again = skim(path)
+        if again is None or again.digest != seen.digest:
+            raise LoadError(f"{path} has changed since it was compiled", hint="compile it again")
+        return load(path, ops=ops, fixed=fixed)
+
+    return Source(said["name"], said["structure"], read, Weights({name: seen.arrays[name] for name in said["params"]}))

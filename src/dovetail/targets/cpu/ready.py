@@ -1,0 +1,61 @@
+"""What a plan needs to run: the kernel of each step, written and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.archetypes import make_job
+from dovetail.kernels.job import Job, Places
+from dovetail.kernels.vector import Vectors
+from dovetail.plan.plan import Plan, Step
+from dovetail.targets.cpu.codes import addresses
+from dovetail.targets.cpu.control import Control, make_control
+from dovetail.targets.cpu.jit import host
+from dovetail.targets.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The jobs of a plan's steps, None for those that run on the host, and where the code of each starts.
+
+    What branches or loops has no code of its own, but that of its bodies.
+    """
+
+    jobs: tuple[Job | Control | None, ...]
+    entries: tuple[int, ...]
+
+
+def make_ready(plan: Plan, store: Store | None = None) -> Ready:
+    """The jobs of the run phase, compiled; code that the store has is taken from there."""
+    vectors = Vectors(host().lanes, host().vector_registers)
+    bound = {result for step in plan.phase("bind") for result in step.results}
+    places = Places(plan.locate, bound, bool(plan.options.get("strict")))
+    jobs = tuple([_job(step, places, vectors) for step in plan.phase("run")])
+    inside = [coded for job in jobs if isinstance(job, Control) for coded in job.codes]
+    found = iter(addresses([*(j for j in jobs if isinstance(j, Job)), *(coded.job for coded in inside)], store))
+    entries = tuple([next(found) if isinstance(job, Job) else 0 for job in jobs])
+    for coded, entry in zip(inside, found, strict=True):
+        coded.entry = entry
+    return Ready(jobs, entries)
+
+
+def _job(step: Step, places: Places, vectors: Vectors) -> Job | Control | None:
+    job = make_job(step, places, vectors)
+    return make_control(step, places, vectors) if job is None else job
+
+
+def aligned(plan: Plan, ready: Ready, params: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The parameters; those that kernels read where they lie are moved if no element of their dtype could lie there.
+
+    Arrays in a mapped file start at any byte. What is laid out anew is read by NumPy, which does not mind.
+    """
+    if all(array.flags.aligned for array in params.values()):
+        return params
+    points = [point for job in ready.jobs if isinstance(job, Job) for point in job.points.values()]
+    read = {plan.locate(point).root for point in points if isinstance(point, Value)}
+    by_code = any(isinstance(job, Control) for job in ready.jobs)
+    names = {str(v.attrs["name"]) for v in plan.graph.parameters if by_code or v in read}
+    return {n: a.copy() if n in names and not a.flags.aligned else a for n, a in params.items()}

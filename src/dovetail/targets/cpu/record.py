@@ -1,0 +1,114 @@
+"""The jobs of a plan and their machine code as bytes, so that another process need not write and compile kernels.
+
+A job is spelled field by field as JSON: numbers and text as they are, everything else as a list that starts with its
+kind. What it holds of the plan's values is told by their numbers in the walk. Of a kernel only that is kept which runs
+need: its text is machine code already.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, cast
+
+from dovetail.ir import leaf
+from dovetail.ir.dim import Dim
+from dovetail.ir.size_text import parse_size
+from dovetail.ir.value import Value
+from dovetail.kernels.contract_pack import Panels
+from dovetail.kernels.conv import Packing
+from dovetail.kernels.conv_transpose import Turning
+from dovetail.kernels.job import Job, Packed, Status, Template
+from dovetail.kernels.loops import Kernel
+from dovetail.kernels.winograd import Transforming
+from dovetail.plan.plan import Plan
+from dovetail.targets.cpu.codes import Module, adopt, modules_of, object_of, written
+from dovetail.targets.cpu.ready import Ready
+
+_KINDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (Job, Template, Packed, Status, Panels, Packing, Turning, Transforming)
+}
+"""What a job may hold, all of it frozen dataclasses of what can be spelled."""
+_LENGTH = struct.Struct("<Q")
+
+
+class NotKept(Exception):
+    """Something that cannot be spelled, so that a plan is compiled in every process."""
+
+
+def to_bytes(plan: Plan, jobs: Sequence[Job | None]) -> bytes:
+    """Jobs whose kernels were compiled in this process, with their code."""
+    number = {value: index for index, value in enumerate(plan.graph.values)}
+    spelled = [None if job is None else _spell(job, number) for job in jobs]
+    modules = {m.name: m for job in jobs if job is not None for m in modules_of(job)}
+    objects = [object_of(name) for name in modules]
+    listed = [[m.name, m.optimize, len(made)] for m, made in zip(modules.values(), objects, strict=True)]
+    head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *objects])
+
+
+def from_bytes(plan: Plan, content: bytes) -> Ready:
+    """The jobs in a string of bytes that `to_bytes` made of an equal plan, with their code in memory."""
+    start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+    head = json.loads(content[_LENGTH.size : start])
+    objects: dict[Module, bytes] = {}
+    for name, optimize, size in head["modules"]:
+        objects[Module(name, "", optimize)] = content[start : start + size]
+        start += size
+    values = plan.graph.values
+    jobs = tuple([None if spelled is None else _read(spelled, values) for spelled in head["jobs"]])
+    found = iter(adopt(objects, [job.kernel.name for job in jobs if job is not None]))
+    return Ready(jobs, tuple([0 if job is None else next(found) for job in jobs]))
+
+
+def _spell(item: Any, number: Mapping[Value, int]) -> Any:
+    """Something that a job holds as JSON."""
+    if item is None or isinstance(item, bool | int | str | float):
+        return item
+    if isinstance(item, Kernel | Template):
+        item = _bare(item)
+    if isinstance(item, Dim):
+        return ["size", str(item)]
+    if isinstance(item, Value):
+        return _spell_value(item, number)
+    if isinstance(item, tuple):
+        return ["tuple", *[_spell(part, number) for part in cast("tuple[Any, ...]", item)]]
+    if isinstance(item, Mapping):
+        pairs = cast("Mapping[str, Any]", item)
+        return ["map", *[[name, _spell(part, number)] for name, part in pairs.items()]]
+    name = type(item).__name__
+    if _KINDS.get(name) is not type(item) or not is_dataclass(item):
+        raise NotKept(f"a {name}")
+    return [name, *[_spell(getattr(item, field.name), number) for field in fields(item)]]
+
+
+def _spell_value(value: Value, number: Mapping[Value, int]) -> Any:
+    if value in number:
+        return ["value", number[value]]
+    if value.op is leaf.ITEM and value.operands[0] in number:
+        return ["item", number[value.operands[0]], value.attrs["index"]]
+    raise NotKept(f"{value.op.name}, which is not in the graph")
+
+
+def _bare(kernel: Kernel | Template) -> Template:
+    """What runs need to know of a kernel; its name is that of its code."""
+    name = written(kernel)[0] if isinstance(kernel, Kernel) else kernel.name
+    return Template(name, "", (), tuple(kernel.pointers), tuple(kernel.sizes), kernel.scratch)
+
+
+def _read(spelled: Any, values: Sequence[Value]) -> Any:
+    if not isinstance(spelled, list):
+        return spelled
+    kind, *parts = cast("list[Any]", spelled)
+    return _READERS[kind](parts, values) if kind in _READERS else _KINDS[kind](*[_read(p, values) for p in parts])
+
+
+_READERS: Mapping[str, Callable[[list[Any], Sequence[Value]], Any]] = {
+    "size": lambda parts, _: parse_size(parts[0]),
+    "value": lambda parts, values: values[parts[0]],
+    "item": lambda parts, values: leaf.item(values[parts[0]], parts[1]),
+    "tuple": lambda parts, values: tuple([_read(part, values) for part in parts]),
+    "map": lambda parts, values: {name: _read(part, values) for name, part in parts},
+}

@@ -1,0 +1,118 @@
+"""Parameters by name. An array whose content a target keeps in a layout of its own can be let go, and made again."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from dovetail.ir.literal import Array
+
+
+class Cell:
+    """One array, held, or let go together with how to make it again. Whoever else holds the array still has it."""
+
+    def __init__(self, array: Array) -> None:
+        self.shape: tuple[int, ...] = array.shape
+        self.ndim = array.ndim
+        self._held: Array | None = array
+        self._seen = weakref.ref(array)
+        self._again: Callable[[], Array] | None = None
+        self._lock = threading.Lock()
+
+    def array(self) -> Array:
+        """The array itself while anybody holds it, else an equal one that is read-only."""
+        with self._lock:
+            found = self._held if self._held is not None else self._seen()
+            if found is None:
+                assert self._again is not None, "what is let go can be made again"
+                found = self._again()
+                found.flags.writeable = False
+                self._seen = weakref.ref(found)
+            return found
+
+    def let_go(self, again: Callable[[], Array]) -> None:
+        """Hold the array no longer; `again` makes an equal one."""
+        with self._lock:
+            if self._again is None:
+                self._again = again
+            self._held = None
+
+    def is_of(self, array: Array) -> bool:
+        """Whether it is this very array that it holds, or held while the array lived."""
+        return self._held is array or self._seen() is array
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether nobody can change what it holds."""
+        with self._lock:
+            found = self._held if self._held is not None else self._seen()
+        return found is None or is_constant(found)
+
+
+class Weights(Mapping[str, Array]):
+    """Arrays by name. Mappings that are made from this one share its cells."""
+
+    def __init__(self, arrays: Mapping[str, Array] | None = None) -> None:
+        self.cells: dict[str, Cell] = {}
+        if isinstance(arrays, Weights):
+            self.cells = dict(arrays.cells)
+        elif arrays is not None:
+            self.cells = {name: cell_of(array) for name, array in arrays.items()}
+
+    def __getitem__(self, name: str) -> Array:
+        return self.cells[name].array()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.cells
+
+    def joined(self, others: Mapping[str, Array]) -> Weights:
+        """These, and the others in place of those with the same name."""
+        found = Weights(self)
+        found.cells |= Weights(others).cells
+        return found
+
+    def only(self, names: Mapping[str, object]) -> Weights:
+        """Those of these names."""
+        found = Weights()
+        found.cells = {name: cell for name, cell in self.cells.items() if name in names}
+        return found
+
+
+_cells: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
+_cells_lock = threading.Lock()
+
+
+def cell_of(array: Array) -> Cell:
+    """A cell for an array; the same one again while nobody can change what the array holds."""
+    if not is_constant(array):
+        return Cell(array)
+    with _cells_lock:
+        found = _cells.get(id(array))
+        if found is None or not found.is_of(array):
+            found = _cells[id(array)] = Cell(array)
+        return found
+
+
+def is_constant(array: Array) -> bool:
+    """Whether nobody can write to an array, by itself or by what it is a view of."""
+    at: object = array
+    while isinstance(at, np.ndarray):
+        if at.flags.writeable:
+            return False
+        at = at.base  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    try:
+        return at is None or memoryview(at).readonly  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return False
+
+
+__all__ = ["Cell", "Weights", "cell_of", "is_constant"]
