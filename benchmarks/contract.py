@@ -155,7 +155,7 @@ class Product:
         import numpy as np
 
         from dovetail.targets.cpu.crew_text import KIND_COMPILED, STEP_WORDS
-        from dovetail.targets.cpu.frames import chunk_of, number
+        from dovetail.targets.cpu.words import chunk_of, number
 
         sizes = {"m": x.shape[0]}
         arrays = {"a": x, "b0": packed, "c": y}

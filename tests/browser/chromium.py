@@ -50,7 +50,7 @@ class Chromium:
         line = f'exec "$0" "$@" 3<&{commands} 4>&{answers}'
         with (folder / "chromium.log").open("w") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", line, program, *options],
+                ["/bin/sh", "-c", line, program, *options, "about:blank"],
                 pass_fds=(commands, answers),
                 stdout=log,
                 stderr=log,
@@ -117,9 +117,10 @@ class Chromium:
 
     def open(self, path: Path) -> None:
         """Open a file, and wait until its own script has come to its end."""
+        address = path.resolve().as_uri()
         self.events.clear()
-        self.send("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.readyState === 'complete'")
+        self.send("Page.navigate", url=address)
+        self.wait(f"location.href === {json.dumps(address)} && document.readyState === 'complete'")
 
     def eval(self, expression: str) -> Any:
         """The value of an expression, awaited if it is a promise."""

@@ -15,7 +15,7 @@ from dovetail.kernels.contract_cell import cell_text
 from dovetail.kernels.contract_tile import tile_of
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import native
+from dovetail.targets.cpu import native, ready
 from dovetail.targets.cpu.jit import assembly, host
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -66,7 +66,7 @@ def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.M
     if bits > host().vector_bits:
         pytest.skip("wider than the vectors here")
     narrow = replace(host(), vector_bits=bits, vector_registers=registers)
-    monkeypatch.setattr(native, "host", lambda: narrow)
+    monkeypatch.setattr(ready, "host", lambda: narrow)
     rng = np.random.default_rng(0)
     for k, n in ((5, 7), (70, 50), (203, 36)):
         x = input("x", f32[symbol("m"), k])

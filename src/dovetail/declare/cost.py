@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,6 @@ from dovetail.declare.machine import ASSUMED_SIZE, Cost, Kind, Level, Machine, R
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
-from dovetail.ir.op import Op
 from dovetail.ir.type import Type, tensors
 from dovetail.ir.value import Value, attrs_key
 from dovetail.ops import contraction, convolution, indexing
@@ -46,7 +45,7 @@ class _Effort:
         return _Effort(self.flops + other.flops, self.dense + other.dense, next(k for k in _RANK if k in kinds))
 
 
-_RANK: tuple[Kind, ...] = ("attend", "conv", "conv_3x3", "contract", "map")
+_RANK: tuple[Kind, ...] = ("conv", "conv_3x3", "contract", "map")
 """Which kind a kernel is that has several in it: the first of them."""
 _NOTHING = _Effort(0, 0, "map")
 _CONVOLUTIONS = frozenset(convolution.FAMILY)
@@ -89,10 +88,6 @@ def _body_effort(body: Subgraph) -> _Effort:
         found = _NOTHING
         for value in body.values:
             found = found + _effort(value)
-        names = {value.op.name for value in body.values}
-        # Products around a softmax: its rows stay in the kernel, and products of one head are small.
-        if found.kind == "contract" and ("softmax" in names or {"reduce_max", "exp"} <= names):
-            found = replace(found, kind="attend")
         if len(_EFFORTS) > _MOST_KNOWN:
             _EFFORTS.clear()
         _EFFORTS[body] = found
@@ -121,30 +116,18 @@ def _each_once(value: Value) -> Cost:
         traffic = traffic + read
         given = given + read if is_given(operand) else given
     effort = _effort(value)
-    kind: Kind = effort.kind
-    if kind == "contract" and not any(is_weight(v) for v in value.operands):
-        kind = "attend"
-    return Cost(effort.flops, traffic, given, effort.dense, kind)
+    return Cost(effort.flops, traffic, given, effort.dense, effort.kind)
 
 
 _GATHERS = (indexing.gather, indexing.gather_elements, indexing.gather_nd)
 
 
-def is_weight(value: Value) -> bool:
-    """Whether a tensor is a parameter or a constant, maybe moved: it is the same in every run."""
-    return _is_only(value, (leaf.PARAM, leaf.CONST))
-
-
 def is_given(value: Value) -> bool:
-    """Whether a tensor was there before a run began: a weight or an input."""
-    return _is_only(value, (leaf.PARAM, leaf.CONST, leaf.INPUT))
-
-
-def _is_only(value: Value, leaves: tuple[Op, ...]) -> bool:
+    """Whether a tensor was there before a run began: a parameter, a constant or an input, maybe moved."""
     stack = [value]
     while stack:
         value = stack.pop()
-        if value.op in leaves:
+        if value.op in (leaf.PARAM, leaf.CONST, leaf.INPUT):
             continue
         if not value.operands or not (is_free(value) or value.op.name in _MOVES):
             return False
@@ -175,7 +158,7 @@ def _looked_up(by: Callable[..., Any] | None, value: Value, compute: Callable[[]
     """Layers repeat: a cost that depends on types and attributes alone is computed once for all that are alike."""
     types = tuple([v.type for v in value.operands])
     distinct = types if len(types) < 2 else tuple([v.type for v in dict.fromkeys(value.operands)])
-    given = tuple([(is_given(v), is_weight(v)) for v in value.operands])
+    given = tuple([is_given(v) for v in value.operands])
     key = (by, value.op, types, distinct, given, attrs_key(value.attrs))
     found = _COSTS.get(key)
     if found is None:
@@ -230,7 +213,6 @@ __all__ = [
     "flops_of",
     "is_free",
     "is_given",
-    "is_weight",
     "kernel_cost",
     "largest_bytes",
     "streamed_bytes",

@@ -11,9 +11,9 @@ from dovetail.ir.dim import Dim, Size, substitute, symbols
 ASSUMED_SIZE = 128
 """What an unbound symbol counts as in an estimate."""
 
-Kind = Literal["map", "contract", "attend", "conv", "conv_3x3"]
-"""What decides how much of the peak a kernel reaches with its multiply-adds: products with weights, products of what a
-run has made, convolutions, and those that can do with fewer multiply-adds than they stand for."""
+Kind = Literal["map", "contract", "conv", "conv_3x3"]
+"""What decides how much of the peak a kernel reaches with its multiply-adds: products, convolutions, and those of them
+that can do with fewer multiply-adds than they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,6 @@ class Reach:
     """The share of the peak that kernels of each kind come to."""
 
     contract: float = 1.0
-    attend: float = 1.0
     conv: float = 1.0
     conv_3x3: float = 1.0
     map: float = 1.0
@@ -51,8 +50,6 @@ class Reach:
         match kind:
             case "contract":
                 return self.contract
-            case "attend":
-                return self.attend
             case "conv":
                 return self.conv
             case "conv_3x3":

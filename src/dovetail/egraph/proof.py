@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -22,10 +21,10 @@ class Application:
     variant: str
     numerics: Numerics
     root: Value
-    """The value that was matched; its operands stand for everything that they equal."""
+    """The value that the result equals; its operands stand for everything that they equal."""
     result: Value
     covers: tuple[Value, ...]
-    """The values that the pattern took up, the root first."""
+    """The values that the pattern took up, where it was found first."""
     taken: tuple[tuple[Value, Value], ...] = ()
     """Operands among these, each with the equal value that the pattern took in its place."""
 
@@ -94,11 +93,12 @@ class Proofs:
         return [Step(a, matched(a), a.result) for a in steps]
 
 
-def matched(application: Application) -> Value:
-    """The value that the pattern was found in, with everything in it as the pattern has it."""
+def matched(application: Application, root: Value | None = None) -> Value:
+    """The value that the pattern was found in, or one inside, with everything in it as the pattern has it."""
+    top = application.root if root is None else root
     taken, inside = dict(application.taken), set(application.covers)
     built: dict[Value, Value] = {}
-    stack = [application.root]
+    stack = [top]
     while stack:
         value = stack[-1]
         below = [taken.get(v, v) for v in value.operands]
@@ -106,12 +106,7 @@ def matched(application: Application) -> Value:
         stack.extend(waiting)
         if not waiting:
             built[stack.pop()] = value.with_operands(tuple([built.get(v, v) for v in below]))
-    return built[application.root]
+    return built[top]
 
 
-def covered(applications: Iterable[Application]) -> list[Value]:
-    """Everything that some applications took up, each once."""
-    return list(dict.fromkeys(v for a in applications for v in a.covers))
-
-
-__all__ = ["STRICTNESS", "Application", "Numerics", "Proofs", "Step", "covered"]
+__all__ = ["STRICTNESS", "Application", "Numerics", "Proofs", "Step", "matched"]

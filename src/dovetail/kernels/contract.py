@@ -24,9 +24,6 @@ SUMMED_IN_F32 = (f32, f16, bf16)
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
 NEAR = 64 * 1024
 """Bytes of rows that are gone through for every panel, for each lane of a vector: they stay in the second cache."""
-PAGE = 4096
-MANY_TILES = 6
-"""Tiles of rows from which on a copy of them pays."""
 MOST_TILES = 40
 """Tiles of rows in a block, at most."""
 
@@ -163,9 +160,7 @@ class _Writer:
         self.points["a"] = self.found.operand(left)
         self.fronts["a"] = stretched(strides[:-1], left.shape[:-1], self.found.result.shape[:-1])
         if left.dtype is f32 and (strides[-1] == f32.itemsize or self.deep == 1):
-            # Rows that lie a multiple of a page apart fall on the same lines of the first cache.
-            collide = left.rank > 1 and isinstance(strides[-2], int) and strides[-2] and strides[-2] % PAGE == 0
-            return Source("a", f32, MANY_TILES * self.tile.rows) if collide else None
+            return None
         self.sizes["a_k"] = strides[-1]
         return Source("a", left.dtype)
 

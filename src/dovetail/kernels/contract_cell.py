@@ -10,7 +10,9 @@ from dovetail.kernels.contract_tile import Tile, tile_text
 from dovetail.kernels.llvm import Text
 
 DEEP = 192
-"""Steps along k that are taken before the next rows: a panel of so many stays in the first cache."""
+"""Steps along k that are taken before the next rows, at most."""
+NEAR_BYTES = 24 * 1024
+"""Bytes of a panel that stay in the first cache while rows come and go."""
 LEAST = 6
 """Rows that a tile needs to keep the machine busy."""
 _LINE = 64
@@ -49,6 +51,11 @@ class Whole(Text):
         return self.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
 
 
+def depth_of(tile: Tile) -> int:
+    """Steps along k that are taken before the next rows."""
+    return min(DEEP, NEAR_BYTES // tile.row_bytes)
+
+
 def cell_name(tile: Tile) -> str:
     return f"{tile.name}.cell"
 
@@ -76,16 +83,17 @@ class _Cell(Whole):
 
     def function(self) -> str:
         tile = self.tile
+        deep = str(depth_of(tile))
         self.label("entry")
         tiles = self.div(self.sum("%rows", str(tile.rows - 1)), str(tile.rows))
         some = self.most(tiles, "1")
         each, more = self.div("%rows", some), self.mod("%rows", some)
         uneven = self.let(f"icmp eq i64 {tiles}, 2")
         uneven = self.let(f"and i1 {uneven}, {self.let(f'icmp sge i64 %rows, {tile.rows + LEAST}')}")
-        turns = self.most(self.div(self.sum("%depth", str(DEEP - 1)), str(DEEP)), "1")
+        turns = self.most(self.div(self.sum("%depth", str(depth_of(tile) - 1)), deep), "1")
         with self.loop("0", turns) as turn:
-            start = self.product(turn, str(DEEP))
-            steps = self.least(str(DEEP), self.sub("%depth", start))
+            start = self.product(turn, deep)
+            steps = self.least(deep, self.sub("%depth", start))
             fresh = self.let(f"icmp eq i64 {turn}, 0")
             final = self.let(f"icmp eq i64 {self.sum(turn, '1')}, {turns}")
             b = self.at("%b", self.product(start, str(tile.row_bytes)))

@@ -27,8 +27,6 @@ class Source:
 
     pointer: str
     dtype: DType
-    least: int = 0
-    """So many rows make it worth while; fewer are read where they lie."""
     dense: bool = False
     """Whether elements of f32 lie one behind the other."""
 
@@ -134,22 +132,14 @@ class _Driver(Whole):
         if source is None:
             return start, self["a_row"]
         copy, pitch = self.at("%scratch", self["a_copy"]), self["a_pitch"]
-        many = self.let(f"icmp sge i64 {count}, {source.least}")
         known = self.let(f"load i64, ptr {before}")
-        other = self.let(f"icmp ne i64 {known}, {number}")
-        with self.when(self.let(f"and i1 {many}, {other}")):
+        with self.when(self.let(f"icmp ne i64 {known}, {number}")):
             self(f"store i64 {number}, ptr {before}")
             with self.loop("0", count) as row:
                 here, there = self.at(start, self.product(row, self["a_row"])), self.at(copy, self.product(row, pitch))
                 with self.loop("0", self["deep"]) as k:
-                    step = self["a_k"] if "a_k" in self.words else str(source.dtype.itemsize)
-                    self._copy(source.dtype, self.at(here, self.product(k, step)), there, k)
-        if source.least <= 1:
-            return copy, pitch
-        return (
-            self.let(f"select i1 {many}, ptr {copy}, ptr {start}"),
-            self.let(f"select i1 {many}, i64 {pitch}, i64 {self['a_row']}"),
-        )
+                    self._copy(source.dtype, self.at(here, self.product(k, self["a_k"])), there, k)
+        return copy, pitch
 
     def _panel(self, panel: str, column: str, columns: str, far: dict[str, str]) -> str:
         """A panel of columns; made in scratch where it is not laid out before."""

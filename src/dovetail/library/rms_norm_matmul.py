@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.declare import Cost, fused_op
-from dovetail.declare.cost import flops_of, is_weight, type_bytes
+from dovetail.declare.cost import flops_of, is_given, type_bytes
 from dovetail.ir.dim import floordiv
 from dovetail.ir.value import Value
 from dovetail.library.norms import Precision
@@ -37,5 +37,5 @@ def once_a_panel(x: Value, w: Value, gain: Value | None, *, eps: float, precisio
     panels = floordiv(w.shape[-1] + (PANEL - 1), PANEL)
     traffic = type_bytes(x.type) * panels + type_bytes(w.type) + type_bytes(product.type)
     dense = flops_of(product)
-    weights = type_bytes(w.type) if is_weight(w) else 0
-    return Cost(dense + flops_of(norm) * panels, traffic, weights, dense, "contract")
+    given = type_bytes(w.type) if is_given(w) else 0
+    return Cost(dense + flops_of(norm) * panels, traffic, given, dense, "contract")

@@ -31,10 +31,14 @@ def native(outputs: Mapping[str, Value], params: Feeds | None = None, threads: i
     return graph.bind(params or {})
 
 
+def no_control(*_: object) -> None:
+    """Nothing that branches or loops is compiled."""
+
+
 def on_host(outputs: Mapping[str, Value], params: Feeds | None = None) -> NativeRunner:
     """The same with branches and loops decided on the host."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ready, "make_control", lambda *_: None)
+        patch.setattr(ready, "make_control", no_control)
         graph = NativeGraph(make_plan(Graph.of(outputs), target="cpu"), threads=1)
         assert graph.on_host
         runner = graph.bind(params or {})
@@ -81,11 +85,8 @@ def lstm(x: Value, h: Value, c: Value, w: Value, *, reverse: bool = False) -> di
 @pytest.mark.parametrize("known", [False, True])
 def test_a_recurrent_layer_for_every_length_and_batch(reverse: bool, known: bool) -> None:
     size = 24
-    leaves = [
-        leaf.input("x", f32["n", "b", 4 * size]),
-        leaf.input("h", f32["b", size]),
-        leaf.input("c", f32["b", size]),
-    ]
+    x = leaf.input("x", f32["n", "b", 4 * size])
+    h, c = (leaf.input(name, f32["b", size]) for name in "hc")
     w = leaf.param("w", f32[size, 4 * size]) if known else leaf.input("w", f32[size, 4 * size])
     weights = some(f32, size, 4 * size) * np.float32(0.2)
     feeds = [
@@ -94,7 +95,7 @@ def test_a_recurrent_layer_for_every_length_and_batch(reverse: bool, known: bool
     ]
     if not known:
         feeds = [{**feed, "w": weights} for feed in feeds]
-    check(lstm(*leaves, w, reverse=reverse), *feeds, params={"w": weights} if known else None)
+    check(lstm(x, h, c, w, reverse=reverse), *feeds, params={"w": weights} if known else None)
 
 
 def test_weights_that_are_seen_transposed_and_scanned_along_another_axis() -> None:
@@ -175,14 +176,14 @@ def test_a_branch_within_a_scan_reads_what_was_carried() -> None:
 
 
 def collatz(n: Value, limit: int | None = None) -> dict[str, Value]:
-    one, two = leaf.constant(np.int64(1)), leaf.constant(np.int64(2))
+    one, two = leaf.constant(np.array(1)), leaf.constant(np.array(2))
 
     def body(n: Value, count: Value, one: Value, two: Value) -> tuple[Value, ...]:
         odd = ops.equal(ops.mod(n, two), one)
         return ops.where(odd, n * (two + one) + one, ops.div(n, two)), count + one
 
     found = ops.while_loop(
-        lambda n, count, one, two: ops.less(one, n), body, [n, leaf.constant(np.int64(0))], [one, two], limit=limit
+        lambda n, count, one, two: ops.less(one, n), body, [n, leaf.constant(np.array(0))], [one, two], limit=limit
     )
     return {"n": found.carries[0], "count": found.carries[1], "more": found.stopped}
 

@@ -56,6 +56,7 @@ const drawScene = (pen, scene, look) => {
     }
   }
   if (scale >= 0.32) drawJoints(pen, scene, look, top, bottom);
+  for (const frame of scene.frames) if (frame.y < bottom && frame.y + frame.h > top) drawBadge(pen, frame, look);
   drawSelection(pen, scene, look);
 };
 
@@ -82,7 +83,6 @@ const drawFrames = (pen, scene, look, top, bottom) => {
     pen.setLineDash(folded ? [] : [6 * line, 4 * line]);
     pen.stroke();
     pen.setLineDash([]);
-    drawBadge(pen, frame, look);
   }
 };
 
@@ -104,7 +104,7 @@ const drawBadge = (pen, frame, look) => {
   pen.strokeStyle = palette.accent;
   pen.lineWidth = box.grow;
   pen.stroke();
-  const text = frame.shown === 1 ? `× ${frame.count}  ＋` : `${frame.copy + 1} / ${frame.count}  −`;
+  const text = frame.shown === 1 ? `× ${frame.count}  +` : `${frame.copy + 1} / ${frame.count}  −`;
   pen.font = `600 ${13 * box.grow}px ${SANS}`;
   pen.fillStyle = hovered || frame.shown === 1 ? palette.card : palette.accent;
   pen.textAlign = "center";
@@ -280,7 +280,7 @@ const drawRoom = (pen, view, node, look, detail) => {
   write(pen, words[view.types[place]], node.x + 9, node.y + 26, node.w - 18, `10.5px ${SANS}`, palette.soft);
   if (kernel.phase === "run") {
     pen.fillStyle = colour;
-    pen.fillRect(node.x + 9, node.y + 32, Math.max((node.w - 18) * kernel.seconds / slowest, 1), 1.6);
+    pen.fillRect(node.x + 9, node.y + 32, (node.w - 18) * kernel.seconds / slowest, 1.6);
   }
   drawInside(pen, stages.rooms[view.rooms[place]], node, kernel);
 };
@@ -290,12 +290,20 @@ const drawInside = (pen, room, node, kernel) => {
   pen.strokeStyle = palette.faint;
   pen.lineWidth = 1;
   pen.beginPath();
-  for (const [a, b] of room.lines) {
+  for (const [a, b, link] of room.lines) {
     const [ax, ay, aw] = room.chips[a], [bx, by, bw] = room.chips[b];
-    const x0 = node.x + ax + aw / 2, y0 = node.y + ay + 18, x1 = node.x + bx + bw / 2, y1 = node.y + by;
-    const middle = (y0 + y1) / 2;
-    pen.moveTo(x0, y0);
-    pen.bezierCurveTo(x0, middle, x1, middle, x1, y1);
+    const [x0, y0, x1, y1] = [node.x + ax + aw, node.y + ay + 9, node.x + bx, node.y + by + 9];
+    if (link === 0) {
+      const middle = (x0 + x1) / 2;
+      pen.moveTo(x0, y0);
+      pen.bezierCurveTo(middle, y0, middle, y1, x1, y1);
+    } else if (link === 1) {
+      pen.moveTo(x0 - aw / 2, y0 + 9);
+      pen.bezierCurveTo(x0 - aw / 2, y0 + 14, x1 + bw / 2, y1 - 14, x1 + bw / 2, y1 - 9);
+    } else {
+      pen.moveTo(x0 - 8, y0 - 8);
+      pen.bezierCurveTo(x0 + 4, y0 - 15, x1 - 4, y1 - 15, x1 + 8, y1 - 8);
+    }
   }
   pen.stroke();
   pen.beginPath();

@@ -108,15 +108,11 @@ const nextGap = () => {
   if (gaps.length) selectGap(gaps[(gaps.indexOf(chosen.gap) + 1) % gaps.length], { show: false });
 };
 
+const foldNearest = () => { const frame = nearestFrame(); if (frame) toggleFold(frame.number); };
+
 const canvasKeys = {
   Enter: () => $("panel").focus(),
   Escape: () => select(null),
-  "+": () => zoomBy(1.3),
-  "=": () => zoomBy(1.3),
-  "-": () => zoomBy(1 / 1.3),
-  0: () => showAll(),
-  g: nextGap,
-  u: () => { const frame = nearestFrame(); if (frame) toggleFold(frame.number); },
   PageDown: () => pan(0, -look.height * 0.8),
   PageUp: () => pan(0, look.height * 0.8),
   Home: () => { showStart(); },

@@ -1,7 +1,9 @@
 // The list of kernels: search and filters, a window of rows over however many there are.
 
 const ROW = 40;
-let listed = kernels.map((_, i) => i);
+let listed = [];
+/** What the list shows: kernels in groups, where those of a repeated block stand together. */
+let rows = [];
 let active = 0;
 const listBox = $("list");
 const runway = el("div", { class: "runway", role: "presentation" });
@@ -14,12 +16,12 @@ const startList = () => {
   const kinds = [...new Set(familyOf)].sort();
   clear($("by-kind"), option("", "any work"), kinds.map((k) => option(k, familyNames[families[k]])), option("bind", "once, at bind"));
   clear($("by-time"), option("0", "any time"), [0.05, 0.02, 0.01, 0.001].map((s) => option(String(s), `≥ ${format.percent(s)}`)));
-  clear($("sort"), option("order", "in order"), option("time", "slowest first"), option("bytes", "most bytes"));
+  clear($("sort"), option("time", "slowest first"), option("order", "in order"), option("bytes", "most bytes"));
   for (const id of ["by-rule", "by-kind", "by-time", "sort"]) $(id).addEventListener("change", applyFilter);
   $("search").addEventListener("input", applyFilter);
   $("search").addEventListener("keydown", (event) => {
     if (event.key === "Escape") { $("search").value = ""; applyFilter(); canvas.focus(); }
-    if (event.key === "Enter" && listed.length) selectKernel(listed[0]);
+    if (event.key === "Enter" && rows.length) selectKernel(rows[0][0]);
     if (event.key === "ArrowDown") { event.preventDefault(); listBox.focus(); }
   });
   listBox.append(runway);
@@ -42,34 +44,48 @@ const applyFilter = () => {
     return kernel.seconds >= least && (least === 0 || kernel.phase === "run");
   };
   listed = kernels.flatMap((kernel, at) => (fits(kernel, at) ? [at] : []));
-  const by = $("sort").value;
-  if (by !== "order") listed.sort((a, b) => (by === "time" ? kernels[b].seconds - kernels[a].seconds : kernels[b].bytes - kernels[a].bytes) || a - b);
+  rows = rowsOf(listed, $("sort").value);
   const all = listed.length === kernels.length;
   const seconds = listed.reduce((s, at) => s + (kernels[at].phase === "run" ? kernels[at].seconds : 0), 0);
   clear($("found"), all ? `${format.count(kernels.length)} kernels` : `${format.count(listed.length)} of ${format.count(kernels.length)} kernels, `, all ? null : number(seconds, "seconds"));
   brighten(all ? null : new Set(listed));
   active = 0;
   listBox.scrollTop = 0;
-  runway.style.height = `${listed.length * ROW}px`;
+  runway.style.height = `${rows.length * ROW}px`;
   paintRows();
 };
 
+const rowsOf = (matching, by) => {
+  const groups = new Map();
+  for (const at of matching) {
+    const key = alike[at][0];
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(at);
+  }
+  const found = [...groups.values()];
+  const weight = (group) => group.reduce((sum, at) => sum + (by === "bytes" ? kernels[at].bytes : kernels[at].phase === "run" ? kernels[at].seconds : 0), 0);
+  if (by !== "order") found.sort((a, b) => weight(b) - weight(a) || a[0] - b[0]);
+  return found;
+};
+
+const rowOf = (kernel) => rows.findIndex((group) => group.includes(kernel));
+
 const paintRows = () => {
   const first = Math.max(Math.floor(listBox.scrollTop / ROW) - 4, 0);
-  const last = Math.min(first + Math.ceil(listBox.clientHeight / ROW) + 8, listed.length);
+  const last = Math.min(first + Math.ceil(listBox.clientHeight / ROW) + 8, rows.length);
   const chosen = look.selected?.kernel;
-  clear(runway, listed.slice(first, last).map((at, i) => row(at, first + i, at === chosen)));
-  const current = listed.indexOf(chosen);
+  clear(runway, rows.slice(first, last).map((group, i) => row(group, first + i, group.includes(chosen))));
+  const current = rowOf(chosen);
   if (current >= first && current < last) listBox.setAttribute("aria-activedescendant", `row-${current}`);
   else listBox.removeAttribute("aria-activedescendant");
 };
 
-const row = (at, position, chosen) => {
-  const kernel = kernels[at];
+const row = (group, position, chosen) => {
+  const at = group[0], kernel = kernels[at];
   const where = kernel.nodes.findLast((n) => n.where)?.where ?? kernel.type;
-  const line = el("div", { id: `row-${position}`, role: "option", class: `row family ${families[familyOf[at]]}`, "aria-selected": String(chosen), "aria-setsize": listed.length, "aria-posinset": position + 1, "data-kernel": kernel.name, onclick: () => { active = position; selectKernel(at); } },
-    el("span", { class: "op" }, clean(kernel.op, 60)), el("code", {}, clean(kernel.name, 30)),
-    el("span", { class: "seconds" }, kernel.phase === "bind" ? "bind" : number(measured?.get(at) ?? kernel.seconds, "seconds")),
+  const line = el("div", { id: `row-${position}`, role: "option", class: `row family ${families[familyOf[at]]}`, "aria-selected": String(chosen), "aria-setsize": rows.length, "aria-posinset": position + 1, "data-kernel": kernel.name, onclick: () => { active = position; selectKernel(at); } },
+    el("span", { class: "op" }, clean(kernel.op, 60)), el("code", {}, clean(kernel.name, 30)), 
+    el("span", { class: "seconds" }, group.length > 1 ? el("span", { class: "times" }, `${group.length} × `) : null, kernel.phase === "bind" ? "bind" : number(measured?.get(at) ?? kernel.seconds, "seconds")),
     el("span", { class: "where" }, clean(where, 120)), missesAt[at].length ? el("span", { class: "tag warn" }, "missed") : null);
   const bar = el("span", { class: "bar", "aria-hidden": "true" });
   bar.style.width = kernel.phase === "run" ? `${Math.max(kernel.seconds / slowest * 100, 0.5)}%` : "0";
@@ -80,18 +96,18 @@ const row = (at, position, chosen) => {
 
 const listKeys = (event) => {
   const page = Math.floor(listBox.clientHeight / ROW);
-  const move = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -listed.length, End: listed.length }[event.key];
+  const move = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length }[event.key];
   if (event.key === "Enter") { $("panel").focus(); return; }
-  if (!move || !listed.length) return;
+  if (!move || !rows.length) return;
   event.preventDefault();
-  const current = listed.indexOf(look.selected?.kernel);
-  active = Math.min(Math.max((current < 0 ? -Math.sign(move) + (move > 0 ? 0 : 1) : current) + move, 0), listed.length - 1);
-  selectKernel(listed[active]);
+  const current = rowOf(look.selected?.kernel);
+  active = Math.min(Math.max((current < 0 ? -Math.sign(move) + (move > 0 ? 0 : 1) : current) + move, 0), rows.length - 1);
+  selectKernel(rows[active][0]);
 };
 
 /** Keep the row of the selected kernel in view. */
 const followSelection = (chosen) => {
-  const at = listed.indexOf(chosen?.kernel);
+  const at = rowOf(chosen?.kernel);
   if (at >= 0) {
     const y = at * ROW;
     if (y < listBox.scrollTop) listBox.scrollTop = y;

@@ -61,6 +61,12 @@ const pageKeys = {
   "/": () => { openTab("graph"); $("search").focus(); },
   "[": () => { openTab("graph"); showStage(shownStage - 1); },
   "]": () => { openTab("graph"); showStage(shownStage + 1); },
+  "+": () => zoomBy(1.3),
+  "=": () => zoomBy(1.3),
+  "-": () => zoomBy(1 / 1.3),
+  0: showAll,
+  g: nextGap,
+  u: foldNearest,
   t: nextTheme,
   "?": () => $("keys").showModal(),
 };

@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
-from dovetail.report.html.layers import Box, draw
 from dovetail.report.kernels import KernelMap
 
 HEAD = 36.0
 """The height of a room's name plate."""
-_PAD = 9.0
+_PAD = 10.0
 _CHIP = 18.0
+_BESIDE = 11.0
+_BELOW = 5.0
 _MOST_OPS = 120
 """Ops that are drawn inside one room; the panel lists them all."""
-_LETTER = 6.1
-_BOLD_LETTER = 7.3
+_LETTER = 6.4
+_BOLD_LETTER = 8.0
+_WIDEST = 560.0
+
+Link: TypeAlias = Literal["beside", "wrapped", "over"]
+"""How a line goes from chip to chip: to the next column, to the first of the next row of columns, or over others."""
+_LINKS: tuple[Link, ...] = get_args(Link)
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The drawing inside a room: chips by their centre in x and top in y, and the lines between them."""
+    """The drawing inside a room: ops as chips in columns from left to right, which wrap as words do."""
 
     width: float
     height: float
     chips: tuple[tuple[float, float, float], ...]
     """Left, top and width of each op's chip."""
-    lines: tuple[tuple[int, int], ...]
+    lines: tuple[tuple[int, int, Link], ...]
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "w": self.width,
             "h": self.height,
             "chips": [list(c) for c in self.chips],
-            "lines": [list(line) for line in self.lines],
+            "lines": [[a, b, _LINKS.index(link)] for a, b, link in self.lines],
         }
 
 
@@ -58,22 +65,61 @@ class Rooms:
 
 
 def _room(title: str, ops: Sequence[str], lines: Sequence[tuple[int, int]]) -> Room:
-    least = len(title) * _BOLD_LETTER + 86
+    least = len(title) * _BOLD_LETTER + 92
     shown = ops[:_MOST_OPS]
-    kept = tuple([(a, b) for a, b in lines if a < len(shown) and b < len(shown)])
-    row = [0] * len(shown)
+    kept = [(a, b) for a, b in lines if a < len(shown) and b < len(shown)]
+    column = [0] * len(shown)
     for a, b in kept:
-        row[b] = max(row[b], row[a] + 1)
-    widths = [len(op) * _LETTER + 14 for op in shown]
-    drawing = draw([Box(w, _CHIP, r) for w, r in zip(widths, row, strict=True)], kept, gap=8.0, lane=9.0)
-    width = max(least, drawing.width + 2 * _PAD)
-    left = (width - drawing.width) / 2
-    chips = [
-        (round(left + x - w / 2, 1), round(HEAD + y, 1), round(w, 1))
-        for x, y, w in zip(drawing.x, drawing.y, widths, strict=True)
-    ]
-    height = HEAD + (drawing.height + _PAD if shown else 0)
-    return Room(round(width, 1), round(height, 1), tuple(chips), kept)
+        column[b] = max(column[b], column[a] + 1)
+    widths = [round(len(op) * _LETTER + 14, 1) for op in shown]
+    columns: list[list[int]] = [[] for _ in range(max(column, default=-1) + 1)]
+    for chip, at in enumerate(column):
+        columns[at].append(chip)
+    widest = math.sqrt(sum(max(widths[c] for c in stack) * len(stack) for stack in columns) * _CHIP) * 2.6
+    rows = _wrapped(columns, widths, max(least - 2 * _PAD, min(widest, _WIDEST)))
+    row_of = {at: number for number, row in enumerate(rows) for at in row}
+    width = max([least, *(_across(row, columns, widths) + 2 * _PAD for row in rows)])
+    chips = [(0.0, 0.0, 0.0)] * len(shown)
+    y = HEAD + 3
+    for row in rows:
+        x = (width - _across(row, columns, widths)) / 2
+        tallest = max(len(columns[at]) for at in row)
+        for at in row:
+            wide = max(widths[c] for c in columns[at])
+            top = y + (tallest - len(columns[at])) * (_CHIP + _BELOW) / 2
+            for c in columns[at]:
+                chips[c] = (round(x + (wide - widths[c]) / 2, 1), round(top, 1), widths[c])
+                top += _CHIP + _BELOW
+            x += wide + _BESIDE
+        y += tallest * (_CHIP + _BELOW) + 3
+    height = y + 3 if shown else HEAD
+    links = [(a, b, link) for a, b in kept if (link := _link(column[a], column[b], row_of)) is not None]
+    return Room(round(width, 1), round(height, 1), tuple(chips), tuple(links))
+
+
+def _wrapped(columns: Sequence[Sequence[int]], widths: Sequence[float], most: float) -> list[list[int]]:
+    """Columns in rows that are not wider than allowed."""
+    rows: list[list[int]] = []
+    room = 0.0
+    for at, stack in enumerate(columns):
+        wide = max(widths[c] for c in stack) + _BESIDE
+        if not rows or room < wide - _BESIDE:
+            rows.append([])
+            room = most
+        rows[-1].append(at)
+        room -= wide
+    return rows
+
+
+def _across(row: Sequence[int], columns: Sequence[Sequence[int]], widths: Sequence[float]) -> float:
+    return sum(max(widths[c] for c in columns[at]) for at in row) + _BESIDE * (len(row) - 1)
+
+
+def _link(a: int, b: int, row_of: Mapping[int, int]) -> Link | None:
+    """How a line is drawn; None for one that would cross half the room and is left to the list of ops."""
+    if row_of[a] == row_of[b]:
+        return "beside" if b == a + 1 else "over"
+    return "wrapped" if b == a + 1 else None
 
 
 def lines_inside(written: Graph, kernels: KernelMap, names: Mapping[Value, str]) -> dict[Value, list[tuple[int, int]]]:

@@ -29,11 +29,11 @@ const placeBands = (scene, copies) => {
     const edge = folds ? FRAME : 0;
     for (let copy = 0; copy < shown; copy++) {
       y += edge;
-      const left = -band.width / 2;
+      const left = copy ? copies[copies.length - 1].x : aligned(view, copies, first, number);
       copies.push({ band, number, copy, start: band.start + copy * band.period, x: left, y, index: copies.length });
       if (folds) scene.frames.push({ number, copy, shown, count: band.count, x: left - FRAME, y: y - FRAME, w: band.width + 2 * FRAME, h: band.height + 2 * FRAME });
       scene.left = Math.min(scene.left, left - edge);
-      scene.right = Math.max(scene.right, -left + edge);
+      scene.right = Math.max(scene.right, left + band.width + edge);
       y += band.height + edge + (copy + 1 < shown ? 18 : BETWEEN);
     }
   });
@@ -49,6 +49,21 @@ const placeBands = (scene, copies) => {
     const copy = band.count > 1 && !open.has(low) ? 0 : Math.floor((place - band.start) / band.period);
     return copies[first[low] + copy];
   };
+};
+
+/** Where a band begins so that what comes down from the one above it comes down straight. */
+const aligned = (view, copies, first, number) => {
+  const band = view.bands[number], above = copies[copies.length - 1];
+  if (!above) return -band.width / 2;
+  const shifts = [];
+  band.entries.forEach(([[local, operand]], entry) => {
+    const place = view.operands[band.start + local][operand];
+    const exit = above.band.exits.indexOf((place - above.band.start) % above.band.period);
+    if (place < above.band.start || exit < 0) return;
+    shifts.push(above.x + above.band.x[above.band.period + exit] - band.x[band.period + band.exits.length + entry]);
+  });
+  if (!shifts.length) return above.x + (above.band.width - band.width) / 2;
+  return shifts.sort((a, b) => a - b)[(shifts.length - 1) >> 1];
 };
 
 const placeNodes = (scene, { band, start, x, y }) => {

@@ -21,7 +21,7 @@ from dovetail.report.html.layout import Layout, lay_out
 from dovetail.report.html.rooms import Rooms, lines_inside
 from dovetail.report.kernels import KernelMap, kernel_map
 
-_LETTER = 6.6
+_LETTER = 7.2
 _CHIP = 30.0
 _SMALL_CHIP = 22.0
 _CLOSE = 26.0
@@ -145,9 +145,10 @@ def _stage(
 
 
 def _chip(thing: Thing, operands: tuple[int, ...], *, late: bool = False, small: bool = False) -> Item:
-    letters = max(len(thing.op), min(len(thing.type), 26) * 0.86) if not small else len(thing.op) * 0.92
+    shown = thing.name if thing.family == "end" else thing.op
+    letters = max(len(shown), min(len(thing.type), 26) * 0.86) if not small else len(shown) * 0.92
     width = round(min(letters, 34) * _LETTER + 20, 1)
-    key = (thing.op, thing.type, late)
+    key = (thing.op, width, thing.type, late)
     return Item(key, width, _SMALL_CHIP if small else _CHIP, operands, late)
 
 

@@ -26,8 +26,9 @@ def _kept(executable: Executable) -> bytes | None:
 
 
 def _restored(plan: Plan, content: bytes, settings: Settings) -> Executable:
-    ready = record.from_bytes(plan, content)
-    return NativeGraph(plan, threads=settings.threads or None, store=store_of(settings), ready=ready)
+    store = store_of(settings)
+    ready = record.from_bytes(plan, content, store)
+    return NativeGraph(plan, threads=settings.threads or None, store=store, ready=ready)
 
 
 TARGET = Target(

@@ -37,13 +37,12 @@ def addresses(jobs: Iterable[Job], store: Store | None = None) -> list[int]:
         return [_compiled[modules[-1].name].address for modules in listed]
 
 
-def adopt(objects: Mapping[Module, bytes], names: Iterable[str]) -> list[int]:
-    """The entries of kernels whose object files are given, with those of what they share."""
+def adopt(objects: Mapping[Module, bytes]) -> None:
+    """Take over object files that another process made, in the order in which they need each other."""
     with _lock:
         fresh = {module: made for module, made in objects.items() if module.name not in _compiled}
         if fresh:
             _load(fresh, list(fresh.values()))
-        return [_compiled[name].address for name in names]
 
 
 def object_of(name: str) -> bytes:

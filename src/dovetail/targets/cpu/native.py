@@ -1,7 +1,7 @@
 """Plans as compiled code: tables of kernels that one compiled function goes through.
 
-A step without a kernel runs on the host, with NumPy in the same memory; the bodies of branches and loops are compiled
-plans of their own.
+A step without a kernel runs on the host, with NumPy in the same memory. Branches and loops are tables within tables; where
+something in a body runs on the host, they are decided there, and the body is a compiled plan of its own.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dovetail.targets.cpu.ready import Ready, aligned, make_ready
 from dovetail.targets.cpu.sheet import Sheet
 from dovetail.targets.cpu.spare import Spare
 from dovetail.targets.feeds import found_leaf
+from dovetail.targets.limit import check_fits
 from dovetail.targets.marks import Mark
 from dovetail.targets.recent import Recent
 from dovetail.targets.reference.memory import Memory
@@ -64,7 +65,9 @@ class NativeGraph:
         params = aligned(plan, self.ready, params)
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
-        memory.pools["bound"] = reserve(memory.number(plan.bound_size))
+        size = memory.number(plan.bound_size)
+        check_fits(size, f"what {plan.graph.name} keeps when it is bound", plan.memory_limit)
+        memory.pools["bound"] = reserve(size)
         memory.reserve("scratch", plan.scratch_size)
         memory.run(plan.phase("bind"))
         memory.release("scratch")

@@ -24,20 +24,26 @@ def reserve(count: int) -> Array:
 
 def give_back(pages: Array, start: int, end: int) -> None:
     """Nobody reads these bytes of a reserved piece any more: whole pages of them go back to the system."""
-    held: Any = pages.base
-    if isinstance(held, mmap.mmap):
+    held = _mapped(pages)
+    if held is not None:
         _drop(held, start, end)
 
 
 def unload(array: Array) -> None:
     """Pages of a file that is mapped for reading leave memory; who reads them again gets them from the file."""
+    file = _mapped(array)
+    if file is not None and memoryview(file).readonly:
+        start = address(array) - address(np.frombuffer(file, np.uint8))
+        _drop(file, start, start + array.nbytes)
+
+
+def _mapped(array: Array) -> mmap.mmap | None:
+    """What an array is a view of, if that is mapped."""
     held: Any = array
     while isinstance(held, np.ndarray):
         held = cast(Any, held).base
-    file: Any = held.obj if isinstance(held, memoryview) else held
-    if isinstance(file, mmap.mmap) and memoryview(file).readonly:
-        start = address(array) - address(np.frombuffer(file, np.uint8))
-        _drop(file, start, start + array.nbytes)
+    found = held.obj if isinstance(held, memoryview) else held
+    return found if isinstance(found, mmap.mmap) else None
 
 
 def _drop(held: mmap.mmap, start: int, end: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.ir.literal import Array
@@ -30,21 +30,36 @@ class Ready:
 
 def make_ready(plan: Plan, store: Store | None = None) -> Ready:
     """The jobs of the run phase, compiled; code that the store has is taken from there."""
-    vectors = Vectors(host().lanes, host().vector_registers)
-    bound = {result for step in plan.phase("bind") for result in step.results}
-    places = Places(plan.locate, bound, bool(plan.options.get("strict")))
-    jobs = tuple([_job(step, places, vectors) for step in plan.phase("run")])
+    writer = Writer(plan)
+    return compiled([writer.job(step) for step in plan.phase("run")], store)
+
+
+def compiled(jobs: Sequence[Job | Control | None], store: Store | None = None) -> Ready:
+    """Jobs with their code."""
     inside = [coded for job in jobs if isinstance(job, Control) for coded in job.codes]
     found = iter(addresses([*(j for j in jobs if isinstance(j, Job)), *(coded.job for coded in inside)], store))
     entries = tuple([next(found) if isinstance(job, Job) else 0 for job in jobs])
     for coded, entry in zip(inside, found, strict=True):
         coded.entry = entry
-    return Ready(jobs, entries)
+    return Ready(tuple(jobs), entries)
 
 
-def _job(step: Step, places: Places, vectors: Vectors) -> Job | Control | None:
-    job = make_job(step, places, vectors)
-    return make_control(step, places, vectors) if job is None else job
+class Writer:
+    """Writes the kernels of a plan for this host."""
+
+    def __init__(self, plan: Plan) -> None:
+        bound = {result for step in plan.phase("bind") for result in step.results}
+        self.places = Places(plan.locate, bound, bool(plan.options.get("strict")))
+        self.vectors = Vectors(host().lanes, host().vector_registers)
+
+    def job(self, step: Step) -> Job | Control | None:
+        """What a step becomes; None where it runs on the host."""
+        job = make_job(step, self.places, self.vectors)
+        return self.control(step) if job is None else job
+
+    def control(self, step: Step) -> Control | None:
+        """The same of a step that branches or loops."""
+        return make_control(step, self.places, self.vectors)
 
 
 def aligned(plan: Plan, ready: Ready, params: Mapping[str, Array]) -> Mapping[str, Array]:

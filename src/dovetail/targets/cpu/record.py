@@ -25,42 +25,52 @@ from dovetail.kernels.loops import Kernel
 from dovetail.kernels.winograd import Transforming
 from dovetail.plan.plan import Plan
 from dovetail.targets.cpu.codes import Module, adopt, modules_of, object_of, written
-from dovetail.targets.cpu.ready import Ready
+from dovetail.targets.cpu.control import Control
+from dovetail.targets.cpu.ready import Ready, Writer, compiled
+from dovetail.targets.store import Store
 
 _KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind for kind in (Job, Template, Packed, Status, Panels, Packing, Turning, Transforming)
 }
 """What a job may hold, all of it frozen dataclasses of what can be spelled."""
 _LENGTH = struct.Struct("<Q")
+_CONTROL = "control"
 
 
 class NotKept(Exception):
     """Something that cannot be spelled, so that a plan is compiled in every process."""
 
 
-def to_bytes(plan: Plan, jobs: Sequence[Job | None]) -> bytes:
+def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None]) -> bytes:
     """Jobs whose kernels were compiled in this process, with their code."""
     number = {value: index for index, value in enumerate(plan.graph.values)}
-    spelled = [None if job is None else _spell(job, number) for job in jobs]
-    modules = {m.name: m for job in jobs if job is not None for m in modules_of(job)}
+    spelled = [_CONTROL if isinstance(job, Control) else _spell(job, number) for job in jobs]
+    modules = {m.name: m for job in jobs if isinstance(job, Job) for m in modules_of(job)}
     objects = [object_of(name) for name in modules]
     listed = [[m.name, m.optimize, len(made)] for m, made in zip(modules.values(), objects, strict=True)]
     head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *objects])
 
 
-def from_bytes(plan: Plan, content: bytes) -> Ready:
-    """The jobs in a string of bytes that `to_bytes` made of an equal plan, with their code in memory."""
+def from_bytes(plan: Plan, content: bytes, store: Store | None = None) -> Ready:
+    """The jobs in a string of bytes that `to_bytes` made of an equal plan, with their code in memory.
+
+    What branches or loops has plans of its own inside: its kernels are written anew, and their code is in the store.
+    """
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
     objects: dict[Module, bytes] = {}
     for name, optimize, size in head["modules"]:
         objects[Module(name, "", optimize)] = content[start : start + size]
         start += size
-    values = plan.graph.values
-    jobs = tuple([None if spelled is None else _read(spelled, values) for spelled in head["jobs"]])
-    found = iter(adopt(objects, [job.kernel.name for job in jobs if job is not None]))
-    return Ready(jobs, tuple([0 if job is None else next(found) for job in jobs]))
+    adopt(objects)
+    steps, values = plan.phase("run"), plan.graph.values
+    writer = Writer(plan) if _CONTROL in head["jobs"] else None
+    jobs = [
+        writer.control(step) if writer is not None and spelled == _CONTROL else _read(spelled, values)
+        for step, spelled in zip(steps, head["jobs"], strict=True)
+    ]
+    return compiled(jobs, store)
 
 
 def _spell(item: Any, number: Mapping[Value, int]) -> Any:

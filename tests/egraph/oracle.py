@@ -1,0 +1,50 @@
+"""Extraction as an integer program: exact, and only for small problems. The judge of local search."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+from dovetail.egraph.problem import Problem
+
+
+def least_cost(problem: Problem) -> float:
+    """The least cost of any choice without a cycle."""
+    picked = [(c, i) for c, listed in enumerate(problem.options) for i in range(len(listed))]
+    column = {pick: at for at, pick in enumerate(picked)}
+    classes = len(problem.options)
+    width = len(picked) + classes
+    rows: list[np.ndarray[Any, Any]] = []
+    least: list[float] = []
+    for root in problem.roots:
+        rows.append(_row(width, {column[root, i]: 1.0 for i in range(len(problem.options[root]))}))
+        least.append(1.0)
+    for (c, i), at in column.items():
+        for r in problem.options[c][i].reads:
+            # What is picked has all that it reads, and each of these stands lower.
+            rows.append(_row(width, {at: -1.0, **{column[r, j]: 1.0 for j in range(len(problem.options[r]))}}))
+            least.append(0.0)
+            rows.append(_row(width, {len(picked) + c: 1.0, len(picked) + r: -1.0, at: -float(classes)}))
+            least.append(1.0 - classes)
+    costs = [problem.options[c][i].cost for c, i in picked] + [0.0] * classes
+    found = cast(
+        Any,
+        milp(
+            costs,
+            constraints=LinearConstraint(np.array(rows), np.array(least), np.inf),
+            bounds=Bounds(0, [1.0] * len(picked) + [float(classes)] * classes),
+            integrality=[1] * len(picked) + [0] * classes,
+            options={"mip_rel_gap": 0.0},
+        ),
+    )
+    assert found.success, found.message
+    return float(found.fun)
+
+
+def _row(width: int, entries: dict[int, float]) -> np.ndarray[Any, Any]:
+    row = np.zeros(width)
+    for at, entry in entries.items():
+        row[at] += entry
+    return row

@@ -1,0 +1,293 @@
+"""Programs that come from the cache are the programs that were put there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import f32, models, ops
+from dovetail.bench.transformers import Encoder, encoder
+from dovetail.ir.graph import Graph
+from dovetail.ir.leaf import input, param
+from dovetail.ir.literal import Array
+from dovetail.models.bert import BertShape
+from dovetail.models.llama import LlamaShape
+from dovetail.runtime import cached, stamp
+from dovetail.runtime.cached import KIND, program_key, why_not
+from dovetail.runtime.request import make_request
+from dovetail.runtime.source import of_graph
+from dovetail.settings import Settings
+from dovetail.targets.cpu import jit
+from dovetail.targets.store import Store, store_of
+
+BERT = BertShape(layers=2, hidden=32, heads=4, inner=64, vocabulary=50, positions=16)
+LLAMA = LlamaShape(layers=2, hidden=64, heads=4, kv_heads=2, inner=96, vocabulary=100)
+
+
+def layer(name: str = "layer") -> Graph:
+    x = input("x", f32["rows", 8])
+    return Graph.of(ops.relu(x @ param("w", f32[8, 5]) + param("b", f32[5])), name=name)
+
+
+def branch() -> Graph:
+    """A choice whose sides are compiled plans of their own."""
+    x = input("x", f32[6, 4])
+    chosen = ops.if_(ops.reduce_sum(x, axes=(0, 1), keep=False) > 0.0, lambda a: a + 1.0, lambda a: a * 2.0, x)
+    return Graph.of(chosen, name="branch")
+
+
+GRAPHS: Mapping[str, Callable[[], Graph]] = {
+    "layer": layer,
+    "bert": lambda: models.bert(BERT, batch=1, seq=8),
+    "bert of any size": lambda: models.bert(BERT),
+    "llama": lambda: models.llama(LLAMA, batch=1, seq=8),
+    "llama step": lambda: models.llama_step(LLAMA, batch=1),
+    "resnet": lambda: models.resnet(blocks=(1, 1), width=8, classes=10, batch=1, image=32),
+    "unet": lambda: models.unet(channels=8, groups=4, batch=1, image=8),
+}
+
+
+def arrays(graph: Graph, seed: int = 0) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Parameters and inputs; a size that is not known is 3."""
+    rng = np.random.default_rng(seed)
+
+    def one(value: dovetail.Value) -> Array:
+        shape = [s if isinstance(s, int) else 3 for s in value.shape]
+        if value.dtype.kind in ("int", "uint"):
+            return rng.integers(0, 2, shape).astype(value.dtype.numpy)
+        return rng.standard_normal(shape).astype(value.dtype.numpy) * 0.1
+
+    return (
+        {str(v.attrs["name"]): one(v) for v in graph.parameters},
+        {str(v.attrs["name"]): one(v) for v in graph.inputs},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "cache")
+
+
+def store(folder: str) -> Store:
+    found = store_of(Settings(cache=folder))
+    assert found is not None and not found.problem
+    return found
+
+
+def programs(folder: str) -> int:
+    return store(folder).status().entries.get(KIND, 0)
+
+
+@pytest.fixture
+def never_lowers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called on, to lower a graph is an error."""
+
+    def forbid() -> None:
+        def refuse(*_: Any) -> Any:
+            raise AssertionError("it was to come from the cache")
+
+        monkeypatch.setattr("dovetail.runtime.compile.lower", refuse)
+
+    return forbid
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_program_comes_back(name: str, folder: str, never_lowers: Callable[[], None]) -> None:
+    graph = GRAPHS[name]()
+    params, feeds = arrays(graph)
+    first = dovetail.compile(graph, params=params, cache=folder)
+    expected = first.run(feeds)
+    assert programs(folder) == 1
+    never_lowers()
+    again = dovetail.compile(GRAPHS[name](), params=params, cache=folder)
+    assert again.plan == first.plan and again.graph.name == first.graph.name
+    found = again.run(feeds)
+    assert list(found) == list(expected)
+    for output in found:
+        np.testing.assert_array_equal(found[output], expected[output])
+
+
+PROCESS = """
+import sys
+import numpy as np
+import dovetail
+path, folder, result = sys.argv[1:]
+program = dovetail.compile(path, cache=folder)
+feeds = {"input_ids": np.arange(8)[None] % 7, "attention_mask": np.ones((1, 8), np.int64)}
+np.savez(result, **program.run(feeds))
+from dovetail.targets.store import store_of
+status = store_of(dovetail.Settings(cache=folder)).status()
+assert status.misses == 0 and status.written == 0, status
+assert "onnx" not in sys.modules, "reading a file that is known needs no onnx"
+report = program.report
+print(report.text() if hasattr(report, "text") else report)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(encoder(Encoder(2, 32, 4, 64, vocabulary=500, positions=16), 1, 8).SerializeToString())
+    return path
+
+
+def test_another_process_gives_the_same_bits_without_reading_the_model(
+    model: Path, folder: str, tmp_path: Path
+) -> None:
+    program = dovetail.compile(model, cache=folder)
+    feeds = {"input_ids": np.arange(8)[None] % 7, "attention_mask": np.ones((1, 8), np.int64)}
+    expected = program.run(feeds)
+    Store(Path(folder), 1 << 30).path.joinpath("counts").unlink(missing_ok=True)
+    command = [sys.executable, "-c", PROCESS, str(model), folder, str(tmp_path / "found.npz")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    with np.load(tmp_path / "found.npz") as found:
+        for output, array in expected.items():
+            np.testing.assert_array_equal(found[output], array)
+    assert done.stdout.strip() == str(program.report).strip()
+
+
+def test_other_weights_are_other_results_of_the_same_program(
+    model: Path, folder: str, never_lowers: Callable[[], None]
+) -> None:
+    feeds = {"input_ids": np.arange(8)[None] % 7, "attention_mask": np.ones((1, 8), np.int64)}
+    before = dovetail.compile(model, cache=folder).run(feeds)["last_hidden_state"]
+    import onnx
+
+    proto = onnx.load(model)
+    table = max(proto.graph.initializer, key=lambda t: len(t.raw_data))
+    table.raw_data = (np.frombuffer(table.raw_data, np.float32) * 1.5).tobytes()
+    model.write_bytes(proto.SerializeToString())
+    fresh = dovetail.compile(model, cache="off").run(feeds)["last_hidden_state"]
+    never_lowers()
+    after = dovetail.compile(model, cache=folder).run(feeds)["last_hidden_state"]
+    assert not np.array_equal(before, after)
+    np.testing.assert_array_equal(fresh, after)
+
+
+def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
+    dovetail.compile(model, cache=folder)
+    program = dovetail.compile(model, cache=folder)
+    model.write_bytes(encoder(Encoder(1, 32, 4, 64, vocabulary=50, positions=16), 1, 8).SerializeToString())
+    with pytest.raises(dovetail.LoadError, match="has changed since"):
+        program.report  # noqa: B018
+
+
+def test_specialised_programs_come_back_too(folder: str, never_lowers: Callable[[], None]) -> None:
+    params, _ = arrays(layer())
+    first = dovetail.compile(layer(), params=params, cache=folder).specialize({"rows": 4})
+    x = np.ones((4, 8), np.float32)
+    expected = first(x=x)["y"]
+    assert programs(folder) == 2
+    never_lowers()
+    again = dovetail.compile(layer(), params=params, cache=folder).specialize({"rows": 4})
+    np.testing.assert_array_equal(again(x=x)["y"], expected)
+
+
+def test_a_report_of_a_program_from_the_cache_is_the_same(folder: str) -> None:
+    first = dovetail.compile(layer(), cache=folder)
+    again = dovetail.compile(layer(), cache=folder)
+    assert str(again.report) == str(first.report) and again.report.fused == first.report.fused
+
+
+def test_gates_look_at_the_graph_every_time(folder: str) -> None:
+    dovetail.compile(layer(), cache=folder)
+    assert dovetail.compile(layer(), cache=folder, require=["linear"]).report.count("linear") == 1
+    with pytest.raises(dovetail.GateError):
+        dovetail.compile(layer(), cache=folder, require=["attention"])
+
+
+CHANGES: Mapping[str, dict[str, Any]] = {
+    "option strict": {"strict": True},
+    "option without": {"without": ["join"]},
+    "option dispatch": {"dispatch": {"linear": "prefer_native"}},
+    "option sizes": {"sizes": {"rows": 7}},
+}
+
+
+@pytest.mark.parametrize("part", CHANGES)
+def test_an_option_that_decides_code_is_part_of_the_key(part: str, folder: str) -> None:
+    source = of_graph(layer(), store(folder))
+    base = program_key(source, make_request(cache=folder))
+    other = program_key(source, make_request(cache=folder, **CHANGES[part]))
+    assert {name for name in base.parts if base.parts[name] != other.parts[name]} == {part}
+    assert base.name != other.name
+
+
+def test_what_does_not_decide_code_is_not(folder: str) -> None:
+    source = of_graph(layer(), store(folder))
+    base = program_key(source, make_request(cache=folder))
+    for free in ({"memory_limit": 1 << 30}, {"print_report": True}):
+        assert program_key(source, make_request(cache=folder, **free)) == base
+
+
+def test_another_structure_or_name_is_another_program(folder: str) -> None:
+    request = make_request(cache=folder)
+    keys = {program_key(of_graph(g, store(folder)), request).name for g in (layer(), layer("other"), branch())}
+    assert len(keys) == 3
+
+
+def test_another_version_or_host_misses(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dovetail.compile(layer(), cache=folder)
+    assert programs(folder) == 1
+    monkeypatch.setattr(cached, "stamp", lambda: {**stamp.stamp(), "dovetail": "0.0.0"})
+    dovetail.compile(layer(), cache=folder)
+    assert programs(folder) == 2
+    monkeypatch.undo()
+    here = jit.toolchain()
+    target = make_request().target
+    assert target.keeping is not None
+    elsewhere = replace(target.keeping, made_from=lambda: {**here, "host": "another"})
+    request = make_request(cache=folder)
+    request = replace(request, target=replace(target, keeping=elsewhere))
+    assert not store(folder).has(program_key(of_graph(layer(), store(folder)), request))
+    assert store(folder).has(program_key(of_graph(layer(), store(folder)), make_request(cache=folder)))
+
+
+def test_an_entry_that_cannot_be_read_is_compiled_again(folder: str) -> None:
+    params, feeds = arrays(layer())
+    expected = dovetail.compile(layer(), params=params, cache=folder).run(feeds)["y"]
+    key = program_key(of_graph(layer(), store(folder)), make_request(cache=folder))
+    for broken in (b"", b"\x05", b"\x03" + bytes(7) + b"abc", bytes(64)):
+        store(folder).put(key, broken)
+        found = dovetail.compile(layer(), params=params, cache=folder).run(feeds)["y"]
+        np.testing.assert_array_equal(found, expected)
+    content = store(folder).get(key)
+    assert content is not None and len(content) > 64
+
+
+def test_what_is_not_kept_says_why(folder: str) -> None:
+    @dovetail.fused_op
+    def doubled(x: dovetail.Value) -> dovetail.Value:
+        """Twice x."""
+        return x + x
+
+    assert why_not(make_request(cache=folder)) == ""
+    assert why_not(make_request(cache="off")) == "the cache is switched off"
+    assert "doubled" in why_not(make_request(cache=folder, ops=[doubled]))
+    assert "reference keeps nothing" in why_not(make_request(cache=folder, target="reference"))
+    dovetail.compile(layer(), cache=folder, ops=[doubled])
+    assert programs(folder) == 0
+
+
+def test_without_a_folder_everything_works(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    params, feeds = arrays(layer())
+    found = dovetail.compile(layer(), params=params, cache=str(tmp_path / "file" / "cache")).run(feeds)["y"]
+    expected = dovetail.compile(layer(), params=params, cache="off").run(feeds)["y"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_keys_are_words(folder: str) -> None:
+    key = program_key(of_graph(layer(), store(folder)), make_request(cache=folder))
+    assert json.loads(key.words) == {"kind": KIND, **key.parts}
+    assert all(isinstance(part, str) for part in key.parts.values())
