@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 FOR_TEST := $(VENV)/.installed-test
 FOR_CHECK := $(VENV)/.installed-check
 FOR_DEMO := $(VENV)/.installed-demo
+FOR_BENCH := $(VENV)/.installed-bench
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -44,8 +45,10 @@ format: $(FOR_CHECK) ## format the code and sort its imports
 golden: $(FOR_TEST) ## rewrite generated text: goldens, pages of docs/, what the README shows
 	@$(BIN)/python -m pytest --golden $(ARGS)
 
-bench: $(FOR_TEST) ## measure; never part of check
+bench: $(FOR_BENCH) ## measure, beside every peer too; an hour, never part of check; ARGS="--threads 2 --times-only"
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+	@mkdir -p build
+	@real=$$($(BIN)/python -m zoo.works build/works) && $(BIN)/dovetail bench all $$real --out build/bench.json $(ARGS)
 
 clean: ## remove .venv, caches and build products
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -62,6 +65,11 @@ $(FOR_TEST): pyproject.toml | $(BIN)/python
 
 $(FOR_CHECK): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,check]'
+	@touch $@ $(FOR_TEST) $(FOR_DEMO)
+
+# On x86-64, the torch of PyPI brings gigabytes for GPUs: PIP_EXTRA_INDEX_URL names an index with one for CPUs.
+$(FOR_BENCH): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,bench]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
 $(FOR_DEMO): pyproject.toml | $(BIN)/python

@@ -67,6 +67,7 @@ FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "prin
 def settings_of(options: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
     """The settings that these options ask for; an option that is given wins over the environment."""
     known: dict[str, type[Any]] = {f.name: f.default.__class__ for f in fields(Settings)}
+    choices: dict[str, tuple[Any, ...]] = {f.name: f.metadata["choices"] for f in fields(Settings)}
     asked: dict[str, Any] = {
         option: environ[name] if known[option] is str else _switch(name, environ[name])
         for name, option in FROM_ENVIRONMENT.items()
@@ -76,6 +77,8 @@ def settings_of(options: Mapping[str, Any], environ: Mapping[str, str] = Mapping
         if name not in known:
             raise OptionError(f"there is no option {name!r}", hint=_nearest(name, known))
         _check(name, value, known[name])
+        if choices[name] and value not in choices[name]:
+            raise OptionError(f"the option {name} is {value!r}", hint=f"use one of {', '.join(choices[name])}")
         asked[name] = value
     return Settings(**asked)
 

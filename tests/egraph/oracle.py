@@ -28,7 +28,9 @@ def least_cost(problem: Problem) -> float:
             least.append(0.0)
             rows.append(_row(width, {len(picked) + c: 1.0, len(picked) + r: -1.0, at: -float(classes)}))
             least.append(1.0 - classes)
-    costs = [problem.options[c][i].cost for c, i in picked] + [0.0] * classes
+    # Tolerances of the solver are absolute: costs are counted in units of the dearest.
+    unit = max([option.cost for listed in problem.options for option in listed] + [0.0]) or 1.0
+    costs = [problem.options[c][i].cost / unit for c, i in picked] + [0.0] * classes
     found = cast(
         Any,
         milp(
@@ -36,11 +38,11 @@ def least_cost(problem: Problem) -> float:
             constraints=LinearConstraint(np.array(rows), np.array(least), np.inf),
             bounds=Bounds(0, [1.0] * len(picked) + [float(classes)] * classes),
             integrality=[1] * len(picked) + [0] * classes,
-            options={"mip_rel_gap": 0.0},
+            options={"mip_rel_gap": 1e-9},
         ),
     )
     assert found.success, found.message
-    return float(found.fun)
+    return float(found.fun) * unit
 
 
 def _row(width: int, entries: dict[int, float]) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ from dovetail.kernels.conv_text import Shape, tile_text
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import native
+from dovetail.targets.cpu import ready
 from dovetail.targets.cpu.jit import assembly, host
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
@@ -197,7 +197,7 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: 
     def narrow(*_: int) -> Vectors:
         return Vectors(lanes, registers)
 
-    monkeypatch.setattr(native, "Vectors", narrow)
+    monkeypatch.setattr(ready, "Vectors", narrow)
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), act="silu"), {"x": normal(1, 6, 13, 13)})
     check(square(6, 16, 20, 1, act="gelu"), {"x": normal(1, 6, 16, 16)})
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), strides=(2, 2)), {"x": normal(1, 6, 13, 13)})

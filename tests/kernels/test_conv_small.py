@@ -17,7 +17,7 @@ from dovetail.kernels.job import Job, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import native
+from dovetail.targets.cpu import ready
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -137,6 +137,6 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: 
     def narrow(*_: int) -> Vectors:
         return Vectors(lanes, registers)
 
-    monkeypatch.setattr(native, "Vectors", narrow)
+    monkeypatch.setattr(ready, "Vectors", narrow)
     graph = network((1, 40, 9, 7), (64, 40, 3, 3), padding=(1, 1, 1, 1), act="relu")
     check(graph, {"x": normal(1, 40, 9, 7)}, Vectors(lanes, registers))

@@ -13,7 +13,7 @@ from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import native
+from dovetail.targets.cpu import ready
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -110,7 +110,7 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: 
     def narrow(*_: int) -> Vectors:
         return Vectors(lanes, registers)
 
-    monkeypatch.setattr(native, "Vectors", narrow)
+    monkeypatch.setattr(ready, "Vectors", narrow)
     for pool in POOLS:
         graph = Graph.of(pool(input("x", f32[1, 3, 13, 21]), window=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)))
         check(graph, {"x": normal(1, 3, 13, 21)})

@@ -17,7 +17,7 @@ from dovetail.kernels.vector import Vectors
 from dovetail.kernels.winograd import make_winograd
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import Plan, make_plan
-from dovetail.targets.cpu import native
+from dovetail.targets.cpu import ready
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -135,5 +135,5 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: 
     def narrow(*_: int) -> Vectors:
         return Vectors(lanes, registers)
 
-    monkeypatch.setattr(native, "Vectors", narrow)
+    monkeypatch.setattr(ready, "Vectors", narrow)
     check(network((1, 32, 22, 19), 40, act="relu"), {"x": normal(1, 32, 22, 19)})

@@ -53,6 +53,28 @@ def _over(x: Value, index: int) -> Value:
     return ops.cast(ops.sort(leaf.constant(np.array([3, 1, 2])))[index], dtype=x.dtype)
 
 
+def _row(size: int) -> Value:
+    """0, 1, 2, … as a column."""
+    return ops.unsqueeze(ops.iota(size=size), axes=(-1,))
+
+
+def _counting(size: int, axis: int) -> Value:
+    """Numbers [2, 3, 1] that count along one of the first two axes."""
+    other = -5 - axis
+    numbers = ops.unsqueeze(ops.iota(size=size), axes=(other, -1))
+    return ops.expand(numbers, axis=other, size=5 - size)
+
+
+def _grid(x: Value) -> Value:
+    """Places [5, 3, 2, 2] whose last two axes count along the second and the first axis of x."""
+    first = ops.unsqueeze(ops.iota(size=2), axes=(-4, -3, -1))
+    second = ops.unsqueeze(ops.iota(size=3), axes=(-4, -2, -1))
+    columns = [
+        ops.expand(ops.expand(c, axis=-4, size=5), axis=a, size=n) for c, a, n in ((first, -3, 3), (second, -2, 2))
+    ]
+    return ops.concat(*columns, axis=-1)
+
+
 EXAMPLES: tuple[Example, ...] = (
     # Constants.
     Example(
@@ -237,6 +259,50 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.matmul(_apart(_joined(x)), _apart(_joined(x))) * 2,
         (i32, f32),
         shape=(2, 3, 2, 2),
+    ),
+    Example(
+        "split_of_rows",
+        lambda x: ops.split(
+            ops.matmul(ops.merge(x, axis=-2), _matrix(x)) + leaf.input("b", x.dtype[5]), axis=-2, parts=2
+        ),
+        lambda x: (
+            ops.matmul(ops.split(ops.merge(x, axis=-2), axis=-2, parts=2), _matrix(x)) + leaf.input("b", x.dtype[5])
+        ),
+        (i32, f32),
+    ),
+    # Places that count.
+    Example(
+        "gather_by_counting",
+        lambda x: ops.gather_nd(x, _grid(x)),
+        lambda x: ops.expand(ops.unsqueeze(ops.permute(x, order=(-2, -3, -1)), axes=(-4,)), axis=-4, size=5),
+        (f32, bool_),
+    ),
+    Example(
+        "gather_by_counting",
+        lambda x: ops.gather_nd(x, leaf.constant(np.stack(np.meshgrid(np.arange(2), np.arange(3), indexing="ij"), -1))),
+        lambda x: x,
+    ),
+    Example(
+        "gather_from_joined",
+        lambda x: ops.gather(ops.merge(x, axis=-2), _row(2) * 3 + ops.iota(size=3), axis=-2),
+        lambda x: x,
+    ),
+    Example(
+        "scatter_over_all",
+        lambda x: ops.scatter_nd(x, ops.concat(_counting(2, -3), _counting(3, -2), axis=-1), x + 1),
+        lambda x: x + 1,
+    ),
+    Example(
+        "counting_starts_at_zero",
+        lambda x: ops.where(ops.greater_equal(_row(3), 0), x, -x),
+        lambda x: ops.where(
+            ops.expand(ops.unsqueeze(leaf.constant(np.array(True)), axes=(-2, -1)), axis=-2, size=3), x, -x
+        ),
+    ),
+    Example(
+        "product_of_depth_one",
+        lambda x: ops.matmul(ops.slice_(x, axis=-1, start=0, stop=1), ops.slice_(x, axis=-2, start=0, stop=1)),
+        lambda x: ops.mul(ops.slice_(x, axis=-1, start=0, stop=1), ops.slice_(x, axis=-2, start=0, stop=1)),
     ),
     Example(
         "swapped_right_operand",

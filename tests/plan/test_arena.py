@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.ir.dim import Size, evaluate, symbol
+from dovetail.models import bert
 from dovetail.plan.arena import Aligned, Arena, add_up, allocate
 from dovetail.plan.liveness import Flow
+from dovetail.plan.plan import Plan
+from dovetail.runtime.compile import compilation, make_request
 from tests.plan.test_schedule import flows
 
 S, B = symbol("s"), symbol("b")
@@ -179,3 +182,29 @@ def test_aligned_symbols_cover_every_number() -> None:
 def test_sum() -> None:
     assert add_up([S, 3, S, B, 4]) == 2 * S + B + 7
     assert add_up([]) == 0
+
+
+def live_sets(plan: Plan, sizes: dict[str, Size]) -> list[int]:
+    """Bytes of the tensors that are held while each step runs; what is written over an operand counts once."""
+    steps = plan.phase("run")
+    made = {root: at for at, step in enumerate(steps) for root in step.results}
+    last = {plan.locate(v).root: at for at, step in enumerate(steps) for v in step.operands}
+    last |= {plan.locate(v).root: len(steps) for v in plan.graph.outputs.values()}
+    found: list[int] = []
+    for at, step in enumerate(steps):
+        held = [r for r, begin in made.items() if begin <= at <= last.get(r, begin) and r is not step.over]
+        found.append(sum(evaluate(r.tensor.bytes, sizes) for r in held))
+    return found
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_minilm_fits_its_two_largest_live_sets(static: bool) -> None:
+    graph = bert(batch=8, seq=128) if static else bert()
+    plan = compilation(graph, make_request(target="cpu")).plan
+    sizes: dict[str, Size] = {"b": 8, "s": 128}
+    largest = sorted(live_sets(plan, sizes))[-2:]
+    arena, peak = evaluate(plan.arena_size, sizes), evaluate(plan.peak, sizes)
+    assert largest[1] <= peak <= largest[1] * 1.01, "the plan's peak is the largest live set"
+    assert arena <= 1.1 * sum(largest)
+    if static:
+        assert arena <= 1.1 * peak

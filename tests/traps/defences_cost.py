@@ -45,11 +45,11 @@ def keep_what_was_bound(bind: Callable[..., Program]) -> Callable[..., Program]:
 def copied(build: Callable[..., Report]) -> Callable[..., Report]:
     """The graph is cloned value by value before it is reported."""
 
-    def built(lowered: Any, plan: Any, setup: Any) -> Report:
+    def built(lowered: Any, *others: Any) -> Report:
         graph: Graph = lowered.graph
         clones = [Value(v.op, v.operands, v.attrs, v.known_type, v.constraints) for v in graph.values]
         assert len(clones) == graph.count()
-        return build(lowered, plan, setup)
+        return build(lowered, *others)
 
     return built
 

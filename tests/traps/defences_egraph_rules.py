@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, cast
 
-from dovetail.declare.cost import flops_of
+from dovetail.declare.cost import Effort, flops_of
 from dovetail.derive.condition import Condition
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, Subgraph
@@ -31,12 +31,12 @@ def keep_the_old_graph(after: Callable[[State, Any], State]) -> Callable[[State,
     return ignored
 
 
-def flops_of_the_tree(body: Subgraph) -> Size:
+def effort_of_the_tree(body: Subgraph) -> Effort:
     """Every operand is paid for by each of its readers."""
     cost: dict[Any, Size] = {}
     for value in body.values:
         cost[value] = flops_of(value) + sum(cost[v] for v in value.operands)
-    return sum(cost[v] for v in body.results)
+    return Effort(sum(cost[v] for v in body.results), 0, "map")
 
 
 def pasted(text: str) -> str:
@@ -101,7 +101,7 @@ DEFENCES = (
     Defence(
         rules.test_trap_38_shared_work_is_counted_once,
         "bodies are costed as trees",
-        replaced("dovetail.declare.cost._body_flops", flops_of_the_tree),
+        replaced("dovetail.declare.cost._body_effort", effort_of_the_tree),
     ),
     Defence(
         rules.test_trap_38_a_product_with_two_readers_is_not_computed_twice,

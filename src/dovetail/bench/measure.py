@@ -14,7 +14,7 @@ from dovetail.bench.case import Case, load_arrays
 from dovetail.bench.peers import OURS, Peer, Setting
 from dovetail.bench.process import Process, RefusedError, make_setting
 from dovetail.bench.result import Floor, Result, Timed
-from dovetail.bench.seat import LEAST_RUNS, LIMITS, PAUSE, WARM_UPS, results_of
+from dovetail.bench.seat import LEAST_RUNS, LIMITS, PAUSE, WARM_UPS, Seat, results_of
 from dovetail.errors import CheckError
 from dovetail.ir.literal import Array
 
@@ -63,7 +63,7 @@ def bench(case: Case, threads: int, peers: Sequence[Peer], effort: Effort, folde
                 _refuse(refused, peer.name, str(error))
         _compare(ready, setting, refused)
         say(f"{case.name}, {_threads(threads)}: {len(ready)} take turns")
-        rounds, top = _take_turns(ready, machine, effort.seconds, refused)
+        rounds, top = take_turns(ready, machine, effort.seconds, refused)
     timed = tuple(t for t, _ in ready if t.peer not in refused)
     return Result(case.name, threads, timed, Floor(**floor, **top), refused, rounds)
 
@@ -97,7 +97,7 @@ def _started(peer: Peer, case: Case, setting: Setting, effort: Effort, stack: Ex
     return timed, process
 
 
-def _compare(ready: Sequence[tuple[Timed, Process]], setting: Setting, refused: dict[str, str]) -> None:
+def _compare(ready: Sequence[tuple[Timed, Seat]], setting: Setting, refused: dict[str, str]) -> None:
     ours = load_arrays(results_of(setting, OURS.name))
     for timed, _ in ready:
         timed.deviation = deviation(ours, load_arrays(results_of(setting, timed.peer)))
@@ -105,8 +105,8 @@ def _compare(ready: Sequence[tuple[Timed, Process]], setting: Setting, refused: 
             refused[timed.peer] = f"its results lie {timed.deviation:.2g} apart from ours"
 
 
-def _take_turns(
-    ready: Sequence[tuple[Timed, Process]], machine: Process, seconds: float, refused: dict[str, str]
+def take_turns(
+    ready: Sequence[tuple[Timed, Seat]], machine: Seat, seconds: float, refused: dict[str, str]
 ) -> tuple[int, dict[str, float]]:
     """The number of rounds, and the best that the machine has shown in them."""
     until = time.monotonic() + seconds * (len(ready) + 1)

@@ -75,7 +75,7 @@ def _onnxruntime_optimised(case: Case, setting: Setting) -> Run:
     path = setting.cache / "optimised.onnx"
     if not path.is_file():
         optimizer: Any = importlib.import_module("onnxruntime.transformers.optimizer")
-        better = optimizer.optimize_model(str(case.model), model_type="bert", opt_level=1, use_gpu=False)
+        better = optimizer.optimize_model(str(case.model), model_type="bert", opt_level=0, use_gpu=False)
         if not any(better.get_fused_operator_statistics().values()):
             raise OptionError("its optimiser of transformers finds nothing to fuse")
         better.save_model_to_file(str(path))

@@ -126,6 +126,7 @@ def environment(setting: Setting) -> dict[str, str]:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(setting.threads))
     return {
         **threads,
+        "DOVETAIL_CACHE": str(here / "dovetail"),
         "XDG_CACHE_HOME": str(here),
         "TORCHINDUCTOR_CACHE_DIR": str(here / "inductor"),
         "JAX_COMPILATION_CACHE_DIR": str(here / "jax"),

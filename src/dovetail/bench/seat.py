@@ -131,8 +131,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def reason(error: Exception) -> str:
-    """The first words of an error that say something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The first words of an error that say something; openvino says first where in its sources it was raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Exception from")]
     return (lines[0] if lines else error.__class__.__name__)[:160]
 
 

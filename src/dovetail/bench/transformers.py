@@ -36,7 +36,9 @@ def encoder(of: Encoder, batch: int, seq: int) -> onnx.ModelProto:
     words = net.op("Gather", net.weight("words", of.vocabulary, of.hidden), ids, axis=0)
     places = net.op("Gather", net.weight("places", of.positions, of.hidden), net.array(np.arange(seq)[None]), axis=0)
     x = _norm(net, "norm", net.op("Add", words, places), of.hidden)
-    seen = net.op("Cast", net.op("Unsqueeze", mask, net.ints(1, 2)), to=TensorProto.FLOAT)
+    # Exporters write two, and the optimiser of onnxruntime looks for both.
+    wide = net.op("Unsqueeze", net.op("Unsqueeze", mask, net.ints(1)), net.ints(2))
+    seen = net.op("Cast", wide, to=TensorProto.FLOAT)
     bias = net.op("Mul", net.op("Sub", net.number(1.0), seen), net.number(-3.4028234663852886e38))
     for layer in range(of.layers):
         at = f"layers.{layer}"

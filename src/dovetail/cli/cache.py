@@ -129,7 +129,7 @@ COMMAND = Command(
     "cache",
     "Say what is kept of earlier compilations, why a model is found there or not, or remove it all.",
     (
-        Argument("action", "what to do", {"choices": ["status", "why", "clear"]}),
+        Argument("action", "what to do", {"choices": ["status", "why", "clear"], "metavar": "status|why|clear"}),
         Argument("model", f"of why: {MODEL.doc}", {"metavar": "MODEL", "nargs": "?"}),
         TARGET,
         WITHOUT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import shlex
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.cli.command import SCHEMA_VERSION, Answer, Command
+from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.machine import machine
 from dovetail.cli.options import JSON
 from dovetail.errors import DovetailError, UnsupportedError
@@ -23,7 +24,9 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input
 from dovetail.runtime.compile import compile
+from dovetail.settings import settings_of
 from dovetail.targets import ALL as TARGETS
+from dovetail.targets.cpu.calibration import calibrate, stored
 from dovetail.version import __version__
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")
@@ -53,12 +56,17 @@ class Runs:
 
 
 def run(args: argparse.Namespace) -> Answer:
+    settings = settings_of({}, os.environ)
+    if args.calibrate:
+        calibrate(settings)
+    known = stored(settings)
     found = {
         "schema_version": SCHEMA_VERSION,
         "dovetail": __version__,
         "python": {"version": platform.python_version(), "executable": sys.executable},
         "packages": [asdict(p) for p in packages(_requirements())],
         "machine": asdict(machine()),
+        "calibration": None if known is None else asdict(known),
         "targets": [asdict(runs(target.name)) for target in TARGETS],
     }
     return Answer(json.dumps(found, indent=2) if args.json else as_text(found))
@@ -120,11 +128,29 @@ def as_text(found: dict[str, Any]) -> str:
         lines.append(f"  {package['name']:<16} {version:<14} {needed}")
         if package["version"] is None:
             lines.append(f"    add it with: {package['add']}")
-    lines += ["", "targets"]
+    lines += ["", *_figures(found["calibration"]), "", "targets"]
     for target in found["targets"]:
         verdict = "runs here" if target["runs"] else f"does not run here: {target['note']}"
         lines.append(f"  {target['target']:<16} {verdict}")
     return "\n".join(lines)
+
+
+def _figures(calibration: dict[str, Any] | None) -> list[str]:
+    """The figures that prices are made of."""
+    if calibration is None:
+        return ["calibration: built-in", "  measure this machine with: dovetail doctor --calibrate"]
+    lines = [f"calibration: measured on {calibration['date']} ({calibration['host']})"]
+    for one in calibration["figures"]:
+        levels = ", ".join(f"{rate / 1e9:.0f} up to {_size(size)}" for size, rate in one["levels"])
+        lines.append(
+            f"  {one['threads']:>3} thread{'s' if one['threads'] > 1 else ' '} {one['flops'] / 1e9:.0f} GFLOP/s, "
+            f"GB/s: {levels}, {one['bytes'] / 1e9:.1f} beyond, a step {one['dispatch'] * 1e6:.2f} µs"
+        )
+    return lines
+
+
+def _size(bytes: int) -> str:
+    return f"{bytes >> 20} MiB" if bytes >= 1 << 20 else f"{bytes >> 10} KiB"
 
 
 def _cores(here: dict[str, Any]) -> str:
@@ -139,4 +165,16 @@ def _memory(here: dict[str, Any]) -> str:
     return said + (f", limited to {limit / 2**30:.1f} GiB by the cgroup" if limit is not None else "")
 
 
-COMMAND = Command("doctor", "Say what is installed, what the machine has, and which targets run here.", (JSON,), run)
+COMMAND = Command(
+    "doctor",
+    "Say what is installed, what the machine has, and which targets run here.",
+    (
+        Argument(
+            "--calibrate",
+            "measure the machine anew, in a few seconds, and keep the figures that prices are made of",
+            {"action": "store_true"},
+        ),
+        JSON,
+    ),
+    run,
+)

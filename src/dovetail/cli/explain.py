@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 from dovetail.cli.command import Answer, Argument, Command
+from dovetail.cli.measuring import MEASURING, ready
 from dovetail.cli.options import COMPILING, JSON, compiled, numbers
 from dovetail.errors import GateError
+from dovetail.report.html.page import page, page_source, write_page
+from dovetail.report.html.timeline import spans_of
 from dovetail.report.json_form import as_json
+from dovetail.report.measured import Measured
 from dovetail.runtime.compile import check_gates
+from dovetail.targets.marks import Mark
 
 
 def run(args: argparse.Namespace) -> Answer:
     require = numbers("--require", args.require, alone=1)
-    report = compiled(args, require).report()
+    # Measured first: the machine may be measured then too, and prices are by its figures.
+    measured, marks = _measured(args) if args.measure else (None, None)
+    made = compiled(args, require)
+    report = replace(made.report(), measured=measured)
     text = as_json(report) if args.json else str(report)
+    if args.html is not None:
+        spans = spans_of(marks, made.plan) if marks is not None else None
+        source = page_source(report, made.lowered, made.plan, made.machine, made.setup.sizes, spans)
+        print(f"the page is {write_page(args.html, page(source))}", file=sys.stderr)
     try:
         check_gates(report, require, args.require_clean)
     except GateError as failure:
         return Answer(text, failure)
     return Answer(text)
+
+
+def _measured(args: argparse.Namespace) -> tuple[Measured, Sequence[Mark]]:
+    """What many runs took, and one run step by step."""
+    made = ready(args)
+    measured = made.program.profile(made.feeds, runs=args.runs)
+    return measured, made.program.run_marked(made.feeds)[1]
 
 
 COMMAND = Command(
@@ -28,6 +50,13 @@ COMMAND = Command(
     (
         *COMPILING,
         JSON,
+        Argument("--measure", "run it too, and show measured beside predicted time", {"action": "store_true"}),
+        *MEASURING,
+        Argument(
+            "--html",
+            "write the report as one page for a browser too: the graph with its kernels, gaps, memory and code",
+            {"metavar": "FILE"},
+        ),
         Argument(
             "--require",
             "fail unless a rule made so many kernels, as in --require swiglu=24; may be given several times",

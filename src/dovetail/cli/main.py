@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
-from dovetail.cli import bench, cache, catalogue, doctor, explain, operators, plan, run, show, why
+from dovetail.cli import bench, cache, catalogue, doctor, explain, operators, plan, profile, run, show, trace, why
 from dovetail.cli.command import Answer, Command
 from dovetail.errors import DovetailError, LoadError, OptionError
 from dovetail.version import __version__
@@ -22,6 +22,8 @@ COMMANDS: tuple[Command, ...] = (
     show.COMMAND,
     plan.COMMAND,
     run.COMMAND,
+    profile.COMMAND,
+    trace.COMMAND,
     bench.COMMAND,
     catalogue.COMMAND,
     operators.COMMAND,

@@ -33,34 +33,34 @@ def flops_of(value: Value) -> Size:
 
 
 @dataclass(frozen=True, slots=True)
-class _Effort:
+class Effort:
     """Arithmetic, how much of it is multiply-adds of contractions, and what kind of kernel that makes."""
 
     flops: Size
     dense: Size
     kind: Kind
 
-    def __add__(self, other: _Effort) -> _Effort:
+    def __add__(self, other: Effort) -> Effort:
         kinds = (self.kind, other.kind)
-        return _Effort(self.flops + other.flops, self.dense + other.dense, next(k for k in _RANK if k in kinds))
+        return Effort(self.flops + other.flops, self.dense + other.dense, next(k for k in _RANK if k in kinds))
 
 
 _RANK: tuple[Kind, ...] = ("conv", "conv_3x3", "contract", "map")
 """Which kind a kernel is that has several in it: the first of them."""
-_NOTHING = _Effort(0, 0, "map")
+_NOTHING = Effort(0, 0, "map")
 _CONVOLUTIONS = frozenset(convolution.FAMILY)
 _CONTRACTIONS = frozenset(contraction.FAMILY)
 
 
-def _effort(value: Value) -> _Effort:
+def _effort(value: Value) -> Effort:
     op = value.op
     if isinstance(op, Primitive):
         flops = op.flops(value.type, tuple([v.type for v in value.operands]), value.attrs)
         if op in _CONTRACTIONS:
-            return _Effort(flops, flops, "contract")
+            return Effort(flops, flops, "contract")
         if op in _CONVOLUTIONS:
-            return _Effort(flops, flops, "conv_3x3" if _is_3x3(value) else "conv")
-        return _Effort(flops, 0, "map")
+            return Effort(flops, flops, "conv_3x3" if _is_3x3(value) else "conv")
+        return Effort(flops, 0, "map")
     if isinstance(op, FusedOp):
         _, _, body = op.traced(tuple([v.type for v in value.operands]), value.attrs)
         return _body_effort(body)
@@ -79,10 +79,10 @@ def _is_3x3(value: Value) -> bool:
 
 
 _MOST_KNOWN = 10_000
-_EFFORTS: dict[Subgraph, _Effort] = {}
+_EFFORTS: dict[Subgraph, Effort] = {}
 
 
-def _body_effort(body: Subgraph) -> _Effort:
+def _body_effort(body: Subgraph) -> Effort:
     found = _EFFORTS.get(body)
     if found is None:
         found = _NOTHING
@@ -203,6 +203,7 @@ class Prices:
 __all__ = [
     "ASSUMED_SIZE",
     "Cost",
+    "Effort",
     "Kind",
     "Level",
     "Machine",

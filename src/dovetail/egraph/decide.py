@@ -27,6 +27,10 @@ from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
 
 
+SAME = 1e-9
+"""Costs that differ by less, as a share, are the same cost added in another order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Everything that rules are derived from."""
@@ -80,7 +84,7 @@ class Decided:
     fused: Fused
     search: Search
     selection: Selection | None = field(repr=False, default=None)
-    """The chosen nodes with their proofs; none where greedy fusion could not be improved on."""
+    """The chosen nodes with their proofs; none where the search fell short of greedy fusion, and that was kept."""
 
 
 def decide(
@@ -112,7 +116,7 @@ def decide(
     selection = selection_of(egraph, problem, found)
     greedy = graph_seconds(joined.graph, seconds)
     search = _search(egraph, problem, replayed, found, greedy, clock)
-    if found.cost >= greedy and not vocabulary.strict:
+    if found.cost > greedy * (1 + SAME) and not vocabulary.strict:
         return Decided(_greedy(graph_before, fused, joined), replace(search, chosen=greedy))
     result = selection.fused(graph, fused, joined)
     clock.lap("build")

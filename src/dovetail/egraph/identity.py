@@ -19,7 +19,8 @@ from dovetail.ir.value import Value
 from dovetail.match import matches
 from dovetail.match.outline import fits_any, outline_of
 
-Sides: TypeAlias = Callable[..., tuple[Value, Value]]
+Sides: TypeAlias = Callable[..., Iterator[Value]]
+"""Yields the left side, then the right one; the second is only asked for where types are known."""
 _MOST_WAYS = 8
 
 
@@ -52,7 +53,7 @@ class Identity:
             caught: dict[str, Any] = {
                 p.name: leaf.Hole(p.name) if p.kind is p.KEYWORD_ONLY else leaf.hole(p.name) for p in parameters
             }
-            self.pattern = sides(**caught)[0]
+            self.pattern = next(sides(**caught))
         self.outline = outline_of(self.pattern)
 
     def right(self, names: Mapping[str, Any], sight: Sight) -> Value | None:
@@ -60,9 +61,10 @@ class Identity:
         if self.when is not None and not self.when(**{n: sight if n == "sight" else names[n] for n in self._asks}):
             return None
         try:
-            return self.sides(**names)[1]
+            _, result = islice(self.sides(**names), 2)
         except DovetailError:
             return None
+        return result
 
     def __repr__(self) -> str:
         return f"<identity {self.name}>"
@@ -71,7 +73,7 @@ class Identity:
 def identity(
     *, numerics: Numerics = "exact", when: Callable[..., bool] | None = None
 ) -> Callable[[Sides], Identity]:
-    """Declare an identity by a function that gives both of its sides; keyword-only parameters are caught attributes."""
+    """Declare an identity by a function that yields both of its sides; keyword-only parameters are caught attributes."""
     return lambda sides: Identity(sides, numerics, when)
 
 

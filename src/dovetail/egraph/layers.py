@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ _GRAM = 5
 _CANDIDATES = 6
 _HALO = 100
 """How many values before a piece its window shows at least; patterns reach less far."""
+_SMALL = 64
+"""What is made of so few values is shown wherever it is read: a mask, the angles of a rotation, a number."""
 
 
 class Run(NamedTuple):
@@ -44,81 +47,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a window shows, in full, and the values outside that it reads, in the order in which they are met."""
+    """What a window shows, in full."""
 
     key: Hashable
     given: tuple[int, ...]
-
-
-class Layers:
-    """A graph as a row of values: what each looks like, what it reads, and which stretches repeat."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.values = graph.values
-        self.position = {v: i for i, v in enumerate(self.values)}
-        self.reads = [tuple([self.position[v] for v in value.operands]) for value in self.values]
-        uses = graph.uses
-        self.uses = [uses.count(v) for v in self.values]
-        known: dict[Hashable, int] = {}
-        self.looks = [known.setdefault(_look(v), len(known)) for v in self.values]
-        early: set[Value] = set()
-        for value in self.values:
-            if is_early(value, early):
-                early.add(value)
-        self.early = [v in early for v in self.values]
-
-    def pieces(self) -> list[Piece]:
-        """The graph cut at the borders of what repeats."""
-        cuts: list[tuple[int, int]] = []
-        for run in runs(self.looks):
-            # The first windows of a run show what stands before it: where none comes after them, nothing is saved.
-            if run.period * (run.count - 1) <= max(run.period, _HALO) + run.period:
-                continue
-            cuts += [(run.start + k * run.period, run.period) for k in range(run.count + 1)]
-        borders = dict(sorted([(0, 0), *cuts]))
-        starts = [s for s in borders if s < len(self.values)]
-        stops = [*starts[1:], len(self.values)]
-        halos = [max(borders[s], _HALO) for s in starts]
-        return [Piece(max(a - halo, 0), a, b) for a, b, halo in zip(starts, stops, halos, strict=True)]
-
-    def seen(self, piece: Piece) -> Seen:
-        """What the window of a piece shows."""
-        first = piece.window
-        given: dict[int, int] = {}
-        rows: list[tuple[int, int, tuple[int, ...]]] = []
-        for at in range(first, piece.stop):
-            refs = [r - first if r >= first else -1 - given.setdefault(r, len(given)) for r in self.reads[at]]
-            rows.append((self.looks[at], self.uses[at], tuple(refs)))
-        outside = tuple([self._outside(r) for r in given])
-        return Seen((piece.start - first, outside, tuple(rows)), tuple(given))
-
-    def _outside(self, at: int) -> Hashable:
-        """What a window shows of a value that it is given: a constant is what it holds, wherever it stands."""
-        value = self.values[at]
-        return value if value.op is leaf.CONST else (value.type, self.early[at])
-
-    def template(self, piece: Piece, seen: Seen) -> Template:
-        """The window with stand-ins for everything that it is given."""
-        standing: dict[int, Value] = {}
-        for number, at in enumerate(seen.given):
-            value, op = self.values[at], leaf.PARAM if self.early[at] else leaf.INPUT
-            name = f"given.{number}"
-            standing[at] = value if value.op is leaf.CONST else make(op, (), {"name": name, "type": value.type})
-        for at in range(piece.window, piece.stop):
-            value = self.values[at]
-            if value.op is leaf.PARAM or value.op is leaf.INPUT:
-                name = f"window.{at - piece.window}"
-                standing[at] = make(value.op, (), {"name": name, "type": value.type})
-            else:
-                standing[at] = value.with_operands(tuple([standing[r] for r in self.reads[at]]))
-        shown = [standing[at] for at in range(piece.window, piece.stop)]
-        outside = [standing[at] for at in seen.given]
-        uses = {v: self.uses[at] for at, v in zip(range(piece.window, piece.stop), shown, strict=True)}
-        return Template(tuple(outside), tuple(shown), piece.start - piece.window, uses)
-
-    def actual(self, piece: Piece, seen: Seen) -> list[Value]:
-        """The values that the stand-ins of a template and its values stand for, in that order."""
-        return [*(self.values[at] for at in seen.given), *self.values[piece.window : piece.stop]]
+    """The positions outside that it reads and does not show, in the order in which they are met."""
+    shown: tuple[int, ...]
+    """The positions that it shows: what is small and stands further back, the halo, the piece itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +64,100 @@ class Template:
     values: tuple[Value, ...]
     core: int
     uses: dict[Value, int]
+
+
+class Layers:
+    """A graph as a row of values: what each looks like, what it reads, and which stretches repeat."""
+
+    def __init__(self, graph: Graph, known: dict[Hashable, int] | None = None) -> None:
+        """`known` numbers the looks of values; graphs that share it can be compared."""
+        numbers: dict[Hashable, int] = {} if known is None else known
+        self.values = graph.values
+        position = {v: i for i, v in enumerate(self.values)}
+        self.reads = [tuple([position[v] for v in value.operands]) for value in self.values]
+        uses = graph.uses
+        self.uses = [uses.count(v) for v in self.values]
+        self.looks = [numbers.setdefault(_look(v), len(numbers)) for v in self.values]
+        early: set[Value] = set()
+        self.sizes: list[int] = []
+        for value, reads in zip(self.values, self.reads, strict=True):
+            if is_early(value, early):
+                early.add(value)
+            self.sizes.append(min(1 + sum([self.sizes[r] for r in reads]), _SMALL + 1))
+        self.early = [v in early for v in self.values]
+
+    def pieces(self) -> list[Piece]:
+        """The graph cut between the stretches that repeat, where the fewest values are handed over."""
+        crossing = self._crossing()
+        cuts: list[tuple[int, int]] = []
+        for run in runs(self.looks):
+            # The first windows of a run show what stands before it: where none comes after them, nothing is saved.
+            if run.period * (run.count - 1) <= max(run.period, _HALO) + run.period:
+                continue
+            stop = run.start + run.period * run.count
+            first = min(range(run.start, run.start + run.period), key=lambda at: (crossing[at + run.period], at))
+            cuts += [(at, run.period) for at in range(first, stop + 1, run.period)]
+        borders = dict(sorted([(0, 0), *cuts]))
+        starts = [s for s in borders if s < len(self.values)]
+        stops = [*starts[1:], len(self.values)]
+        halos = [max(borders[s], _HALO) for s in starts]
+        return [Piece(max(a - halo, 0), a, b) for a, b, halo in zip(starts, stops, halos, strict=True)]
+
+    def _crossing(self) -> list[int]:
+        """For each position, how many values before it are read there or later."""
+        last = list(range(len(self.values)))
+        for at, reads in enumerate(self.reads):
+            for r in reads:
+                last[r] = at
+        change = [0] * (len(self.values) + 2)
+        for at, end in enumerate(last):
+            change[at + 1] += 1
+            change[end + 1] -= 1
+        return list(accumulate(change))
+
+    def seen(self, piece: Piece) -> Seen:
+        """What the window of a piece shows."""
+        before = self._small(piece)
+        shown = (*before, *range(piece.window, piece.stop))
+        number = {at: i for i, at in enumerate(shown)}
+        given: dict[int, int] = {}
+        rows: list[tuple[int, int, tuple[int, ...]]] = []
+        for at in shown:
+            refs = [number[r] if r in number else -1 - given.setdefault(r, len(given)) for r in self.reads[at]]
+            rows.append((self.looks[at], self.uses[at], tuple(refs)))
+        outside = tuple([(self.values[r].type, self.early[r]) for r in given])
+        return Seen((len(before) + piece.start - piece.window, outside, tuple(rows)), tuple(given), shown)
+
+    def _small(self, piece: Piece) -> list[int]:
+        """What is small, stands before the window, and is read in it; with all that it is made of, in order."""
+        found: set[int] = set()
+        stack = [r for at in range(piece.window, piece.stop) for r in self.reads[at] if r < piece.window]
+        while stack:
+            at = stack.pop()
+            if at < piece.window and at not in found and self.sizes[at] <= _SMALL:
+                found.add(at)
+                stack.extend(self.reads[at])
+        return sorted(found)
+
+    def template(self, seen: Seen, core: int) -> Template:
+        """The window with stand-ins for everything that it is given."""
+        standing: dict[int, Value] = {}
+        for number, at in enumerate(seen.given):
+            op = leaf.PARAM if self.early[at] else leaf.INPUT
+            standing[at] = make(op, (), {"name": f"given.{number}", "type": self.values[at].type})
+        for number, at in enumerate(seen.shown):
+            value = self.values[at]
+            if value.op is leaf.PARAM or value.op is leaf.INPUT:
+                standing[at] = make(value.op, (), {"name": f"shown.{number}", "type": value.type})
+            else:
+                standing[at] = value.with_operands(tuple([standing[r] for r in self.reads[at]]))
+        shown = tuple([standing[at] for at in seen.shown])
+        uses = {v: self.uses[at] for at, v in zip(seen.shown, shown, strict=True)}
+        return Template(tuple([standing[at] for at in seen.given]), shown, core, uses)
+
+    def actual(self, seen: Seen) -> list[Value]:
+        """The values that the stand-ins of a template and its values stand for, in that order."""
+        return [self.values[at] for at in (*seen.given, *seen.shown)]
 
 
 def _look(value: Value) -> Hashable:

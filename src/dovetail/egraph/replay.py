@@ -38,10 +38,10 @@ def solve(layers: Layers, phases: Sequence[Phase], budget: Budget, into: EGraph)
         seen = layers.seen(piece)
         found = known.get(seen.key)
         if found is None:
-            found = known[seen.key] = _solved(layers.template(piece, seen), phases, budget)
+            found = known[seen.key] = _solved(layers.template(seen, len(seen.shown) - (piece.stop - piece.start)), phases, budget)
             done.solved.append(found)
         done.pieces += 1
-        _replay(found, layers.actual(piece, seen), into)
+        _replay(found, layers.actual(seen), into)
     into.rebuild()
     return done
 
@@ -51,9 +51,12 @@ def _solved(template: Template, phases: Sequence[Phase], budget: Budget) -> Solv
     saturation = saturate(egraph, phases, budget)
     core = {egraph.find(v) for v in template.values[template.core :]}
     halo = {egraph.find(v) for v in template.values[: template.core]} - core
-    # What is found in the halo is the piece's before it.
-    log = tuple(a for a in saturation.log if egraph.find(a.root) not in halo)
-    return Solved(template, log, saturation)
+
+    def is_ours(found: Application) -> bool:
+        """Whether it reaches beyond the halo; what lies within it is for the piece before to say."""
+        return any([egraph.add(v) not in halo for v in (found.root, *found.covers)])
+
+    return Solved(template, tuple(filter(is_ours, saturation.log)), saturation)
 
 
 def _replay(solved: Solved, actual: Sequence[Value], into: EGraph) -> None:

@@ -37,8 +37,8 @@ class Selection:
                 swallowed.setdefault(owner, []).append(value)
         roots = self._replacements(graph, swallowed)
         result = replace_roots(graph, roots)
-        for leader, node in self.nodes.items():
-            self.built.setdefault(leader, node)
+        for leader in self.nodes:
+            self.built.setdefault(leader, result.moved.get(leader, leader))
         moved = self._moved(graph.values, owners)
         greedy = {**self._moved(fused.graph.values, owners), **self._moved(joined.graph.values, owners)}
         missed = tuple(m.follow(greedy) for m in (*fused.missed, *joined.missed))
@@ -51,9 +51,12 @@ class Selection:
 
     def _replacements(self, graph: Graph, swallowed: dict[Value, list[Value]]) -> dict[Value, Replacement]:
         roots: dict[Value, Replacement] = {}
+        given = set(graph.values)
         for leader, node in self.nodes.items():
-            if node is not leader:
-                covers = tuple(swallowed.get(leader, ()))
+            if node is not leader or leader not in given:
+                # What rules alone have made answers for all that they looked at.
+                seen = () if leader in given else (v for a in self._chain(node, whole=True) for v in a.covers)
+                covers = tuple(dict.fromkeys([*swallowed.get(leader, ()), *(v for v in seen if v in given)]))
                 roots[leader] = Replacement(node.operands, _Build(leader, node, self.built), covers)
         for value in graph.outputs.values():
             leader = self.egraph.find(value)
@@ -72,15 +75,15 @@ class Selection:
                         found.setdefault(inner, leader)
         return found
 
-    def _chain(self, node: Value) -> list[Application]:
-        """The applications that led to a node: its own, then those that made what it swallowed."""
+    def _chain(self, node: Value, *, whole: bool = False) -> list[Application]:
+        """The applications that led to a node: its own, then those that made what it swallowed, or all it looked at."""
         found: dict[Application, None] = {}
         waiting = [node]
         while waiting:
             application = self.egraph.made_by.get(waiting.pop())
             if application is not None and application not in found:
                 found[application] = None
-                waiting += [v for v in application.covers if self._is_inner(v, application)]
+                waiting += [v for v in application.covers if whole or self._is_inner(v, application)]
         return list(found)
 
     def _is_inner(self, value: Value, application: Application) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dovetail.kernels.attend import make_attend
 from dovetail.kernels.contract import make_contract
 from dovetail.kernels.conv import make_conv
+from dovetail.kernels.conv_line import make_line
 from dovetail.kernels.conv_small import make_small_conv
 from dovetail.kernels.conv_transpose import make_conv_transpose
 from dovetail.kernels.fill import make_fill
@@ -47,6 +48,7 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
 
 
 TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (
+    make_line,
     make_winograd,
     make_small_conv,
     make_conv,

@@ -12,6 +12,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.conv_text import Shape, conv_text
 from dovetail.kernels.job import Job, Packed, Places
@@ -99,13 +100,13 @@ def conv_job(
     sizes = (*field.words(blocks), groups, channels, filters, image, channel * channels, channel, parts, part, *spread)
     tiles = y.shape[0] * groups * blocks.down * blocks.across * parts
     # Offsets of taps, results of a register tile, and what a block sees: as the text lays them out.
-    scratch = -(-field.taps // 8) * 64 + 4 * (
-        shape.rows * (field.run(blocks) + lanes) + field.seen(blocks, channels) + 2 * lanes
+    scratch = (
+        HEAD
+        + -(-field.taps // 8) * 64
+        + 4 * (shape.rows * (field.run(blocks) + lanes) + field.seen(blocks, channels) + 2 * lanes)
     )
     # Multiplications are done a vector at a time, and two at once.
-    return Job(
-        conv_text(shape).template(points, sizes, scratch), points, tiles, work * part // (2 * lanes) + 1, keeps=True
-    )
+    return Job(conv_text(shape).template(points, sizes, scratch), points, tiles, work * part // (2 * lanes) + 1)
 
 
 def known(size: Size) -> int:

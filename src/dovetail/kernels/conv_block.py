@@ -19,6 +19,9 @@ from dovetail.kernels.vector import Vectors, VectorText
 KERNEL = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind optsize"
 """How a kernel begins. Its own instructions are few beside those of the functions that it calls: it is kept short."""
 
+HEAD = 64
+"""Bytes of scratch before what a kernel lays out: the word there says for which block, -1 when a step begins."""
+
 WINDOW = (
     "height", "width", "row_step", "column_step", "out_height", "out_width",
     "window_rows", "window_columns", "stride_rows", "stride_columns", "dilation_rows", "dilation_columns",

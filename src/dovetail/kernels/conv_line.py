@@ -16,8 +16,9 @@ from dovetail.ir.value import Value
 from dovetail.kernels.body import Body, body_of, is_compiled, is_number, reads
 from dovetail.kernels.contract_cell import cell_declared, cell_name, cell_text
 from dovetail.kernels.contract_pack import Panels
-from dovetail.kernels.contract_text import LIVE, words_bytes
+from dovetail.kernels.contract_text import LIVE
 from dovetail.kernels.contract_tile import Tile, tile_of
+from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_line_text import FIRST, Line, line_text
 from dovetail.kernels.job import Job, Packed, Part, Places, Template
 from dovetail.kernels.loops import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor, add, sizes_in
@@ -72,7 +73,10 @@ def make_line(step: Step, places: Places, vectors: Vectors) -> Job | None:
     if any(v not in known and not is_number(v) for other in others for v in other.operands):
         return None
     filters = w.shape[0]
-    if not isinstance(filters, int) or 0 in w.shape or filters < vectors.lanes:
+    if not isinstance(filters, int) or 0 in w.shape:
+        return None
+    # With few filters most of a panel is empty, which pays where channels lie side by side already.
+    if filters < vectors.lanes and body.views[x].strides[1] != f32.itemsize:
         return None
     return _Writer(value, body, found[0], places, tile_of(vectors)).job()
 
@@ -122,8 +126,9 @@ class _Writer:
         line = self._line(("x", "w", *self.operands.values(), "y"))
         pack = LinePanels(self.tile.columns, line.along_channels)
         points |= {"w": Packed(self.w, pack.layout, pack), "y": self.value}
-        start = words_bytes(epilogue) + self.block * self.tile.row_bytes
-        self.sizes["copy"] = start
+        sums = HEAD + line.totals(epilogue) + self.block * self.tile.row_bytes
+        start = sums + self.block * self.tile.row_bytes
+        self.sizes |= {"sums": sums, "copy": start}
         line = self._line(line.pointers)
         name, text, uses = line_text(line, epilogue)
         uses = (*uses, cell_declared(self.tile))
@@ -132,13 +137,14 @@ class _Writer:
             name, text, uses, line.pointers, tuple(self.sizes.values()), scratch, ready=(_part(self.tile),)
         )
         work = self.block * line.deep * self.tile.columns
-        return Job(template, points, self.sizes["blocks"] * line.panels, work, keeps=True)
+        return Job(template, points, self.sizes["blocks"] * line.panels, work)
 
     def _line(self, pointers: tuple[str, ...]) -> Line:
         filters, channels, taps = (n for n in self.w.shape if isinstance(n, int))
         attrs = self.found.attrs
+        dense = next((axis for axis in ("step", "channel") if self.sizes[axis] == f32.itemsize), "")
         return Line(
-            self.tile, channels, taps, attrs["strides"][0], attrs["dilations"][0], filters,
+            self.tile, channels, taps, attrs["strides"][0], attrs["dilations"][0], filters, dense,
             tuple(self.operands.values()), pointers, tuple(self.sizes),
         )  # fmt: skip
 

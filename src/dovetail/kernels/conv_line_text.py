@@ -6,17 +6,22 @@ A cell is one panel of filters for one block of places; places are counted throu
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.ir.dim import symbol
+from dovetail.ir.dtype import f32
 from dovetail.kernels import llvm
 from dovetail.kernels.contract_cell import Whole, cell_name
 from dovetail.kernels.contract_text import LIVE, words_bytes
 from dovetail.kernels.contract_tile import Tile
-from dovetail.kernels.loops import Kernel
+from dovetail.kernels.conv_block import HEAD
+from dovetail.kernels.loops import Call, Extent, Kernel, Load, Loop, Name, Store, Tensor
 
 FIRST = symbol("first_place")
 """The first place of a block, as the epilogue asks for it."""
+PIECE = 32
+"""Steps of a row that are summed up before they are added to the rest: long sums lose digits."""
 _PLACE = "line.place"
 
 
@@ -30,6 +35,8 @@ class Line:
     stride: int
     dilation: int
     filters: int
+    dense: str
+    """Along which axis of x elements lie one behind the other: `step` or `channel`, if any."""
     operands: tuple[str, ...]
     """Pointers that the epilogue reads beside the sums."""
     pointers: tuple[str, ...]
@@ -53,6 +60,15 @@ class Line:
         """Bytes between rows."""
         return 4 * self.deep + 64
 
+    @property
+    def pieces(self) -> int:
+        """Into how many sums one is taken apart."""
+        return -(-self.deep // PIECE)
+
+    def totals(self, epilogue: Kernel) -> int:
+        """Where the sums of all pieces lie in the room behind the head of the scratch."""
+        return words_bytes(epilogue) + words_bytes(_added(self.tile))
+
 
 def line_text(line: Line, epilogue: Kernel) -> tuple[str, str, tuple[str, ...]]:
     """The name of the kernel, its text, and the functions that it calls."""
@@ -60,9 +76,18 @@ def line_text(line: Line, epilogue: Kernel) -> tuple[str, str, tuple[str, ...]]:
     function = driver.function()
     inside, uses = llvm.function(epilogue)
     name = f"line_{hashlib.blake2b(f'{function}{inside}'.encode(), digest_size=10).hexdigest()}"
-    inside, _ = llvm.function(replace(epilogue, name=f"{name}.{epilogue.name}"))
-    inside = inside.replace("define void", "define internal void")
+    called = [llvm.function(replace(k, name=f"{name}.{k.name}"))[0] for k in (epilogue, driver.added)]
+    inside = "\n".join(called).replace("define void", "define internal void")
     return name, f"{inside}\n{function.replace(f'@{_PLACE}', f'@{name}')}", (*uses, *driver.used)
+
+
+def _added(tile: Tile) -> Kernel:
+    """Adds the sums of a piece to those of the pieces before."""
+    at = (Name("row"), Name("column"))
+    sums, totals = (Tensor(name, f32, (tile.row_bytes, f32.itemsize)) for name in ("sums", "totals"))
+    store = Store(totals, at, Call("add", (Load(totals, at), Load(sums, at)), f32))
+    body = (Loop("column", Extent(tile.columns), (store,), lanes=tile.lanes),)
+    return Kernel("add", ("sums", "totals"), ("totals",), "row", body)
 
 
 class _Driver(Whole):
@@ -72,7 +97,10 @@ class _Driver(Whole):
         super().__init__()
         self.line = line
         self.epilogue = epilogue
+        self.added = _added(line.tile)
         self.words = {name: f"%w.{name}" for name in (*line.pointers, *line.words)}
+        if line.dense:
+            self.words[line.dense] = "4"
 
     def __getitem__(self, word: str) -> str:
         return self.words[word]
@@ -81,43 +109,52 @@ class _Driver(Whole):
         self.label("entry")
         for index, (name, word) in enumerate(self.words.items()):
             place = self.let(f"getelementptr i8, ptr %arguments, i64 {8 * index}")
-            self(f"{word} = load {'ptr' if name in self.line.pointers else 'i64'}, ptr {place}, align 8")
-        before = self.slot("i64")
-        self(f"store i64 -1, ptr {before}")
+            if word.startswith("%"):
+                self(f"{word} = load {'ptr' if name in self.line.pointers else 'i64'}, ptr {place}, align 8")
+        self(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
         with self.loop("%begin", "%end") as cell:
-            self._cell(cell, before)
+            self._cell(cell)
         self("ret void")
         head = f"define void @{_PLACE}(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr %scratch) nounwind {{"
         entry, *lines = self.lines
         return "\n".join([head, entry, *self.slots, *lines, "}"])
 
-    def _cell(self, cell: str, before: str) -> None:
+    def _cell(self, cell: str) -> None:
         line, tile = self.line, self.line.tile
         panel, block = self.mod(cell, str(line.panels)), self.div(cell, str(line.panels))
         height = self.div(self.sub(self.sum(self["places"], self["blocks"]), "1"), self["blocks"])
         first = self.product(block, height)
         count = self.least(height, self.sub(self["places"], first))
-        sums = self.at("%scratch", words_bytes(self.epilogue))
+        totals = self.at("%room", line.totals(self.epilogue))
+        sums = self.at("%scratch", self["sums"])
         rows = self.at("%scratch", self["copy"])
-        known = self.let(f"load i64, ptr {before}")
+        known = self.let("load i64, ptr %scratch")
         with self.when(self.let(f"icmp ne i64 {known}, {block}")):
-            self(f"store i64 {block}, ptr {before}")
+            self(f"store i64 {block}, ptr %scratch")
             with self.loop("0", count) as row:
                 self._row(self.sum(first, row), self.at(rows, self.product(row, str(line.pitch))))
         column = self.product(panel, str(tile.columns))
         columns = self.least(str(tile.columns), self.sub(str(line.filters), column))
-        self._arguments(sums, first, column, columns)
+        self._arguments(totals, first, column, columns)
+        with self.loop("0", self.product(count, str(tile.columns))) as i:
+            self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {totals}, i64 {i}')}, align 4")
+        added = self.at("%room", words_bytes(self.epilogue))
+        self._store([("ptr", sums), ("ptr", totals)], added)
         panels = self.at(self["w"], self.product(panel, str(line.deep * tile.row_bytes)))
-        call = f"@{cell_name(tile)}(ptr {rows}, i64 {line.pitch}, ptr {panels}, i64 {count}, i64 {line.deep}, "
-        # What is written lies far apart, and is not asked for before.
-        call += f"ptr {sums}, ptr {sums}, i64 0, i64 0, ptr @{_PLACE}.{self.epilogue.name}, ptr %scratch"
-        self(f"call void {call})")
+        with self.loop("0", str(line.pieces)) as piece:
+            start = self.product(piece, str(PIECE))
+            steps = self.least(str(PIECE), self.sub(str(line.deep), start))
+            a, b = self.at(rows, self.product(start, "4")), self.at(panels, self.product(start, str(tile.row_bytes)))
+            call = f"@{cell_name(tile)}(ptr {a}, i64 {line.pitch}, ptr {b}, i64 {count}, i64 {steps}, "
+            # What is written lies far apart, and is not asked for before.
+            self(f"call void {call}ptr {sums}, ptr {sums}, i64 0, i64 0, ptr @{_PLACE}.{self.added.name}, ptr {added})")
+        self(f"call void @{_PLACE}.{self.epilogue.name}(ptr %room, i64 0, i64 {count}, ptr null)")
 
     def _row(self, place: str, target: str) -> None:
         """What one place sees, zeros where that is beyond an end."""
         line = self.line
         image, along = self.div(place, self["positions"]), self.mod(place, self["positions"])
-        source = self.at(self["x"], self.product(image, self["image"]))
+        source = self.at(self.at(self["x"], self["x_offset"]), self.product(image, self["image"]))
         start = self.sub(self.product(along, str(line.stride)), self["before"])
         if line.along_channels:
             with self.loop("0", str(line.taps)) as tap:
@@ -136,7 +173,8 @@ class _Driver(Whole):
             onto = self.at(target, self.product(channel, str(4 * line.taps)))
             here = self.at(self.at(source, self.product(channel, self["channel"])), self.product(start, self["step"]))
             self._clear(onto, "0", low)
-            self._copy(here, self.product(self["step"], str(line.dilation)), onto, low, high)
+            step = self["step"] if line.dilation == 1 else self.product(self["step"], str(line.dilation))
+            self._copy(here, step, onto, low, high)
             self._clear(onto, high, str(line.taps))
 
     def _taps_before(self, end: str, start: str) -> str:
@@ -155,13 +193,16 @@ class _Driver(Whole):
         with self.loop(first, end) as i:
             self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {target}, i64 {i}')}, align 4")
 
-    def _arguments(self, sums: str, first: str, column: str, columns: str) -> None:
+    def _arguments(self, totals: str, first: str, column: str, columns: str) -> None:
         """The words of the epilogue for this cell."""
-        given: list[tuple[str, str]] = [("ptr", sums)]
+        given: list[tuple[str, str]] = [("ptr", totals)]
         for name in (*self.line.operands, "y"):
             given.append(("ptr", self.at(self[name], self.product(column, self[f"{name}_filter"]))))
         known = {LIVE: columns, FIRST: first}
         for size in self.epilogue.sizes:
             given.append(("i64", known[size] if size in known else self[str(size)]))
+        self._store(given, "%room")
+
+    def _store(self, given: Sequence[tuple[str, str]], place: str) -> None:
         for index, (kind, value) in enumerate(given):
-            self(f"store {kind} {value}, ptr {self.at('%scratch', 8 * index)}, align 8")
+            self(f"store {kind} {value}, ptr {self.at(place, 8 * index)}, align 8")

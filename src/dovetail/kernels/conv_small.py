@@ -6,6 +6,7 @@ from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.conv import Convolution, Packing, known
+from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_field import Blocks
 from dovetail.kernels.conv_small_text import Square, small_text
 from dovetail.kernels.job import Job, Packed, Places
@@ -80,8 +81,8 @@ def _job(found: Convolution, places: Places, square: Square, count: int) -> Job 
         for n, s, w, d in zip(field.out, field.strides, field.window, field.dilations, strict=True)
     )
     together = -(-part // square.places) * square.places + 8
-    scratch = 64 * (field.taps // 8 + together // 8 + 4) + 4 * together * square.block
+    scratch = HEAD + 64 * (field.taps // 8 + together // 8 + 4) + 4 * together * square.block
     scratch += 4 * (rows * columns * channels + 2 * square.vectors.lanes) if padded else 0
     tiles = found.result.shape[0] * groups * -(-filters // square.block) * parts
     work = part * square.block * channels * field.taps // (2 * square.vectors.lanes)
-    return Job(code.template(points, sizes, scratch), points, tiles, work + 1, keeps=True)
+    return Job(code.template(points, sizes, scratch), points, tiles, work + 1)

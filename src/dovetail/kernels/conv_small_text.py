@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.kernels.conv_block import KERNEL, WINDOW, BlockText, Code, Written, gather_name, gather_text, words
+from dovetail.kernels.conv_block import HEAD, KERNEL, WINDOW, BlockText, Code, Written, gather_name, gather_text, words
 from dovetail.kernels.conv_text import Shape, activated, finish_text
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
@@ -157,6 +157,7 @@ def _kernel(square: Square) -> Written:
     for index, name in enumerate([*pointers, *SIZES]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
     # Scratch holds offsets of taps, of places, sums, and what is seen if it has to be copied.
     padded = t.let("icmp ne i64 %padded, 0")
     reach_rows, reach_columns = (
@@ -166,7 +167,7 @@ def _kernel(square: Square) -> Written:
     )  # fmt: skip
     copied = t.times(t.times(reach_rows, reach_columns), 4)
     taps = t.times("%window_rows", "%window_columns")
-    where = t.at("%scratch", t.times(t.rounded_up(taps, 8), 64))
+    where = t.at("%room", t.times(t.rounded_up(taps, 8), 64))
     together = t.plus(t.times(t.rounded_up("%part", square.places), square.places), 8)
     sums = t.at(where, t.times(t.rounded_up(together, 8), 64))
     copy = t.at(sums, t.times(together, 4 * block))
@@ -179,18 +180,16 @@ def _kernel(square: Square) -> Written:
         down = t.times(t.times(i, "%dilation_rows"), row_step)
         offset = t.plus(down, t.times(t.times(j, "%dilation_columns"), column_step))
         number = t.plus(t.times(i, "%window_columns"), j)
-        t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr %scratch, i64 {number}')}, align 8")
+        t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr %room, i64 {number}')}, align 8")
     blocks = t.rounded_up("%filters", block)
-    last = t.slot("i64")
-    t(f"store i64 -1, ptr {last}, align 8")
     with t.loop("%begin", "%end") as tile:
         # Who has the same places all the way through a network finds what it reads in its own cache.
         filter_block, left = t.rest(tile, blocks), t.quotient(tile, blocks)
         part, image_group = t.rest(left, "%parts"), t.quotient(left, "%parts")
         group, image = t.rest(image_group, "%groups"), t.quotient(image_group, "%groups")
         source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
-        fresh = t.let(f"icmp ne i64 {image_group}, {t.let(f'load i64, ptr {last}, align 8')}")
-        t(f"store i64 {image_group}, ptr {last}, align 8")
+        fresh = t.let(f"icmp ne i64 {image_group}, {t.let('load i64, ptr %scratch, align 8')}")
+        t(f"store i64 {image_group}, ptr %scratch, align 8")
         with t.when(t.let(f"and i1 {fresh}, {padded}")), t.loop("0", "%channels") as channel:
             onto, of = t.at(copy, t.times(channel, copied)), t.at(source, t.times(channel, "%channel_step"))
             given = [
@@ -222,7 +221,7 @@ def _kernel(square: Square) -> Written:
                 there = t.let(f"getelementptr i64, ptr {where}, i64 {begin}")
                 onto = t.at(sums, t.times(begin, 4 * block))
                 t.fetch(t.at(w, size), size, number, tiles)
-                given = f"ptr {w}, ptr {x}, i64 {plane}, ptr %scratch, i64 {taps}, i64 {some}, ptr {there}, ptr {onto}"
+                given = f"ptr {w}, ptr {x}, i64 {plane}, ptr %room, i64 {taps}, i64 {some}, ptr {there}, ptr {onto}"
                 t(f"call void {_tile_name(square)}({given}, i1 {is_first})")
         area = t.times("%places", 4)
         with t.loop("0", str(square.filters)) as vector:

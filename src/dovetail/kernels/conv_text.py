@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dovetail.ir.dtype import f32
 from dovetail.kernels import llvm_scalar as scalar
 from dovetail.kernels.conv_block import (
+    HEAD,
     KERNEL,
     WINDOW,
     BlockText,
@@ -212,16 +213,15 @@ def _kernel(shape: Shape) -> Written:
     for index, name in enumerate([*pointers, *SIZES, *(SPREAD if shape.spread else ())]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
     # Scratch holds the offsets of taps, the results of one register tile, and what a block sees.
     of = write_layout(t)
     pitch, taps, channel_plane = of.pitch, of.taps, of.channel
-    results = t.at("%scratch", t.times(t.rounded_up(taps, 8), 64))
+    results = t.at("%room", t.times(t.rounded_up(taps, 8), 64))
     run_step = t.times(t.rounded_up(of.run, lanes), 4 * lanes)
     seen = t.at(results, t.times(run_step, shape.rows))
-    write_offsets(t, of, "%scratch")
+    write_offsets(t, of, "%room")
     register_tiles = t.rounded_up("%filters", shape.rows)
-    last = t.slot("i64")
-    t(f"store i64 -1, ptr {last}, align 8")
     with t.loop("%begin", "%end") as tile:
         part, block = t.rest(tile, "%parts"), t.quotient(tile, "%parts")
         column_block, left = t.rest(block, "%column_blocks"), t.quotient(block, "%column_blocks")
@@ -229,8 +229,8 @@ def _kernel(shape: Shape) -> Written:
         group, image = t.rest(left, "%groups"), t.quotient(left, "%groups")
         first_row, first_column = t.times(row_block, "%block_rows"), t.times(column_block, "%block_columns")
         source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
-        fresh = t.let(f"icmp ne i64 {block}, {t.let(f'load i64, ptr {last}, align 8')}")
-        t(f"store i64 {block}, ptr {last}, align 8")
+        fresh = t.let(f"icmp ne i64 {block}, {t.let('load i64, ptr %scratch, align 8')}")
+        t(f"store i64 {block}, ptr %scratch, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             onto = t.at(seen, t.times(channel, channel_plane))
             here = t.at(source, t.times(channel, "%channel_step"))
@@ -268,7 +268,7 @@ def _kernel(shape: Shape) -> Written:
             size = t.times(t.times("%channels", taps), 4 * shape.rows)
             weights = t.at("%w", t.times(packed, size))
             bias = t.at("%b", t.times(packed, 4 * shape.rows)) if shape.bias else "%w"
-            sums = f"i64 {channel_plane}, ptr %scratch, i64 {taps}, i64 %channels"
+            sums = f"i64 {channel_plane}, ptr %room, i64 {taps}, i64 %channels"
             write_columns(t, shape, weights, size, seen, sums, onto, f"i64 {step}, ptr {bias}", length)
             if shape.act not in ("none", "relu"):
                 with t.loop("0", count) as row:

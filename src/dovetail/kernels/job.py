@@ -101,7 +101,7 @@ class Job:
     work: Size
     """Elements or multiplications that one tile takes, to decide how many tiles make a chunk worth handing out."""
     keeps: bool = False
-    """Whether a tile goes on with what the one before it laid out, so that neighbours are best run by one thread."""
+    """Whether a call goes on with what it laid out for the tile before, so that a thread's tiles are best one call."""
 
     @property
     def sizes(self) -> tuple[Size, ...]:

@@ -12,6 +12,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.conv import PART_WORK, Convolution, Packing, known
+from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_field import Blocks, Field
 from dovetail.kernels.conv_text import Shape
 from dovetail.kernels.job import Job, Packed, Places
@@ -84,13 +85,11 @@ def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
         points["b"] = Packed(found.b, f"conv 1 {shape.rows}", Packing(1, shape.rows))
     points["y"] = found.result
     row = 4 * (count + 2 * lanes)
-    scratch = (
-        8 * SPOTS + 64 + row * (SPOTS * (channels + shape.rows) + OUT * OUT) + 4 * (pixels.seen(blocks, 1) + lanes)
-    )
+    patches = SPOTS * (row * channels + 4 * lanes)
+    sums = row * (SPOTS * shape.rows + OUT * OUT)
+    scratch = HEAD + 8 * SPOTS + 64 + patches + sums + 4 * (pixels.seen(blocks, 1) + lanes)
     template = code.template(points, sizes, scratch)
-    return Job(
-        template, points, found.result.shape[0] * blocks.down * blocks.across * parts, work * part // 32 + 1, keeps=True
-    )
+    return Job(template, points, found.result.shape[0] * blocks.down * blocks.across * parts, work * part // 32 + 1)
 
 
 def _blocks(pixels: Field, channels: int, lanes: int) -> Blocks:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dovetail.ir.literal import Array
 from dovetail.kernels.conv_block import (
+    HEAD,
     KERNEL,
     WINDOW,
     BlockText,
@@ -159,22 +160,22 @@ def _kernel(shape: Shape) -> Written:
     for index, name in enumerate([*pointers, *SIZES]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
     # Scratch holds offsets, what is seen of one channel, patches of all channels, sums and results of some filters.
     of = write_layout(t)
     most = t.times("%block_rows", "%block_columns")
     # A vector that begins inside may end behind.
     step = t.times(t.plus(t.rounded_up(most, lanes), 1), 4 * lanes)
-    patches = t.at("%scratch", -(-8 * SPOTS // 64) * 64)
-    spot_step = t.times(step, "%channels")
+    patches = t.at("%room", -(-8 * SPOTS // 64) * 64)
+    # One vector more, so that what a patch becomes does not fall on one set of the first cache.
+    spot_step = t.plus(t.times(step, "%channels"), 4 * lanes)
     sums = t.at(patches, t.times(spot_step, SPOTS))
     sums_step = t.times(step, shape.rows)
     results = t.at(sums, t.times(sums_step, SPOTS))
     seen = t.at(results, t.times(step, OUT * OUT))
-    write_offsets(t, of, "%scratch")
+    write_offsets(t, of, "%room")
     filter_tiles = t.rounded_up("%filters", shape.rows)
     area = t.times(t.times("%result_height", "%result_width"), 4)
-    last = t.slot("i64")
-    t(f"store i64 -1, ptr {last}, align 8")
     with t.loop("%begin", "%end") as tile:
         part, block = t.rest(tile, "%parts"), t.quotient(tile, "%parts")
         column_block, left = t.rest(block, "%column_blocks"), t.quotient(block, "%column_blocks")
@@ -183,13 +184,13 @@ def _kernel(shape: Shape) -> Written:
         rows = t.least("%block_rows", t.minus("%out_height", first_row))
         columns = t.least("%block_columns", t.minus("%out_width", first_column))
         count = t.times(rows, columns)
-        fresh = t.let(f"icmp ne i64 {block}, {t.let(f'load i64, ptr {last}, align 8')}")
-        t(f"store i64 {block}, ptr {last}, align 8")
+        fresh = t.let(f"icmp ne i64 {block}, {t.let('load i64, ptr %scratch, align 8')}")
+        t(f"store i64 {block}, ptr %scratch, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
             write_gather(t, of, source, seen, first_row, first_column)
             onto = t.at(patches, t.times(channel, step))
-            t(f"call void @kernel.enter(ptr {seen}, ptr %scratch, ptr {onto}, i64 {spot_step}, i64 {rows}, "
+            t(f"call void @kernel.enter(ptr {seen}, ptr %room, ptr {onto}, i64 {spot_step}, i64 {rows}, "
               f"i64 {columns}, i64 {of.pitch})")  # fmt: skip
         stop = t.least(filter_tiles, t.times(t.plus(part, 1), "%part"))
         with t.loop(t.times(part, "%part"), stop) as filter_tile:
@@ -198,7 +199,7 @@ def _kernel(shape: Shape) -> Written:
                 size = t.times("%channels", 4 * shape.rows)
                 weights = t.at("%w", t.times(number, size))
                 x, y = t.at(patches, t.times(spot, spot_step)), t.at(sums, t.times(spot, sums_step))
-                given = f"i64 {step}, ptr %scratch, i64 1, i64 %channels"
+                given = f"i64 {step}, ptr %room, i64 1, i64 %channels"
                 write_columns(t, _plain(shape), weights, size, x, given, y, f"i64 {step}, ptr %w", count)
             first = t.times(filter_tile, shape.rows)
             with t.loop("0", t.least(shape.rows, t.minus("%filters", first))) as row:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dovetail.ir.graph import Graph
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.value import Value
-from dovetail.passes.canonical import arithmetic, broadcasts, casts, constants, logic, slices, views
+from dovetail.passes.canonical import arithmetic, broadcasts, casts, constants, grids, logic, slices, views
 from dovetail.passes.canonical.engine import Canonicalizer
 from dovetail.passes.canonical.rule import Rule
 
@@ -18,6 +18,7 @@ RULES: tuple[Rule, ...] = (
     *arithmetic.RULES,
     *logic.RULES,
     *slices.RULES,
+    *grids.RULES,
     *views.RULES,
     *broadcasts.RULES,
 )

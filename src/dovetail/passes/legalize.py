@@ -16,7 +16,7 @@ from dovetail.passes.claims import Claims, Dispatch
 
 Lowering = Callable[[Value, tuple[Value, ...], Claims], "Value | None"]
 """Spells a primitive in others: given a value and its new operands; None where it does not apply."""
-Outcome = Literal["native", "common", "rewritten", "unsupported"]
+Outcome = Literal["native", "common", "rewritten", "unsupported", "host"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.join import join
 from dovetail.derive.missed import Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
+from dovetail.egraph.algebra import ALGEBRA
 from dovetail.egraph.decide import Decided, Vocabulary, decide
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
@@ -157,6 +158,7 @@ def vocabulary(setup: Setup) -> Vocabulary:
         ops=worthwhile(setup),
         groups=[] if "join" in setup.without else [g for g in setup.groups if on([g.name])],
         rewrites=[] if "canonicalize" in setup.without else [rule for rule in RULES if on([rule.name])],
+        identities=[identity for identity in ALGEBRA if on([identity.name])],
         strict=setup.strict,
     )
 
@@ -228,7 +230,7 @@ def worthwhile(setup: Setup) -> list[FusedOp[...]]:
 def check_names(setup: Setup, passes: Sequence[Pass] = PASSES) -> None:
     """Every name that is switched off is a pass or a rule."""
     rules = {op.name for op in setup.ops} | {g.name for g in setup.groups}
-    known = {p.name for p in passes} | rules | {rule.name for rule in RULES}
+    known = {p.name for p in passes} | rules | {rule.name for rule in (*RULES, *ALGEBRA)}
     for name in sorted(setup.without):
         if name not in known:
             raise OptionError(f"there is no pass or rule {name!r}", hint=f"passes: {', '.join(p.name for p in passes)}")

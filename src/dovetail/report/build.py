@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 from dovetail.declare.cost import ASSUMED_SIZE, Cost, Machine, estimate, is_free, kernel_cost, type_bytes
@@ -14,6 +15,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
 from dovetail.ops.region import region
+from dovetail.passes.legalize import DispatchRow
 from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
@@ -23,7 +25,9 @@ from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEn
 Sizes: TypeAlias = Mapping[str, Size]
 
 
-def build_report(lowered: Lowered, plan: Plan, setup: Setup, machine: Machine) -> Report:
+def build_report(
+    lowered: Lowered, plan: Plan, setup: Setup, machine: Machine, on_host: Collection[Value] = ()
+) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
     written = lowered.written
     missed = with_near_misses(lowered)
@@ -31,7 +35,12 @@ def build_report(lowered: Lowered, plan: Plan, setup: Setup, machine: Machine) -
     known = setup.sizes
     kernels = kernel_map(written, plan, lowered.moved)
     bind_time = frozenset(step.value for step in plan.phase("bind"))
-    listed = tuple(_kernel(k, kernels, k in bind_time, machine, known) for k in kernels.kernels)
+    costs = {k: _cost(k) for k in kernels.kernels}
+    listed = tuple(
+        _kernel(k, costs[k], kernels, machine, known, once=k in bind_time, on_host=k in on_host)
+        for k in kernels.kernels
+    )
+    total = _together([cost for k, cost in costs.items() if k not in bind_time], final, known)
     return Report(
         graph=written.name,
         target=setup.claims.target,
@@ -43,11 +52,13 @@ def build_report(lowered: Lowered, plan: Plan, setup: Setup, machine: Machine) -
         missed=tuple(_missed(m, kernels, machine, known) for m in missed),
         boundaries=boundaries(kernels, missed, bind_time, machine, known),
         kernels=listed,
-        dispatch=lowered.state.dispatch,
+        dispatch=_with_host(lowered.state.dispatch, on_host),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
         predicted_seconds=sum(k.seconds for k in listed if k.phase == "run"),
         assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
         arena_bytes=plan.arena_size if isinstance(plan.arena_size, int) else None,
+        calibration=machine.source,
+        floor_seconds=machine.floor(total),
     )
 
 
@@ -56,10 +67,35 @@ def _histogram(graph: Graph) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _kernel(kernel: Value, kernels: KernelMap, once: bool, machine: Machine, sizes: Sizes) -> Kernel:
+def _cost(kernel: Value) -> Cost:
     # A view that is a step of its own is one that has to be copied.
-    copied = type_bytes(kernel.type) * 2
-    cost = Cost(0, copied) if is_free(kernel) else kernel_cost(kernel)
+    return Cost(0, type_bytes(kernel.type) * 2) if is_free(kernel) else kernel_cost(kernel)
+
+
+def _together(costs: Iterable[Cost], final: Graph, sizes: Sizes) -> Cost:
+    """All work at once, with what comes from outside read once and outputs written: what is between stays near."""
+    costs = list(costs)
+    given = sum(estimate(cost.given, sizes) for cost in costs)
+    written = sum(estimate(type_bytes(v.type), sizes) for v in final.outputs.values())
+    return Cost(sum(estimate(cost.flops, sizes) for cost in costs), given + written, given)
+
+
+def _with_host(rows: tuple[DispatchRow, ...], on_host: Collection[Value]) -> tuple[DispatchRow, ...]:
+    """What the target keeps and has no compiled kernel for is told apart."""
+    counts = Counter(v.op.name for v in on_host)
+    told: list[DispatchRow] = []
+    for row in rows:
+        away = min(counts[row.op], row.count) if row.outcome == "native" else 0
+        if row.count > away:
+            told.append(replace(row, count=row.count - away))
+        if away:
+            told.append(DispatchRow(row.op, "host", away, "no compiled kernel takes it: it runs as NumPy on the host"))
+    return tuple(told)
+
+
+def _kernel(
+    kernel: Value, cost: Cost, kernels: KernelMap, machine: Machine, sizes: Sizes, *, once: bool, on_host: bool
+) -> Kernel:
     return Kernel(
         name=kernels.names[kernel],
         op=kernel.op.name,
@@ -69,6 +105,8 @@ def _kernel(kernel: Value, kernels: KernelMap, once: bool, machine: Machine, siz
         flops=estimate(cost.flops, sizes),
         bytes=estimate(cost.bytes, sizes),
         seconds=machine.seconds(cost, sizes),
+        floor_seconds=machine.floor(cost, sizes),
+        on_host=on_host,
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
-from dovetail.report.record import SCHEMA_VERSION, FusedEntry, MissedEntry, Report
+from dovetail.report.record import SCHEMA_VERSION, Boundary, FusedEntry, Kernel, MissedEntry, Node, Report
 
 
 def as_dict(report: Report) -> dict[str, Any]:
@@ -21,18 +21,26 @@ def as_dict(report: Report) -> dict[str, Any]:
         "ops_after": dict(report.ops_after),
         "fused": [_fused(f) for f in report.fused],
         "missed": [_missed(m) for m in report.missed],
-        "boundaries": [asdict(b) for b in report.boundaries],
-        "kernels": [asdict(k) for k in report.kernels],
+        "boundaries": [_fields(b) for b in report.boundaries],
+        "kernels": [{**_fields(k), "nodes": [_fields(n) for n in k.nodes]} for k in report.kernels],
         "dispatch": [asdict(d) for d in report.dispatch],
         "passes": [asdict(p) for p in report.passes],
         "predicted_seconds": report.predicted_seconds,
         "assumed_sizes": dict(report.assumed_sizes),
         "arena_bytes": report.arena_bytes,
+        "calibration": report.calibration,
+        "floor_seconds": report.floor_seconds,
+        "measured": None if report.measured is None else asdict(report.measured),
     }
 
 
 def as_json(report: Report, *, indent: int | None = 2) -> str:
     return json.dumps(as_dict(report), indent=indent, ensure_ascii=True)
+
+
+def _fields(entry: Boundary | Kernel | Node) -> dict[str, Any]:
+    """The fields of an entry; dataclasses.asdict would copy each of them, which tens of thousands do not need."""
+    return {field.name: getattr(entry, field.name) for field in fields(entry)}
 
 
 def _fused(entry: FusedEntry) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dovetail.derive.missed import COST
 from dovetail.passes.legalize import DispatchRow
+from dovetail.report.measured import Measured
 from dovetail.report.text import as_text, time_text
 
 SCHEMA_VERSION = 1
@@ -77,6 +78,10 @@ class Kernel:
     flops: int
     bytes: int
     seconds: float
+    floor_seconds: float = 0.0
+    """What no kernel of this work and traffic can stay below on the machine."""
+    on_host: bool = False
+    """Whether it runs as NumPy on the host, because the target has no compiled kernel for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,12 @@ class Report:
     assumed_sizes: Mapping[str, int]
     """What symbols counted as in the estimates."""
     arena_bytes: int | None = None
+    calibration: str = "built-in"
+    """Where the figures of the machine come from that prices are made of."""
+    floor_seconds: float = 0.0
+    """What no program of this work and these parameters can stay below on the machine."""
+    measured: Measured | None = None
+    """What was measured, where somebody asked."""
 
     @property
     def is_clean(self) -> bool:
@@ -125,9 +136,11 @@ class Report:
     @property
     def summary(self) -> str:
         """One line."""
+        host = sum(k.on_host for k in self.kernels)
         return (
             f"{self.graph} on {self.target}: {self.nodes_before} nodes → {len(self.kernels)} kernels, "
             f"{len(self.fused)} fused, {len(self.missed)} missed, predicted {time_text(self.predicted_seconds)}"
+            + (f", {host} on the host" if host else "")
         )
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dovetail.report.measured import KernelTime, Measured
     from dovetail.report.record import FusedEntry, MissedEntry, Report
 
 
@@ -32,13 +33,76 @@ def as_text(report: Report) -> str:
     lines = [report.summary]
     if report.arena_bytes is not None:
         lines[0] += f", arena {_bytes(report.arena_bytes)}"
+    if report.measured is not None:
+        lines += _measured(report.predicted_seconds, report.measured)
     lines += _fused(report.fused)
     lines += _missed(report.missed, report.predicted_seconds)
     lines += _apart(report)
+    lines += _on_host(report)
     if report.assumed_sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in report.assumed_sizes.items())
         lines.append(f"estimates count {sizes}")
+    lines.append(f"calibration: {report.calibration}")
     return "\n".join(lines)
+
+
+MOST_KERNELS = 8
+"""Lines of measured kernels; what takes less is one line."""
+
+
+def _measured(predicted: float, measured: Measured) -> list[str]:
+    """The whole run, then the kernels that take longest; those of one op and type are one line."""
+    lines = [
+        f"predicted {time_text(predicted)}   measured {time_text(measured.seconds)} "
+        f"(median of {measured.runs}, ±{time_text(measured.spread)})   {percent(measured.roofline)} of the roofline"
+    ]
+    groups: dict[tuple[str, str, bool], list[KernelTime]] = {}
+    for kernel in measured.kernels:
+        groups.setdefault((kernel.op, kernel.type, kernel.on_host), []).append(kernel)
+    ranked = sorted(groups.items(), key=lambda item: -sum(k.seconds for k in item[1]))
+    for (op, type, on_host), kernels in ranked[:MOST_KERNELS]:
+        seconds, least = sum(k.seconds for k in kernels), sum(k.seconds * k.roofline for k in kernels)
+        where = ", on the host" if on_host else f", {percent(least / seconds)} of the roofline" if seconds else ""
+        lines.append(
+            f"KERNEL  {len(kernels):4} × {op:<22} {time_text(seconds):>9} ({percent(seconds / measured.seconds)}), "
+            f"predicted {time_text(sum(k.predicted_seconds for k in kernels))}{where}   {_short(type)}"
+        )
+    rest = [k for _, kernels in ranked[MOST_KERNELS:] for k in kernels]
+    if rest:
+        seconds = sum(k.seconds for k in rest)
+        lines.append(
+            f"KERNEL  {len(rest):4} others  {'':18} {time_text(seconds):>9} ({percent(seconds / measured.seconds)})"
+        )
+    over = measured.overhead_seconds
+    lines.append(f"        beside kernels {'':14} {time_text(over):>9} ({percent(over / measured.seconds)})")
+    return lines
+
+
+def _on_host(report: Report) -> list[str]:
+    """What runs as NumPy, and its share of the time where it was measured."""
+    groups: dict[str, _Line] = {}
+    for kernel in report.kernels:
+        if kernel.on_host:
+            where = next((n.where for n in reversed(kernel.nodes) if n.where), "")
+            groups.setdefault(kernel.op, _Line()).add(kernel.bytes, kernel.seconds, where)
+    measured = report.measured
+    took: dict[str, float] = {}
+    for kernel in measured.kernels if measured is not None else ():
+        took[kernel.op] = took.get(kernel.op, 0.0) + kernel.seconds * kernel.on_host
+    lines: list[str] = []
+    for op, line in sorted(groups.items()):
+        share = f"takes {time_text(took[op])} ({percent(took[op] / measured.seconds)}), " if measured else ""
+        lines.append(f"HOST    {line.count:4} × {op:<22} {share}has no compiled kernel{_places(line.places)}")
+    return lines
+
+
+def percent(share: float) -> str:
+    """A share for people."""
+    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else f"{100 * share:.1g} %"
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _fused(entries: Iterable[FusedEntry]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from dovetail import library
 from dovetail.errors import DovetailError
@@ -15,11 +15,15 @@ from dovetail.runtime.request import Request
 from dovetail.runtime.source import Source
 from dovetail.runtime.stamp import stamp
 from dovetail.runtime.vocabulary import vocabulary
+from dovetail.settings import Settings
 from dovetail.targets.store import Key, Store, store_of
 from dovetail.targets.target import Executable
 
 KIND = "program"
 """Of the entries that hold programs."""
+
+FREE = frozenset({"verify_each_pass", "memory_limit", "threads", "cache", "cache_limit", "print_report"})
+"""Settings that do not decide what is compiled. Every other one is part of the key."""
 
 _LENGTH = struct.Struct("<Q")
 
@@ -55,12 +59,10 @@ def program_store(request: Request) -> Store | None:
 def program_key(source: Source, request: Request) -> Key:
     """All that decides what a source is compiled to."""
     setup, keeping = request.setup, request.target.keeping
-    options = {
-        "strict": setup.strict,
-        "without": sorted(setup.without),
-        "dispatch": sorted(setup.policy.items()),
-        "sizes": sorted(setup.sizes.items()),
-    }
+    options = {f.name: getattr(request.settings, f.name) for f in fields(Settings) if f.name not in FREE}
+    options["without"] = sorted(setup.without)
+    options["dispatch"] = sorted(setup.policy.items())
+    options["sizes"] = sorted(setup.sizes.items())
     parts: Mapping[str, str] = {
         **(keeping.made_from() if keeping is not None else {}),
         **stamp(),

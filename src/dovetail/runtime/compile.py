@@ -24,6 +24,7 @@ from dovetail.runtime.cached import Kept, keep, program_key, program_store, rest
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
+from dovetail.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,16 @@ class Compilation:
     lowered: Lowered
     plan: Plan
     setup: Setup
+    target: Target
     machine: Machine
     """What prices kernels, by where their tensors lie; that of the setup decides, and moves all of them alike."""
 
-    def report(self) -> Report:
-        """What fused, what did not and why."""
+    def report(self, sizes: Mapping[str, int] | None = None) -> Report:
+        """What fused, what did not and why; `sizes` says what symbols count as, beside what the setup says."""
+        setup = replace(self.setup, sizes={**self.setup.sizes, **(sizes or {})})
         with collector_paused():
-            return build_report(self.lowered, self.plan, self.setup, self.machine)
+            on_host = () if self.target.hosted is None else self.target.hosted(self.plan)
+            return build_report(self.lowered, self.plan, setup, self.machine, on_host)
 
 
 def compile(
@@ -95,7 +99,7 @@ def compilation(graph: Graph, request: Request) -> Compilation:
         lowered = lower(graph, setup)
         plan = make_plan(lowered.graph, target=request.target.name, options=_plan_options(setup))
         plan = replace(plan, memory_limit=request.settings.memory_limit)
-    return Compilation(graph, lowered, plan, setup, machine)
+    return Compilation(graph, lowered, plan, setup, request.target, machine)
 
 
 def check_gates(report: Report, require: Mapping[str, int], require_clean: bool) -> None:
@@ -128,8 +132,8 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
             keep(kept, key, request, store)
     else:
 
-        def report() -> Report:
-            return compilation(source.graph(), request).report()
+        def report(sizes: Mapping[str, int] | None = None) -> Report:
+            return compilation(source.graph(), request).report(sizes)
 
     def specializer(sizes: Mapping[str, int]) -> Program:
         special = of_graph(specialize(source.graph(), sizes), store)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from dovetail.errors import BindError, OptionError
+from dovetail.errors import BindError, OptionError, UnsupportedError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan
+from dovetail.report.measured import Measured
 from dovetail.report.record import Report
 from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
+from dovetail.runtime.profile import measured, record
+from dovetail.targets.marks import Mark, Marking
 from dovetail.targets.recent import Recent
 from dovetail.targets.target import Executable, Quick, Runner
 from dovetail.targets.weights import Weights
@@ -55,14 +58,15 @@ class Program:
         plan: Plan,
         executable: Executable | None,
         *,
-        report: Callable[[], Report] | None = None,
+        report: Callable[..., Report] | None = None,
         specializer: Specializer | None = None,
         params: Mapping[str, Array] | None = None,
         any_size: bool = False,
     ) -> None:
         """`params` go before those that the graph came with. A symbolic plan with a specializer needs no executable.
 
-        `any_size`: the executable runs at every size, and the program is specialised only where it is asked for.
+        `report` may be given the sizes of symbols. `any_size`: the executable runs at every size, and the program is
+        specialised only where it is asked for.
         """
         self.plan = plan
         self._make_report = report
@@ -87,11 +91,14 @@ class Program:
     @cached_property
     def report(self) -> Report:
         """What fused, what did not and why; it is written when it is first asked for."""
+        return self._reported()
+
+    def _reported(self, *sizes: Mapping[str, int]) -> Report:
         if self._make_report is None:
             raise OptionError(
                 f"{self.graph.name} was made without a report", hint="make programs with dovetail.compile"
             )
-        return self._make_report()
+        return self._make_report(*sizes)
 
     @property
     def params(self) -> Mapping[str, Array]:
@@ -111,13 +118,47 @@ class Program:
 
     def _run_checked(self, inputs: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
         self._refuse_unbound(binding)
-        arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
-        refuse_missing("input", arrays, self._inputs, "pass an array for each input")
+        arrays = self._checked(inputs)
         if self._specializes:
             sizes = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
             special = self._specialized({n: s for n, s in sizes.items() if n in self._symbols}, binding)
             return special._run(arrays, special._binding)
         return self._run(arrays, binding)
+
+    def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
+        refuse_missing("input", arrays, self._inputs, "pass an array for each input")
+        return {name: arrays[name] for name in self._inputs}
+
+    def profile(self, inputs: Mapping[str, Array], *, runs: int = 20) -> Measured:
+        """Run so often, and say where the time goes: by kernel, in the words of the graph as written."""
+        program, arrays, sizes = self._for(inputs)
+        runner = program._marking()
+        recorded = record(lambda: runner.run(arrays), lambda: runner.run_marked(arrays)[1], runs)
+        report = program._reported(sizes) if sizes else program.report
+        return measured(recorded, program.plan, report, threads=runner.threads, sizes=sizes)
+
+    def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
+        """The outputs by name, and when each step ran and on which threads."""
+        program, arrays, _ = self._for(inputs)
+        return program._marking().run_marked(arrays)
+
+    def _for(self, inputs: Mapping[str, Array]) -> tuple[Program, dict[str, Array], dict[str, int]]:
+        """The program that runs these inputs, the arrays that it is given, and the sizes of its symbols."""
+        binding = self._binding
+        self._refuse_unbound(binding)
+        arrays = self._checked(inputs)
+        if not self._symbols:
+            return self, arrays, {}
+        found = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
+        sizes = {n: s for n, s in found.items() if n in self._symbols}
+        return (self._specialized(sizes, binding), arrays, {}) if self._specializes else (self, arrays, sizes)
+
+    def _marking(self) -> Marking:
+        runner = self._ready(self._binding)
+        if not isinstance(runner, Marking):
+            raise UnsupportedError(f"{self.plan.target} does not tell when its steps run", hint="profile on cpu")
+        return runner
 
     def bind(self, params: Mapping[str, Array]) -> Program:
         """Put these parameters in place of those before, and run the bind phase once all are there; gives itself."""
@@ -157,7 +198,7 @@ class Program:
         return Program(
             self.plan,
             self._executable,
-            report=lambda: self.report,
+            report=lambda *sizes: self._reported(*sizes) if sizes else self.report,
             specializer=self._specializer,
             any_size=self._any_size,
         )

@@ -53,14 +53,15 @@ def source_of(
         return of_graph(given, store)
     if not isinstance(given, str | os.PathLike):
         raise OptionError(f"a {type(given).__name__} to compile", hint="pass a Graph, or the path of a file with one")
-    path = Path(cast("str | os.PathLike[str]", given))
+    named = cast("str | os.PathLike[str]", given)
+    path = Path(named)
     seen = None if store is None or path.suffix.lower() != ".onnx" else skim(path)
     key = None if seen is None else source_key(seen, fixed or {})
     found = None if store is None or key is None else store.get(key)
     known = None if seen is None or found is None else _known(path, seen, found, ops, fixed)
     if known is not None:
         return known
-    source = of_graph(load(given, ops=ops, fixed=fixed), store)
+    source = of_graph(load(named, ops=ops, fixed=fixed), store)
     if store is not None and key is not None and seen is not None:
         _remember(source, seen, key, store)
     return source

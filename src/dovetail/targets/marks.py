@@ -39,6 +39,15 @@ class Mark:
 class Marking(Protocol):
     """A runner that can tell when its steps ran."""
 
+    @property
+    def threads(self) -> int:
+        """How many threads a run may use."""
+        ...
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs by name."""
+        ...
+
     def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
         """The outputs by name, and a mark for each step in the order in which they ran."""
         ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
 from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
@@ -62,5 +63,7 @@ class Target:
     """Whether one executable runs at every size, so that a program need not be compiled for the sizes of a run."""
     machine: Callable[[Settings], Machine] | None = None
     """The machine of the claims as it is known on this host; None where nothing more is known."""
+    hosted: Callable[[Plan], Collection[Value]] | None = None
+    """What of a plan runs on the host instead of as compiled code; None where that is nothing or everything."""
     keeping: Keeping | None = None
     """How it keeps what it compiled; None where it keeps nothing."""

@@ -50,7 +50,10 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise LoadError(f"{named} is empty", hint="fetch or export it again")
     try:
         check_content(content)
-        return onnx.ModelProto.FromString(content if isinstance(content, bytes) else content[:])
+        if not isinstance(content, bytes):
+            with content as mapped:
+                content = mapped[:]  # pages of the file go before the message is made
+        return onnx.ModelProto.FromString(content)
     except LoadError as error:
         raise LoadError(
             f"{named} is not an ONNX model: {error.message}", hint=_looks_like(content) or error.hint

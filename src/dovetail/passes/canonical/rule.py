@@ -77,9 +77,19 @@ def number_like(number: float, value: Value) -> Value:
 
 def under_numbers(value: Value) -> tuple[list[tuple[Value, Value]], Value]:
     """What stands under elementwise ops with numbers, and these from above, each with its operand on the way."""
+    return _under(value, 0)
+
+
+def under_vectors(value: Value) -> tuple[list[tuple[Value, Value]], Value]:
+    """The same for ops with numbers and vectors, which are the same for every row."""
+    return _under(value, 1)
+
+
+def _under(value: Value, most: int) -> tuple[list[tuple[Value, Value]], Value]:
+    """What stands under elementwise ops whose other operands have at most so many axes."""
     path: list[tuple[Value, Value]] = []
     while value.op.elementwise and value.known_type is not None and len(path) < _LONGEST:
-        tensors = [v for v in value.operands if v.rank]
+        tensors = [v for v in value.operands if v.rank > most]
         if len(tensors) != 1:
             break
         path.append((value, tensors[0]))

@@ -7,7 +7,7 @@ const rooflineDots = () => {
   const dots = new Map();
   kernels.forEach((kernel, at) => {
     if (kernel.phase !== "run" || !kernel.flops || !kernel.bytes) return;
-    const seconds = measured?.get(at) ?? kernel.seconds;
+    const seconds = tookOf(at);
     const key = `${kernel.op} ${kernel.flops} ${kernel.bytes} ${measured ? at : ""}`;
     const dot = dots.get(key) ?? { kernels: [], intensity: kernel.flops / kernel.bytes, rate: kernel.flops / seconds, seconds: 0 };
     dot.kernels.push(at);
@@ -20,7 +20,7 @@ const rooflineDots = () => {
 const rooflineScales = (dots, w, h, m) => {
   const ridge = machine.flops_per_second / machine.bytes_per_second;
   const least = Math.min(ridge / 10, ...dots.map((d) => d.intensity)), most = Math.max(ridge * 10, ...dots.map((d) => d.intensity));
-  const low = Math.min(machine.flops_per_second / 1e3, ...dots.map((d) => d.rate)), high = machine.flops_per_second * 2;
+  const low = Math.min(machine.flops_per_second / 100, ...dots.map((d) => d.rate)), high = machine.flops_per_second * 2;
   const [x0, x1, y0, y1] = [Math.floor(log(least) * 2) / 2, Math.ceil(log(most) * 2) / 2, Math.floor(log(low)), log(high)];
   return {
     x: (i) => m.left + (log(i) - x0) / (x1 - x0) * (w - m.left - m.right),
@@ -29,15 +29,17 @@ const rooflineScales = (dots, w, h, m) => {
   };
 };
 
-const roofPath = (s) => {
-  const peak = machine.flops_per_second, start = 10 ** s.x0;
-  return `M${s.x(start)},${s.y(Math.max(start * machine.bytes_per_second, 10 ** s.y0))} L${s.x(s.ridge)},${s.y(peak)} L${s.x(10 ** s.x1)},${s.y(peak)}`;
+/** The roof for a bandwidth: rising with the arithmetic for each byte up to the peak. */
+const roofPath = (s, bandwidth = machine.bytes_per_second) => {
+  const peak = machine.flops_per_second, start = Math.max(10 ** s.x0, 10 ** s.y0 / bandwidth);
+  return `M${s.x(start)},${s.y(start * bandwidth)} L${s.x(peak / bandwidth)},${s.y(peak)} L${s.x(10 ** s.x1)},${s.y(peak)}`;
 };
 
 const roofline = (w = 860, h = 430) => {
   const dots = rooflineDots();
   const m = { left: 78, right: 20, top: 20, bottom: 46 };
   const s = rooflineScales(dots, w, h, m);
+  const decade = s.x(10) - s.x(1), slope = Math.atan2(s.y(10) - s.y(1), decade) * 180 / Math.PI;
   const grid = [];
   for (let e = Math.ceil(s.x0); e <= s.x1; e++) {
     grid.push(svg("line", { x1: s.x(10 ** e), x2: s.x(10 ** e), y1: m.top, y2: h - m.bottom }), svg("text", { x: s.x(10 ** e), y: h - m.bottom + 17, "text-anchor": "middle" }, e < 0 ? (10 ** e).toFixed(-e) : format.count(10 ** e)));
@@ -57,9 +59,10 @@ const roofline = (w = 860, h = 430) => {
   });
   return svg("svg", { class: "chart", viewBox: `0 0 ${w} ${h}`, role: "group", "aria-label": "Roofline: arithmetic per byte against arithmetic per second" },
     svg("g", { class: "grid" }, grid),
+    machine.levels.map((level) => svg("path", { class: "roof level", d: roofPath(s, level.bytes_per_second) }, svg("title", {}, `up to ${format.bytes(level.size)} from a cache: ${format.flow(level.bytes_per_second)}`))),
     svg("path", { class: "roof", d: roofPath(s) }),
-    svg("text", { class: "label", x: s.x(10 ** s.x1) - 6, y: s.y(machine.flops_per_second) - 8, "text-anchor": "end" }, `${format.rate(machine.flops_per_second)}: arithmetic`),
-    svg("text", { class: "label", x: s.x(10 ** s.x0) + 10, y: s.y(10 ** s.x0 * machine.bytes_per_second) - 22 }, `${format.flow(machine.bytes_per_second)}: memory`),
+    svg("text", { class: "label", x: s.x(s.ridge) + 8, y: s.y(machine.flops_per_second) - 9 }, `arithmetic: ${format.rate(machine.flops_per_second)}`),
+    svg("text", { class: "label", "text-anchor": "end", transform: `translate(${s.x(s.ridge) - 14} ${s.y(machine.flops_per_second) + 1}) rotate(${slope})` }, `memory: ${format.flow(machine.bytes_per_second)}`),
     svg("text", { class: "axis", x: (w + m.left) / 2, y: h - 8, "text-anchor": "middle" }, "arithmetic for each byte moved (flop/B)"),
     marks);
 };
@@ -67,15 +70,14 @@ const roofline = (w = 860, h = 430) => {
 /** The same in the panel: the roof, and one dot. */
 const miniRoofline = (at) => {
   const kernel = kernels[at], w = 320, h = 96, m = { left: 6, right: 6, top: 10, bottom: 8 };
-  const dot = { intensity: kernel.flops / kernel.bytes, rate: kernel.flops / (measured?.get(at) ?? kernel.seconds) };
+  const dot = { intensity: kernel.flops / kernel.bytes, rate: kernel.flops / (tookOf(at)) };
   const s = rooflineScales([dot], w, h, m);
-  const roof = Math.min(machine.flops_per_second, dot.intensity * machine.bytes_per_second);
   return el("figure", { class: "mini" },
-    svg("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": `Roofline: ${format.percent(dot.rate / roof)} of the roof at ${format.intensity(dot.intensity)}` },
+    svg("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": `Roofline: ${format.percent(reachOf(at))} of it at ${format.intensity(dot.intensity)}` },
       svg("path", { class: "roof", d: roofPath(s) }),
-      svg("line", { class: "drop", x1: s.x(dot.intensity), x2: s.x(dot.intensity), y1: s.y(roof), y2: h }),
+      svg("line", { class: "drop", x1: s.x(dot.intensity), x2: s.x(dot.intensity), y1: s.y(dot.rate), y2: h }),
       svg("circle", { class: `dot family ${families[familyOf[at]]}`, cx: s.x(dot.intensity), cy: s.y(dot.rate), r: 5 })),
-    el("figcaption", {}, number(dot.rate, "rate"), `, ${format.percent(dot.rate / roof)} of the roof`));
+    el("figcaption", {}, number(dot.rate, "rate"), ` at ${format.intensity(dot.intensity)}`));
 };
 
 /** A canvas that draws itself as wide as it is shown, again when colours or sizes change. */
@@ -108,7 +110,7 @@ const picture = (height, label, paint, pick) => {
 const arenaPicture = () => {
   const arena = source.arena;
   const m = { left: 78, right: 12, top: 22, bottom: 30 };
-  const peakAt = arena.held.indexOf(Math.max(...arena.held));
+  const peakAt = arena.held.indexOf(arena.held.reduce((a, b) => Math.max(a, b), 0));
   const paint = (brush, w, h) => {
     const x = (step) => m.left + step / Math.max(arena.steps, 1) * (w - m.left - m.right);
     const y = (byte) => h - m.bottom - byte / Math.max(arena.size, 1) * (h - m.top - m.bottom);
@@ -149,8 +151,8 @@ const arenaPicture = () => {
 
 /** Kernels one behind the other, as wide as they take long; a row for each thread of a measured run. */
 const strip = (spans, label) => {
-  const threads = Math.max(...spans.map((s) => s.thread), 0) + 1;
-  const end = Math.max(...spans.map((s) => s.start + s.seconds), 1e-12);
+  const threads = spans.reduce((most, s) => Math.max(most, s.thread), 0) + 1;
+  const end = spans.reduce((most, s) => Math.max(most, s.start + s.seconds), 1e-12);
   const tall = 34;
   const paint = (brush, w) => {
     const x = (t) => t / end * w;

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
+from dovetail.ir import leaf
+from dovetail.ir.value import Value, attrs_key
 from dovetail.kernels import llvm
 from dovetail.kernels.archetypes import make_job
 from dovetail.kernels.job import Job, Places, Template
 from dovetail.kernels.vector import Vectors
-from dovetail.plan.plan import Plan
+from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.jit import host
+
+
+MOST_TEXTS = 200
+"""Kernels beyond these have no code in the page, which would grow without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +35,33 @@ def code_of(plan: Plan) -> Code | None:
     vectors = Vectors(host().lanes, host().vector_registers)
     bound = {result for step in plan.phase("bind") for result in step.results}
     places = Places(plan.locate, bound, bool(plan.options.get("strict")))
+    known: dict[Hashable, int] = {}
     texts: dict[str, int] = {}
     of: list[int] = []
     for step in plan.steps:
-        job = make_job(step, places, vectors) if step.phase == "run" else None
-        of.append(-1 if job is None else texts.setdefault(_text(job), len(texts)))
+        if step.phase == "bind":
+            of.append(-1)
+            continue
+        look = _look(step, places)
+        if look not in known:
+            job = make_job(step, places, vectors) if len(texts) < MOST_TEXTS else None
+            known[look] = -1 if job is None else texts.setdefault(_text(job), len(texts))
+        of.append(known[look])
     return Code("LLVM", tuple(texts), tuple(of))
+
+
+def _look(step: Step, places: Places) -> Hashable:
+    """All of a step that its kernel can depend on. Layers repeat, and a text is written once for all that are alike."""
+    value = step.value
+    number: dict[Value, int] = {}
+    read: list[Hashable] = []
+    for operand in value.operands:
+        at = places(operand)
+        root = at.root if at.root.op is leaf.CONST else (at.root.op, at.root.type, places.is_bound(operand))
+        place = number.setdefault(at.root, len(number))
+        read.append((operand.type, operand.op, root, place, at.offset, at.strides))
+    over = None if step.over is None else number.get(step.over, -1)
+    return value.op, value.type, attrs_key(value.attrs), tuple(read), over
 
 
 def _text(job: Job) -> str:

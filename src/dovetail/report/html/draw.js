@@ -89,8 +89,10 @@ const drawFrames = (pen, scene, look, top, bottom) => {
 /** The tag of a repeated block: how many there are, or which one this is. */
 const badgeBox = (frame, scale) => {
   const grow = 1 / Math.max(Math.min(scale, 1), 0.16);
-  const w = (frame.shown === 1 ? 62 : 74) * grow, h = 24 * grow;
-  return { x: frame.x + frame.w - w * 0.8, y: frame.y - h * 0.55, w, h, grow };
+  const w = (frame.shown === 1 ? 44 + 9 * String(frame.count).length : 46 + 9 * (String(frame.copy + 1).length + String(frame.count).length)) * grow, h = 24 * grow;
+  // From afar it stands beside the block, so that it hides nothing.
+  const far = grow > 1.9;
+  return { x: frame.x + frame.w + (far ? 5 * grow : -w * 0.8), y: frame.y - (far ? 0 : h * 0.55), w, h, grow };
 };
 
 const drawBadge = (pen, frame, look) => {
@@ -270,17 +272,18 @@ const drawRoom = (pen, view, node, look, detail) => {
   pen.stroke();
   pen.setLineDash([]);
   if (detail === 1) {
-    const size = Math.min(15 / Math.max(look.scale, 0.3), Math.max(node.h * 0.5, 14), 34);
-    write(pen, words[view.ops[place]], node.x + node.w / 2, node.y + Math.min(node.h / 2, size), node.w - 10, `600 ${Math.round(size)}px ${SANS}`, palette.ink, "center");
+    const name = words[view.ops[place]];
+    const size = Math.max(Math.min(14 / look.scale, node.h * 0.6, (node.w - 12) / (name.length * 0.66)), 12);
+    write(pen, name, node.x + node.w / 2, node.y + Math.min(node.h / 2, size), node.w - 10, `600 ${Math.round(size)}px ${SANS}`, palette.ink, "center");
     return;
   }
-  const time = kernel.phase === "bind" ? "at bind" : format.seconds(measured?.get(view.kernels[place]) ?? kernel.seconds);
+  const time = kernel.phase === "bind" ? "at bind" : format.seconds(tookOf(view.kernels[place]));
   write(pen, words[view.ops[place]], node.x + 9, node.y + 12, node.w - 80, `600 13px ${SANS}`, palette.ink);
   write(pen, time, node.x + node.w - 9, node.y + 12, 70, `600 12px ${SANS}`, colour, "right");
   write(pen, words[view.types[place]], node.x + 9, node.y + 26, node.w - 18, `10.5px ${SANS}`, palette.soft);
   if (kernel.phase === "run") {
     pen.fillStyle = colour;
-    pen.fillRect(node.x + 9, node.y + 32, (node.w - 18) * kernel.seconds / slowest, 1.6);
+    pen.fillRect(node.x + 9, node.y + 32, (node.w - 18) * tookOf(view.kernels[place]) / slowest, 1.6);
   }
   drawInside(pen, stages.rooms[view.rooms[place]], node, kernel);
 };

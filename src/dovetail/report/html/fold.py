@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from dovetail.ir.literal import Array
+
 _MOST_PERIODS = 24
 _LEAST_SPARED = 3
-"""A fold that hides fewer items than this is not worth a click."""
+_SHARE = 250
+"""A fold that hides fewer items than this, or a smaller share of all, is not worth a click."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,40 +64,37 @@ def level_order(items: Sequence[Item]) -> list[int]:
 def find_runs(items: Sequence[Item]) -> list[Run]:
     """Runs that do not overlap, in order; what spares most is taken first."""
     names: dict[Hashable, int] = {}
-    keys = [names.setdefault((item.key, len(item.operands)), len(names)) for item in items]
+    keys = np.array([names.setdefault((item.key, len(item.operands)), len(names)) for item in items], np.int64)
+    least = max(_LEAST_SPARED, len(items) // _SHARE)
     taken: list[Run] = []
     free = [(0, len(items))]
     while free:
         begin, end = free.pop()
         best = max(_candidates(items, keys, begin, end), key=lambda r: (r.spared, -r.period), default=None)
-        if best is not None:
+        if best is not None and best.spared >= least:
             taken.append(best)
             free += [(begin, best.start), (best.end, end)]
     return sorted(taken, key=lambda r: r.start)
 
 
-def _candidates(items: Sequence[Item], keys: Sequence[int], begin: int, end: int) -> Iterable[Run]:
-    for period in _periods(keys, begin, end):
-        at = begin
-        while at + 2 * period <= end:
-            stop = at
-            while stop + period < end and keys[stop] == keys[stop + period]:
-                stop += 1
-            if stop - at >= period:
-                yield from _proven(items, at, stop + period, period)
-            at = stop + 1
+def _candidates(items: Sequence[Item], keys: Array, begin: int, end: int) -> Iterable[Run]:
+    """Stretches that look the same a period further on, and are wired alike."""
+    here = keys[begin:end]
+    for period in _periods(here):
+        again = np.concatenate(([False], here[:-period] == here[period:], [False]))
+        edges = np.flatnonzero(again[1:] != again[:-1])
+        for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            if stop - start >= period:
+                yield from _proven(items, begin + start, begin + stop + period, period)
 
 
-def _periods(keys: Sequence[int], begin: int, end: int) -> list[int]:
+def _periods(keys: Array) -> list[int]:
     """Distances at which things come again, those that would explain most first."""
-    last: dict[int, int] = {}
-    apart: Counter[int] = Counter()
-    for i in range(begin, end):
-        if keys[i] in last:
-            apart[i - last[keys[i]]] += 1
-        last[keys[i]] = i
-    ranked = sorted(apart, key=lambda d: (-apart[d] * d, d))
-    return ranked[:_MOST_PERIODS]
+    order = np.argsort(keys, kind="stable")
+    apart = np.diff(order)[np.diff(keys[order]) == 0]
+    distances, counts = np.unique(apart, return_counts=True)
+    ranked = np.lexsort((distances, -counts * distances))
+    return distances[ranked[:_MOST_PERIODS]].tolist()
 
 
 def _proven(items: Sequence[Item], begin: int, end: int, period: int) -> Iterable[Run]:
@@ -114,14 +115,14 @@ def _worth(run: Run) -> Iterable[Run]:
 
 
 def _seam(items: Sequence[Item], begin: int, end: int, period: int) -> int:
-    """Where to cut between two copies: the first place that the fewest values cross, without losing a copy."""
+    """Where to cut between two copies: the last place that the fewest values cross, without losing a copy."""
     choices = (end - begin) % period
     fewest, best = None, 0
     for shift in range(choices + 1):
         cut = begin + shift + period
         behind = range(cut, min(cut + period, end))
         crossing = len({j for i in behind for j in items[i].operands if j < cut})
-        if fewest is None or crossing < fewest:
+        if fewest is None or crossing <= fewest:
             fewest, best = crossing, shift
     return best
 

@@ -9,8 +9,6 @@ _THREAD = 6.0
 """The width that a wire takes where it passes a row."""
 _FARTHEST = 14
 """A wire past more rows than this is drawn straight through, behind what stands there."""
-_MANY = 3000
-"""From so many vertices on fewer rounds have to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +22,22 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """From one vertex to another: where it starts and ends, and the x, top and bottom of each row it passes."""
+    """From one vertex to another: where it starts, the x, top and bottom of each row it passes, and where it ends."""
 
     source: int
     target: int
-    start: tuple[float, float]
-    passes: tuple[tuple[float, float, float], ...]
-    end: tuple[float, float]
+    points: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """Centres in x and tops in y of the boxes, the wires, and the room that all take."""
 
-    x: tuple[float, ...]
-    y: tuple[float, ...]
+    x: tuple[int, ...]
+    y: tuple[int, ...]
     wires: tuple[Wire, ...]
-    width: float
-    height: float
+    width: int
+    height: int
 
 
 @dataclass(slots=True)
@@ -56,21 +52,25 @@ class _Mesh:
     place: list[int] = field(default_factory=list[int])
 
 
-def draw(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], *, gap: float, lane: float) -> Drawing:
-    """Boxes in their rows with `gap` beside and `lane` between the rows. Edges go downwards."""
+def draw(
+    boxes: Sequence[Box], edges: Sequence[tuple[int, int]], *, gap: float, lane: float, rounds: int = 10
+) -> Drawing:
+    """Boxes in their rows with `gap` beside and `lane` between the rows. Edges go downwards.
+
+    The more `rounds`, the fewer crossings and bends.
+    """
     if not boxes:
-        return Drawing((), (), (), 0.0, 0.0)
+        return Drawing((), (), (), 0, 0)
     mesh, threads = _mesh(boxes, edges)
-    rounds = 4 if len(mesh.widths) > _MANY else 10
     _order(mesh, rounds)
     x = _abscissae(mesh, gap, rounds)
     left = min(x[v] - mesh.widths[v] / 2 for v in range(len(x)))
-    x = [round(v - left, 1) for v in x]
+    x = [int(v - left) for v in x]
     tops, heights = _rows(boxes, len(mesh.rows), lane)
-    y = tuple([round(tops[b.row] + (heights[b.row] - b.height) / 2, 1) for b in boxes])
+    y = tuple([int(tops[b.row] + (heights[b.row] - b.height) / 2) for b in boxes])
     wires = _wires(boxes, edges, threads, x, y, tops, heights)
     width = max(x[v] + mesh.widths[v] / 2 for v in range(len(x)))
-    return Drawing(tuple(x[: len(boxes)]), y, wires, round(width, 1), round(tops[-1] + heights[-1], 1))
+    return Drawing(tuple(x[: len(boxes)]), y, wires, int(width), int(tops[-1] + heights[-1]))
 
 
 def _mesh(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> tuple[_Mesh, list[list[int]]]:
@@ -113,14 +113,17 @@ def _order(mesh: _Mesh, rounds: int) -> None:
         for row in mesh.rows if downwards else reversed(mesh.rows):
             if len(row) < 2:
                 continue
-            middle = {v: _mean(beside[v], place) for v in row}
-            row.sort(key=lambda v: place[v] if middle[v] is None else middle[v])  # pyright: ignore[reportArgumentType, reportCallIssue]
+            middle = {v: _mean(beside[v], place, place[v]) for v in row}
+            row.sort(key=middle.__getitem__)
             for position, vertex in enumerate(row):
                 place[vertex] = position
 
 
-def _mean(vertices: Sequence[int], place: Sequence[float]) -> float | None:
-    return sum([place[v] for v in vertices]) / len(vertices) if vertices else None
+def _mean(vertices: Sequence[int], at: Sequence[float], alone: float) -> float:
+    """The mean place of these vertices, or what it is without any."""
+    if len(vertices) == 1:
+        return at[vertices[0]]
+    return sum([at[v] for v in vertices]) / len(vertices) if vertices else alone
 
 
 def _abscissae(mesh: _Mesh, gap: float, rounds: int) -> list[float]:
@@ -143,81 +146,92 @@ def _abscissae(mesh: _Mesh, gap: float, rounds: int) -> list[float]:
 
 def _settle(row: Sequence[int], beside: Sequence[Sequence[int]], mesh: _Mesh, x: list[float], gap: float) -> None:
     """Move one row towards its neighbours; what collides moves as one (pool adjacent violators)."""
-    pools: list[tuple[float, float, int]] = []
+    if len(row) < 2:
+        for v in row:
+            x[v] = _mean(beside[v], x, x[v])
+        return
+    widths, boxes = mesh.widths, mesh.boxes
+    pools: list[tuple[float, float, float, int]] = []
     offsets: list[float] = []
-    offset = 0.0
-    for position, v in enumerate(row):
-        if position:
-            offset += (mesh.widths[row[position - 1]] + mesh.widths[v]) / 2 + gap
+    offset = -widths[row[0]] / 2 - gap
+    before = 0.0
+    for v in row:
+        offset += before + widths[v] / 2 + gap
+        before = widths[v] / 2
         offsets.append(offset)
-        wanted = _mean(beside[v], x)
         # Threads pull hardest, so that long wires are straight; what has no neighbours hardly resists.
-        weight = 0.1 if wanted is None else 4.0 if v >= mesh.boxes else 1.0
-        pool = (weight, weight * ((x[v] if wanted is None else wanted) - offset), 1)
-        while pools and pools[-1][1] / pools[-1][0] > pool[1] / pool[0]:
-            last = pools.pop()
-            pool = (last[0] + pool[0], last[1] + pool[1], last[2] + pool[2])
-        pools.append(pool)
+        weight = 4.0 if v >= boxes else 1.0 if beside[v] else 0.1
+        middle, count = _mean(beside[v], x, x[v]) - offset, 1
+        total = weight * middle
+        while pools and pools[-1][0] > middle:
+            _, more, heavier, others = pools.pop()
+            total, weight, count = total + more, weight + heavier, count + others
+            middle = total / weight
+        pools.append((middle, total, weight, count))
     position = 0
-    for weight, total, count in pools:
-        for _ in range(count):
-            x[row[position]] = total / weight + offsets[position]
-            position += 1
+    for middle, _, _, count in pools:
+        for at in range(position, position + count):
+            x[row[at]] = middle + offsets[at]
+        position += count
 
 
-def _rows(boxes: Sequence[Box], count: int, lane: float) -> tuple[list[float], list[float]]:
+def _rows(boxes: Sequence[Box], count: int, lane: float) -> tuple[list[int], list[int]]:
     heights = [0.0] * count
     for box in boxes:
         heights[box.row] = max(heights[box.row], box.height)
-    tops: list[float] = []
+    tops: list[int] = []
     at = 0.0
     for height in heights:
-        tops.append(at)
+        tops.append(int(at))
         at += height + lane
-    return tops, heights
+    return tops, [int(h) for h in heights]
 
 
 def _wires(
     boxes: Sequence[Box],
     edges: Sequence[tuple[int, int]],
     threads: Sequence[Sequence[int]],
-    x: Sequence[float],
-    y: Sequence[float],
-    tops: Sequence[float],
-    heights: Sequence[float],
+    x: Sequence[int],
+    y: Sequence[int],
+    tops: Sequence[int],
+    heights: Sequence[int],
 ) -> tuple[Wire, ...]:
     leaving: dict[int, list[int]] = {}
     entering: dict[int, list[int]] = {}
     for number, (source, target) in enumerate(edges):
         leaving.setdefault(source, []).append(number)
         entering.setdefault(target, []).append(number)
-    starts, ends = [0.0] * len(edges), [0.0] * len(edges)
+    starts, ends = [x[source] for source, _ in edges], [x[target] for _, target in edges]
     for source, numbers in leaving.items():
-        towards = [x[threads[n][0] if threads[n] else edges[n][1]] for n in numbers]
-        for n, at in zip(numbers, _tied(boxes[source], x[source], towards), strict=True):
-            starts[n] = at
+        if len(numbers) > 1:
+            towards = [x[threads[n][0] if threads[n] else edges[n][1]] for n in numbers]
+            for n, at in zip(numbers, _tied(boxes[source], x[source], towards), strict=True):
+                starts[n] = at
     for target, numbers in entering.items():
-        towards = [x[threads[n][-1] if threads[n] else edges[n][0]] for n in numbers]
-        for n, at in zip(numbers, _tied(boxes[target], x[target], towards), strict=True):
-            ends[n] = at
+        if len(numbers) > 1:
+            towards = [x[threads[n][-1] if threads[n] else edges[n][0]] for n in numbers]
+            for n, at in zip(numbers, _tied(boxes[target], x[target], towards), strict=True):
+                ends[n] = at
+    bottoms = [top + height for top, height in zip(tops, heights, strict=True)]
     found: list[Wire] = []
     for n, (source, target) in enumerate(edges):
-        first = boxes[source].row + 1
-        passes = [(x[t], tops[first + i], tops[first + i] + heights[first + i]) for i, t in enumerate(threads[n])]
-        start = (starts[n], round(y[source] + boxes[source].height, 1))
-        found.append(Wire(source, target, start, tuple(passes), (ends[n], y[target])))
+        points = [starts[n], y[source] + int(boxes[source].height)]
+        for row, thread in enumerate(threads[n], boxes[source].row + 1):
+            points += (x[thread], tops[row], bottoms[row])
+        points += (ends[n], y[target])
+        found.append(Wire(source, target, tuple(points)))
     return tuple(found)
 
 
 _APART = 20.0
 
 
-def _tied(box: Box, centre: float, towards: Sequence[float]) -> list[float]:
+def _tied(box: Box, centre: float, towards: Sequence[int]) -> list[int]:
     """Where wires are tied to an edge of a box, in the order of where they come from."""
     count = len(towards)
     apart = min(_APART, max(box.width - 16, 0) / max(count - 1, 1))
     ranked = sorted(range(count), key=lambda n: towards[n])
-    at = [0.0] * count
+    at = [0] * count
     for position, n in enumerate(ranked):
-        at[n] = round(centre + (position - (count - 1) / 2) * apart, 1)
+        at[n] = int(centre + (position - (count - 1) / 2) * apart)
     return at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.report.html.fold import Item, Run, find_runs, level_order
@@ -10,6 +10,9 @@ from dovetail.report.html.layers import Box, Drawing, Wire, draw
 
 GAP = 26.0
 LANE = 42.0
+_ROUNDS = ((1000, 10), (3000, 6), (6000, 3))
+_FEWEST = 2
+"""How often a drawing of so many items is gone over; larger ones are seen from afar anyway."""
 _DEEPEST = 40
 """Rows of a band; what is deeper is cut, so that no wire is led past more than that."""
 
@@ -43,11 +46,17 @@ def lay_out(items: Sequence[Item], *, lane: float = LANE) -> Layout:
     """Place the items; the time is linear in items and wires but for sorting."""
     order = level_order(items)
     place = {item: at for at, item in enumerate(order)}
-    ordered = [replace(items[i], operands=tuple([place[j] for j in items[i].operands])) for i in order]
+    ordered = [_moved(items[i], place) for i in order]
     pieces = list(_pieces(ordered, find_runs(ordered)))
-    read_after = _last_readers(ordered)
-    bands = tuple([_band(ordered, run, read_after, lane) for run in pieces])
+    last = _last_readers(ordered)
+    drawn = sum(run.period for run in pieces)
+    rounds = next((rounds for most, rounds in _ROUNDS if drawn <= most), _FEWEST)
+    bands = tuple([_band(ordered, run, last, lane, rounds) for run in pieces])
     return Layout(tuple(order), tuple([item.operands for item in ordered]), bands)
+
+
+def _moved(item: Item, place: Mapping[int, int]) -> Item:
+    return Item(item.key, item.width, item.height, tuple([place[j] for j in item.operands]), item.late)
 
 
 def _pieces(items: Sequence[Item], runs: Sequence[Run]) -> Iterable[Run]:
@@ -81,7 +90,7 @@ def _last_readers(items: Sequence[Item]) -> list[int]:
     return last
 
 
-def _band(items: Sequence[Item], run: Run, last: Sequence[int], lane: float) -> Band:
+def _band(items: Sequence[Item], run: Run, last: Sequence[int], lane: float, rounds: int) -> Band:
     """Lay out one copy, with the entries and exits that any of the copies has."""
     start, period = run.start, run.period
     # The second copy is fed by the first as all that follow are; the first may be fed from elsewhere.
@@ -99,7 +108,7 @@ def _band(items: Sequence[Item], run: Run, last: Sequence[int], lane: float) -> 
     entries = tuple([tuple(read) for read in outer.values()])
     inner = list(dict.fromkeys(inner))
     rows = _rows([items[shown + i] for i in range(period)], inner)
-    return Band(run, _drawn(items, shown, rows, inner, entries, exits, lane), entries, exits)
+    return Band(run, _drawn(items, shown, rows, inner, entries, exits, lane, rounds), entries, exits)
 
 
 def _rows(items: Sequence[Item], inner: Sequence[tuple[int, int]]) -> list[int]:
@@ -116,7 +125,8 @@ def _rows(items: Sequence[Item], inner: Sequence[tuple[int, int]]) -> list[int]:
             row[i] = max(first[i] - 1, row[i])
         for j in above[i]:
             first[j] = min(first[j], row[i])
-    return row
+    taken = {old: new for new, old in enumerate(sorted(set(row)))}
+    return [taken[r] for r in row]
 
 
 def _drawn(
@@ -127,6 +137,7 @@ def _drawn(
     entries: Sequence[Sequence[tuple[int, int]]],
     exits: Sequence[int],
     lane: float,
+    rounds: int,
 ) -> Drawing:
     """Ports are boxes of no height in rows of their own, above and below."""
     period = len(rows)
@@ -140,9 +151,9 @@ def _drawn(
         boxes.append(Box(8.0, 0.0, 0))
         for i in dict.fromkeys(i for i, _ in read):
             edges.append((period + len(exits) + port, i))
-    drawing = draw(boxes, edges, gap=GAP, lane=lane)
+    drawing = draw(boxes, edges, gap=GAP, lane=lane, rounds=rounds)
     first_entry = period + len(exits)
-    wires = [replace(w, source=first_entry - 1 - w.source) if w.source >= first_entry else w for w in drawing.wires]
+    wires = [Wire(first_entry - 1 - w.source, w.target, w.points) if w.source >= first_entry else w for w in drawing.wires]
     return replace(drawing, wires=tuple(wires))
 
 

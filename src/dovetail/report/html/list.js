@@ -63,7 +63,7 @@ const rowsOf = (matching, by) => {
     groups.get(key).push(at);
   }
   const found = [...groups.values()];
-  const weight = (group) => group.reduce((sum, at) => sum + (by === "bytes" ? kernels[at].bytes : kernels[at].phase === "run" ? kernels[at].seconds : 0), 0);
+  const weight = (group) => group.reduce((sum, at) => sum + (by === "bytes" ? kernels[at].bytes : kernels[at].phase === "run" ? tookOf(at) : 0), 0);
   if (by !== "order") found.sort((a, b) => weight(b) - weight(a) || a[0] - b[0]);
   return found;
 };
@@ -85,10 +85,10 @@ const row = (group, position, chosen) => {
   const where = kernel.nodes.findLast((n) => n.where)?.where ?? kernel.type;
   const line = el("div", { id: `row-${position}`, role: "option", class: `row family ${families[familyOf[at]]}`, "aria-selected": String(chosen), "aria-setsize": rows.length, "aria-posinset": position + 1, "data-kernel": kernel.name, onclick: () => { active = position; selectKernel(at); } },
     el("span", { class: "op" }, clean(kernel.op, 60)), el("code", {}, clean(kernel.name, 30)), 
-    el("span", { class: "seconds" }, group.length > 1 ? el("span", { class: "times" }, `${group.length} × `) : null, kernel.phase === "bind" ? "bind" : number(measured?.get(at) ?? kernel.seconds, "seconds")),
+    el("span", { class: "seconds" }, group.length > 1 ? el("span", { class: "times" }, `${group.length} × `) : null, kernel.phase === "bind" ? "bind" : number(tookOf(at), "seconds")),
     el("span", { class: "where" }, clean(where, 120)), missesAt[at].length ? el("span", { class: "tag warn" }, "missed") : null);
   const bar = el("span", { class: "bar", "aria-hidden": "true" });
-  bar.style.width = kernel.phase === "run" ? `${Math.max(kernel.seconds / slowest * 100, 0.5)}%` : "0";
+  bar.style.width = kernel.phase === "run" ? `${Math.max(tookOf(at) / slowest * 100, 0.5)}%` : "0";
   line.append(bar);
   line.style.top = `${position * ROW}px`;
   return line;

@@ -35,11 +35,11 @@ const tabKeys = (event) => {
 const paintHead = () => {
   document.title = `${clean(report.graph, 60)} on ${clean(report.target, 20)} – dovetail`;
   clear($("title"), clean(report.graph, 60), el("small", {}, ` on ${clean(report.target, 20)}`));
-  const run = measured ? [...measured.values()].reduce((s, v) => s + v, 0) : null;
   clear($("facts"),
     fact("nodes → kernels", number(report.nodes_before, "count"), " → ", number(kernels.length, "count")),
     fact("predicted", number(report.predicted_seconds, "seconds")),
-    run !== null ? fact("measured", number(run, "seconds")) : null,
+    report.measured ? fact("measured", number(report.measured.seconds, "seconds"), el("span", { class: "share" }, ` ±${format.seconds(report.measured.spread)}`)) : null,
+    wholeRun > 0 ? fact("of the roofline", format.percent(report.measured?.roofline ?? report.floor_seconds / wholeRun)) : null,
     report.arena_bytes !== null ? fact("arena", number(report.arena_bytes, "bytes")) : null,
     fact("fused", number(report.fused.length, "count")),
     fact("missed", number(report.missed.length, "count")));

@@ -11,18 +11,21 @@ import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+from dovetail.declare.machine import Machine
 from dovetail.errors import LoadError
 from dovetail.ir.collector import collector_paused
-from dovetail.passes.pipeline import Lowered, Setup
+from dovetail.ir.dim import Size
+from dovetail.passes.pipeline import Lowered
 from dovetail.plan.plan import Plan
 from dovetail.report.html.arena import arena_picture
 from dovetail.report.html.code import code_of
+from dovetail.report.html.timeline import Span
 from dovetail.report.html.views import stage_views
 from dovetail.report.json_form import as_dict
 from dovetail.report.record import Report
@@ -46,29 +49,26 @@ SCRIPTS = (
 STYLES = ("page.css", "parts.css")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A kernel in a measured run: its number, when it started and how long it took, in seconds, and on which thread."""
-
-    kernel: int
-    start: float
-    seconds: float
-    thread: int = 0
-
-
 def page_source(
-    report: Report, lowered: Lowered, plan: Plan, setup: Setup, timeline: Sequence[Span] | None = None
+    report: Report,
+    lowered: Lowered,
+    plan: Plan,
+    machine: Machine,
+    sizes: Mapping[str, Size],
+    timeline: Sequence[Span] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the page shows: the report as `explain --json` gives it, and what is drawn from the plan."""
+    """Everything that the page shows: the report as `explain --json` gives it, and what is drawn from the plan.
+
+    `machine` is what the report was priced with, `sizes` what symbols count as in its estimates.
+    """
     with collector_paused():
-        machine = setup.claims.machine
         code = code_of(plan)
         return {
             "version": __version__,
             "report": as_dict(report),
             "machine": asdict(machine),
             "stages": stage_views(lowered, plan),
-            "arena": arena_picture(plan, setup.sizes),
+            "arena": arena_picture(plan, sizes),
             "code": None
             if code is None
             else {"language": code.language, "of": list(code.of), "packed": _packed(json.dumps(code.texts))},
@@ -92,7 +92,10 @@ def page(source: Mapping[str, Any]) -> str:
 
 def embedded(source: Mapping[str, Any]) -> str:
     """Plain data as JSON that cannot end the element it stands in, whatever the names of a model are."""
-    text = json.dumps(_finite(source), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    try:
+        text = _spelled(source)
+    except ValueError:
+        text = _spelled(_finite(source))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -127,6 +130,10 @@ def _umask() -> int:
     return mask
 
 
+def _spelled(source: Any) -> str:
+    return json.dumps(source, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+
+
 def _finite(value: Any) -> Any:
     """The same data without what JSON has no word for."""
     if isinstance(value, float):
@@ -154,4 +161,4 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
-__all__ = ["SCRIPTS", "STYLES", "Span", "embedded", "page", "page_source", "write_page"]
+__all__ = ["SCRIPTS", "STYLES", "embedded", "page", "page_source", "write_page"]

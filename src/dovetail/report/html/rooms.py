@@ -32,8 +32,8 @@ _LINKS: tuple[Link, ...] = get_args(Link)
 class Room:
     """The drawing inside a room: ops as chips in columns from left to right, which wrap as words do."""
 
-    width: float
-    height: float
+    width: int
+    height: int
     chips: tuple[tuple[float, float, float], ...]
     """Left, top and width of each op's chip."""
     lines: tuple[tuple[int, int, Link], ...]
@@ -94,7 +94,7 @@ def _room(title: str, ops: Sequence[str], lines: Sequence[tuple[int, int]]) -> R
         y += tallest * (_CHIP + _BELOW) + 3
     height = y + 3 if shown else HEAD
     links = [(a, b, link) for a, b in kept if (link := _link(column[a], column[b], row_of)) is not None]
-    return Room(round(width, 1), round(height, 1), tuple(chips), tuple(links))
+    return Room(int(width), int(height), tuple(chips), tuple(links))
 
 
 def _wrapped(columns: Sequence[Sequence[int]], widths: Sequence[float], most: float) -> list[list[int]]:

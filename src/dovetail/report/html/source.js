@@ -40,21 +40,22 @@ const missesAt = kernels.map(() => []);
 report.missed.forEach((miss, at) => miss.kernels.forEach((name) => missesAt[kernelNumber.get(name)]?.push(at)));
 
 const total = report.predicted_seconds;
-const measured = source.timeline ? measuredSeconds(source.timeline) : null;
-const slowest = Math.max(...kernels.filter((k) => k.phase === "run").map((k) => k.seconds), 1e-12);
+/** Measured seconds by kernel, where the report has any. */
+const measured = report.measured && new Map(report.measured.kernels.map((k) => [kernelNumber.get(k.kernel), k.seconds]));
+const wholeRun = report.measured?.seconds ?? total;
+const tookOf = (at) => measured?.get(at) ?? kernels[at].seconds;
+const slowest = kernels.reduce((most, k, at) => (k.phase === "run" ? Math.max(most, tookOf(at)) : most), 1e-12);
 
-function measuredSeconds(spans) {
-  const found = new Map();
-  for (const span of spans) found.set(span.kernel, (found.get(span.kernel) ?? 0) + span.seconds);
-  return found;
-}
-
-/** Which of the three decides how long a kernel takes on the model of the machine. */
-const limitOf = (kernel) => {
-  const work = kernel.flops / machine.flops_per_second, traffic = kernel.bytes / machine.bytes_per_second;
-  if (machine.launch_seconds > Math.max(work, traffic)) return "starting it";
-  return work >= traffic ? "arithmetic" : "memory";
+/** What decides how long a kernel takes on the model of the machine. */
+const limitOf = (at) => {
+  const { flops, floor_seconds: floor, on_host: host } = kernels[at];
+  if (host) return "NumPy on the host";
+  if (machine.launch_seconds > floor) return "starting it";
+  return flops / machine.flops_per_second >= floor ? "arithmetic" : "memory";
 };
+
+/** How near a kernel comes to what the machine can do with its work and traffic. */
+const reachOf = (at) => kernels[at].floor_seconds / tookOf(at);
 
 /** The family of each kernel, as the plan's drawing has it. */
 const planView = stages.views[stages.views.length - 1];

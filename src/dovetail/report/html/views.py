@@ -147,7 +147,7 @@ def _stage(
 def _chip(thing: Thing, operands: tuple[int, ...], *, late: bool = False, small: bool = False) -> Item:
     shown = thing.name if thing.family == "end" else thing.op
     letters = max(len(shown), min(len(thing.type), 26) * 0.86) if not small else len(shown) * 0.92
-    width = round(min(letters, 34) * _LETTER + 20, 1)
+    width = int(min(letters, 34) * _LETTER + 20)
     key = (thing.op, width, thing.type, late)
     return Item(key, width, _SMALL_CHIP if small else _CHIP, operands, late)
 
@@ -250,5 +250,5 @@ def _band(band: Any, layout: Layout, items: Sequence[Item]) -> dict[str, Any]:
         "h": [s.height for s in sizes],
         "entries": [[list(read) for read in entry] for entry in band.entries],
         "exits": list(band.exits),
-        "wires": [[w.source, w.target, *w.start, *(n for p in w.passes for n in p), *w.end] for w in drawing.wires],
+        "wires": [[w.source, w.target, *w.points] for w in drawing.wires],
     }

@@ -7,6 +7,7 @@ from dovetail.settings import Settings
 from dovetail.targets.cpu import record
 from dovetail.targets.cpu.calibration import machine_of
 from dovetail.targets.cpu.claims import claims
+from dovetail.targets.cpu.hosted import hosted
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.store import store_of
@@ -32,7 +33,13 @@ def _restored(plan: Plan, content: bytes, settings: Settings) -> Executable:
 
 
 TARGET = Target(
-    "cpu", claims, _compile, any_size=True, machine=machine_of, keeping=Keeping(toolchain, _kept, _restored)
+    "cpu",
+    claims,
+    _compile,
+    any_size=True,
+    machine=machine_of,
+    hosted=hosted,
+    keeping=Keeping(toolchain, _kept, _restored),
 )
 
 __all__ = ["TARGET"]

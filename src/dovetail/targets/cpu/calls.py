@@ -22,12 +22,15 @@ from dovetail.plan.plan import Plan
 from dovetail.targets.cpu.address import address
 from dovetail.targets.cpu.crew import Crew
 from dovetail.targets.cpu.frames import Frame, Section
+from dovetail.targets.cpu.pages import trim
 from dovetail.targets.cpu.words import FIRST
 from dovetail.targets.limit import check_fits
 from dovetail.targets.reference.memory import Memory
 
 MOST_SPACES = 16
 """How many are kept: as many as there are runs at once, up to this."""
+MOST_REFUSED = 100
+"""After so many runs that the host had to look at again, all runs begin there."""
 MOST_SHAPES = 32
 """For how many shapes of inputs a space keeps its words."""
 
@@ -127,13 +130,15 @@ class Calls:
         self.fresh = _fresh(plan)
         self.apart = _chained(plan, self.fresh.values())
         self.spaces: list[Space] = []
+        self.refused = 0
+        self.trimmed = False
 
     def run(
         self, frames: Frames, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None
     ) -> dict[str, Array] | None:
         """The results by name; None where inputs are not plain arrays, or a kernel met what its meaning refuses."""
         wanted = self.inputs
-        if inputs.__class__ is not dict or len(inputs) != len(wanted):
+        if inputs.__class__ is not dict or len(inputs) != len(wanted) or self.refused == MOST_REFUSED:
             return None
         arrays: list[Array] = []
         for name, dtype in wanted:
@@ -154,12 +159,18 @@ class Calls:
         finally:
             if len(self.spaces) < MOST_SPACES:
                 self.spaces.append(space)
-        if results is not None and call.copied:
+        if results is None:
+            self.refused += 1
+        elif call.copied:
             return {name: results[name] for name in self.plan.graph.outputs}
         return results
 
     def _prepare(self, frames: Frames, space: Space, arrays: Sequence[Array], shapes: Shapes) -> Call:
         memory = frames.known(arrays, shapes)
+        if memory.again and not self.trimmed:
+            # By now callers have dropped what they bound, too.
+            self.trimmed = True
+            trim()
         frame = frames.frame(0, memory, self.apart)
         space.reserve(memory.number(self.plan.arena_size), frame.bytes, memory.allocate)
         memory.pools["arena"] = space.arena

@@ -7,6 +7,7 @@ import ctypes
 import os
 import sys
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from dovetail.targets.store import Store
 
 SPINS = 20_000
 """How often a worker looks before it sleeps: about the time between two runs of a busy program."""
-
+PARTING = 5.0
+"""Seconds that the end of the process waits for a run that is under way."""
 
 _codes: list[Compiled] = []
 """The code of crews, once it is there."""
@@ -31,15 +33,17 @@ def _code(store: Store | None) -> Compiled:
     return _codes[0]
 
 
+_alive: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
 class Crew:
     """So many workers beside the thread that leads. One run at a time has them; another that comes runs alone."""
 
     def __init__(self, workers: int, store: Store | None = None) -> None:
         self.workers = workers
-        self._lock = threading.Lock()
         self._memory = np.zeros(block_bytes(workers) + 64, np.uint8)
         self._block = (self._memory.ctypes.data + 63) // 64 * 64
-        ctypes.c_int32.from_address(self._block).value = 1  # the gate is closed
+        self._renew()
         code = _code(store)
         words = [
             ctypes.c_void_p,
@@ -51,6 +55,13 @@ class Crew:
         ]
         self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *words)(code.address("run"))
         self._work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address("worker"))
+        _alive.add(self)
+
+    def _renew(self) -> None:
+        """A closed gate and no threads: how a crew begins, also in a child, where threads do not follow."""
+        self._memory[:] = 0
+        ctypes.c_int32.from_address(self._block).value = 1
+        self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
     def run(self, table: int, first: int, count: int, scratch: int, stride: int, marks: int = 0) -> int:
@@ -75,15 +86,22 @@ class Crew:
             )
             thread.start()
             self._threads.append(thread)
-        atexit.register(self.stop)
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        """The process ends: the workers go home, and runs of threads that are still there go alone."""
+        if self._lock.acquire(timeout=PARTING):
+            self._lock.release()
+            self.workers = 0
+            self.stop()
+        else:
+            # Somebody is still inside, who keeps on reading this memory.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))
 
     def stop(self) -> None:
         """Send the workers home."""
         with self._lock:
             ctypes.c_int32.from_address(self._block + STOP).value = 1
-            # An empty job wakes those who sleep; they see that it is over.
-            table = np.zeros(6, np.int64)
-            table[2], table[3] = 2, 1
             for thread in self._threads:
                 while thread.is_alive():
                     self._rouse()
@@ -130,6 +148,13 @@ def crew(threads: int | None = None, store: Store | None = None) -> Crew:
         return _crews[count]
 
 
+def _begin_again() -> None:
+    """In a child: what others held or ran when it was forked is not there."""
+    global _crews_lock
+    _crews_lock = threading.Lock()
+    for one in list(_alive):
+        one._renew()  # pyright: ignore[reportPrivateUsage]
+
+
 if hasattr(os, "register_at_fork"):
-    # The threads of a crew do not follow into a child.
-    os.register_at_fork(after_in_child=_crews.clear)
+    os.register_at_fork(after_in_child=_begin_again)

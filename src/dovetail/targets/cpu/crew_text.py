@@ -1,8 +1,9 @@
 """The crew of worker threads as LLVM's text: how steps are run one after the other, and their tiles side by side.
 
-`run` goes through a table of steps. A step with more than one chunk of tiles is opened to the workers, who claim
-chunks by an atomic counter; whoever comes late or not at all is not waited for, so that a loaded machine slows a run
-down and never stops it. What a tile computes does not depend on who claims it.
+`run` goes through a table of steps. A step with more than one chunk of tiles is opened to the workers, who claim tiles
+as `claim_text` says; whoever comes late or not at all is not waited for, so that a loaded machine slows a run down and
+never stops it. What a tile computes does not depend on who claims it. A worker's scratch begins with a word that is -1
+when it begins with a step, for what a kernel keeps there from chunk to chunk.
 
 The gate of the crew is a number: even while a job is open, odd while it is closed. A worker enters, looks at the gate
 again, and leaves if it moved; the leader closes the gate and waits until nobody is inside before it writes a new job.
@@ -10,6 +11,7 @@ again, and leaves if it moved; the leader closes the gate and waits until nobody
 
 from __future__ import annotations
 
+from dovetail.targets.cpu.claim_text import MOST_TILES, claim_text
 from dovetail.targets.cpu.control_text import control_text
 
 STEP_WORDS = 6
@@ -17,9 +19,10 @@ STEP_WORDS = 6
 have the host look at it again, or 0."""
 KIND_COMPILED, KIND_HOST, KIND_LOOP, KIND_BRANCH = 0, 1, 2, 3
 
-GATE, ASLEEP, STOP, NEXT, JOB, OWN = 0, 64, 128, 192, 256, 320
-"""Where things lie in the crew's block, each on a cache line of its own; a job is seven words.
-From `OWN` on each worker has a line of its own."""
+GATE, ASLEEP, STOP, JOB, OWN = 0, 64, 128, 192, 256
+"""Where things lie in the crew's block, each on a cache line of its own; a job is eight words.
+From `OWN` on each worker has a line of its own; behind them each thread has a word for its range, the leader first: the
+first tile in the low half, the end in the high."""
 INSIDE, BARRED, FOR, UNTIL = 0, 8, 16, 24
 """A worker's line: whether it works on the job, until when it keeps away from jobs, in nanoseconds, or 0; and for how
 long and until when it was last kept away."""
@@ -27,7 +30,7 @@ long and until when it was last kept away."""
 
 def block_bytes(workers: int) -> int:
     """The size of the crew's block."""
-    return OWN + 64 * workers
+    return OWN + 64 * workers + 8 * (workers + 1)
 
 
 MARK_WORDS = 2
@@ -67,7 +70,7 @@ def _wake(arm: bool, linux: bool) -> str:
 
 def crew_text(*, arm: bool, linux: bool, spins: int) -> str:
     """`worker(crew, number)` and `run(crew, table, first, count, scratch, stride, workers, marks)`."""
-    at = {"asleep": ASLEEP, "stop": STOP, "next": NEXT, "job": JOB}
+    at = {"asleep": ASLEEP, "stop": STOP, "job": JOB}
     places = "\n".join(f"  %{name} = getelementptr i8, ptr %crew, i64 {offset}" for name, offset in at.items())
     return f"""
 declare i64 @syscall(i64, ...)
@@ -132,15 +135,6 @@ none:
   ret void
 }}
 
-define internal ptr @line_of(ptr %crew, i64 %number) nounwind alwaysinline {{
-entry:
-  %index = sub i64 %number, 1
-  %far = mul i64 %index, 64
-  %first = getelementptr i8, ptr %crew, i64 {OWN}
-  %line = getelementptr i8, ptr %first, i64 %far
-  ret ptr %line
-}}
-
 ; Keep a worker away that was waited for.
 define internal void @bar(ptr %line, i64 %waited) nounwind {{
 entry:
@@ -163,44 +157,7 @@ entry:
   ret void
 }}
 
-; The chunks that nobody has claimed yet, one after the other.
-define internal void @claim(ptr %crew, ptr %job, i64 %number) nounwind {{
-entry:
-  %next = getelementptr i8, ptr %crew, i64 {NEXT}
-  %function = load ptr, ptr %job
-  %p1 = getelementptr i8, ptr %job, i64 8
-  %arguments = load ptr, ptr %p1
-  %p2 = getelementptr i8, ptr %job, i64 16
-  %tiles = load i64, ptr %p2
-  %p3 = getelementptr i8, ptr %job, i64 24
-  %chunk = load i64, ptr %p3
-  %p4 = getelementptr i8, ptr %job, i64 32
-  %scratch = load ptr, ptr %p4
-  %p5 = getelementptr i8, ptr %job, i64 40
-  %stride = load i64, ptr %p5
-  %far = mul i64 %number, %stride
-  %own = getelementptr i8, ptr %scratch, i64 %far
-  %p6 = getelementptr i8, ptr %job, i64 48
-  %row = load ptr, ptr %p6
-  %begun = call i64 @begin(ptr %row)
-  br label %again
-again:
-  %told = phi ptr [ null, %entry ], [ %row, %some ]
-  %begin = atomicrmw add ptr %next, i64 %chunk monotonic
-  %left = icmp slt i64 %begin, %tiles
-  br i1 %left, label %some, label %none
-some:
-  %open = add i64 %begin, %chunk
-  %fits = icmp slt i64 %open, %tiles
-  %end = select i1 %fits, i64 %open, i64 %tiles
-  call void %function(ptr %arguments, i64 %begin, i64 %end, ptr %own)
-  br label %again
-none:
-  %who = add i64 %number, 1
-  call void @mark(ptr %told, i64 %who, i64 %begun)
-  ret void
-}}
-
+{claim_text(OWN)}
 define void @worker(ptr %crew, i64 %number) nounwind {{
 entry:
 {places}
@@ -320,9 +277,12 @@ branches:
 kernel:
   %one = icmp sle i64 %tiles, %chunk
   %lonely = icmp eq i64 %workers, 0
-  %alone = or i1 %one, %lonely
+  %few = or i1 %one, %lonely
+  %many = icmp sgt i64 %tiles, {MOST_TILES}
+  %alone = or i1 %few, %many
   br i1 %alone, label %direct, label %shared
 direct:
+  call void @forget(ptr %scratch, i64 %stride)
   call void %function(ptr %arguments, i64 0, i64 %tiles, ptr %scratch)
   call void @mark(ptr %marked, i64 1, i64 %begun)
   br label %stepped
@@ -340,7 +300,9 @@ shared:
   store i64 %stride, ptr %j5
   %j6 = getelementptr i8, ptr %job, i64 48
   store ptr %marked, ptr %j6
-  store atomic i64 0, ptr %next seq_cst, align 8
+  %j7 = getelementptr i8, ptr %job, i64 56
+  store i64 %workers, ptr %j7
+  call void @share(ptr %crew, i64 %tiles, i64 %workers)
   atomicrmw add ptr %crew, i32 1 seq_cst
   %sleepers = load atomic i32, ptr %asleep seq_cst, align 4
   %some = icmp ne i32 %sleepers, 0

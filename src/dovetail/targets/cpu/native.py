@@ -154,6 +154,11 @@ class NativeRunner:
             key, lambda: make_frame(section, self.plan, memory, self._packed, threads, apart or {}, self.insides)
         )
 
+    @property
+    def threads(self) -> int:
+        """How many threads a run may use."""
+        return self.graph.crew.workers + 1
+
     def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
         """The outputs by name, and when each step ran."""
         marks: list[Mark] = []

@@ -15,6 +15,7 @@ from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.control import Control, make_control
 from dovetail.targets.cpu.jit import host
 from dovetail.targets.store import Store
+from dovetail.targets.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,9 @@ def aligned(plan: Plan, ready: Ready, params: Mapping[str, Array]) -> Mapping[st
 
     Arrays in a mapped file start at any byte. What is laid out anew is read by NumPy, which does not mind.
     """
-    if all(array.flags.aligned for array in params.values()):
-        return params
     points = [point for job in ready.jobs if isinstance(job, Job) for point in job.points.values()]
     read = {plan.locate(point).root for point in points if isinstance(point, Value)}
     by_code = any(isinstance(job, Control) for job in ready.jobs)
-    names = {str(v.attrs["name"]) for v in plan.graph.parameters if by_code or v in read}
-    return {n: a.copy() if n in names and not a.flags.aligned else a for n, a in params.items()}
+    names = [str(v.attrs["name"]) for v in plan.graph.parameters if by_code or v in read]
+    moved = {name: params[name].copy() for name in names if not params[name].flags.aligned}
+    return Weights(params).joined(moved) if moved else params

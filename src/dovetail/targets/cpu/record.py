@@ -11,30 +11,26 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any, cast
 
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim
+from dovetail.ir.dim import Dim, Size
 from dovetail.ir.size_text import parse_size
 from dovetail.ir.value import Value
-from dovetail.kernels.contract_pack import Panels
-from dovetail.kernels.conv import Packing
-from dovetail.kernels.conv_transpose import Turning
-from dovetail.kernels.job import Job, Packed, Status, Template
+from dovetail.kernels.job import Job, Template
 from dovetail.kernels.loops import Kernel
-from dovetail.kernels.winograd import Transforming
 from dovetail.plan.plan import Plan
 from dovetail.targets.cpu.codes import Module, adopt, modules_of, object_of, written
 from dovetail.targets.cpu.control import Control
 from dovetail.targets.cpu.ready import Ready, Writer, compiled
 from dovetail.targets.store import Store
 
-_KINDS: Mapping[str, type[Any]] = {
-    kind.__name__: kind for kind in (Job, Template, Packed, Status, Panels, Packing, Turning, Transforming)
-}
-"""What a job may hold, all of it frozen dataclasses of what can be spelled."""
 _LENGTH = struct.Struct("<Q")
 _CONTROL = "control"
+_ROOM = "dovetail.kernels."
+"""Where the dataclasses are declared that jobs hold."""
 
 
 class NotKept(Exception):
@@ -88,10 +84,10 @@ def _spell(item: Any, number: Mapping[Value, int]) -> Any:
     if isinstance(item, Mapping):
         pairs = cast("Mapping[str, Any]", item)
         return ["map", *[[name, _spell(part, number)] for name, part in pairs.items()]]
-    name = type(item).__name__
-    if _KINDS.get(name) is not type(item) or not is_dataclass(item):
-        raise NotKept(f"a {name}")
-    return [name, *[_spell(getattr(item, field.name), number) for field in fields(item)]]
+    kind = f"{type(item).__module__}.{type(item).__qualname__}"
+    if not is_dataclass(item) or not kind.startswith(_ROOM) or "<" in kind:
+        raise NotKept(f"a {kind}")
+    return [kind, *[_spell(getattr(item, field.name), number) for field in fields(item)]]
 
 
 def _spell_value(value: Value, number: Mapping[Value, int]) -> Any:
@@ -112,13 +108,43 @@ def _read(spelled: Any, values: Sequence[Value]) -> Any:
     if not isinstance(spelled, list):
         return spelled
     kind, *parts = cast("list[Any]", spelled)
-    return _READERS[kind](parts, values) if kind in _READERS else _KINDS[kind](*[_read(p, values) for p in parts])
+    return _READERS[kind](parts, values) if kind in _READERS else _kind(kind)(*[_read(p, values) for p in parts])
+
+
+@cache
+def _kind(name: str) -> type[Any]:
+    """A kind of thing that kernels are described with: a dataclass of their room, and nothing else."""
+    module, _, kind = name.rpartition(".")
+    found: Any = getattr(import_module(module), kind) if module.startswith(_ROOM) else None
+    if not isinstance(found, type) or not is_dataclass(found):
+        raise ValueError(f"{name} is nothing that a job holds")
+    return found
+
+
+def _read_tuple(parts: list[Any], values: Sequence[Value]) -> tuple[Any, ...]:
+    return tuple([_read(part, values) for part in parts])
+
+
+def _read_map(parts: list[Any], values: Sequence[Value]) -> dict[str, Any]:
+    return {str(name): _read(part, values) for name, part in parts}
+
+
+def _read_value(parts: list[Any], values: Sequence[Value]) -> Value:
+    return values[int(parts[0])]
+
+
+def _read_item(parts: list[Any], values: Sequence[Value]) -> Value:
+    return leaf.item(values[int(parts[0])], int(parts[1]))
+
+
+def _read_size(parts: list[Any], _: Sequence[Value]) -> Size:
+    return parse_size(parts[0])
 
 
 _READERS: Mapping[str, Callable[[list[Any], Sequence[Value]], Any]] = {
-    "size": lambda parts, _: parse_size(parts[0]),
-    "value": lambda parts, values: values[parts[0]],
-    "item": lambda parts, values: leaf.item(values[parts[0]], parts[1]),
-    "tuple": lambda parts, values: tuple([_read(part, values) for part in parts]),
-    "map": lambda parts, values: {name: _read(part, values) for name, part in parts},
+    "size": _read_size,
+    "value": _read_value,
+    "item": _read_item,
+    "tuple": _read_tuple,
+    "map": _read_map,
 }

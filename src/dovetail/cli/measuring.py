@@ -1,0 +1,65 @@
+"""What the commands that measure have in common: a program with inputs, and the figures of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.cli.arrays import named_arrays
+from dovetail.cli.command import Argument
+from dovetail.cli.options import asked_graph
+from dovetail.cli.run import feeds_of
+from dovetail.errors import OptionError
+from dovetail.ir.literal import Array
+from dovetail.models.weights import random_weights
+from dovetail.runtime.compile import compile
+from dovetail.runtime.program import Program
+from dovetail.settings import OFF, settings_of
+from dovetail.targets.cpu.calibration import calibrate, stored
+
+SEED = 0
+INPUT = Argument(
+    "--input",
+    "an input, as @file.npy, @file.npz:key or numbers; others are made up: floats from a normal distribution, whole "
+    "numbers 0 or 1; may be given several times",
+    {"metavar": "NAME=VALUE", "action": "append", "default": []},
+)
+RUNS = Argument("--runs", "how many runs to measure (20)", {"metavar": "N", "type": int, "default": 20})
+THREADS = Argument("--threads", "how many threads a run may use (all)", {"metavar": "N", "type": int, "default": 0})
+MEASURING = (INPUT, RUNS, THREADS)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A program, and inputs to run it on."""
+
+    program: Program
+    feeds: Mapping[str, Array]
+
+
+def ready(args: argparse.Namespace) -> Ready:
+    """The model of a command line, compiled, with the inputs that it gives and made-up ones for the rest."""
+    if args.runs < 1 or args.threads < 0:
+        raise OptionError(f"--runs {args.runs} --threads {args.threads}", hint="measure one run at least, on a thread")
+    given = named_arrays("--input", args.input)
+    graph = asked_graph(args)
+    feeds = feeds_of(graph, given, SEED)
+    if args.target == "cpu":
+        know_the_machine()
+    params = None if graph.params else random_weights(graph, SEED)
+    program = compile(graph, target=args.target, without=args.without, params=params, threads=args.threads)
+    return Ready(program, feeds)
+
+
+def know_the_machine() -> None:
+    """Measure the machine if nobody has, and if the figures can be kept; a roofline by built-in ones says little."""
+    settings = settings_of({}, os.environ)
+    if settings.cache != OFF and stored(settings) is None:
+        print("measuring this machine, once …", file=sys.stderr)
+        calibrate(settings)
+
+
+__all__ = ["INPUT", "MEASURING", "RUNS", "SEED", "THREADS", "Ready", "know_the_machine", "ready"]

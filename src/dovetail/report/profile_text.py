@@ -1,0 +1,59 @@
+"""A measured program as text for people: where the time goes, by kernel and by place in the model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dovetail.report.measured import KernelTime, Measured
+from dovetail.report.text import percent, time_text
+
+_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=_)\d+")
+
+
+def as_text(name: str, measured: Measured, top: int) -> str:
+    """The kernels that take longest, then the places in the model."""
+    threads = f"{measured.threads} thread{'s' if measured.threads > 1 else ''}"
+    host = f", {percent(measured.host_share)} on the host" if measured.host_seconds else ""
+    over = measured.overhead_seconds
+    lines = [
+        f"{name}: {time_text(measured.seconds)} (median of {measured.runs}, ±{time_text(measured.spread)}), {threads}, "
+        f"{percent(measured.roofline)} of the roofline{host}",
+        f"{time_text(over)} ({percent(over / measured.seconds)}) beside kernels",
+        "",
+        f"{'time':>10} {'share':>6} {'roofline':>9}  kernel",
+    ]
+    slowest = sorted(measured.kernels, key=lambda k: -k.seconds)
+    lines += [_kernel(kernel, measured.seconds) for kernel in slowest[:top]]
+    rest = slowest[top:]
+    if rest:
+        seconds = sum(k.seconds for k in rest)
+        lines.append(f"{time_text(seconds):>10} {percent(seconds / measured.seconds):>6} {'':>9}  {len(rest)} others")
+    lines += ["", f"{'time':>10} {'share':>6} {'kernels':>9}  place in the model"]
+    places = sorted(by_place(measured.kernels).items(), key=lambda item: -item[1][1])
+    for place, (count, seconds) in places[:top]:
+        lines.append(f"{time_text(seconds):>10} {percent(seconds / measured.seconds):>6} {count:>9}  {place}")
+    lines.append(f"calibration: {measured.calibration}")
+    return "\n".join(lines)
+
+
+def _kernel(kernel: KernelTime, whole: float) -> str:
+    reached = "host" if kernel.on_host else percent(kernel.roofline)
+    where = f"  at {kernel.where[-1]}" if kernel.where else ""
+    return (
+        f"{time_text(kernel.seconds):>10} {percent(kernel.seconds / whole):>6} {reached:>9}  "
+        f"{kernel.kernel} {kernel.op} {kernel.type}{where}"
+    )
+
+
+def by_place(kernels: Iterable[KernelTime]) -> dict[str, tuple[int, float]]:
+    """Kernels and seconds of each place in the model; numbers count as one, so that layers add up."""
+    found: dict[str, tuple[int, float]] = {}
+    for kernel in kernels:
+        place = _NUMBER.sub("*", kernel.where[-1]) if kernel.where else f"({kernel.op})"
+        count, seconds = found.get(place, (0, 0.0))
+        found[place] = (count + 1, seconds + kernel.seconds)
+    return found
+
+
+__all__ = ["as_text", "by_place"]

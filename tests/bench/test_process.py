@@ -1,0 +1,44 @@
+"""A peer in a process of its own: it answers, and its end is a reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dovetail.bench.case import Case, load_arrays, written
+from dovetail.bench.measure import deviation
+from dovetail.bench.peers import EVERY
+from dovetail.bench.process import Process, RefusedError, make_setting
+from dovetail.bench.seat import LEAST_RUNS, PeerSeat, reason, results_of
+from tests.bench.small import SMALL
+
+
+def test_a_process_starts_takes_turns_and_leaves_its_results(tmp_path: Path) -> None:
+    case, setting = written("encoder", SMALL["encoder"], tmp_path), make_setting(1, tmp_path)
+    with Process("dovetail", case, setting) as process:
+        assert process.start()["first"] > 0
+        assert len(process.turn(0.0)["runs"]) == LEAST_RUNS
+    seat = PeerSeat(EVERY["onnxruntime"], case, setting)
+    seat.start()
+    found = [load_arrays(results_of(setting, name)) for name in ("dovetail", "onnxruntime")]
+    assert deviation(*found) < 1e-4
+
+
+def test_a_process_that_fails_or_ends_says_why(tmp_path: Path) -> None:
+    case, setting = Case("none", tmp_path / "none.onnx", tmp_path), make_setting(1, tmp_path)
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    with Process("dovetail", case, setting) as process:
+        with pytest.raises(RefusedError, match=r"inputs\.npz"):
+            process.start()
+        process.end()
+        with pytest.raises((RefusedError, ValueError)):
+            process.turn(0.0)
+    assert before is None or os.sched_getaffinity(0) == before
+
+
+def test_a_reason_skips_where_it_was_raised() -> None:
+    said = "Exception from src/core.cpp:132:\nException from src/read.cpp:9:\n  the operator Foo is not known\nmore"
+    assert reason(RuntimeError(said)) == "the operator Foo is not known"
+    assert reason(RuntimeError()) == "RuntimeError"

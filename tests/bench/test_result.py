@@ -1,0 +1,29 @@
+"""What is said of a result."""
+
+from __future__ import annotations
+
+import json
+
+from dovetail.bench.result import Floor, Result, Timed
+
+
+def _result(*peers: tuple[str, float]) -> Result:
+    timed = tuple(Timed(name, 0.5, runs=[s] * 4) for name, s in peers)
+    return Result("w", 2, timed, Floor(8.0, 1.0, 8.0, 10.0), {}, 7)
+
+
+def test_the_ratio_is_the_best_peer_over_ours() -> None:
+    result = _result(("dovetail", 2.0), ("slow", 6.0), ("quick", 3.0))
+    assert result.line == "bench w threads=2 ratio=1.50 best_peer=quick ms=2e+03 limit=0.50"
+    assert result.floor.bound == "multiply-adds"
+
+
+def test_alone_there_is_no_ratio() -> None:
+    result = _result(("dovetail", 2.0))
+    assert result.line == "bench w threads=2 ratio=none best_peer=none ms=2e+03 limit=0.50"
+    assert json.loads(json.dumps(result.as_dict(), allow_nan=False))["ratio"] is None
+
+
+def test_the_floor_is_the_slower_of_computing_and_reading() -> None:
+    assert Floor(8.0, 30.0, 8.0, 10.0).seconds == 3.0
+    assert Floor(8.0, 30.0, 8.0, 10.0).bound == "bandwidth"
