@@ -45,7 +45,7 @@ format: $(FOR_CHECK) ## format the code and sort its imports
 golden: $(FOR_TEST) ## rewrite generated text: goldens, pages of docs/, what the README shows
 	@$(BIN)/python -m pytest --golden $(ARGS)
 
-bench: $(FOR_BENCH) ## measure, beside every peer too; an hour, never part of check; ARGS="--threads 2 --times-only"
+bench: $(FOR_BENCH) ## measure, beside every peer too; takes long, never part of check; ARGS="--threads 2 --times-only"
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 	@mkdir -p build
 	@real=$$($(BIN)/python -m zoo.works build/works) && $(BIN)/dovetail bench all $$real --out build/bench.json $(ARGS)

@@ -31,6 +31,8 @@ IMPORTED_BY = {
     "onnxruntime": {"adapters"},
     "llvmlite": {"targets"},
     "safetensors": {"frontends"},
+    "torch": {"bench"},
+    "jax": {"bench"},
 }
 """Each third-party package and the rooms that import it. An adapter implements an interface of its package."""
 

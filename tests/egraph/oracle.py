@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
+from dovetail.egraph.extract import components
 from dovetail.egraph.problem import Problem
 
 
@@ -15,6 +16,7 @@ def least_cost(problem: Problem) -> float:
     picked = [(c, i) for c, listed in enumerate(problem.options) for i in range(len(listed))]
     column = {pick: at for at, pick in enumerate(picked)}
     classes = len(problem.options)
+    home = components(problem)
     width = len(picked) + classes
     rows: list[np.ndarray[Any, Any]] = []
     least: list[float] = []
@@ -23,11 +25,12 @@ def least_cost(problem: Problem) -> float:
         least.append(1.0)
     for (c, i), at in column.items():
         for r in problem.options[c][i].reads:
-            # What is picked has all that it reads, and each of these stands lower.
+            # What is picked has all that it reads, and each of these stands lower, where a cycle could be.
             rows.append(_row(width, {at: -1.0, **{column[r, j]: 1.0 for j in range(len(problem.options[r]))}}))
             least.append(0.0)
-            rows.append(_row(width, {len(picked) + c: 1.0, len(picked) + r: -1.0, at: -float(classes)}))
-            least.append(1.0 - classes)
+            if c in home and home[c] == home.get(r):
+                rows.append(_row(width, {len(picked) + c: 1.0, len(picked) + r: -1.0, at: -float(classes)}))
+                least.append(1.0 - classes)
     # Tolerances of the solver are absolute: costs are counted in units of the dearest.
     unit = max([option.cost for listed in problem.options for option in listed] + [0.0]) or 1.0
     costs = [problem.options[c][i].cost / unit for c, i in picked] + [0.0] * classes

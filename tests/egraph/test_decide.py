@@ -144,7 +144,7 @@ def test_strictly_only_rules_that_keep_every_bit_are_used() -> None:
         assert {a.numerics for a in used} <= {"exact"}
 
 
-@pytest.mark.parametrize("name", ["bert", "resnet", "unet"])
+@pytest.mark.parametrize("name", ["llama", "bert", "resnet", "unet"])
 def test_the_integer_program_agrees(name: str) -> None:
     found = decided(MODELS[name])
     assert found.selection is not None
@@ -154,7 +154,7 @@ def test_the_integer_program_agrees(name: str) -> None:
 
 
 def test_the_choice_is_the_same_every_time() -> None:
-    texts = {print_graph(decided(llama_of(6)).fused.graph) for _ in range(3)}
+    texts = {print_graph(decided(llama_of(3)).fused.graph) for _ in range(2)}
     assert len(texts) == 1
 
 

@@ -71,13 +71,34 @@ def test_numbers_of_large_arrays_do_not_count_and_all_else_does(seen: Look) -> N
 
 def test_arrays_are_those_that_the_importer_reads(seen: Look, tmp_path: Path) -> None:
     found = seen(model())
-    assert found is not None and found.arrays.keys() == {"large", "small", "sizes"}
+    assert found is not None and found.places.keys() == {"large", "small", "sizes"} and found.large == {"large"}
+    reading = found.read(found.places)
+    reading.finish()
     for name, array in {"large": LARGE, "small": SMALL, "sizes": SIZES}.items():
-        np.testing.assert_array_equal(found.arrays[name], array)
-        assert found.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(reading.arrays[name], array)
+        assert reading.arrays[name].dtype == array.dtype and not reading.arrays[name].flags.writeable
     for name, array in load_model(tmp_path / "model.onnx").params.items():
-        np.testing.assert_array_equal(found.arrays[name], array)
-    assert not found.arrays["large"].flags.writeable
+        np.testing.assert_array_equal(reading.arrays[name], array)
+
+
+def test_a_file_may_be_written_anew_once_it_is_read(seen: Look, tmp_path: Path) -> None:
+    wide = np.arange(1 << 21, dtype=np.float32).reshape(128, -1)
+    found = seen(model(large=wide))
+    assert found is not None
+    reading = found.read(["large"])
+    reading.finish()
+    (tmp_path / "model.onnx").write_bytes(b"")
+    np.testing.assert_array_equal(reading.arrays["large"], wide)
+
+
+def test_structure_is_the_model_without_large_arrays(seen: Look) -> None:
+    proto = model()
+    found = seen(proto)
+    assert found is not None
+    (large,) = (t for t in proto.graph.initializer if t.name == "large")
+    large.ClearField("raw_data")
+    assert onnx.ModelProto.FromString(found.structure()) == proto
+    assert len(found.structure()) < 1000
 
 
 def test_a_model_may_be_much_larger_than_what_is_hashed(seen: Look) -> None:
@@ -87,7 +108,7 @@ def test_a_model_may_be_much_larger_than_what_is_hashed(seen: Look) -> None:
         proto.graph.initializer.append(numpy_helper.from_array(array, f"more.{index}"))
     found = seen(proto)
     assert found is not None
-    np.testing.assert_array_equal(found.arrays["more.3"], many[3])
+    np.testing.assert_array_equal(found.read(["more.3"]).arrays["more.3"], many[3])
 
 
 def test_arrays_that_are_no_plain_bytes_are_left_out_and_count(seen: Look) -> None:
@@ -98,7 +119,7 @@ def test_arrays_that_are_no_plain_bytes_are_left_out_and_count(seen: Look) -> No
 
     first, second = seen(with_numbers(LARGE)), seen(with_numbers(LARGE + 1))
     assert first is not None and second is not None
-    assert "listed" not in first.arrays and first.digest != second.digest
+    assert "listed" not in first.places and first.digest != second.digest
 
 
 def test_external_data_is_left_out(seen: Look) -> None:
@@ -107,14 +128,14 @@ def test_external_data_is_left_out(seen: Look) -> None:
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="weights.bin")
     found = seen(proto)
-    assert found is not None and "far" not in found.arrays
+    assert found is not None and "far" not in found.places
 
 
 def test_wrong_lengths_and_names_are_left_to_the_importer(seen: Look) -> None:
     short = model()
     short.graph.initializer[0].raw_data = short.graph.initializer[0].raw_data[:-4]
     found = seen(short)
-    assert found is not None and "large" not in found.arrays
+    assert found is not None and "large" not in found.places
     twice = model()
     twice.graph.initializer.append(twice.graph.initializer[0])
     assert seen(twice) is None

@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> Answer:
     clock.append(time.perf_counter_ns())
     executable = request.target.compile(made.plan, request.settings)
     clock.append(time.perf_counter_ns())
-    program = Program(made.plan, executable, report=made.report, params=params, any_size=True).bind({})
+    program = Program(made.plan, executable, report=made.report, params=params, any_size=request.target.any_size).bind(
+        {}
+    )
     clock.append(time.perf_counter_ns())
     runs: list[tuple[Span, list[Mark]]] = []
     # The first run wakes caches and threads; it is traced as well, under its own name.

@@ -13,7 +13,7 @@ from dovetail.declare.group import Group
 from dovetail.derive.fuse import ANY_MACHINE, Fused, fuse, strata
 from dovetail.derive.join import join
 from dovetail.egraph.engine import EGraph, egraph_of
-from dovetail.egraph.extract import Extraction, extract, first_choice
+from dovetail.egraph.extract import Extraction, extract
 from dovetail.egraph.groups import Joining
 from dovetail.egraph.identity import Identities, Identity
 from dovetail.egraph.layers import Layers
@@ -115,7 +115,7 @@ def decide(
     clock.lap("extract")
     selection = selection_of(egraph, problem, found)
     greedy = graph_seconds(joined.graph, seconds)
-    search = _search(egraph, problem, replayed, found, greedy, clock)
+    search = _search(egraph, replayed, found, graph_seconds(graph, seconds), greedy, clock)
     if found.cost > greedy * (1 + SAME) and not vocabulary.strict:
         return Decided(_greedy(graph_before, fused, joined), replace(search, chosen=greedy))
     result = selection.fused(graph, fused, joined)
@@ -147,7 +147,7 @@ def _greedy(base: Graph, fused: Fused, joined: Fused) -> Fused:
 
 
 def _search(
-    egraph: EGraph, problem: Problem, replayed: Replayed, found: Extraction, greedy: float, clock: _Clock
+    egraph: EGraph, replayed: Replayed, found: Extraction, given: float, greedy: float, clock: _Clock
 ) -> Search:
     fired: Counter[str] = Counter()
     stopped: list[Stopped] = []
@@ -161,7 +161,7 @@ def _search(
         pieces=replayed.pieces,
         solved=len(replayed.solved),
         seconds=clock.laps,
-        given=problem.cost(first_choice(problem)),
+        given=given,
         greedy=greedy,
         chosen=found.cost,
         stopped=tuple(dict.fromkeys(stopped)),

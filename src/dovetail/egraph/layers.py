@@ -23,8 +23,8 @@ _SHORTEST = 6
 """Stretches that repeat are at least so long; shorter ones are as quickly solved."""
 _GRAM = 5
 _CANDIDATES = 6
-_HALO = 100
-"""How many values before a piece its window shows at least; patterns reach less far."""
+_HALO = 48
+"""How many values before a piece its window shows at least, in whole layers; patterns reach less far."""
 _SMALL = 64
 """What is made of so few values is shown wherever it is read: a mask, the angles of a rotation, a number."""
 
@@ -92,16 +92,16 @@ class Layers:
         cuts: list[tuple[int, int]] = []
         for run in runs(self.looks):
             # The first windows of a run show what stands before it: where none comes after them, nothing is saved.
-            if run.period * (run.count - 1) <= max(run.period, _HALO) + run.period:
+            halo = run.period * -(-_HALO // run.period)
+            if run.period * (run.count - 1) <= halo + run.period:
                 continue
             stop = run.start + run.period * run.count
             first = min(range(run.start, run.start + run.period), key=lambda at: (crossing[at + run.period], at))
-            cuts += [(at, run.period) for at in range(first, stop + 1, run.period)]
+            cuts += [(at, halo) for at in range(first, stop + 1, run.period)]
         borders = dict(sorted([(0, 0), *cuts]))
         starts = [s for s in borders if s < len(self.values)]
         stops = [*starts[1:], len(self.values)]
-        halos = [max(borders[s], _HALO) for s in starts]
-        return [Piece(max(a - halo, 0), a, b) for a, b, halo in zip(starts, stops, halos, strict=True)]
+        return [Piece(max(a - borders[a], 0), a, b) for a, b in zip(starts, stops, strict=True)]
 
     def _crossing(self) -> list[int]:
         """For each position, how many values before it are read there or later."""

@@ -1,7 +1,8 @@
 """An ONNX file at a glance: a digest of all that decides its graph, and where the arrays of its initializers lie.
 
 The bytes of large initializers count by their length alone: they become parameters, whose numbers no pass looks at. The
-onnx package is not needed for this, and takes longer to import than a compiled program takes to start.
+onnx package is not needed for this, and takes longer to import than a compiled program takes to start. Large arrays are
+copied out of the file while others go on; nothing of it stays mapped, as files may be written anew.
 """
 
 from __future__ import annotations
@@ -11,20 +12,26 @@ import math
 import mmap
 import os
 import stat
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
+from dovetail.ir.attribute import HIGHEST_RANK
 from dovetail.ir.dtype import BY_NAME, DType
 from dovetail.ir.literal import Array
 
 HASHED = 1 << 15
 """Initializers of up to so many bytes may become constants, so that their numbers count: 4,096 of eight bytes each."""
-COPIED = 1 << 16
-"""Arrays of up to so many bytes are copied; larger ones stay where they are in the mapped file."""
+ASIDE = 1 << 22
+"""From so many bytes on, arrays are copied by a thread of their own."""
 MOST_BYTES = 2**31 - 1
+
+Content: TypeAlias = bytes | mmap.mmap
 
 _DTYPES: Mapping[int, DType] = {
     code: BY_NAME[name]
@@ -44,32 +51,101 @@ class _Broken(Exception):
     """Bytes that are no model, or one that is written in an odd way."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An array in the file."""
+
+    offset: int
+    length: int
+    dtype: DType
+    shape: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class _Tensor:
-    """An initializer as it is read."""
+    """An initializer as it is read: where its message and the field with its bytes start and end."""
 
+    tag: int
+    start: int
+    end: int
     dims: list[int] = field(default_factory=list[int])
     type: int = 0
     name: str = ""
-    raw: tuple[int, int] | None = None
+    raw: tuple[int, int, int] | None = None
     odd: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        return self.raw is not None and self.raw[2] - self.raw[1] > HASHED and not self.odd
+
+
+class Reading:
+    """Arrays of a file, read-only. Large ones are filled while others go on: `finish` waits for them."""
+
+    def __init__(self, content: Content, places: Mapping[str, Place]) -> None:
+        self.arrays: dict[str, Array] = {}
+        work: list[tuple[Array, Array]] = []
+        for name, place in places.items():
+            array = self.arrays[name] = np.empty(place.shape, place.dtype.numpy)
+            if place.length:
+                source = np.frombuffer(content, np.uint8, place.length, place.offset)
+                work.append((array.reshape(-1).view(np.uint8), source))
+            array.flags.writeable = False
+        aside = sum(target.nbytes for target, _ in work) >= ASIDE
+        large = [pair for pair in work if aside and pair[0].nbytes > HASHED]
+        _copy(pair for pair in work if not aside or pair[0].nbytes <= HASHED)
+        self._thread = threading.Thread(target=_copy, args=(large,), daemon=True) if large else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until every array is there."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _copy(work: Iterable[tuple[Array, Array]]) -> None:
+    for target, source in work:
+        np.copyto(target, source)  # NumPy lets other threads go on meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Skimmed:
     """What a file says at a glance."""
 
+    content: Content
     digest: str
-    arrays: Mapping[str, Array]
-    """Initializers by name, read-only; those that are kept in another way than as plain bytes are left out."""
+    places: Mapping[str, Place]
+    """Initializers by name; those that are kept in another way than as plain bytes are left out."""
+    large: frozenset[str]
+    """Those whose numbers do not count."""
+    _reader: _Reader
+
+    def read(self, names: Iterable[str]) -> Reading:
+        """The arrays of these names."""
+        return Reading(self.content, {name: self.places[name] for name in names})
+
+    def structure(self) -> bytes:
+        """The file without the bytes of its large arrays."""
+        return self._reader.without(self.large)
 
 
 def skim(path: Path) -> Skimmed | None:
     """The file at a glance; None where only reading it whole can tell."""
     try:
         content = _mapped(path)
-        return None if content is None else _Reader(content).skimmed()
-    except (OSError, ValueError, IndexError, _Broken):
+    except (OSError, ValueError):
+        return None
+    return None if content is None else look(content)
+
+
+def look(content: Content) -> Skimmed | None:
+    """The content of a file at a glance."""
+    if sys.byteorder != "little":
+        return None
+    try:
+        return _Reader(content).skimmed()
+    except (ValueError, IndexError, _Broken):
         return None
 
 
@@ -88,7 +164,7 @@ def _mapped(path: Path) -> mmap.mmap | None:
 class _Reader:
     """Walks the fields of the model, of its graph and of its initializers, and skips what the others hold."""
 
-    def __init__(self, content: mmap.mmap) -> None:
+    def __init__(self, content: Content) -> None:
         self.content = content
         self.view = memoryview(content)
         self.state = hashlib.blake2b(digest_size=20)
@@ -96,36 +172,42 @@ class _Reader:
         """All before this byte is in the digest, or is known not to count."""
         self.holes: list[tuple[int, int]] = []
         self.tensors: list[_Tensor] = []
-        self.graphs = 0
+        self.graphs: list[tuple[int, int, int]] = []
+        """Where the message of a graph starts with its tag, with its fields, and where it ends."""
 
     def skimmed(self) -> Skimmed:
         end = len(self.content)
         at = 0
         while at < end:
+            start = at
             tag, at = self.number(at)
-            at = self.graph(at) if tag == _GRAPH else self.skip(tag, at)
-        if at != end or self.graphs != 1:
+            at = self.graph(start, at) if tag == _GRAPH else self.skip(tag, at)
+        if at != end or len(self.graphs) != 1:
             raise _Broken
         self.take(end)
         self.state.update(repr((end, self.holes)).encode())
-        return Skimmed(self.state.hexdigest(), self.arrays())
+        places = self.places()
+        large = frozenset(tensor.name for tensor in self.tensors if tensor.is_large and tensor.name in places)
+        return Skimmed(self.content, self.state.hexdigest(), places, large, self)
 
-    def graph(self, at: int) -> int:
-        self.graphs += 1
+    def graph(self, start: int, at: int) -> int:
         size, at = self.number(at)
         end = at + size
+        self.graphs.append((start, at, end))
         while at < end:
+            start = at
             tag, at = self.number(at)
-            at = self.initializer(at) if tag == _INITIALIZER else self.skip(tag, at)
+            at = self.initializer(start, at) if tag == _INITIALIZER else self.skip(tag, at)
         if at != end:
             raise _Broken
         return at
 
-    def initializer(self, at: int) -> int:
+    def initializer(self, start: int, at: int) -> int:
         size, at = self.number(at)
         end = at + size
-        tensor = _Tensor()
+        tensor = _Tensor(start, at, end)
         while at < end:
+            start = at
             tag, at = self.number(at)
             if tag == _DIMS:
                 dim, at = self.number(at)
@@ -134,28 +216,28 @@ class _Reader:
                 tensor.type, at = self.number(at)
             elif tag in (_PACKED_DIMS, _NAME, _RAW):
                 length, at = self.number(at)
-                at = self.field(tensor, tag, at, at + length)
+                at = self.field(tensor, tag, start, at, at + length)
             else:
                 # External data, elements one by one, segments: all but a name and a remark for people.
                 tensor.odd |= tag not in (12 << 3 | 2, 14 << 3) or (tag == 14 << 3 and self.content[at] != 0)
                 at = self.skip(tag, at)
         if at != end:
             raise _Broken
-        if tensor.raw is not None and tensor.raw[1] > HASHED and not tensor.odd:
-            start, length = tensor.raw
+        if tensor.raw is not None and tensor.is_large:
+            _, start, stop = tensor.raw
             self.take(start)
-            self.hashed = start + length
-            self.holes.append(tensor.raw)
+            self.hashed = stop
+            self.holes.append((start, stop))
         self.tensors.append(tensor)
         return at
 
-    def field(self, tensor: _Tensor, tag: int, at: int, end: int) -> int:
+    def field(self, tensor: _Tensor, tag: int, start: int, at: int, end: int) -> int:
         """One field of an initializer that has a length."""
         if end > len(self.content):
             raise _Broken
         if tag == _RAW:
             tensor.odd |= tensor.raw is not None
-            tensor.raw = (at, end - at)
+            tensor.raw = (start, at, end)
         elif tag == _NAME:
             tensor.name = str(self.view[at:end], "utf-8")
         else:
@@ -193,17 +275,39 @@ class _Reader:
             return at + (8 if kind == 1 else 4)
         raise _Broken
 
-    def arrays(self) -> dict[str, Array]:
+    def places(self) -> dict[str, Place]:
         names = [tensor.name for tensor in self.tensors]
         if len(set(names)) != len(names):
             raise _Broken
-        found: dict[str, Array] = {}
+        found: dict[str, Place] = {}
         for tensor in self.tensors:
             dtype = _DTYPES.get(tensor.type)
             if dtype is None or tensor.raw is None or tensor.odd:
                 continue
-            start, length = tensor.raw
-            if math.prod(tensor.dims) * dtype.itemsize == length:
-                array = np.frombuffer(self.view[start : start + length], dtype.numpy).reshape(tensor.dims)
-                found[tensor.name] = array.copy() if length <= COPIED else array
+            _, start, end = tensor.raw
+            if math.prod(tensor.dims) * dtype.itemsize == end - start and len(tensor.dims) <= HIGHEST_RANK:
+                found[tensor.name] = Place(start, end - start, dtype, tuple(tensor.dims))
         return found
+
+    def without(self, names: frozenset[str]) -> bytes:
+        """The message without the bytes of some initializers, and with the lengths that it has then."""
+        ((tag, at, end),) = self.graphs
+        pieces: list[bytes | memoryview] = []
+        for tensor in self.tensors:
+            if tensor.raw is None or tensor.name not in names:
+                continue
+            before, after = self.view[tensor.start : tensor.raw[0]], self.view[tensor.raw[2] : tensor.end]
+            length = _varint(len(before) + len(after))
+            pieces += [self.view[at : tensor.tag], _varint(_INITIALIZER), length, before, after]
+            at = tensor.end
+        pieces.append(self.view[at:end])
+        size = sum(map(len, pieces))
+        return b"".join([self.view[:tag], _varint(_GRAPH), _varint(size), *pieces, self.view[end:]])
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dovetail.kernels.attend import make_attend
 from dovetail.kernels.contract import make_contract
+from dovetail.kernels.contract_bytes import make_byte_contract
 from dovetail.kernels.conv import make_conv
 from dovetail.kernels.conv_line import make_line
 from dovetail.kernels.conv_small import make_small_conv
@@ -54,6 +55,7 @@ TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (
     make_conv,
     make_conv_transpose,
     make_pool,
+    make_byte_contract,
     make_contract,
     make_attend,
     make_turn,

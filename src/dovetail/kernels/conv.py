@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,13 +17,14 @@ from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.conv_text import Shape, conv_text
 from dovetail.kernels.job import Job, Packed, Places
+from dovetail.kernels.normal import as_before, normal
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv
 from dovetail.plan.plan import Step
 
-PART_WORK = 2_000_000
+PART_WORK = 500_000
 """Multiplications of a tile: enough to hide what starting it costs, few enough to share a layer between threads."""
 
 
@@ -128,7 +130,8 @@ class Packing:
         tiles = -(-filters // self.rows)
         packed = np.zeros((self.groups, tiles * self.rows, of[:1].size), np.float32)
         packed[:, :filters] = of.reshape((self.groups, filters, packed.shape[2]))
-        return np.ascontiguousarray(packed.reshape((self.groups, tiles, self.rows, packed.shape[2])).swapaxes(2, 3))
+        split = packed.reshape((self.groups, tiles, self.rows, packed.shape[2]))
+        return normal(np.ascontiguousarray(split.swapaxes(2, 3)))
 
     def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Whether every element of weights of these shapes is laid out: always."""
@@ -136,6 +139,8 @@ class Packing:
 
     def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
         """The weights that were packed."""
-        groups, tiles, taps, rows = packed.shape
-        filters = packed.swapaxes(2, 3).reshape((groups, tiles * rows, taps))
-        return (filters[:, : shapes[0][0] // groups].reshape(shapes[0]),)
+        count, taps = shapes[0][0] // self.groups, math.prod(shapes[0][1:])
+        tiles = -(-count // self.rows)
+        split = as_before(packed, (self.groups, tiles, taps, self.rows))
+        filters = split.swapaxes(2, 3).reshape((self.groups, tiles * self.rows, taps))
+        return (filters[:, :count].reshape(shapes[0]),)

@@ -17,6 +17,8 @@ class Vectors:
 
     lanes: int
     registers: int
+    dots: bool = False
+    """Whether four products of bytes are added to each of 16 sums at once."""
 
 
 STORED = {"float": 4, "half": 2, "bfloat": 2, "i8": 1}

@@ -16,6 +16,7 @@ from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_field import Blocks, Field
 from dovetail.kernels.conv_text import Shape
 from dovetail.kernels.job import Job, Packed, Places
+from dovetail.kernels.normal import normal
 from dovetail.kernels.vector import Vectors
 from dovetail.kernels.winograd_text import OUT, PATCH, SPOTS, transformed_weights, winograd_text
 from dovetail.plan.plan import Step
@@ -93,11 +94,14 @@ def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
 
 
 def _blocks(pixels: Field, channels: int, lanes: int) -> Blocks:
-    """Rows of patches whose transforms fit the second cache."""
+    """Rows of patches whose transforms fit the second cache; two blocks or more, so that no thread transforms what
+    another does, unless that leaves less than two vectors."""
     room = max(lanes, PATCHES_BYTES // (4 * SPOTS * channels))
     height, width = pixels.out
     columns, across = _cut(width, room)
-    rows, down = _cut(height, largest(1, floordiv(room, columns)))
+    fewest = floordiv(columns + (3 * lanes // 2 - 1), columns)
+    share = largest(fewest, floordiv(height + 1, 2))
+    rows, down = _cut(height, largest(1, smallest(floordiv(room, columns), share)))
     return Blocks(rows, columns, down, across)
 
 
@@ -119,4 +123,5 @@ class Transforming:
         tiles = -(-w.shape[0] // self.rows)
         packed = np.zeros((tiles * self.rows, w.shape[1], SPOTS), np.float32)
         packed[: w.shape[0]] = transformed_weights(w)
-        return np.ascontiguousarray(packed.reshape((tiles, self.rows, w.shape[1], SPOTS)).transpose((0, 3, 2, 1)))
+        split = packed.reshape((tiles, self.rows, w.shape[1], SPOTS))
+        return normal(np.ascontiguousarray(split.transpose((0, 3, 2, 1))))

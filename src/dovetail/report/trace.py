@@ -85,7 +85,7 @@ def _event(
 
 def _names(process: int, name: str, tracks: Mapping[int, str]) -> list[dict[str, Any]]:
     """The names of a process and of its tracks, which are sorted by their numbers."""
-    told = [{"name": "process_name", "ph": "M", "pid": process, "tid": 0, "args": {"name": name}}]
+    told: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": process, "tid": 0, "args": {"name": name}}]
     for track, label in tracks.items():
         told.append({"name": "thread_name", "ph": "M", "pid": process, "tid": track, "args": {"name": label}})
         told.append(

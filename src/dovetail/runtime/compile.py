@@ -139,6 +139,7 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
         special = of_graph(specialize(source.graph(), sizes), store)
         return _program(special, replace(request, require={}, require_clean=False), None)
 
+    source.finish()
     return Program(
         kept.plan,
         kept.executable,

@@ -38,6 +38,8 @@ class Source:
     graph: Callable[[], Graph]
     params: Mapping[str, Array]
     """Arrays that came with it."""
+    finish: Callable[[], None] = lambda: None
+    """Waits until these are there: a file may still be read while a program is put together."""
 
 
 def source_of(
@@ -99,8 +101,8 @@ def _onnx() -> str:
 def _remember(source: Source, seen: Skimmed, key: Key, store: Store) -> None:
     """Note which graph a file holds, if its initializers alone give the parameters."""
     for name, array in source.params.items():
-        found = seen.arrays.get(name)
-        if found is None or found.dtype != array.dtype or found.shape != array.shape:
+        found = seen.places.get(name)
+        if found is None or found.dtype.numpy != array.dtype or found.shape != array.shape:
             return
     said = {"name": source.name, "structure": source.structure, "params": list(source.params)}
     store.put(key, json.dumps(said).encode())
@@ -114,11 +116,13 @@ def _known(
     fixed: Mapping[str, Array | int] | None,
 ) -> Source:
     said = json.loads(found)
+    digest = seen.digest
 
     def read() -> Graph:
         again = skim(path)
-        if again is None or again.digest != seen.digest:
+        if again is None or again.digest != digest:
             raise LoadError(f"{path} has changed since it was compiled", hint="compile it again")
         return load(path, ops=ops, fixed=fixed)
 
-    return Source(said["name"], said["structure"], read, Weights({name: seen.arrays[name] for name in said["params"]}))
+    reading = seen.read(said["params"])
+    return Source(said["name"], said["structure"], read, Weights(reading.arrays), reading.finish)

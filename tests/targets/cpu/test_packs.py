@@ -15,6 +15,7 @@ import dovetail
 from dovetail import Graph, Program, Value, f32, i64, library, ops
 from dovetail.ir import leaf
 from dovetail.kernels.contract_pack import Panels
+from dovetail.kernels.conv import Packing
 from dovetail.targets.cpu.native import NativeRunner
 from dovetail.targets.cpu.shelf import SHELF
 
@@ -165,3 +166,20 @@ def test_panels_are_taken_apart(streams: tuple[tuple[int, int], ...], size: int,
     for found, array in zip(pack.unpack(pack(*given), shapes), given, strict=True):
         assert found.tobytes() == array.tobytes()
     assert not Panels(16, streams[:1], size - 1, turned).holds(shapes)
+
+
+@pytest.mark.parametrize(("groups", "filters"), [(1, 7), (3, 6)])
+def test_windows_are_taken_apart(groups: int, filters: int) -> None:
+    pack = Packing(groups, 4)
+    weights = any_bits(filters, 5, 3, 3)
+    assert pack.holds([weights.shape])
+    (found,) = pack.unpack(pack(weights), [weights.shape])
+    assert found.shape == weights.shape and found.tobytes() == weights.tobytes()
+
+
+def test_who_asks_memory_for_what_was_let_go_gets_it() -> None:
+    """The host may have to run any step by its meaning."""
+    array = any_bits(24, 40)
+    memory = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).kept.copy()
+    assert W not in memory.own
+    assert memory.view(W).tobytes() == array.tobytes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
@@ -11,20 +11,25 @@ from dovetail.frontends.onnx.check import check_model
 from dovetail.frontends.onnx.fixed import Given
 from dovetail.frontends.onnx.importer import Import
 from dovetail.frontends.onnx.nesting import check_nesting
-from dovetail.frontends.onnx.read import read_model
+from dovetail.frontends.onnx.read import read_apart
 from dovetail.frontends.onnx.rule import Rule
 from dovetail.frontends.onnx.rules import ALL
 from dovetail.frontends.onnx.supported import Vocabulary
 from dovetail.frontends.onnx.tensors import Tensors
 from dovetail.frontends.words import plain_errors
 from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
 
 
 def load_model(path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = ()) -> Graph:
     """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours."""
     with plain_errors():
-        model = read_model(path)
-    return import_model(model, folder=path.parent, fixed=fixed, rules=rules)
+        model, reading = read_apart(path)
+    if reading is None:
+        return import_model(model, folder=path.parent, fixed=fixed, rules=rules)
+    graph = import_model(model, folder=path.parent, fixed=fixed, rules=rules, apart=reading.arrays)
+    reading.finish()
+    return graph
 
 
 def import_model(
@@ -33,11 +38,15 @@ def import_model(
     folder: Path | None = None,
     fixed: Given | None = None,
     rules: Iterable[Rule] = (),
+    apart: Mapping[str, Array] | None = None,
 ) -> Graph:
-    """The graph of a model in memory; `folder` is where its external data lies."""
+    """The graph of a model in memory; `folder` is where its external data lies.
+
+    `apart` are initializers whose elements the model has not, by name.
+    """
     with plain_errors():
         surveys = check_model(model)
         check_nesting(surveys)
         vocabulary = Vocabulary(model, (*ALL, *rules))
         vocabulary.check(model.graph, surveys)
-        return Import(model, Tensors(folder), vocabulary, fixed or {}).graph()
+        return Import(model, Tensors(folder, apart), vocabulary, fixed or {}).graph()

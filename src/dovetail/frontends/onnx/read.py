@@ -5,18 +5,23 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import onnx
 from google.protobuf.message import DecodeError
 
 from dovetail.errors import LoadError
 from dovetail.frontends.onnx.wire import Content, check_content
+from dovetail.frontends.skim import Reading, look
 from dovetail.frontends.words import plain
+
+T = TypeVar("T")
 
 MOST_BYTES = 2**31 - 1
 """What the protobuf package reads at once."""
-READ_AT_ONCE = 1 << 26
+READ_AT_ONCE = 1 << 20
 """Larger files are mapped while they are looked at, so that refusing one does not cost reading it."""
 
 _FORMATS: tuple[tuple[bytes, str], ...] = (
@@ -40,6 +45,31 @@ _FORMATS: tuple[tuple[bytes, str], ...] = (
 
 def read_model(path: Path) -> onnx.ModelProto:
     """The model in a file."""
+    return _checked(path, _whole)
+
+
+def read_apart(path: Path) -> tuple[onnx.ModelProto, Reading | None]:
+    """The model in a file without the bytes of its large initializers, and these, which are still read."""
+    return _checked(path, _apart)
+
+
+def _whole(content: Content) -> onnx.ModelProto:
+    if not isinstance(content, bytes):
+        with content as mapped:
+            content = mapped[:]  # pages of the file go before the message is made
+    return onnx.ModelProto.FromString(content)
+
+
+def _apart(content: Content) -> tuple[onnx.ModelProto, Reading | None]:
+    seen = look(content)
+    if seen is None or not seen.large:
+        return _whole(content), None
+    reading = seen.read(seen.large)
+    return onnx.ModelProto.FromString(seen.structure()), reading
+
+
+def _checked(path: Path, parse: Callable[[Content], T]) -> T:
+    """What the content of a file is read as, once it is known to be a model's."""
     named = plain(str(path))
     try:
         content = _content(path)
@@ -50,10 +80,7 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise LoadError(f"{named} is empty", hint="fetch or export it again")
     try:
         check_content(content)
-        if not isinstance(content, bytes):
-            with content as mapped:
-                content = mapped[:]  # pages of the file go before the message is made
-        return onnx.ModelProto.FromString(content)
+        return parse(content)
     except LoadError as error:
         raise LoadError(
             f"{named} is not an ONNX model: {error.message}", hint=_looks_like(content) or error.hint

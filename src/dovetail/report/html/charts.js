@@ -8,10 +8,11 @@ const rooflineDots = () => {
   kernels.forEach((kernel, at) => {
     if (kernel.phase !== "run" || !kernel.flops || !kernel.bytes) return;
     const seconds = tookOf(at);
-    const key = `${kernel.op} ${kernel.flops} ${kernel.bytes} ${measured ? at : ""}`;
-    const dot = dots.get(key) ?? { kernels: [], intensity: kernel.flops / kernel.bytes, rate: kernel.flops / seconds, seconds: 0 };
+    const key = `${kernel.op} ${kernel.flops} ${kernel.bytes}`;
+    const dot = dots.get(key) ?? { kernels: [], intensity: kernel.flops / kernel.bytes, rate: 0, seconds: 0 };
     dot.kernels.push(at);
     dot.seconds += seconds;
+    dot.rate = kernel.flops * dot.kernels.length / dot.seconds;
     dots.set(key, dot);
   });
   return [...dots.values()].sort((a, b) => b.seconds - a.seconds);

@@ -14,7 +14,6 @@ from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.jit import host
 
-
 MOST_TEXTS = 200
 """Kernels beyond these have no code in the page, which would grow without end."""
 

@@ -29,4 +29,5 @@ def kernel_family(op: Op, inside: Iterable[Op]) -> Family:
     """The heaviest kind among the ops that a kernel computes."""
     if "attention" in op.name:
         return "attend"
-    return max((family_of(o) for o in (op, *inside)), key=FAMILIES.index)
+    found = {family_of(o) for o in (op, *inside)}
+    return next(family for family in reversed(FAMILIES) if family in found)

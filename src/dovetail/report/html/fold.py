@@ -10,6 +10,8 @@ import numpy as np
 from dovetail.ir.literal import Array
 
 _MOST_PERIODS = 24
+_SIDE = 0.2
+"""The share of a drawing that may stand before the rest, because all of it is read all over."""
 _LEAST_SPARED = 3
 _SHARE = 250
 """A fold that hides fewer items than this, or a smaller share of all, is not worth a click."""
@@ -47,18 +49,38 @@ class Run:
 
 
 def level_order(items: Sequence[Item]) -> list[int]:
-    """The items by level, operands first, so that equal layers of a model follow each other in one order."""
+    """The items by level, operands first, so that equal layers of a model follow each other in one order.
+
+    What is read all over the drawing, as a mask is, goes before the rest, so that no layer differs by holding it.
+    """
     level = [0] * len(items)
     for i, item in enumerate(items):
         if not item.late:
             level[i] = max((level[j] + 1 for j in item.operands if not items[j].late), default=0)
-    first: dict[int, int] = {}
+    first, last, readers = level[:], level[:], [0] * len(items)
     for i in range(len(items) - 1, -1, -1):
-        if items[i].late:
-            level[i] = first.get(i, level[i]) - 1
+        if items[i].late and readers[i]:
+            level[i] = first[i] - 1
         for j in items[i].operands:
-            first[j] = min(first.get(j, level[i]), level[i])
-    return sorted(range(len(items)), key=lambda i: (level[i], i))
+            first[j] = level[i] if not readers[j] else min(first[j], level[i])
+            last[j] = level[i] if not readers[j] else max(last[j], level[i])
+            readers[j] += 1
+    deep = max(level, default=0)
+    shared = [i for i in range(len(items)) if readers[i] > 2 and last[i] - first[i] > deep / 3]
+    early = _above(items, shared)
+    return sorted(range(len(items)), key=lambda i: (i not in early, level[i], i))
+
+
+def _above(items: Sequence[Item], shared: Iterable[int]) -> set[int]:
+    """These items and all that they need; none of them where that is a large part of everything."""
+    found = set(shared)
+    pending = list(found)
+    while pending:
+        for j in items[pending.pop()].operands:
+            if j not in found:
+                found.add(j)
+                pending.append(j)
+    return found if len(found) <= len(items) * _SIDE else set()
 
 
 def find_runs(items: Sequence[Item]) -> list[Run]:

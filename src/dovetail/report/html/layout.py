@@ -153,8 +153,10 @@ def _drawn(
             edges.append((period + len(exits) + port, i))
     drawing = draw(boxes, edges, gap=GAP, lane=lane, rounds=rounds)
     first_entry = period + len(exits)
-    wires = [Wire(first_entry - 1 - w.source, w.target, w.points) if w.source >= first_entry else w for w in drawing.wires]
+    wires = [
+        Wire(first_entry - 1 - w.source, w.target, w.points) if w.source >= first_entry else w for w in drawing.wires
+    ]
     return replace(drawing, wires=tuple(wires))
 
 
-__all__ = ["Band", "Layout", "Wire", "lay_out"]
+__all__ = ["LANE", "Band", "Layout", "Wire", "lay_out"]

@@ -93,7 +93,11 @@ def _room(title: str, ops: Sequence[str], lines: Sequence[tuple[int, int]]) -> R
             x += wide + _BESIDE
         y += tallest * (_CHIP + _BELOW) + 3
     height = y + 3 if shown else HEAD
-    links = [(a, b, link) for a, b in kept if (link := _link(column[a], column[b], row_of)) is not None]
+    links: list[tuple[int, int, Link]] = []
+    for a, b in kept:
+        link = _link(column[a], column[b], row_of)
+        if link is not None:
+            links.append((a, b, link))
     return Room(int(width), int(height), tuple(chips), tuple(links))
 
 

@@ -17,7 +17,7 @@ from dovetail.passes.pipeline import Lowered
 from dovetail.plan.plan import Plan
 from dovetail.report.html.family import FAMILIES, Family, family_of, kernel_family
 from dovetail.report.html.fold import Item
-from dovetail.report.html.layout import Layout, lay_out
+from dovetail.report.html.layout import LANE, Band, Layout, lay_out
 from dovetail.report.html.rooms import Rooms, lines_inside
 from dovetail.report.kernels import KernelMap, kernel_map
 
@@ -57,16 +57,69 @@ class Thing:
     fused: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Homes:
+    """The kernels by number, and what kind of work each does."""
+
+    kernels: KernelMap
+    number: Mapping[Value, int]
+    families: Mapping[Value, Family]
+    credited: Mapping[str, int]
+    """Node of the graph as written -> the kernel that the report says computes it."""
+
+    @staticmethod
+    def of(lowered: Lowered, plan: Plan) -> _Homes:
+        kernels = kernel_map(lowered.written, plan, lowered.moved)
+        op_of = {v.op.name: v.op for v in lowered.written.values}
+        return _Homes(
+            kernels,
+            {kernel: i for i, kernel in enumerate(kernels.kernels)},
+            {k: kernel_family(k.op, [op_of[n.op] for n in kernels.nodes[k]]) for k in kernels.kernels},
+            {n.name: i for i, k in enumerate(kernels.kernels) for n in kernels.nodes[k]},
+        )
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A drawing as it is put together: the things and how large each is."""
+
+    graph: Graph
+    names: Mapping[Value, str]
+    things: list[Thing] = field(default_factory=list[Thing])
+    items: list[Item] = field(default_factory=list[Item])
+    place: dict[Value, int] = field(default_factory=dict[Value, int])
+
+    def add(self, value: Value, thing: Thing, item: Item) -> None:
+        self.place[value] = len(self.items)
+        self.things.append(thing)
+        self.items.append(item)
+
+    def add_input(self, value: Value) -> None:
+        thing = Thing(self.names[value], "input", str(value.type), self.graph.where(value), "end", -1)
+        self.add(value, thing, _chip(thing, (), late=True))
+
+    def add_outputs(self) -> None:
+        for name, value in self.graph.outputs.items():
+            thing = Thing(name, "output", str(value.type), self.graph.where(value), "end", -1)
+            self.things.append(thing)
+            self.items.append(_chip(thing, self.read_by([value])))
+
+    def read_by(self, operands: Iterable[Value]) -> tuple[int, ...]:
+        """The things that make these values, each once."""
+        made = [_made(v, self.place) for v in operands]
+        return tuple(dict.fromkeys([m for m in made if m is not None]))
+
+    def finish(self, name: str, words: Words, lane: float) -> dict[str, Any]:
+        self.add_outputs()
+        return _as_dict(name, self.things, self.items, lay_out(self.items, lane=lane), words)
+
+
 def stage_views(lowered: Lowered, plan: Plan) -> dict[str, Any]:
     """All stages with the words and rooms that they share, as plain lists and numbers."""
-    kernels = kernel_map(lowered.written, plan, lowered.moved)
-    number = {kernel: i for i, kernel in enumerate(kernels.kernels)}
-    families = _families(lowered.written, kernels)
+    homes = _Homes.of(lowered, plan)
     words, rooms = Words(), Rooms()
-    views: list[dict[str, Any]] = []
-    for name, graph, moves in _stages(lowered):
-        views.append(_stage(name, graph, moves, kernels, number, families, words))
-    views.append(_plan_view(lowered, plan, kernels, number, families, words, rooms))
+    views = [_stage(name, graph, moves, homes, words) for name, graph, moves in _stages(lowered)]
+    views.append(_plan_view(lowered, plan, homes, words, rooms))
     return {
         "words": words.listed,
         "families": list(FAMILIES),
@@ -75,10 +128,10 @@ def stage_views(lowered: Lowered, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _stages(lowered: Lowered) -> Iterable[tuple[str, Graph, list[Mapping[Value, Value]]]]:
-    """Each stage with its graph and the moves that lead from there to the end."""
+def _stages(lowered: Lowered) -> Iterable[tuple[str, Graph, list[Mapping[Value, Value]] | None]]:
+    """Each stage with its graph and the moves that lead from there to the end; None where the report names them."""
     later = {r.name: i for i, r in enumerate(lowered.records)}
-    yield "imported", lowered.written, [lowered.moved]
+    yield "imported", lowered.written, None
     rounds = lowered.state.rounds
     first = next((i for i, r in enumerate(rounds) if any(op.stage == "fuse" for op in r.ops)), None)
     after_fuse = [r.after.moved for r in lowered.records[later.get("fuse", -1) + 1 :]]
@@ -86,62 +139,39 @@ def _stages(lowered: Lowered) -> Iterable[tuple[str, Graph, list[Mapping[Value, 
         yield "recognised", rounds[first].before, [*(r.moved for r in rounds[first:]), *after_fuse]
     last_fused = max((i for i, r in enumerate(lowered.records) if r.stage == "fused"), default=None)
     if last_fused is not None:
-        moves = [r.after.moved for r in lowered.records[last_fused + 1 :]]
-        yield "fused", lowered.stage("fused"), moves
+        yield "fused", lowered.stage("fused"), [r.after.moved for r in lowered.records[last_fused + 1 :]]
     yield "legal", lowered.graph, []
 
 
-def _families(written: Graph, kernels: KernelMap) -> dict[Value, Family]:
-    op_of = {v.op.name: v.op for v in written.values}
-    return {k: kernel_family(k.op, [op_of[n.op] for n in kernels.nodes[k]]) for k in kernels.kernels}
-
-
 def _stage(
-    name: str,
-    graph: Graph,
-    moves: Sequence[Mapping[Value, Value]],
-    kernels: KernelMap,
-    number: Mapping[Value, int],
-    families: Mapping[Value, Family],
-    words: Words,
+    name: str, graph: Graph, moves: Sequence[Mapping[Value, Value]] | None, homes: _Homes, words: Words
 ) -> dict[str, Any]:
-    names = local_names(graph, graph.values)
-    things: list[Thing] = []
-    items: list[Item] = []
-    place: dict[Value, int] = {}
+    """A graph value by value; parameters and constants are left to those who read them."""
+    draft = _Draft(graph, local_names(graph, graph.values))
     bound: set[Value] = set()
     for value in graph.values:
         if value.op is leaf.INPUT:
-            place[value] = len(items)
-            things.append(Thing(names[value], "input", str(value.type), graph.where(value), "end", -1))
-            items.append(_chip(things[-1], (), late=True))
-        if value.op in leaf.LEAVES and value.op is not leaf.ITEM:
-            if value.op is not leaf.INPUT:
-                bound.add(value)
+            draft.add_input(value)
             continue
         if all(v in bound for v in value.operands):
             bound.add(value)
-        end = value
-        for move in moves:
-            end = move.get(end, end)
-        kernel = kernels.kernel_of(end)
+        if value.op in leaf.LEAVES and value.op is not leaf.ITEM:
+            continue
+        kernel = homes.credited.get(draft.names[value], -1) if moves is None else _ends_in(value, moves, homes)
         fused = isinstance(value.op, FusedOp) or value.op is region
-        family = families[kernel] if kernel is not None and fused else family_of(value.op)
-        thing = Thing(
-            names[value],
-            value.op.name,
-            str(value.type),
-            graph.where(value),
-            family,
-            number[kernel] if kernel is not None else -1,
-            fused=fused,
-        )
-        place[value] = len(items)
-        operands = tuple([place[v] for v in dict.fromkeys(value.operands) if v in place])
-        things.append(thing)
-        items.append(_chip(thing, operands, late=value in bound, small=is_free(value)))
-    _add_outputs(graph, place, things, items, kernels_of=lambda value: None)
-    return _as_dict(name, things, items, lay_out(items, lane=_CLOSE), words)
+        family = homes.families[homes.kernels.kernels[kernel]] if fused and kernel >= 0 else family_of(value.op)
+        where, type = graph.where(value), str(value.type)
+        thing = Thing(draft.names[value], value.op.name, type, where, family, kernel, fused=fused)
+        operands = tuple([draft.place[v] for v in dict.fromkeys(value.operands) if v in draft.place])
+        draft.add(value, thing, _chip(thing, operands, late=value in bound, small=is_free(value)))
+    return draft.finish(name, words, _CLOSE)
+
+
+def _ends_in(value: Value, moves: Sequence[Mapping[Value, Value]], homes: _Homes) -> int:
+    for move in moves:
+        value = move.get(value, value)
+    kernel = homes.kernels.kernel_of(value)
+    return -1 if kernel is None else homes.number[kernel]
 
 
 def _chip(thing: Thing, operands: tuple[int, ...], *, late: bool = False, small: bool = False) -> Item:
@@ -152,57 +182,28 @@ def _chip(thing: Thing, operands: tuple[int, ...], *, late: bool = False, small:
     return Item(key, width, _SMALL_CHIP if small else _CHIP, operands, late)
 
 
-def _add_outputs(graph: Graph, place: Mapping[Value, int], things: list[Thing], items: list[Item], kernels_of: Any) -> None:
-    for name, value in graph.outputs.items():
-        at = place.get(value, kernels_of(value))
-        thing = Thing(name, "output", str(value.type), graph.where(value), "end", -1)
-        things.append(thing)
-        items.append(_chip(thing, () if at is None else (at,)))
-
-
-def _plan_view(
-    lowered: Lowered,
-    plan: Plan,
-    kernels: KernelMap,
-    number: Mapping[Value, int],
-    families: Mapping[Value, Family],
-    words: Words,
-    rooms: Rooms,
-) -> dict[str, Any]:
-    graph = plan.graph
+def _plan_view(lowered: Lowered, plan: Plan, homes: _Homes, words: Words, rooms: Rooms) -> dict[str, Any]:
+    """The steps of the plan as rooms; what is a view is seen through."""
+    kernels = homes.kernels
     inside = lines_inside(lowered.written, kernels, local_names(lowered.written, lowered.written.values))
-    things: list[Thing] = []
-    items: list[Item] = []
-    place: dict[Value, int] = {}
-    step = {s.value: s for s in plan.steps}
-    for value in graph.values:
+    draft = _Draft(plan.graph, kernels.names)
+    phases = {step.value: step.phase for step in plan.steps}
+    for value in plan.graph.values:
         if value.op is leaf.INPUT:
-            place[value] = len(items)
-            things.append(Thing(kernels.names[value], "input", str(value.type), graph.where(value), "end", -1))
-            items.append(_chip(things[-1], (), late=True))
-        if value not in step:
+            draft.add_input(value)
+        if value not in phases:
             continue
-        made = [m for v in dict.fromkeys(value.operands) if (m := _made(v, place)) is not None]
-        room = rooms.of(value.op.name, [n.op for n in kernels.nodes[value]], inside[value])
+        nodes = kernels.nodes[value]
+        room = rooms.of(value.op.name, [n.op for n in nodes], inside[value])
+        fused = isinstance(value.op, FusedOp) or value.op is region or len(nodes) > 1
+        where, type = plan.graph.where(value), str(value.type)
+        family, number = homes.families[value], homes.number[value]
+        thing = Thing(draft.names[value], value.op.name, type, where, family, number, room, fused)
+        late = phases[value] == "bind"
         shape = rooms.shapes[room]
-        thing = Thing(
-            kernels.names[value],
-            value.op.name,
-            str(value.type),
-            graph.where(value),
-            families[value],
-            number[value],
-            room,
-            isinstance(value.op, FusedOp) or value.op is region or len(kernels.nodes[value]) > 1,
-        )
-        place[value] = len(items)
-        late = step[value].phase == "bind"
-        things.append(thing)
-        items.append(
-            Item((room, thing.type, late), shape.width, shape.height, tuple(dict.fromkeys(made)), late)
-        )
-    _add_outputs(graph, place, things, items, lambda value: _made(value, place))
-    return _as_dict("plan", things, items, lay_out(items), words)
+        item = Item((room, type, late), shape.width, shape.height, draft.read_by(value.operands), late)
+        draft.add(value, thing, item)
+    return draft.finish("plan", words, LANE)
 
 
 def _made(value: Value, place: Mapping[Value, int]) -> int | None:
@@ -214,9 +215,7 @@ def _made(value: Value, place: Mapping[Value, int]) -> int | None:
     return place[value]
 
 
-def _as_dict(
-    name: str, things: Sequence[Thing], items: Sequence[Item], layout: Layout, words: Words
-) -> dict[str, Any]:
+def _as_dict(name: str, things: Sequence[Thing], items: Sequence[Item], layout: Layout, words: Words) -> dict[str, Any]:
     """Columns in the order of the drawing, then bands."""
     shown = [things[i] for i in layout.order]
     return {
@@ -235,7 +234,7 @@ def _as_dict(
     }
 
 
-def _band(band: Any, layout: Layout, items: Sequence[Item]) -> dict[str, Any]:
+def _band(band: Band, layout: Layout, items: Sequence[Item]) -> dict[str, Any]:
     run, drawing = band.run, band.drawing
     sizes = [items[layout.order[run.start + i]] for i in range(run.period)]
     return {

@@ -36,6 +36,11 @@ class Host:
         return self.vector_bits // 32
 
     @property
+    def sums_bytes(self) -> bool:
+        """Whether four products of bytes are added to each of 16 sums at once."""
+        return self.vector_bits == 512 and "+avx512vnni" in self.features.split(",")
+
+    @property
     def is_arm(self) -> bool:
         return self.triple.startswith(("aarch64", "arm64"))
 

@@ -51,7 +51,7 @@ class Writer:
     def __init__(self, plan: Plan) -> None:
         bound = {result for step in plan.phase("bind") for result in step.results}
         self.places = Places(plan.locate, bound, bool(plan.options.get("strict")))
-        self.vectors = Vectors(host().lanes, host().vector_registers)
+        self.vectors = Vectors(host().lanes, host().vector_registers, host().sums_bytes)
 
     def job(self, step: Step) -> Job | Control | None:
         """What a step becomes; None where it runs on the host."""

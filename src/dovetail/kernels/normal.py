@@ -1,0 +1,40 @@
+"""Weights without the numbers below the smallest normal one, with which a multiplication takes a hundred times as long.
+
+Such a number becomes the smallest normal one of its sign: what that changes in a sum is far below its rounding. What was
+there is kept behind the weights, so that they can be made again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dovetail.ir.literal import Array
+
+_SMALLEST = np.float32(2.0**-126)
+
+
+def normal(packed: Array) -> Array:
+    """The array itself where all numbers are normal or 0, else a flat one with what was there behind."""
+    size = np.abs(packed)
+    tiny = (size < _SMALLEST) & (size > 0)
+    if not tiny.any():
+        return packed
+    at = np.flatnonzero(tiny).astype(np.int32)
+    whole = packed.reshape(-1).copy()
+    was = whole[at]
+    whole[at] = np.copysign(_SMALLEST, was)
+    count = np.array([at.size], np.int32)
+    return np.concatenate([whole, was, at.view(np.float32), count.view(np.float32)])
+
+
+def as_before(packed: Array, shape: Sequence[int]) -> Array:
+    """What `normal` was given, of this shape."""
+    if packed.ndim > 1:
+        return packed
+    size, count = math.prod(shape), int(packed[-1:].view(np.int32)[0])
+    whole, was = packed[:size].copy(), packed[size : size + count]
+    whole[packed[size + count : size + 2 * count].view(np.int32)] = was
+    return whole.reshape(tuple(shape))

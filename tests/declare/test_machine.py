@@ -1,0 +1,91 @@
+"""The model of a machine: what work and traffic come to, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+from dovetail import f32, i64, ops
+from dovetail.declare.cost import Cost, Level, Machine, Reach, is_given, kernel_cost, largest_bytes, streamed_bytes
+from dovetail.ir.graph import Graph
+from dovetail.ir.leaf import input, param
+
+MACHINE = Machine(
+    flops_per_second=1e9,
+    bytes_per_second=1e6,
+    launch_seconds=0.5,
+    levels=(Level(100, 1e8), Level(1000, 1e7)),
+    reach=Reach(contract=0.5, conv=0.25, conv_3x3=2.0, map=0.1),
+    overlap=0.75,
+)
+X, W = input("x", f32[4, 8]), param("w", f32[8, 16])
+
+
+def test_without_levels_the_slower_of_work_and_traffic_counts() -> None:
+    plain = Machine(1e9, 1e6, 0.5)
+    assert plain.seconds(Cost(3_000_000_000, 1_000_000)) == 3.5
+    assert plain.seconds(Cost(1_000_000, 4_000_000)) == 4.5
+
+
+def test_bytes_are_priced_by_the_level_that_holds_them() -> None:
+    assert [MACHINE.bandwidth(b) for b in (0, 100, 101, 1000, 1001)] == [1e8, 1e8, 1e7, 1e7, 1e6]
+    assert MACHINE.moving(500) == 500 / 1e7
+
+
+def test_what_is_given_is_as_far_as_the_whole_model() -> None:
+    """A hundred bytes of weights of a model of a million come from main memory, whatever fits a cache."""
+    cost = Cost(0, 150, given=100)
+    assert math.isclose(MACHINE.floor(cost), 50 / 1e8 + 100 / 1e8)
+    assert math.isclose(MACHINE.streaming(1_000_000).floor(cost), 50 / 1e8 + 100 / 1e6)
+
+
+def test_multiply_adds_and_other_work_have_their_own_share_of_the_peak() -> None:
+    cost = Cost(3_000_000, 0, 0, 2_000_000, "contract")
+    assert math.isclose(MACHINE.seconds(cost), 2e-3 / 0.5 + 1e-3 / 0.1 + 0.5)
+    assert math.isclose(MACHINE.seconds(Cost(2_000_000, 0, 0, 2_000_000, "conv_3x3")), 1e-3 + 0.5)
+    assert math.isclose(MACHINE.floor(cost), 3e-3), "the roofline knows no excuses"
+
+
+def test_a_part_of_the_shorter_is_hidden() -> None:
+    """Work of 2 ms, traffic of 4 ms: three quarters of the shorter are hidden behind the longer."""
+    cost = Cost(200_000, 4_000)
+    assert math.isclose(MACHINE.seconds(cost), 4e-3 + 0.25 * 2e-3 + 0.5)
+
+
+def test_a_flat_machine_never_prefers_two_kernels_to_one() -> None:
+    """By levels two small tensors are nearer than a large one, which no kernel can help."""
+    half, whole = Cost(0, 80), Cost(0, 160)
+    assert 2 * (MACHINE.seconds(half) - 0.5) < MACHINE.seconds(whole) - 0.5
+    flat = MACHINE.streaming(10**6).flat(160)
+    assert math.isclose(2 * (flat.seconds(half) - 0.5), flat.seconds(whole) - 0.5)
+    assert flat.bytes_per_second == 1e7 and flat.given_per_second == 1e6
+
+
+def test_what_was_there_before_a_run_is_told_from_what_it_made() -> None:
+    joined = ops.concat(W, W, axis=-1)
+    assert is_given(X) and is_given(joined) and is_given(W.T)
+    assert not is_given(X @ W) and not is_given(ops.concat(W, ops.exp(W), axis=-1))
+    cost = kernel_cost(ops.exp(X) @ W)
+    assert (cost.given, cost.dense, cost.kind) == (8 * 16 * 4, 2 * 4 * 8 * 16, "contract")
+    assert cost.bytes == 4 * (4 * 8 + 8 * 16 + 4 * 16)
+
+
+def test_a_gather_reads_what_it_writes() -> None:
+    table, rows = param("table", f32[1000, 8]), input("rows", i64[3])
+    found = ops.gather(table, rows, axis=0)
+    assert kernel_cost(found).given == 3 * 8 * 4 + 3 * 8
+    assert kernel_cost(found).bytes == 2 * 3 * 8 * 4 + 3 * 8
+
+
+def test_what_a_run_streams_is_read_whole() -> None:
+    table, rows = param("table", f32[1000, 8]), input("rows", i64[3])
+    graph = Graph.of(ops.gather(table, rows, axis=0) @ W)
+    assert streamed_bytes(graph.values) == 8 * 16 * 4
+    assert largest_bytes(graph.values) == 3 * 16 * 4
+
+
+def test_convolutions_whose_windows_overlap_are_of_their_own_kind() -> None:
+    image = input("image", f32[1, 4, 8, 8])
+    for window, strides, kind in ((3, (1, 1), "conv_3x3"), (3, (2, 2), "conv"), (1, (1, 1), "conv")):
+        weights = param("k", f32[4, 4, window, window])
+        value = ops.conv(image, weights, strides=strides, dilations=1, padding=1, groups=1)
+        assert kernel_cost(value).kind == kind
