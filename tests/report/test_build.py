@@ -33,7 +33,7 @@ def test_bytes_that_a_dense_layer_saves() -> None:
     assert [n.op for n in fused.nodes] == ["matmul", "add", "relu"]
     assert fused.bytes_saved == 2 * 2 * 4 * 16 * 4
     machine = CPU.machine
-    wanted = fused.bytes_saved / machine.bytes_per_second + 2 * machine.launch_seconds
+    wanted = fused.bytes_saved / machine.levels[0].bytes_per_second + 2 * machine.launch_seconds
     assert math.isclose(fused.seconds_saved, wanted)
 
 
@@ -108,8 +108,12 @@ def test_what_a_kernel_costs() -> None:
     assert kernel.flops == 2 * 4 * 8 * 16
     assert kernel.bytes == 4 * (4 * 8 + 8 * 16 + 4 * 16)
     machine = CPU.machine
-    slower = max(kernel.flops / machine.flops_per_second, kernel.bytes / machine.bytes_per_second)
-    assert math.isclose(kernel.seconds, slower + machine.launch_seconds)
+    # All of it fits the nearest level; a part of the traffic is hidden behind the work.
+    least, traffic = kernel.flops / machine.flops_per_second, kernel.bytes / machine.levels[0].bytes_per_second
+    work = least / machine.reach.contract
+    hidden = machine.overlap * min(work, traffic)
+    assert math.isclose(kernel.seconds, work + traffic - hidden + machine.launch_seconds)
+    assert math.isclose(kernel.floor_seconds, max(least, traffic))
 
 
 def test_dispatch_is_part_of_the_report() -> None:
@@ -118,6 +122,28 @@ def test_dispatch_is_part_of_the_report() -> None:
     assert outcomes["dot"] == "rewritten" and outcomes["matmul"] == outcomes["add"] == "native"
     told = {row["op"]: row for row in as_dict(report)["dispatch"]}
     assert told["dot"]["reason"] == "cpu has no kernel for dot"
+
+
+def test_what_runs_on_the_host_is_told() -> None:
+    """A determinant has no compiled kernel: the dispatch, the summary and the text say so."""
+    report = report_of(ops.det(ops.exp(input("m", f32[4, 4]))))
+    (host,) = (row for row in report.dispatch if row.outcome == "host")
+    assert (host.op, host.count) == ("det", 1) and "NumPy" in host.reason
+    assert [k.op for k in report.kernels if k.on_host] == ["det"]
+    assert report.summary.endswith(", 1 on the host")
+    assert "HOST       1 × det" in str(report)
+
+
+def test_steps_that_are_alike_run_on_the_host_alike() -> None:
+    dets = [ops.det(ops.exp(input(f"m{i}", f32[4, 4]))) for i in range(3)]
+    report = report_of({f"y{i}": v for i, v in enumerate(dets)})
+    assert {row.op: row.count for row in report.dispatch if row.outcome == "host"} == {"det": 3}
+
+
+def test_the_figures_of_the_machine_are_named() -> None:
+    report = report_of(X @ W)
+    assert report.calibration == "built-in" and str(report).endswith("calibration: built-in")
+    assert as_dict(report)["calibration"] == "built-in" and as_dict(report)["measured"] is None
 
 
 def test_a_forced_expansion_is_told() -> None:

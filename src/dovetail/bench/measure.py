@@ -72,7 +72,7 @@ def _floor(machine: Process) -> Mapping[str, float]:
     try:
         return machine.start()
     except RefusedError as error:
-        raise CheckError(f"dovetail does not read it: {error}", hint="dovetail explain says more") from error
+        raise CheckError(f"dovetail does not read this: {error}", hint="dovetail explain says more") from error
 
 
 def _threads(count: int) -> str:
@@ -81,7 +81,7 @@ def _threads(count: int) -> str:
 
 def _refuse(refused: dict[str, str], peer: str, why: str) -> None:
     if peer == OURS.name:
-        raise CheckError(f"dovetail does not run it: {why}", hint="dovetail run says more")
+        raise CheckError(f"dovetail does not run this: {why}", hint="dovetail run says more")
     refused[peer] = why
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.machine import machine
 from dovetail.cli.options import JSON, SIZE, numbers
-from dovetail.errors import LoadError, OptionError
+from dovetail.errors import CheckError, DovetailError, LoadError, OptionError
 from dovetail.targets.cpu.crew import available_threads
 from dovetail.version import __version__
 
 if TYPE_CHECKING:
+    from dovetail.bench.measure import Effort
     from dovetail.bench.peers import Peer
     from dovetail.bench.result import Result, Timed
 
@@ -40,19 +41,29 @@ def run(args: argparse.Namespace) -> Answer:
     if args.out is not None and not Path(args.out).resolve().parent.is_dir():
         raise OptionError(f"--out {args.out}: there is no such folder", hint="make the folder first")
     peers = chosen(args.vs)
-    results = _measured(args, threads, [p for p in peers if not p.absent], Effort(args.seconds, not args.times_only))
     absent = {p.name: p.absent for p in peers if p.absent}
-    found = json.dumps(_as_dict(results, absent, HOW), indent=2)
-    if args.out is not None:
-        _write(args.out, found)
+    effort = Effort(args.seconds, not args.times_only)
+    results: list[Result] = []
+    failure: DovetailError | None = None
+    for found in _measured(args, threads, [p for p in peers if not p.absent], effort):
+        if isinstance(found, CheckError):
+            failure = found
+            continue
+        results.append(found)
+        if args.out is not None:
+            # After each, so that an hour is not lost with the last one.
+            _write(args.out, json.dumps(_as_dict(results, absent, HOW), indent=2))
     if args.json:
-        return Answer(found)
+        return Answer(json.dumps(_as_dict(results, absent, HOW), indent=2), failure)
     lines = [line for result in results for line in _table(result)]
     missing = [f"not installed: {', '.join(absent)}; make bench installs them", ""] if absent else []
-    return Answer("\n".join([*lines, textwrap.fill(HOW, 120), "", *missing, *(r.line for r in results)]))
+    return Answer("\n".join([*lines, textwrap.fill(HOW, 120), "", *missing, *(r.line for r in results)]), failure)
 
 
-def _measured(args: argparse.Namespace, threads: Sequence[int], peers: Sequence[Peer], effort: Any) -> list[Result]:
+def _measured(
+    args: argparse.Namespace, threads: Sequence[int], peers: Sequence[Peer], effort: Effort
+) -> Iterator[Result | CheckError]:
+    """What is found of each workload; one that dovetail does not run does not keep the others from theirs."""
     from dovetail.bench.case import case_of
     from dovetail.bench.measure import bench
     from dovetail.bench.workloads import WORKLOADS
@@ -60,14 +71,18 @@ def _measured(args: argparse.Namespace, threads: Sequence[int], peers: Sequence[
     sizes = numbers("--size", args.size)
     asked = args.workload or [ALL]
     names = dict.fromkeys(name for given in asked for name in (WORKLOADS if given == ALL else (given,)))
-    results: list[Result] = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
             case = case_of(name, sizes, Path(folder))
             for count in threads:
-                results.append(bench(case, count, peers, effort, Path(folder), _say))
-                _say(results[-1].line.removeprefix("bench "))
-    return results
+                try:
+                    result = bench(case, count, peers, effort, Path(folder), _say)
+                except CheckError as error:
+                    _say(f"{case.name}: {error}")
+                    yield error
+                    continue
+                _say(result.line.removeprefix("bench "))
+                yield result
 
 
 def _say(words: str) -> None:

@@ -11,7 +11,22 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
-from dovetail.cli import bench, cache, catalogue, doctor, explain, operators, plan, profile, run, show, trace, why
+from dovetail.cli import (
+    bench,
+    cache,
+    catalogue,
+    diff,
+    doctor,
+    explain,
+    lock,
+    operators,
+    plan,
+    profile,
+    run,
+    show,
+    trace,
+    why,
+)
 from dovetail.cli.command import Answer, Command
 from dovetail.errors import DovetailError, LoadError, OptionError
 from dovetail.version import __version__
@@ -22,6 +37,9 @@ COMMANDS: tuple[Command, ...] = (
     show.COMMAND,
     plan.COMMAND,
     run.COMMAND,
+    diff.COMMAND,
+    lock.LOCK,
+    lock.CHECK,
     profile.COMMAND,
     trace.COMMAND,
     bench.COMMAND,

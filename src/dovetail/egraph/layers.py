@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -35,6 +36,15 @@ class Run(NamedTuple):
     start: int
     period: int
     count: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.period * self.count
+
+
+def halo_of(run: Run) -> int:
+    """How far back the windows of a run go: whole layers, and enough of them."""
+    return run.period * -(-_HALO // run.period)
 
 
 class Piece(NamedTuple):
@@ -88,22 +98,22 @@ class Layers:
 
     def pieces(self) -> list[Piece]:
         """The graph cut between the stretches that repeat, where the fewest values are handed over."""
-        crossing = self._crossing()
-        cuts: list[tuple[int, int]] = []
+        borders: dict[int, int] = {0: 0}
         for run in runs(self.looks):
             # The first windows of a run show what stands before it: where none comes after them, nothing is saved.
-            halo = run.period * -(-_HALO // run.period)
-            if run.period * (run.count - 1) <= halo + run.period:
-                continue
-            stop = run.start + run.period * run.count
-            first = min(range(run.start, run.start + run.period), key=lambda at: (crossing[at + run.period], at))
-            cuts += [(at, halo) for at in range(first, stop + 1, run.period)]
-        borders = dict(sorted([(0, 0), *cuts]))
-        starts = [s for s in borders if s < len(self.values)]
+            if run.period * (run.count - 1) > halo_of(run) + run.period:
+                borders |= dict.fromkeys(self.cuts(run), halo_of(run))
+        starts = [s for s in sorted(borders) if s < len(self.values)]
         stops = [*starts[1:], len(self.values)]
         return [Piece(max(a - borders[a], 0), a, b) for a, b in zip(starts, stops, strict=True)]
 
-    def _crossing(self) -> list[int]:
+    def cuts(self, run: Run) -> list[int]:
+        """Where the layers of a run begin and the last one ends: the fewest values are handed over there."""
+        first = min(range(run.start, run.start + run.period), key=lambda at: (self.crossing[at + run.period], at))
+        return list(range(first, run.stop + 1, run.period))
+
+    @cached_property
+    def crossing(self) -> list[int]:
         """For each position, how many values before it are read there or later."""
         last = list(range(len(self.values)))
         for at, reads in enumerate(self.reads):

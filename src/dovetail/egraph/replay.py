@@ -38,7 +38,9 @@ def solve(layers: Layers, phases: Sequence[Phase], budget: Budget, into: EGraph)
         seen = layers.seen(piece)
         found = known.get(seen.key)
         if found is None:
-            found = known[seen.key] = _solved(layers.template(seen, len(seen.shown) - (piece.stop - piece.start)), phases, budget)
+            found = known[seen.key] = _solved(
+                layers.template(seen, len(seen.shown) - (piece.stop - piece.start)), phases, budget
+            )
             done.solved.append(found)
         done.pieces += 1
         _replay(found, layers.actual(seen), into)

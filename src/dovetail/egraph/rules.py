@@ -114,9 +114,7 @@ class Declared:
                         yield from applications
 
 
-def applied(
-    op: FusedOp[...], variant: Variant, bound: Bound, root: Value, egraph: EGraph
-) -> tuple[Application, ...]:
+def applied(op: FusedOp[...], variant: Variant, bound: Bound, root: Value, egraph: EGraph) -> tuple[Application, ...]:
     """What one match gives: an equality for each result. Nothing where a guard refuses or the types differ."""
     fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
     names: dict[str, Any] = {**fixed, **bound.names}

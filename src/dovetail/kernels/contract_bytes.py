@@ -33,8 +33,8 @@ DEEPEST = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """Weights [k, n] as bytes, their scales and zero points, for each of the parts that lie side by side, then the scale
-    and the zero point of what they are multiplied with."""
+    """For each part of the columns the weights [k, n] as bytes, their scales and zero points; then the scale and the
+    zero point of what they are multiplied with."""
 
     parts: int
     signed: bool
@@ -100,7 +100,7 @@ class ByteSteps(Quantised):
 
 
 def make_byte_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
-    """The job of a product of two tensors that were bytes; None where it is another, or the machine has no such sums."""
+    """The job of a product of two tensors that were bytes; None for others, and on machines without such sums."""
     if not vectors.dots or step.value.op not in SERVED:
         return None
     found = find_contraction(step.value, places)

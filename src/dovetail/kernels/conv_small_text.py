@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.kernels.conv_block import HEAD, KERNEL, WINDOW, BlockText, Code, Written, gather_name, gather_text, words
-from dovetail.kernels.conv_text import Shape, activated, finish_text
+from dovetail.kernels.conv_text import AT_ONCE, Shape, activated_wholly, finish_text
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 
@@ -137,7 +137,7 @@ def _turn(square: Square) -> Written:
             # Behind the last place the last one is read again; what is made of it is not stored.
             number = t.least(t.plus(place, i), t.minus("%places", 1))
             x = t.load(t.at("%sums", t.times(number, 4 * square.block)))
-            rows.append(activated(t, square.act, t.add(x, bias) if square.bias else x))
+            rows.append(activated_wholly(t, square.act, t.add(x, bias) if square.bias else x))
         mask = t.lanes_within(place, "%places")
         for i, x in enumerate(t.transposed(rows)):
             with t.when(t.let(f"icmp slt i64 {i}, %filters")):
@@ -235,7 +235,7 @@ def _kernel(square: Square) -> Written:
                 target = t.at("%y", t.plus(t.times(channel, area), t.times(start, 4)))
                 here = t.at(sums, t.times(vector, 4 * lanes))
                 t(f"call void @kernel.turn(ptr {here}, ptr {bias}, ptr {target}, i64 {area}, i64 {own}, i64 {count})")
-                if square.act not in ("none", "relu"):
+                if square.act not in AT_ONCE:
                     with t.loop("0", own) as row:
                         t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {count})")
     return t.function(KERNEL), tuple(t.used)

@@ -33,6 +33,8 @@ SIZES = (*WINDOW, "groups", "channels", "filters", "image_step", "group_step", "
 `parts` tiles share, `part` register tiles each."""
 PIECE, POINT_PIECE = 8, 32
 """Channels that are summed by themselves before they are added to the rest: a short sum rounds less than a long one."""
+AT_ONCE: tuple[Activation, ...] = ("none", "relu", "sigmoid", "silu")
+"""Activations that are written with vectors."""
 SPREAD = ("spread_rows", "spread_columns")
 """Sizes that come behind where pixels lie apart: the distance of two of them."""
 
@@ -168,14 +170,37 @@ def activated(t: BlockText, act: Activation, x: str) -> str:
     return t.select(t.compare("olt", x, t.number(0.0)), t.number(0.0), x) if act == "relu" else x
 
 
+def activated_wholly(t: BlockText, act: Activation, x: str) -> str:
+    """An activation of `AT_ONCE`, on a vector."""
+    return _sigmoid(t, act, x) if act in ("sigmoid", "silu") else activated(t, act, x)
+
+
 def finish_text(shape: Shape) -> Written:
     """Activate a row of results where it lies."""
     t = BlockText(shape.vectors.lanes)
-    with t.loop("0", "%count") as i:
-        place = t.let(f"getelementptr inbounds float, ptr %y, i64 {i}")
-        x = t.let(f"load float, ptr {place}, align 4")
-        t(f"store float {_function(t, shape.act, x)}, ptr {place}, align 4")
+    if shape.act in ("sigmoid", "silu"):
+        whole = t.quotient("%count", t.lanes)
+        with t.loop("0", whole) as i:
+            place = t.at("%y", t.times(i, 4 * t.lanes))
+            t.store(_sigmoid(t, shape.act, t.load(place)), place)
+        with t.loop(whole, t.rounded_up("%count", t.lanes)) as i:
+            first = t.times(i, t.lanes)
+            place, some = t.at("%y", t.times(first, 4)), t.lanes_within(first, "%count")
+            t.store_where(some, _sigmoid(t, shape.act, t.load_where(some, place)), place)
+    else:
+        with t.loop("0", "%count") as i:
+            place = t.let(f"getelementptr inbounds float, ptr %y, i64 {i}")
+            x = t.let(f"load float, ptr {place}, align 4")
+            t(f"store float {_function(t, shape.act, x)}, ptr {place}, align 4")
     return t.function("internal void @kernel.finish(ptr noalias %y, i64 %count) noinline nounwind"), tuple(t.used)
+
+
+def _sigmoid(t: BlockText, act: Activation, x: str) -> str:
+    """A vector's sigmoid, or x times it. What is no normal number is 0: a sum of such takes a hundred times as long."""
+    falling = t.exp_of_negative(t.let(f"fneg {t.kind} {t.intrinsic('fabs', x)}"))
+    one = t.number(1.0)
+    share = t.div(t.select(t.compare("olt", x, t.number(0.0)), falling, one), t.add(falling, one))
+    return share if act == "sigmoid" else t.mul(x, share)
 
 
 def _function(t: BlockText, act: Activation, x: str) -> str:
@@ -186,15 +211,10 @@ def _function(t: BlockText, act: Activation, x: str) -> str:
         return scalar.literal(value, f32)
 
     match act:
-        case "none" | "relu":
+        case "none" | "relu" | "sigmoid" | "silu":
             return x
         case "tanh":
             return apply("tanh", x)
-        case "sigmoid" | "silu":
-            # Below that it is no normal number: 0, because a sum of such numbers takes a hundred times as long.
-            tiny = t.let(f"fcmp olt float {x}, {number(-87.0)}")
-            share = t.let(f"select i1 {tiny}, float {number(0.0)}, float {apply('sigmoid', x)}")
-            return share if act == "sigmoid" else apply("mul", x, share)
         case "gelu":
             inner = apply("erf", apply("mul", x, number(0.5**0.5)))
         case "gelu_tanh":

@@ -1,7 +1,7 @@
 """Weights without the numbers below the smallest normal one, with which a multiplication takes a hundred times as long.
 
-Such a number becomes the smallest normal one of its sign: what that changes in a sum is far below its rounding. What was
-there is kept behind the weights, so that they can be made again.
+Such a number becomes the smallest normal one of its sign: what that changes in a sum is far below its rounding. What
+was there is kept behind the weights, so that they can be made again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from dovetail.kernels.conv_block import (
     write_layout,
     write_offsets,
 )
-from dovetail.kernels.conv_text import Shape, activated, finish_text, tile_texts, write_columns
+from dovetail.kernels.conv_text import AT_ONCE, Shape, activated_wholly, finish_text, tile_texts, write_columns
 
 NEAR, FAR = 0.75, 1.5
 """The points of the scheme beside 0 and infinity, each with both signs."""
@@ -119,7 +119,7 @@ def _leave(shape: Shape) -> Written:
         ]
         results = [x for line in _both(t, "back", sums) for x in line]
         for spot, x in enumerate(results):
-            whole = activated(t, shape.act, t.add(x, bias) if shape.bias else x)
+            whole = activated_wholly(t, shape.act, t.add(x, bias) if shape.bias else x)
             t.store(whole, t.at("%onto", t.plus(t.times("%result_step", spot), by)))
     header = (
         "internal void @kernel.leave(ptr noalias readonly %sums, i64 %spot_step, ptr noalias %onto, i64 %result_step, "
@@ -207,7 +207,7 @@ def _kernel(shape: Shape) -> Written:
                 bias = t.at("%b", t.times(number, 4)) if shape.bias else "%w"
                 t(f"call void @kernel.leave(ptr {t.at(sums, t.times(row, step))}, i64 {sums_step}, ptr {results}, "
                   f"i64 {step}, ptr {bias}, i64 {count})")  # fmt: skip
-                if shape.act not in ("none", "relu"):
+                if shape.act not in AT_ONCE:
                     t(f"call void @kernel.finish(ptr {results}, i64 {t.times(t.quotient(step, 4), OUT * OUT)})")
                 target = t.at("%y", t.times(t.plus(t.times(image, "%filters"), number), area))
                 top, from_left = t.times(first_row, OUT), t.times(first_column, OUT)

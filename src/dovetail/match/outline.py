@@ -99,7 +99,6 @@ class Outlines:
                     stack.append((further, left - strange))
         return found
 
-
     def fitting_any(self, value: Value, equal: Callable[[Value], Sequence[Value]]) -> list[int]:
         """The outlines that fit a value whose operands may each be any value that they equal."""
         found: list[int] = []

@@ -32,7 +32,7 @@ def as_text(report: Report) -> str:
     """A ranked summary: the costliest misses first."""
     lines = [report.summary]
     if report.arena_bytes is not None:
-        lines[0] += f", arena {_bytes(report.arena_bytes)}"
+        lines[0] += f", arena {bytes_text(report.arena_bytes)}"
     if report.measured is not None:
         lines += _measured(report.predicted_seconds, report.measured)
     lines += _fused(report.fused)
@@ -113,7 +113,7 @@ def _fused(entries: Iterable[FusedEntry]) -> list[str]:
         groups.setdefault(entry.rule, _Line()).add(entry.bytes_saved, entry.seconds_saved, where)
     ranked = sorted(groups.items(), key=lambda item: (-item[1].bytes, item[0]))
     return [
-        f"FUSED   {line.count:4} × {rule:<22} saves {_bytes(line.bytes):>9} a run{_places(line.places)}"
+        f"FUSED   {line.count:4} × {rule:<22} saves {bytes_text(line.bytes):>9} a run{_places(line.places)}"
         for rule, line in ranked
     ]
 
@@ -139,7 +139,7 @@ def _apart(report: Report) -> list[str]:
     for boundary in report.boundaries:
         groups.setdefault(boundary.reason, _Line()).add(boundary.bytes, boundary.seconds, "")
     return [
-        f"APART   {line.count:4} × {reason:<22} moves {_bytes(line.bytes):>9}, {time_text(line.seconds)}"
+        f"APART   {line.count:4} × {reason:<22} moves {bytes_text(line.bytes):>9}, {time_text(line.seconds)}"
         for reason, line in sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
     ]
 
@@ -152,7 +152,7 @@ def _places(places: Iterable[str]) -> str:
     return f"   at {shown}" + (f" and {len(places) - 2} more" if len(places) > 2 else "")
 
 
-def _bytes(count: int) -> str:
+def bytes_text(count: int) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

@@ -125,4 +125,6 @@ def _known(
         return load(path, ops=ops, fixed=fixed)
 
     reading = seen.read(said["params"])
-    return Source(said["name"], said["structure"], read, Weights(reading.arrays), reading.finish)
+    params = Weights(reading.arrays)
+    reading.arrays = {}  # whoever waits for them shall not hold those that are let go
+    return Source(said["name"], said["structure"], read, params, reading.finish)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-import tempfile
+import secrets
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -101,19 +101,15 @@ def embedded(source: Mapping[str, Any]) -> str:
 
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
     """Write the page beside its place and rename it, so that nobody meets half a page."""
+    place = Path(path)
+    beside = place.parent / f".report-{secrets.token_hex(8)}.html"
     try:
-        place = Path(path)
-        handle, name = tempfile.mkstemp(prefix=".report-", suffix=".html", dir=place.parent)
-    except (OSError, ValueError) as error:
-        raise _unwritable(path, error) from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+        with beside.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, place)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(name)
+        os.replace(beside, place)
+    except (OSError, ValueError) as error:
+        with suppress(OSError, ValueError):
+            beside.unlink()
         raise _unwritable(path, error) from error
     return place
 
@@ -122,12 +118,6 @@ def _unwritable(path: str | os.PathLike[str], error: Exception) -> LoadError:
     why = error.strerror if isinstance(error, OSError) else str(error)
     hint = "name a file in a folder that exists and that may be written"
     return LoadError(f"the page cannot be written: {why}", where=ascii(os.fspath(path)), hint=hint)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _spelled(source: Any) -> str:

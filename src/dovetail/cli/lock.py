@@ -1,0 +1,77 @@
+"""`dovetail lock` and `dovetail check`: the fusions that a model must keep, in a file that people review."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.options import COMPILING, JSON, compiled
+from dovetail.errors import GateError, LoadError, OptionError
+from dovetail.report.lock import MOST_BYTES, Lock, lock_of, read_lock
+from dovetail.report.outline import outline_of
+from dovetail.report.whole import write_whole
+
+
+def lock(args: argparse.Namespace) -> Answer:
+    made = lock_of(outline_of(compiled(args).report()))
+    place = write_whole(_place(args), str(made), "lock")
+    return Answer(_told(made, place, (), ()) if args.json else f"{made}written to {place}")
+
+
+def check(args: argparse.Namespace) -> Answer:
+    place = _place(args)
+    wanted = _read(place)
+    found = outline_of(compiled(args).report())
+    broken, gained = wanted.broken(found), wanted.gained(found)
+    failure = None
+    if broken:
+        hint = f"dovetail explain {args.model} says what refused; dovetail lock writes the lock anew if that is meant"
+        failure = GateError(f"what {place} locks does not hold: {'; '.join(broken)}", hint=hint)
+    if args.json:
+        return Answer(_told(lock_of(found), place, broken, gained), failure)
+    lines = [f"{'LOST' if broken else 'kept'}    {place}: {found.kernels} kernels, {len(wanted.fused)} rules locked"]
+    lines += [f"LOST    {line}" for line in broken]
+    lines += [f"GAINED  {line}; lock it again to keep it" for line in gained]
+    return Answer("\n".join(lines), failure)
+
+
+def _place(args: argparse.Namespace) -> Path:
+    if args.lock is not None:
+        return Path(args.lock)
+    model = Path(args.model)
+    if model.suffix not in (".onnx", ".dove", ".txt"):
+        raise OptionError(f"where the lock of {args.model} lies is not clear", hint="name it: --lock model.lock")
+    return model.with_suffix(".lock")
+
+
+def _read(place: Path) -> Lock:
+    try:
+        if place.stat().st_size > MOST_BYTES:
+            raise LoadError("a lock of more than a megabyte", hint="check the path", where=str(place))
+        text = place.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise LoadError(
+            f"the lock cannot be read: {why}", hint="write one with dovetail lock", where=str(place)
+        ) from error
+    return read_lock(text, str(place))
+
+
+def _told(found: Lock, place: Path, broken: tuple[str, ...], gained: tuple[str, ...]) -> str:
+    told = {"schema_version": SCHEMA_VERSION, "file": str(place), **asdict(found), "broken": broken, "gained": gained}
+    return json.dumps(told, indent=2)
+
+
+_LOCK = Argument("--lock", "the file (beside the model, as MODEL.lock)", {"metavar": "FILE"})
+LOCK = Command(
+    "lock", "Write down which fusions a model has now, to be reviewed and kept.", (*COMPILING, _LOCK, JSON), lock
+)
+CHECK = Command(
+    "check",
+    "Fail if a model has lost a fusion that its lock names, or has more kernels.",
+    (*COMPILING, _LOCK, JSON),
+    check,
+)

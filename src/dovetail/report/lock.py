@@ -1,0 +1,95 @@
+"""A fusion lock: which fusions a model must keep, in a small file that people review."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.errors import LoadError
+from dovetail.report.outline import Outline
+
+FIRST_LINE = "dovetail lock 1"
+MOST_BYTES = 1 << 20
+_LEFT = ("region", "batched_region")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What has to hold of a compilation."""
+
+    target: str
+    kernels: int
+    """As many at most."""
+    fused: Mapping[str, int]
+    """As many kernels of each rule at least."""
+
+    def __str__(self) -> str:
+        rules = [f"fused {rule} {count}" for rule, count in sorted(self.fused.items())]
+        return "\n".join([FIRST_LINE, f"target {self.target}", f"kernels {self.kernels}", *rules, ""])
+
+    def broken(self, found: Outline) -> tuple[str, ...]:
+        """What does not hold, in words."""
+        lost = [
+            f"{rule}: {found.fused.get(rule, 0)} of {count}"
+            for rule, count in self.fused.items()
+            if found.fused.get(rule, 0) < count
+        ]
+        if found.target != self.target:
+            lost.append(f"locked for {self.target}, compiled for {found.target}")
+        return (
+            *lost,
+            *([f"{found.kernels} kernels, locked at {self.kernels}"] if found.kernels > self.kernels else []),
+        )
+
+    def gained(self, found: Outline) -> tuple[str, ...]:
+        """What is better than locked, in words."""
+        more = [
+            f"{rule}: {n} of {self.fused.get(rule, 0)}"
+            for rule, n in found.fused.items()
+            if n > self.fused.get(rule, 0)
+        ]
+        return (
+            *more,
+            *([f"{found.kernels} kernels, locked at {self.kernels}"] if found.kernels < self.kernels else []),
+        )
+
+
+def lock_of(outline: Outline) -> Lock:
+    """What a compilation has now. Regions are what is left between declared ops; how many there are is no promise."""
+    return Lock(outline.target, outline.kernels, {rule: n for rule, n in outline.fused.items() if rule not in _LEFT})
+
+
+def read_lock(text: str, where: str) -> Lock:
+    """A lock from its text; lines that start with # are for people."""
+    lines = [
+        (n, line.split()) for n, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"
+    ]
+    if not lines or " ".join(lines[0][1]) != FIRST_LINE:
+        raise LoadError(
+            "this is not a lock", hint=f"its first line is {FIRST_LINE!r}: write one with lock", where=where
+        )
+    target, kernels, fused = "", None, dict[str, int]()
+    for number, words in lines[1:]:
+        match words:
+            case ["target", name]:
+                target = name
+            case ["kernels", count] if _is_count(count):
+                kernels = int(count)
+            case ["fused", rule, count] if _is_count(count) and rule not in fused:
+                fused[rule] = int(count)
+            case _:
+                raise LoadError(
+                    f"{' '.join(words)[:80]!r}",
+                    hint="a line is `target NAME`, `kernels COUNT` or `fused RULE COUNT`, each rule once",
+                    where=f"{where}, line {number}",
+                )
+    if not target or kernels is None:
+        raise LoadError("a lock without a target or a number of kernels", hint="write it anew with lock", where=where)
+    return Lock(target, kernels, fused)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+__all__ = ["Lock", "lock_of", "read_lock"]

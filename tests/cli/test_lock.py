@@ -1,0 +1,57 @@
+"""`dovetail lock` and `dovetail check`: a fusion that is lost fails, with its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Shell
+
+
+def test_a_lock_is_kept_until_a_fusion_is_lost(shell: Shell, layer: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "layer.lock")
+    said = shell("lock", layer, "--lock", place)
+    assert said.code == 0
+    assert Path(place).read_text() == "dovetail lock 1\ntarget cpu\nkernels 1\nfused linear 1\n"
+    assert shell("check", layer, "--lock", place).code == 0
+    lost = shell("check", layer, "--lock", place, "--without", "linear")
+    assert lost.code == 4 and "linear: 0 of 1" in lost.err and "locked at 1" in lost.err
+
+
+def test_what_is_gained_is_told_and_fails_nothing(shell: Shell, layer: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "layer.lock")
+    assert shell("lock", layer, "--lock", place, "--without", "linear", "--without", "matmul_add").code == 0
+    said = shell("check", layer, "--lock", place, "--json")
+    assert said.code == 0 and "linear: 1 of 0" in said.data["gained"]
+
+
+def test_the_lock_lies_beside_the_model(shell: Shell, layer: str) -> None:
+    assert shell("lock", layer).code == 0
+    assert Path(layer).with_suffix(".lock").is_file()
+    assert shell("check", layer).code == 0
+    said = shell("lock", "bert:layers=1,hidden=8,heads=2,inner=8,vocabulary=9,positions=8,batch=1,seq=4")
+    assert said.code == 1 and "--lock" in said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not a lock"),
+        ("dovetail lock 2\n", "not a lock"),
+        ("dovetail lock 1\ntarget cpu\n", "without"),
+        ("dovetail lock 1\nkernels many\n", "line 2"),
+        ("dovetail lock 1\nfused linear 1\n# a word\nfused linear 2\n", "line 4"),
+    ],
+)
+def test_a_file_that_is_no_lock_is_refused(text: str, words: str, shell: Shell, layer: str, tmp_path: Path) -> None:
+    place = tmp_path / "bad.lock"
+    place.write_text(text)
+    said = shell("check", layer, "--lock", str(place))
+    assert said.code == 1 and words in said.err
+
+
+def test_a_missing_lock_says_how_to_make_one(shell: Shell, layer: str, tmp_path: Path) -> None:
+    said = shell("check", layer, "--lock", str(tmp_path / "none.lock"))
+    assert said.code == 1 and "dovetail lock" in said.err
+    assert shell("lock", layer, "--lock", str(tmp_path)).code == 1, "a folder is no place for it"

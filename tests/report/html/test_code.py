@@ -1,0 +1,45 @@
+"""The code in the page is the code that runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dovetail.kernels import llvm
+from dovetail.kernels.archetypes import make_job
+from dovetail.kernels.job import Places, Template
+from dovetail.kernels.vector import Vectors
+from dovetail.report.html import code
+from dovetail.report.html.code import code_of
+from dovetail.targets.cpu.jit import host
+from tests.report.html.models import compiled
+
+
+@pytest.mark.parametrize("model", ["bert", "llama", "llama_step", "resnet", "unet"])
+def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
+    """Texts are written once for all that are alike; here they are written for every step."""
+    plan = compiled(model).plan
+    found = code_of(plan)
+    assert found is not None
+    vectors = Vectors(host().lanes, host().vector_registers)
+    bound = {result for step in plan.phase("bind") for result in step.results}
+    for step, number in zip(plan.steps, found.of, strict=True):
+        job = make_job(step, Places(plan.locate, bound), vectors) if step.phase == "run" else None
+        if job is None:
+            assert number == -1
+        elif isinstance(job.kernel, Template):
+            assert found.texts[number] == job.kernel.text
+        else:
+            assert found.texts[number] == llvm.function(replace(job.kernel, name="kernel"))[0]
+    assert len(set(found.texts)) == len(found.texts) < len(plan.steps)
+
+
+def test_a_target_without_code_has_none() -> None:
+    assert code_of(compiled("bert", "reference").plan) is None
+
+
+def test_a_page_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "MOST_TEXTS", 2)
+    found = code_of(compiled("llama").plan)
+    assert found is not None and len(found.texts) == 2
