@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-deep conformance models check format golden bench clean
+.PHONY: help demo test browser test-deep conformance models check format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,11 @@ demo: $(FOR_DEMO) ## search by meaning with the real MiniLM; fetches 84 MB from 
 
 test: $(FOR_TEST) ## run the tests; ARGS="-k fuse" picks some
 	@$(BIN)/python -m pytest $(ARGS)
+
+browser: ## install Chromium, which the tests of the report's page drive; Debian and Ubuntu
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -qq -y chromium; \
+		else sudo apt-get update -qq && sudo apt-get install -qq -y chromium; fi; }
 
 test-deep: $(FOR_TEST) ## run the tests with many more random examples
 	@$(BIN)/python -m pytest --hypothesis-profile=deep $(ARGS)

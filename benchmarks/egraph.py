@@ -140,7 +140,9 @@ def main() -> None:
     if not args.small:
         few, many = sorted(small)
         per_layer = (small[many].nodes - small[few].nodes) / (many - few)
-        medium, large = (in_child(round(nodes / per_layer), repeats) for nodes, repeats in zip(MANY, (3, 1), strict=True))
+        medium, large = (
+            in_child(round(nodes / per_layer), repeats) for nodes, repeats in zip(MANY, (3, 1), strict=True)
+        )
         seconds = [show(measured) for measured in (medium, large)]
         compare(f"{large.nodes:,} nodes", seconds[1], LIMIT_LARGE_SECONDS, "s")
         compare(f"{large.nodes:,} nodes, peak of the process", large.peak_bytes / 1e9, LIMIT_LARGE_BYTES / 1e9, "GB")

@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,14 @@ from typing import Any, cast
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _PATIENCE = 60.0
+_ON_3_AND_4 = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""The browser reads commands from descriptor 3 and answers on 4: this puts them there and becomes the browser."""
 
 
 def find_chromium() -> str | None:
@@ -46,11 +55,9 @@ class Chromium:
         ]
         if os.geteuid() == 0:
             options.append("--no-sandbox")
-        # The browser reads commands from descriptor 3 and answers on 4; the shell puts them there.
-        line = f'exec "$0" "$@" 3<&{commands} 4>&{answers}'
         with (folder / "chromium.log").open("w") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", line, program, *options, "about:blank"],
+                [sys.executable, "-c", _ON_3_AND_4, str(commands), str(answers), program, *options, "about:blank"],
                 pass_fds=(commands, answers),
                 stdout=log,
                 stderr=log,
@@ -59,19 +66,29 @@ class Chromium:
         os.close(answers)
         self._buffer = b""
         self._number = 0
+        self._session: str | None = None
         self.events: list[dict[str, Any]] = []
+        try:
+            self._attach()
+            self.resize(*size)
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self) -> None:
         targets = self.send("Target.getTargets")["targetInfos"]
         page = next(t["targetId"] for t in targets if t["type"] == "page")
-        self._session: str | None = None
         self._session = self.send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
-        self.resize(*size)
 
     def __enter__(self) -> Chromium:
         return self
 
     def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -85,7 +102,7 @@ class Chromium:
         """One command and its answer; events that come in between are kept."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
-        if getattr(self, "_session", None) is not None:
+        if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         until = time.monotonic() + _PATIENCE
@@ -162,6 +179,13 @@ class Chromium:
 
     def type(self, text: str) -> None:
         self.send("Input.insertText", text=text)
+
+    def put(self, selector: str, value: str) -> None:
+        """Give a field a value, and tell the page as typing or choosing would."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        self.eval(f"{found}.value = {json.dumps(value)}")
+        for event in ("input", "change"):
+            self.eval(f"{found}.dispatchEvent(new Event({json.dumps(event)}, {{bubbles: true}}))")
 
     def press(self, key: str, *, text: str = "") -> None:
         """Press a key; `text` is what it writes."""

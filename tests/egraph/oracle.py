@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.egraph.extract import components
 from dovetail.egraph.problem import Problem
@@ -34,15 +34,13 @@ def least_cost(problem: Problem) -> float:
     # Tolerances of the solver are absolute: costs are counted in units of the dearest.
     unit = max([option.cost for listed in problem.options for option in listed] + [0.0]) or 1.0
     costs = [problem.options[c][i].cost / unit for c, i in picked] + [0.0] * classes
-    found = cast(
-        Any,
-        milp(
-            costs,
-            constraints=LinearConstraint(np.array(rows), np.array(least), np.inf),
-            bounds=Bounds(0, [1.0] * len(picked) + [float(classes)] * classes),
-            integrality=[1] * len(picked) + [0] * classes,
-            options={"mip_rel_gap": 1e-9},
-        ),
+    solver = cast(Any, optimize)
+    found = solver.milp(
+        costs,
+        constraints=solver.LinearConstraint(np.array(rows), np.array(least), np.inf),
+        bounds=solver.Bounds(0, [1.0] * len(picked) + [float(classes)] * classes),
+        integrality=[1] * len(picked) + [0] * classes,
+        options={"mip_rel_gap": 1e-9},
     )
     assert found.success, found.message
     return float(found.fun) * unit

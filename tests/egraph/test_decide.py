@@ -160,7 +160,7 @@ def test_the_choice_is_the_same_every_time() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "limit"),
-    [(Budget(nodes=40), "nodes"), (Budget(rounds=1), "rounds"), (Budget(seconds=0.0), "seconds")],
+    [(Budget(nodes=40, growth=0), "nodes"), (Budget(rounds=1), "rounds"), (Budget(seconds=0.0), "seconds")],
 )
 def test_a_spent_budget_is_said_and_what_was_found_is_kept(budget: Budget, limit: str) -> None:
     graph = MODELS["llama"]

@@ -60,7 +60,7 @@ def test_a_long_chain_of_residual_adds_has_no_number_too_large() -> None:
 
 @st.composite
 def problems(draw: DrawFn) -> Problem:
-    """Small problems, cycles included: the last option of each class reads later classes only, so that all have a way."""
+    """Small problems, cycles included: the last option of each class reads later classes only, so that all end."""
     count = draw(st.integers(2, 9))
     cost = st.integers(0, 12).map(float)
     classes: list[list[Option]] = []

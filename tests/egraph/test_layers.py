@@ -17,13 +17,13 @@ def test_runs_are_found_between_what_does_not_repeat() -> None:
     layer = [1, 2, 3, 1, 4, 5, 6, 7]
     row = [90, 91, *layer * 5, 92, 93, 94]
     (found,) = runs(row)
-    assert found.period == len(layer) and found.count == 5 and found.start in range(1, 3)
+    assert found.period == len(layer) and found.times == 5 and found.start in range(1, 3)
 
 
 def test_two_different_runs_are_both_found() -> None:
     first, second = list(range(10, 20)), list(range(30, 42))
     found = runs([*first * 4, 1, 2, *second * 4])
-    assert [(r.period, r.count) for r in found] == [(10, 4), (12, 4)]
+    assert [(r.period, r.times) for r in found] == [(10, 4), (12, 4)]
 
 
 def test_nothing_repeats_in_a_row_of_different_values() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dovetail import ops
-from dovetail.ir.dtype import FLOATS, INTEGERS, DType, f32, u8
+from dovetail.ir import leaf
+from dovetail.ir.dtype import FLOATS, INTEGERS, DType, f32, i8, i16, u8, u16
 from dovetail.ir.leaf import input
 from tests.kernels.native import bits, compiled, numbers, same_bits
 
@@ -26,6 +27,20 @@ def test_every_dtype(dtype: DType, whole: DType) -> None:
     halves = (np.random.default_rng(0).integers(-900, 900, (5, 33)) / 4).astype(dtype.numpy)
     for array in (bits(dtype, 5, 33), halves):
         same_bits(runner, {**feeds, "x": array, "s": np.array(0.5, dtype.numpy)})
+
+
+@pytest.mark.parametrize("whole", [u8, i8, u16, i16], ids=str)
+@pytest.mark.parametrize("scale", [0.5, 0.017, 3.0, 1e-19, 7e19])
+def test_a_scale_that_is_known_is_not_divided_by(whole: DType, scale: float) -> None:
+    x, known = input("x", f32[6, 700]), leaf.scalar(scale, f32)
+    runner = compiled(ops.quantise(x, known, leaf.constant(np.array(7, whole.numpy)), dtype=whole))
+    rng = np.random.default_rng(1)
+    # Halfway between two steps, beside that, and far out of range.
+    halves = np.float32(scale) * (rng.integers(-70_000, 70_000, (6, 700)) + 0.5).astype(np.float32)
+    beside = np.nextafter(halves, np.float32(np.inf))
+    small = (np.float32(scale) * rng.normal(0, 60, (6, 700))).astype(np.float32)
+    for array in (halves, beside, small, bits(f32, 6, 700)):
+        same_bits(runner, {"x": array})
 
 
 @pytest.mark.parametrize("axis", [-1, -2, -3])

@@ -35,7 +35,7 @@ class Fused:
     graph: Graph
     applied: tuple[Applied, ...]
     missed: tuple[Missed, ...]
-    rounds: tuple[Round, ...] = ()
+    rounds: Sequence[Round] = ()
     """What each stratum was given: near misses are looked for there, when someone asks."""
 
 

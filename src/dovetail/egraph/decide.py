@@ -6,18 +6,22 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import overload
 
 from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
 from dovetail.derive.fuse import ANY_MACHINE, Fused, fuse, strata
 from dovetail.derive.join import join
+from dovetail.derive.near import Round
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.extract import Extraction, extract
+from dovetail.egraph.fold import Fold, UnfoldableError, folded, unfolded
 from dovetail.egraph.groups import Joining
 from dovetail.egraph.identity import Identities, Identity
 from dovetail.egraph.layers import Layers
-from dovetail.egraph.problem import Problem, graph_seconds, problem_of
+from dovetail.egraph.problem import RUNS_A_BINDING, Problem, graph_seconds, problem_of
 from dovetail.egraph.replay import Replayed, solve
 from dovetail.egraph.rules import Declared, Rewrite, Rewrites, Unfolding
 from dovetail.egraph.saturate import Budget, Phase, Stopped
@@ -25,7 +29,7 @@ from dovetail.egraph.seed import choice_of, seed
 from dovetail.egraph.selection import Selection, selection_of
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
-
+from dovetail.ir.value import Value
 
 SAME = 1e-9
 """Costs that differ by less, as a share, are the same cost added in another order."""
@@ -96,35 +100,106 @@ def decide(
     budget: Budget | None = None,
 ) -> Decided:
     """The cheapest graph that the rules lead to, as far as the search finds it; never dearer than greedy fusion's."""
-    clock = _Clock()
-    graph_before, graph = graph, graph.settled()
-    fused = fuse(graph, vocabulary.ops, machine=machine, sizes=sizes)
-    joined = join(fused.graph.settled(), vocabulary.groups, machine=machine, sizes=sizes)
-    clock.lap("greedy")
-    seconds = Prices(machine, sizes)
-    egraph = egraph_of(graph.values, {v: graph.uses.count(v) for v in graph.values})
-    replayed = solve(Layers(graph), vocabulary.phases(), budget or Budget(), egraph)
-    clock.lap("rules")
-    if not vocabulary.strict:
-        for round in fused.rounds:
-            seed(egraph, round.before, round.moved, fused.applied)
-        seed(egraph, fused.graph, joined.graph.moved, joined.applied, [g.name for g in vocabulary.groups])
-    choice = choice_of(egraph, joined.graph)
-    problem = problem_of(egraph, graph.outputs.values(), seconds, choice.values())
-    found = _extracted(problem, choice, vocabulary.strict)
-    clock.lap("extract")
-    selection = selection_of(egraph, problem, found)
-    greedy = graph_seconds(joined.graph, seconds)
-    search = _search(egraph, replayed, found, graph_seconds(graph, seconds), greedy, clock)
-    if found.cost > greedy * (1 + SAME) and not vocabulary.strict:
-        return Decided(_greedy(graph_before, fused, joined), replace(search, chosen=greedy))
-    result = selection.fused(graph, fused, joined)
-    clock.lap("build")
-    whole = replace(result.graph, moved=follow(graph_before.moved, result.graph.moved))
-    return Decided(replace(result, graph=whole), search, selection)
+    base, graph = graph, graph.settled()
+    work = task(vocabulary, machine=machine, sizes=sizes, budget=budget)
+    fold = folded(graph)
+    try:
+        found = work.run(unfolded(graph) if fold is None else fold)
+    except UnfoldableError:
+        found = work.run(unfolded(graph))
+    whole = replace(found.fused.graph, moved=follow(base.moved, found.fused.graph.moved))
+    return replace(found, fused=replace(found.fused, graph=whole))
 
 
-def _extracted(problem: Problem, choice: Mapping[object, object], strict: bool) -> Extraction:
+def task(
+    vocabulary: Vocabulary,
+    *,
+    machine: Machine = ANY_MACHINE,
+    sizes: Mapping[str, Size] | None = None,
+    budget: Budget | None = None,
+) -> Task:
+    """What `decide` does to graphs, folded or not."""
+    return Task(vocabulary, machine, sizes, budget or Budget())
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Everything that decides what becomes of a graph."""
+
+    vocabulary: Vocabulary
+    machine: Machine
+    sizes: Mapping[str, Size] | None
+    budget: Budget
+
+    def run(self, fold: Fold) -> Decided:
+        words, clock = self.vocabulary, _Clock()
+        graph, seconds = fold.graph, Prices(self.machine, self.sizes)
+        fused = fuse(graph, words.ops, machine=self.machine, sizes=self.sizes)
+        joined = join(fused.graph.settled(), words.groups, machine=self.machine, sizes=self.sizes)
+        clock.lap("greedy")
+        egraph = egraph_of(graph.values, {v: graph.uses.count(v) for v in graph.values})
+        replayed = solve(Layers(graph), words.phases(), self.budget, egraph)
+        clock.lap("rules")
+        if not words.strict:
+            for round in fused.rounds:
+                seed(egraph, round.before, round.moved, fused.applied)
+            seed(egraph, fused.graph, joined.graph.moved, joined.applied, [g.name for g in words.groups])
+        choice = choice_of(egraph, joined.graph)
+        problem = problem_of(egraph, graph.outputs.values(), seconds, choice.values())
+        found = _extracted(problem, choice, words.strict)
+        clock.lap("extract")
+        greedy = graph_seconds(joined.graph, seconds)
+        if found.cost > greedy * (1 + SAME) and not words.strict:
+            if fold.graph is not fold.whole:
+                raise UnfoldableError("greedy fusion was not reached")
+            search = _search(egraph, replayed, clock, graph_seconds(graph, seconds), greedy, greedy)
+            return Decided(_greedy(fused, joined), search)
+        selection = selection_of(egraph, problem, found, fold)
+        result = selection.fused((*fused.missed, *joined.missed))
+        clock.lap("build")
+        # What greedy fusion makes of a layer that was left out is what it makes of the one that stands for it.
+        layer = fold.copies[1] if len(fold.copies) > 2 else None
+        left_out = [node for leader, node in choice.items() if layer is not None and layer.owns(leader)]
+        more = sum(_share(egraph, node, seconds) for node in left_out) * (len(fold.copies) - 2)
+        given, chosen = (graph_seconds(g, seconds) for g in (fold.whole, result.graph))
+        search = _search(egraph, replayed, clock, given, greedy + more, chosen)
+        return Decided(replace(result, rounds=_Rounds(self, fold.whole)), search, selection)
+
+    def rounds(self, graph: Graph) -> Sequence[Round]:
+        return fuse(graph, self.vocabulary.ops, machine=self.machine, sizes=self.sizes).rounds
+
+
+class _Rounds(Sequence[Round]):
+    """What greedy fusion was given, stratum by stratum: only reports look for near misses, so only they ask."""
+
+    def __init__(self, task: Task, graph: Graph) -> None:
+        self._task = task
+        self._graph = graph
+
+    @cached_property
+    def _found(self) -> Sequence[Round]:
+        return self._task.rounds(self._graph)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @overload
+    def __getitem__(self, index: int) -> Round: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Round]: ...
+    def __getitem__(self, index: int | slice) -> Round | Sequence[Round]:
+        return self._found[index]
+
+
+def _share(egraph: EGraph, node: Value, seconds: Prices) -> float:
+    price = seconds([node])
+    return price / RUNS_A_BINDING if egraph.is_constant(node) else price
+
+
+def _extracted(problem: Problem, choice: Mapping[Value, Value], strict: bool) -> Extraction:
     greedy: dict[int, int] = {}
     for c, name in enumerate(problem.names):
         node = choice.get(name)
@@ -134,21 +209,18 @@ def _extracted(problem: Problem, choice: Mapping[object, object], strict: bool) 
     return extract(problem, [] if strict else [greedy])
 
 
-def _greedy(base: Graph, fused: Fused, joined: Fused) -> Fused:
+def _greedy(fused: Fused, joined: Fused) -> Fused:
     """What greedy fusion made, both of its passes as one."""
-    moved = follow(base.moved, follow(fused.graph.moved, joined.graph.moved))
     then = joined.graph.moved
     return Fused(
-        replace(joined.graph, moved=moved),
+        replace(joined.graph, moved=follow(fused.graph.moved, then)),
         (*(a.follow(then) for a in fused.applied), *joined.applied),
         (*(m.follow(then) for m in fused.missed), *joined.missed),
         fused.rounds,
     )
 
 
-def _search(
-    egraph: EGraph, replayed: Replayed, found: Extraction, given: float, greedy: float, clock: _Clock
-) -> Search:
+def _search(egraph: EGraph, replayed: Replayed, clock: _Clock, given: float, greedy: float, chosen: float) -> Search:
     fired: Counter[str] = Counter()
     stopped: list[Stopped] = []
     for solved in replayed.solved:
@@ -163,7 +235,7 @@ def _search(
         seconds=clock.laps,
         given=given,
         greedy=greedy,
-        chosen=found.cost,
+        chosen=chosen,
         stopped=tuple(dict.fromkeys(stopped)),
     )
 

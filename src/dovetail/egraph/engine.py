@@ -19,7 +19,7 @@ _GIVEN: tuple[Op, ...] = (leaf.INPUT, leaf.ARGUMENT)
 
 
 class EGraph:
-    """Classes of equal values, each named by one of its values. Call `rebuild` after unions, before anything is read."""
+    """Classes of equal values, each named by one of its values. After unions call `rebuild` before anything is read."""
 
     def __init__(self, uses: Mapping[Value, int] | None = None) -> None:
         self.uses: Mapping[Value, int] = uses or {}

@@ -1,7 +1,7 @@
 """Folding: a model of many equal layers is decided as one of a few, and what was decided is copied to all.
 
-Nothing is taken for granted: every layer that is left out must look like the one it is copied from, in full, hand on its
-results in the same way, and the choice for that one must be the choice for the next one too. Otherwise nothing is folded.
+Nothing is taken for granted: every layer that is left out must look like the one it is copied from, in full, hand on
+its results in the same way, and the choice for that one must be the choice for the next one too, or nothing is folded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Copy:
 
     start: int
     stop: int
-    """Positions of the values of the folded graph that are its own; a value that rules made is where its last part is."""
+    """Where the values of the folded graph stand that are its own; what rules made stands where its last part does."""
     fold: Fold
     now: dict[Value, Value]
 
@@ -69,6 +69,8 @@ class Fold:
     copies: list[Copy] = field(default_factory=list[Copy])
     next_layer: Copy | None = None
     """The first layer of the tail as if it were a copy too: the choice must be the same."""
+    homes: list[tuple[Copy, Value]] = field(default_factory=list[tuple[Copy, Value]])
+    """For each value of the whole graph: the stretch that it is in, and what stands for it in the folded graph."""
     _places: dict[Value, int] = field(default_factory=dict[Value, int])
 
     def place_of(self, value: Value) -> int:
@@ -95,14 +97,16 @@ class Fold:
 def unfolded(graph: Graph) -> Fold:
     """A graph that stands for itself."""
     fold = Fold(graph, graph, {v: i for i, v in enumerate(graph.values)}, 0)
-    fold.copies.append(Copy(0, len(graph.values) + 1, fold, {}))
+    only = Copy(0, len(graph.values) + 1, fold, {})
+    fold.copies.append(only)
+    fold.homes = [(only, v) for v in graph.values]
     return fold
 
 
 def folded(graph: Graph) -> Fold | None:
     """The graph with all but a few of its equal layers left out; None where there are not enough of them."""
     layers = Layers(graph)
-    found = sorted(runs(layers.looks), key=lambda run: -run.period * run.count)
+    found = sorted(runs(layers.looks), key=lambda run: -run.period * run.times)
     stretch = _stretch(layers, found[0]) if found else None
     if stretch is None:
         return None
@@ -151,16 +155,12 @@ def _shortened(graph: Graph, layers: Layers, first: int, begin: int, end: int) -
     for at in range(end, len(layers.values)):
         operands: list[Value] = []
         for r in layers.reads[at]:
-            if first <= r < begin and not _is_fixed(layers, r) or begin <= r < end and r - shift < first:
+            is_skip = first <= r < begin and bool(layers.reads[r])
+            if is_skip or (begin <= r < end and r - shift < first):
                 return None
             operands.append(now[r] if r >= end else layers.values[r - shift if r >= begin else r])
         now[at] = layers.values[at].with_operands(tuple(operands))
     return now
-
-
-def _is_fixed(layers: Layers, at: int) -> bool:
-    """Leaves stand nowhere in particular."""
-    return not layers.reads[at]
 
 
 def _fold(
@@ -177,15 +177,22 @@ def _fold(
             outputs[name] = short[at] if at >= end else value
     fold = Fold(graph, replace(graph, outputs=outputs, origins={}, moved={}), place, starts[0])
     model = starts[_HEAD - 1]
-    head = Copy(0, begin, fold, {})
-    shown = layers.actual(seen[_HEAD - 1])
-    middle = [Copy(model, model + period, fold, _pairs(shown, layers.actual(s))) for s in seen[_HEAD:-_TAIL]]
+    # A choice may look back as far as its window shows, and ahead to the next layer.
+    ahead = [short[at] for at in range(end, end + period)]
+    shown = [*layers.actual(seen[_HEAD - 1]), *ahead]
+    head = Copy(0, begin, fold, _pairs(ahead, layers.values[begin : begin + period]))
+    there = [_pairs(shown, [*layers.actual(s), *layers.values[s.stop : s.stop + period]]) for s in seen[_HEAD:-1]]
+    middle = [Copy(model, model + period, fold, now) for now in there[: 1 - _TAIL]]
     shift = end - begin
     behind = {layers.values[r - shift]: layers.values[r] for r in range(begin, end) if r - shift >= starts[0]}
     behind |= {v: layers.values[at] for at, v in short.items()}
     tail = Copy(end, len(layers.values) + 1, fold, behind)
     fold.copies = [head, *middle, tail]
-    fold.next_layer = Copy(end, end + period, fold, _pairs(shown, layers.actual(seen[-_TAIL])))
+    fold.next_layer = Copy(end, end + period, fold, there[1 - _TAIL])
+    fold.homes = [(head, v) for v in layers.values[:begin]]
+    for copy in middle:
+        fold.homes += [(copy, v) for v in layers.values[model : model + period]]
+    fold.homes += [(tail, short[at]) for at in range(end, len(layers.values))]
     return fold
 
 

@@ -71,7 +71,7 @@ class Identity:
 
 
 def identity(*, numerics: Numerics = "exact", when: Callable[..., bool] | None = None) -> Callable[[Sides], Identity]:
-    """Declare an identity by a function that yields both of its sides; keyword-only parameters are caught attributes."""
+    """Declare an identity by a function that yields both its sides; keyword-only parameters are caught attributes."""
     return lambda sides: Identity(sides, numerics, when)
 
 

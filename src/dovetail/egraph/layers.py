@@ -35,11 +35,11 @@ class Run(NamedTuple):
 
     start: int
     period: int
-    count: int
+    times: int
 
     @property
     def stop(self) -> int:
-        return self.start + self.period * self.count
+        return self.start + self.period * self.times
 
 
 def halo_of(run: Run) -> int:
@@ -64,6 +64,10 @@ class Seen:
     """The positions outside that it reads and does not show, in the order in which they are met."""
     shown: tuple[int, ...]
     """The positions that it shows: what is small and stands further back, the halo, the piece itself."""
+
+    @property
+    def stop(self) -> int:
+        return self.shown[-1] + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class Layers:
         borders: dict[int, int] = {0: 0}
         for run in runs(self.looks):
             # The first windows of a run show what stands before it: where none comes after them, nothing is saved.
-            if run.period * (run.count - 1) > halo_of(run) + run.period:
+            if run.period * (run.times - 1) > halo_of(run) + run.period:
                 borders |= dict.fromkeys(self.cuts(run), halo_of(run))
         starts = [s for s in sorted(borders) if s < len(self.values)]
         stops = [*starts[1:], len(self.values)]
@@ -181,7 +185,7 @@ def _look(value: Value) -> Hashable:
 
 
 def runs(looks: Sequence[int]) -> list[Run]:
-    """The stretches that repeat at once, the longest first taken, in order. What is left between them is looked at again."""
+    """The stretches that repeat at once, in order: the longest is taken first, then what is left is looked at."""
     row = np.asarray(looks)
     found: list[Run] = []
     waiting = [(0, len(looks))]
@@ -189,8 +193,8 @@ def runs(looks: Sequence[int]) -> list[Run]:
         start, stop = waiting.pop()
         run = _longest(row[start:stop])
         if run is not None:
-            begins, ends = start + run.start, start + run.start + run.period * run.count
-            found.append(Run(begins, run.period, run.count))
+            begins, ends = start + run.start, start + run.start + run.period * run.times
+            found.append(Run(begins, run.period, run.times))
             waiting += [(start, begins), (ends, stop)]
     return sorted(found)
 
@@ -202,9 +206,9 @@ def _longest(row: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Run | None:
         same = np.concatenate(([False], row[:-period] == row[period:], [False]))
         edges = np.flatnonzero(same[1:] != same[:-1])
         for begins, ends in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            count = (ends - begins) // period + 1
-            if count > 1 and (best is None or count * period > best.count * best.period):
-                best = Run(begins, period, count)
+            times = (ends - begins) // period + 1
+            if times > 1 and (best is None or times * period > best.times * best.period):
+                best = Run(begins, period, times)
     return best
 
 

@@ -18,7 +18,8 @@ class Budget:
     """How far an e-graph may grow. Only the last limit depends on the machine, and it is far away."""
 
     nodes: int = 20_000
-    """Nodes that rules may add to one piece of a graph."""
+    """Nodes that rules may add to one piece of a graph, or as many times its own as `growth` says."""
+    growth: int = 4
     rounds: int = 6
     """How often the rules of one phase are tried."""
     seconds: float = 20.0
@@ -56,7 +57,7 @@ def saturate(egraph: EGraph, phases: Sequence[Phase], budget: Budget | None = No
     """Apply the rules of each phase in turn; what they replace stays."""
     limits = budget or Budget()
     done = Saturation()
-    most = egraph.size + limits.nodes
+    most = egraph.size + max(limits.nodes, limits.growth * egraph.size)
     ends = time.perf_counter() + limits.seconds
     for phase in phases:
         started = time.perf_counter()
@@ -89,7 +90,7 @@ def _run(egraph: EGraph, phase: Phase, done: Saturation, limits: Budget, most: i
                 done.fired[application.rule] += 1
                 if egraph.size > most:
                     egraph.rebuild()
-                    return Stopped(phase.name, "nodes", f"{limits.nodes:,} nodes were added")
+                    return Stopped(phase.name, "nodes", f"{most:,} nodes were reached")
         egraph.rebuild()
         if not news:
             return None

@@ -1,73 +1,118 @@
-"""What was chosen, as a graph: built from the chosen nodes, with everything that was swallowed followed to its place."""
+"""What was chosen, as a graph: built from the chosen nodes, with all that was swallowed followed to its place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from dovetail.derive.fuse import Fused
-from dovetail.derive.missed import Applied
-from dovetail.derive.near import Round
+from dovetail.derive.missed import Applied, Missed
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.extract import Extraction
+from dovetail.egraph.fold import Copy, Fold
 from dovetail.egraph.problem import Problem
 from dovetail.egraph.proof import Application, Step
 from dovetail.ir import leaf
-from dovetail.ir.graph import Graph
 from dovetail.ir.rewrite import Replacement, replace_roots
 from dovetail.ir.value import Value
 
 
 @dataclass
 class Selection:
-    """The node that was chosen for each class, by what stands for the class; operands before readers."""
+    """The node that was chosen for each class, by what stands for the class; operands before readers.
+
+    They are nodes of a graph that may be folded: what they are in the whole graph, its stretches say.
+    """
 
     egraph: EGraph
     nodes: dict[Value, Value]
+    fold: Fold
     built: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    """The values of the new graph, by what stands for their classes."""
+    """The values of the new graph, by what stands for their classes in the whole graph."""
 
-    def fused(self, graph: Graph, fused: Fused, joined: Fused) -> Fused:
-        """The graph of the chosen nodes; what greedy fusion missed is missed here too unless it is one kernel now."""
-        owners = self._owners()
-        swallowed: dict[Value, list[Value]] = {}
-        for value in graph.values:
-            owner = owners.get(self.egraph.find(value))
-            if owner is not None:
-                swallowed.setdefault(owner, []).append(value)
-        roots = self._replacements(graph, swallowed)
-        result = replace_roots(graph, roots)
-        for leader in self.nodes:
-            self.built.setdefault(leader, result.moved.get(leader, leader))
-        moved = self._moved(graph.values, owners)
-        greedy = {**self._moved(fused.graph.values, owners), **self._moved(joined.graph.values, owners)}
-        missed = tuple(m.follow(greedy) for m in (*fused.missed, *joined.missed))
-        rounds = (*fused.rounds, Round(joined.graph, (), greedy))
-        return Fused(replace(result, moved=moved), self._applied(), missed, rounds)
+    def fused(self, missed: Sequence[Missed]) -> Fused:
+        """The whole graph of the chosen nodes; what was missed is missed here too unless it is one kernel now."""
+        self.fold.check(self.nodes)
+        graph, owners = self.fold.whole, self._owners()
+        result = replace_roots(graph, self._replacements(owners))
+        for copy, leader, _ in self._copied():
+            there = copy.move(leader)
+            self.built.setdefault(there, result.moved.get(there, there))
+        moved = self._moved(owners)
+        found: list[Missed] = []
+        for copy in self.fold.copies:
+            for miss in missed:
+                if copy.owns(miss.root):
+                    found.append(self._copied_miss(copy, miss, owners))
+        return Fused(replace(result, moved=moved), self._applied(), tuple(found))
 
     def explain(self, leader: Value) -> list[Step]:
         """The chain of applications from the value that stands for a class to the node that was chosen for it."""
         return self.egraph.explain(leader, self.nodes[leader])
 
-    def _replacements(self, graph: Graph, swallowed: dict[Value, list[Value]]) -> dict[Value, Replacement]:
+    def explain_at(self, position: int) -> list[Step]:
+        """The chain for what stands in place of a value of the whole graph, in values of that graph."""
+        copy, value = self.fold.homes[position]
+        leader = self.egraph.find(value)
+        if leader not in self.nodes:
+            leader = self._owners().get(leader, leader)
+        steps = self.egraph.explain(value, leader) if self.egraph.find(value) is leader else []
+        steps += self.explain(leader) if leader in self.nodes else []
+        return [Step(s.application, copy.move(s.before), copy.move(s.after)) for s in dict.fromkeys(steps)]
+
+    def _copied(self) -> Iterator[tuple[Copy, Value, Value]]:
+        """Every stretch with what stands for its classes and the nodes that were chosen there."""
+        own: dict[tuple[int, int], list[tuple[Value, Value]]] = {}
+        for copy in self.fold.copies:
+            span = (copy.start, copy.stop)
+            if span not in own:
+                own[span] = [(leader, node) for leader, node in self.nodes.items() if copy.owns(leader)]
+            for leader, node in own[span]:
+                yield copy, leader, node
+
+    def _replacements(self, owners: dict[Value, Value]) -> dict[Value, Replacement]:
+        swallowed: dict[Value, list[Value]] = {}
+        for value in self.fold.place:
+            owner = owners.get(self.egraph.find(value)) if value in self.egraph else None
+            if owner is not None:
+                swallowed.setdefault(owner, []).append(value)
+        seen: dict[Value, list[Value]] = {}
         roots: dict[Value, Replacement] = {}
-        given = set(graph.values)
-        for leader, node in self.nodes.items():
-            if node is not leader or leader not in given:
-                # What rules alone have made answers for all that they looked at.
-                seen = () if leader in given else (v for a in self._chain(node, whole=True) for v in a.covers)
-                covers = tuple(dict.fromkeys([*swallowed.get(leader, ()), *(v for v in seen if v in given)]))
-                roots[leader] = Replacement(node.operands, _Build(leader, node, self.built), covers)
-        for value in graph.outputs.values():
-            leader = self.egraph.find(value)
-            if value is not leader:
-                roots[value] = Replacement((leader,), lambda new, leader=leader: new(leader))
+        for copy, leader, node in self._copied():
+            old, new = copy.move(leader), copy.move(node)
+            made = leader not in self.fold.place
+            if new is not old or made:
+                covers = swallowed.get(leader, [])
+                if made:
+                    # What rules alone have made answers for all that they looked at.
+                    covers = seen.get(leader) or seen.setdefault(leader, [*covers, *self._looked_at(node)])
+                there = tuple([copy.move(v) for v in covers])
+                roots[old] = Replacement(new.operands, _Build(old, new, self.built), there)
+        for at in dict.fromkeys(map(self._position, self.fold.whole.outputs.values())):
+            copy, value = self.fold.homes[at]
+            old, leader = self.fold.whole.values[at], copy.move(self.egraph.find(value))
+            if old is not leader:
+                roots[old] = Replacement((leader,), lambda new, leader=leader: new(leader))
         return roots
+
+    @cached_property
+    def _positions(self) -> dict[Value, int]:
+        return {v: i for i, v in enumerate(self.fold.whole.values)}
+
+    def _position(self, value: Value) -> int:
+        return self._positions[value]
+
+    def _looked_at(self, node: Value) -> list[Value]:
+        """The values of the graph as given that the rules looked at that led to a node."""
+        covers = dict.fromkeys(v for a in self._chain(node, whole=True) for v in a.covers)
+        return [v for v in covers if v in self.fold.place]
 
     def _owners(self) -> dict[Value, Value]:
         """For each class that is not computed any more, the class whose chosen node has swallowed it."""
         found: dict[Value, Value] = {}
-        for leader, node in reversed(self.nodes.items()):
+        # Who reads it first has it; what is done to weights on the way has swallowed nothing that a run computes.
+        for leader, node in sorted(self.nodes.items(), key=lambda item: self.egraph.is_constant(item[0])):
             for application in self._chain(node):
                 for value in application.covers:
                     inner = self.egraph.find(value) if value in self.egraph else value
@@ -89,25 +134,44 @@ class Selection:
     def _is_inner(self, value: Value, application: Application) -> bool:
         return value is application.root or value not in self.egraph or self.egraph.find(value) not in self.nodes
 
-    def _moved(self, values: Iterable[Value], owners: dict[Value, Value]) -> dict[Value, Value]:
-        """Where values are now: what was built for their class, or for the class that has swallowed theirs."""
+    def _where(self, copy: Copy, value: Value, owners: dict[Value, Value]) -> Value | None:
+        """Where a value of the folded graph is now, in a stretch: built itself, or part of what has swallowed it."""
+        if value not in self.egraph:
+            return None
+        leader = self.egraph.find(value)
+        home = leader if leader in self.nodes else owners.get(leader)
+        return None if home is None else self.built.get(copy.move(home))
+
+    def _moved(self, owners: dict[Value, Value]) -> dict[Value, Value]:
         moved: dict[Value, Value] = {}
-        for value in values:
-            if value in self.egraph:
-                leader = self.egraph.find(value)
-                now = self.built.get(leader) or self.built.get(owners.get(leader, leader))
-                if now is not None and now is not value:
-                    moved[value] = now
+        for at, old in enumerate(self.fold.whole.values):
+            now = self._where(*self.fold.homes[at], owners)
+            if now is not None and now is not old:
+                moved[old] = now
         return moved
 
+    def _copied_miss(self, copy: Copy, miss: Missed, owners: dict[Value, Value]) -> Missed:
+        there = tuple(copy.move(v) for v in miss.covers)
+        places = [self._where(copy, v, owners) for v in miss.now or miss.covers]
+        now = tuple(t if p is None else p for t, p in zip(there, places, strict=True))
+        return replace(miss, root=copy.move(miss.root), covers=there, now=now)
+
     def _applied(self) -> tuple[Applied, ...]:
-        found: dict[Application, Applied] = {}
+        chains: dict[Value, list[Application]] = {}
+        found: list[Applied] = []
+        taken: set[tuple[str, Value, tuple[Value, ...]]] = set()
         # Of several nodes that one application made, the last is what it was for.
-        for leader, node in reversed(self.nodes.items()):
-            if node.op is not leaf.ITEM:
-                for a in self._chain(node):
-                    found.setdefault(a, Applied(a.rule, a.variant, a.root, a.covers, self.built[leader]))
-        return tuple(reversed(found.values()))
+        for copy, leader, node in reversed(list(self._copied())):
+            if node.op is leaf.ITEM:
+                continue
+            if leader not in chains:
+                chains[leader] = self._chain(node)
+            for a in chains[leader]:
+                root, covers = copy.move(a.root), tuple(map(copy.move, a.covers))
+                if (a.name, root, covers) not in taken:
+                    taken.add((a.name, root, covers))
+                    found.append(Applied(a.rule, a.variant, root, covers, self.built[copy.move(leader)]))
+        return tuple(reversed(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +192,11 @@ class _Build:
         return value
 
 
-def selection_of(egraph: EGraph, problem: Problem, found: Extraction) -> Selection:
+def selection_of(egraph: EGraph, problem: Problem, found: Extraction, fold: Fold) -> Selection:
     """The chosen nodes of the classes that are needed."""
     nodes: dict[Value, Value] = {}
     for c in problem.live(found.picks):
         node = problem.options[c][found.picks[c]].node
         assert node is not None
         nodes[problem.names[c]] = node
-    return Selection(egraph, nodes)
-
-
-def names_of(steps: Sequence[Step]) -> tuple[str, ...]:
-    """The rules of a chain, in order."""
-    return tuple(step.application.name for step in steps)
+    return Selection(egraph, nodes, fold)

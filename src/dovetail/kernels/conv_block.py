@@ -20,7 +20,7 @@ KERNEL = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, pt
 """How a kernel begins. Its own instructions are few beside those of the functions that it calls: it is kept short."""
 
 HEAD = 64
-"""Bytes of scratch before what a kernel lays out: the word there says for which block, -1 when a step begins."""
+"""Bytes of scratch before what a kernel lays out: words there say for which block, -1 when a step begins."""
 
 WINDOW = (
     "height", "width", "row_step", "column_step", "out_height", "out_width",
@@ -231,13 +231,24 @@ def gather_text(vectors: Vectors, around: float = 0.0) -> Written:
     low = t.most(0, t.rounded_up(t.minus(0, "%first_column"), "%column_stride"))
     high = t.rounded_up(t.minus("%width", "%first_column"), "%column_stride")
     inside_columns = t.most(0, t.minus(high, low))
+    # Neighbours that are all inside the image are copied as they are, but for the end.
+    reaches = t.let(f"icmp sle i64 {t.plus('%first_column', '%columns')}, %width")
+    begins = t.let("icmp sge i64 %first_column, 0")
+    whole = t.let(f"and i1 {dense}, {t.let(f'and i1 {reaches}, {begins}')}")
     with t.loop("0", "%rows") as row:
         line = t.plus("%first_row", t.times(row, "%row_stride"))
         inside = t.let(f"icmp ult i64 {line}, %height")
         count, width = t.chosen(inside, inside_columns, 0), t.chosen(inside, "%width", 0)
         source = t.at("%x", t.times(line, "%row_step"))
         target = t.at("%s", t.times(row, "%pitch"))
-        with t.steps("0", "%columns", vectors.lanes) as column:
+        plain = t.let(f"and i1 {whole}, {inside}")
+        with t.when(plain):
+            begin = t.at(source, t.times("%first_column", 4))
+            with t.loop("0", t.quotient("%columns", vectors.lanes)) as vector:
+                by = t.times(vector, 4 * vectors.lanes)
+                t.store(t.load(t.at(begin, by)), t.at(target, by))
+        done = t.times(t.quotient("%columns", vectors.lanes), vectors.lanes)
+        with t.steps(t.chosen(plain, done, 0), "%columns", vectors.lanes) as column:
             mask = t.lanes_within(t.minus(column, low), count)
             start = t.plus("%first_column", t.times(column, "%column_stride"))
             place = t.at(source, t.times(start, "%element"))

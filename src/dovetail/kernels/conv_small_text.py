@@ -201,7 +201,10 @@ def _kernel(square: Square) -> Written:
         start = t.times(part, "%part")
         count = t.least("%part", t.minus("%places", start))
         tiles = t.rounded_up(count, square.places)
-        with t.loop("0", t.times(tiles, square.places)) as number:
+        listed = t.at("%scratch", 8)
+        other = t.let(f"icmp ne i64 {part}, {t.let(f'load i64, ptr {listed}, align 8')}")
+        t(f"store i64 {part}, ptr {listed}, align 8")
+        with t.when(other), t.loop("0", t.times(tiles, square.places)) as number:
             # Behind the last place the last one is computed again.
             place = t.plus(start, t.least(number, t.minus(count, 1)))
             down = t.times(t.times(t.quotient(place, "%out_width"), "%stride_rows"), row_step)

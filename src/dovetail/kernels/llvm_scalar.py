@@ -268,6 +268,7 @@ _FLOAT: dict[str, _Rule] = {
     "is_inf": _is_inf,
     **{name: _function(name) for name in _FUNCTIONS},
     "exp_falling": _function("exp_falling"),
+    "fma": _intrinsic("fma"),
 }
 _WHOLE: dict[str, _Rule] = {
     "add": _plain("add"),

@@ -11,7 +11,7 @@ from dovetail.ir.dim import Size, floordiv, largest, smallest
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.conv import PART_WORK, Convolution, Packing, known
+from dovetail.kernels.conv import Convolution, Packing, known
 from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_field import Blocks, Field
 from dovetail.kernels.conv_text import Shape
@@ -29,6 +29,9 @@ MOST_WEIGHTS = 64 * 64
 """Channels times filters up to which an area that is not known is taken to be large."""
 PATCHES_BYTES = 640 * 1024
 """What the transformed patches of a block may take: they stay in the second cache while all filters go over them."""
+
+PART_TILES = 4
+"""Register tiles of filters in a tile: who takes one from another thread transforms all patches of its block again."""
 
 
 def make_winograd(step: Step, places: Places, vectors: Vectors) -> Job | None:
@@ -75,7 +78,7 @@ def _job(found: Convolution, places: Places, vectors: Vectors) -> Job:
     count = blocks.rows * blocks.columns
     work = count * channels * SPOTS * shape.rows
     tiles = -(-filters // shape.rows)
-    part = max(1, min(tiles, PART_WORK // max(1, work))) if isinstance(work, int) else 1
+    part = min(tiles, PART_TILES)
     parts = -(-tiles // part)
     sizes = (*pixels.words(blocks), channels, filters, *steps[:2], parts, part, height, width)
     points: dict[str, Value | Packed] = {

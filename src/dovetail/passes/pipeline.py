@@ -61,7 +61,7 @@ class State:
     applied: tuple[Applied, ...] = ()
     missed: tuple[Missed, ...] = ()
     dispatch: tuple[DispatchRow, ...] = ()
-    rounds: tuple[Round, ...] = ()
+    rounds: Sequence[Round] = ()
     """What fusing was given, stratum by stratum."""
     decided: Decided | None = None
     """How the e-graph came to its choice, where it was asked."""
@@ -74,7 +74,7 @@ class State:
             graph=fused.graph,
             applied=(*(a.follow(moved) for a in self.applied), *fused.applied),
             missed=(*(m.follow(moved) for m in self.missed), *fused.missed),
-            rounds=(*self.rounds, *fused.rounds),
+            rounds=self.rounds or fused.rounds,
         )
 
     def rewritten(self, graph: Graph) -> State:

@@ -102,7 +102,7 @@ class Program:
 
     @property
     def params(self) -> Mapping[str, Array]:
-        """The parameters that are bound so far."""
+        """The parameters that are bound so far. Those that a target keeps in its own layout alone are made again."""
         return dict(self._binding.params)
 
     def __call__(self, **inputs: Array) -> dict[str, Array]:

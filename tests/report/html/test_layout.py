@@ -37,6 +37,10 @@ def check(layout: Layout, items: list[Item]) -> None:
             assert len({items[layout.order[run.start + c * run.period + i]].key for c in range(run.count)}) == 1
             for k, j in enumerate(layout.operands[shown + i]):
                 assert ((j - shown, i) in inner) if j >= shown else ((i, k) in entered)
+        for copy in range(run.start, run.end, run.period):
+            for entry in band.entries:
+                sources = {layout.operands[copy + i][k] for i, k in entry}
+                assert len(sources) == 1 and max(sources) < copy, "one value comes in at an entry, from above"
         ports = run.period + len(band.exits) + len(band.entries)
         assert len(band.drawing.x) == len(band.drawing.y) == ports
         for wire in band.drawing.wires:
@@ -53,6 +57,18 @@ def test_everything_has_a_place_and_a_way(seed: int, count: int) -> None:
     place = {item: at for at, item in enumerate(layout.order)}
     wanted = {(place[i], place[j]) for i, item in enumerate(items) for j in item.operands}
     assert wanted == {(i, j) for i, operands in enumerate(layout.operands) for j in operands}
+
+
+def test_copies_that_are_fed_by_one_value_and_the_first_by_two() -> None:
+    items = [Item("in", 20.0, 10.0, ()), Item("norm", 20.0, 10.0, (0,))]
+    sources = (0, 1)
+    for _ in range(4):
+        at = len(items)
+        items += [Item("a", 20.0, 10.0, (sources[1],)), Item("b", 20.0, 10.0, (at, sources[0]))]
+        sources = (at + 1, at + 1)
+    layout = lay_out(items)
+    check(layout, items)
+    assert [(band.run.period, band.run.count, len(band.entries)) for band in layout.bands[1:]] == [(2, 4, 2)]
 
 
 def test_what_leaves_a_copy_has_an_exit() -> None:

@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,14 +56,16 @@ def read_apart(path: Path) -> tuple[onnx.ModelProto, Reading | None]:
 
 def _whole(content: Content) -> onnx.ModelProto:
     if not isinstance(content, bytes):
-        with content as mapped:
-            content = mapped[:]  # pages of the file go before the message is made
+        mapped, content = content, content[:]
+        with suppress(BufferError):
+            mapped.close()  # pages of the file go before the message is made
     return onnx.ModelProto.FromString(content)
 
 
 def _apart(content: Content) -> tuple[onnx.ModelProto, Reading | None]:
     seen = look(content)
     if seen is None or not seen.large:
+        del seen  # it looks at the content, which is closed
         return _whole(content), None
     reading = seen.read(seen.large)
     return onnx.ModelProto.FromString(seen.structure()), reading

@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
@@ -65,8 +66,14 @@ class Rule:
     since: int
     until: int | None
     function: Callable[..., Made]
-    parameters: tuple[Parameter, ...]
-    attributes: Mapping[str, Attribute]
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return _signature(self.function)[0]
+
+    @property
+    def attributes(self) -> Mapping[str, Attribute]:
+        return _signature(self.function)[1]
 
     @property
     def doc(self) -> str:
@@ -79,8 +86,7 @@ def rule(
     """Declare how nodes of some operators are read, for versions from `since` to `until` of their domain."""
 
     def declare(function: Callable[..., Made]) -> tuple[Rule, ...]:
-        parameters, attributes = _signature(function)
-        return tuple(Rule(t, domain, since, until, function, parameters, attributes) for t in op_types)
+        return tuple(Rule(t, domain, since, until, function) for t in op_types)
 
     return declare
 
@@ -91,7 +97,9 @@ def collected(namespace: Mapping[str, Any]) -> tuple[Rule, ...]:
     return tuple(r for rules in found for r in rules if isinstance(r, Rule))
 
 
-def _signature(function: Callable[..., Made]) -> tuple[tuple[Parameter, ...], dict[str, Attribute]]:
+@cache
+def _signature(function: Callable[..., Made]) -> tuple[tuple[Parameter, ...], Mapping[str, Attribute]]:
+    """Read when a rule is first asked: a model uses few of the rules, and reading them all takes a tenth of a second."""
     hints = get_type_hints(function, include_extras=True)
     parameters: list[Parameter] = []
     attributes: dict[str, Attribute] = {}

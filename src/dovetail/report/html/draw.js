@@ -273,7 +273,7 @@ const drawRoom = (pen, view, node, look, detail) => {
   pen.setLineDash([]);
   if (detail === 1) {
     const name = words[view.ops[place]];
-    const size = Math.max(Math.min(14 / look.scale, node.h * 0.6, (node.w - 12) / (name.length * 0.66)), 12);
+    const size = Math.max(Math.min(14 / look.scale, node.h * 0.6, (node.w - 12) / (name.length * 0.74)), 11);
     write(pen, name, node.x + node.w / 2, node.y + Math.min(node.h / 2, size), node.w - 10, `600 ${Math.round(size)}px ${SANS}`, palette.ink, "center");
     return;
   }

@@ -34,6 +34,7 @@ const tipLines = (thing) => {
 };
 
 const pan = (dx, dy) => {
+  moved = true;
   cancelAnimationFrame(flight);
   look.x += dx;
   look.y += dy;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _THREAD = 6.0
 """The width that a wire takes where it passes a row."""
@@ -71,6 +71,18 @@ def draw(
     wires = _wires(boxes, edges, threads, x, y, tops, heights)
     width = max(x[v] + mesh.widths[v] / 2 for v in range(len(x)))
     return Drawing(tuple(x[: len(boxes)]), y, wires, int(width), int(tops[-1] + heights[-1]))
+
+
+def mirrored(drawing: Drawing) -> Drawing:
+    """The same with left and right exchanged."""
+    width = drawing.width
+    wires: list[Wire] = []
+    for wire in drawing.wires:
+        points = list(wire.points)
+        for at in (0, *range(2, len(points) - 2, 3), len(points) - 2):
+            points[at] = width - points[at]
+        wires.append(Wire(wire.source, wire.target, tuple(points)))
+    return replace(drawing, x=tuple([width - x for x in drawing.x]), wires=tuple(wires))
 
 
 def _mesh(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> tuple[_Mesh, list[list[int]]]:

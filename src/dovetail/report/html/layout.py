@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.report.html.fold import Item, Run, find_runs, level_order
-from dovetail.report.html.layers import Box, Drawing, Wire, draw
+from dovetail.report.html.layers import Box, Drawing, Wire, draw, mirrored
 
 GAP = 26.0
 LANE = 42.0
 _ROUNDS = ((1000, 10), (3000, 6), (6000, 3))
 _FEWEST = 2
 """How often a drawing of so many items is gone over; larger ones are seen from afar anyway."""
+_MOST_PORTS = 60
 _DEEPEST = 40
 """Rows of a band; what is deeper is cut, so that no wire is led past more than that."""
 
@@ -51,8 +52,11 @@ def lay_out(items: Sequence[Item], *, lane: float = LANE) -> Layout:
     last = _last_readers(ordered)
     drawn = sum(run.period for run in pieces)
     rounds = next((rounds for most, rounds in _ROUNDS if drawn <= most), _FEWEST)
-    bands = tuple([_band(ordered, run, last, lane, rounds) for run in pieces])
-    return Layout(tuple(order), tuple([item.operands for item in ordered]), bands)
+    bands: list[Band] = []
+    for run in pieces:
+        band = _band(ordered, run, last, lane, rounds)
+        bands.append(_turned(band, bands[-1], ordered) if bands else band)
+    return Layout(tuple(order), tuple([item.operands for item in ordered]), tuple(bands))
 
 
 def _moved(item: Item, place: Mapping[int, int]) -> Item:
@@ -96,19 +100,39 @@ def _band(items: Sequence[Item], run: Run, last: Sequence[int], lane: float, rou
     # The second copy is fed by the first as all that follow are; the first may be fed from elsewhere.
     shown = start + period if run.count > 1 else start
     inner: list[tuple[int, int]] = []
-    outer: dict[int, list[tuple[int, int]]] = {}
+    outer: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for i in range(period):
         for k, j in enumerate(items[shown + i].operands):
             if shown <= j < shown + period:
                 inner.append((j - shown, i))
             else:
-                outer.setdefault(j, []).append((i, k))
+                # What comes from one place in later copies may come from two in the first.
+                outer.setdefault((j, items[start + i].operands[k]), []).append((i, k))
     copies = range(start, run.end, period)
     exits = tuple([i for i in range(period) if any(last[c + i] >= c + period for c in copies)])
     entries = tuple([tuple(read) for read in outer.values()])
     inner = list(dict.fromkeys(inner))
     rows = _rows([items[shown + i] for i in range(period)], inner)
     return Band(run, _drawn(items, shown, rows, inner, entries, exits, lane, rounds), entries, exits)
+
+
+def _turned(band: Band, above: Band, items: Sequence[Item]) -> Band:
+    """The band, or its mirror image if fewer of the wires that come down into it cross then."""
+    start, period = band.run.start, band.run.period
+    met: list[tuple[int, int]] = []
+    for port, read in enumerate(band.entries):
+        local, operand = read[0]
+        source = items[start + local].operands[operand]
+        within = (source - above.run.start) % above.run.period
+        if above.run.start <= source < above.run.end and within in above.exits:
+            leaves = above.drawing.x[above.run.period + above.exits.index(within)]
+            met.append((leaves, band.drawing.x[period + len(band.exits) + port]))
+    met.sort()
+    # Ports are few; where they are not, a mirror would not help either.
+    entered = [x for _, x in met[:_MOST_PORTS]]
+    crossed = sum(a > b for i, b in enumerate(entered) for a in entered[:i])
+    apart = sum(a < b for i, b in enumerate(entered) for a in entered[:i])
+    return replace(band, drawing=mirrored(band.drawing)) if crossed > apart else band
 
 
 def _rows(items: Sequence[Item], inner: Sequence[tuple[int, int]]) -> list[int]:

@@ -83,7 +83,10 @@ const beforePrint = () => {
   for (const [id] of parts) { $(id).hidden = false; fillPart(id); }
   document.documentElement.style.colorScheme = "light";
   refreshTheme();
-  resize();
+  printing = true;
+  Object.assign(look, { width: 700, height: 940, ratio: 2 });
+  canvas.width = look.width * look.ratio;
+  canvas.height = look.height * look.ratio;
   Object.assign(look, aimAt(scene.left, scene.top, scene.right, scene.bottom));
   drawScene(pen, scene, look);
 };
@@ -91,6 +94,7 @@ const beforePrint = () => {
 const afterPrint = () => {
   for (const [id] of parts) $(id).hidden = id !== shownTab;
   setTheme(theme);
+  printing = false;
   resize();
   showStart();
 };

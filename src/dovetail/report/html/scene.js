@@ -51,19 +51,20 @@ const placeBands = (scene, copies) => {
   };
 };
 
-/** Where a band begins so that what comes down from the one above it comes down straight. */
+/** Where a band begins so that what is read most of the one above it comes down straight. */
 const aligned = (view, copies, first, number) => {
   const band = view.bands[number], above = copies[copies.length - 1];
   if (!above) return -band.width / 2;
-  const shifts = [];
-  band.entries.forEach(([[local, operand]], entry) => {
+  let best = 0, shift = above.x + (above.band.width - band.width) / 2;
+  band.entries.forEach((read, entry) => {
+    const [local, operand] = read[0];
     const place = view.operands[band.start + local][operand];
     const exit = above.band.exits.indexOf((place - above.band.start) % above.band.period);
-    if (place < above.band.start || exit < 0) return;
-    shifts.push(above.x + above.band.x[above.band.period + exit] - band.x[band.period + band.exits.length + entry]);
+    if (place < above.band.start || exit < 0 || read.length <= best) return;
+    best = read.length;
+    shift = above.x + above.band.x[above.band.period + exit] - band.x[band.period + band.exits.length + entry];
   });
-  if (!shifts.length) return above.x + (above.band.width - band.width) / 2;
-  return shifts.sort((a, b) => a - b)[(shifts.length - 1) >> 1];
+  return shift;
 };
 
 const placeNodes = (scene, { band, start, x, y }) => {

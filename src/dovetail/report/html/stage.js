@@ -15,18 +15,22 @@ let shownStage = stages.views.length - 1;
 let scene = compose(stages.views[shownStage], opened[shownStage]);
 let asked = 0;
 let flight = 0;
+/** Whether somebody has moved the view; until then it follows the size of the window. */
+let moved = false;
+let printing = false;
 const selectionWatchers = [];
 
 const redraw = () => { asked ||= requestAnimationFrame(() => { asked = 0; drawScene(pen, scene, look); }); };
 
 const resize = () => {
   const box = canvas.getBoundingClientRect();
-  if (!box.width || !box.height) return;
+  if (!box.width || !box.height || printing) return;
   look.width = box.width;
   look.height = box.height;
   look.ratio = Math.min(window.devicePixelRatio || 1, 3);
   canvas.width = Math.round(box.width * look.ratio);
   canvas.height = Math.round(box.height * look.ratio);
+  if (!moved) showStart();
   redraw();
 };
 
@@ -36,6 +40,7 @@ const limits = () => {
 };
 
 const zoomTo = (scale, x, y) => {
+  moved = true;
   const [least, most] = limits();
   const bounded = Math.min(Math.max(scale, least), most);
   look.x = x - (x - look.x) * bounded / look.scale;
@@ -45,6 +50,7 @@ const zoomTo = (scale, x, y) => {
 };
 
 const fly = (to) => {
+  moved = true;
   cancelAnimationFrame(flight);
   if (calm()) { Object.assign(look, to); redraw(); return; }
   const from = { x: look.x, y: look.y, scale: look.scale };

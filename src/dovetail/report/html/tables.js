@@ -5,7 +5,7 @@ const block = (title, ...children) => el("article", {}, el("h2", {}, title), chi
 const fillTime = () => {
   const moving = kernels.filter((k) => k.phase === "run" && !k.flops).length;
   clear($("time"),
-    source.timeline?.length ? block("A measured run", el("p", { class: "note" }, "One run of those measured, a row for each thread."), strip(source.timeline, "The measured run"), runFacts()) : null,
+    source.timeline?.length ? block("A measured run", el("p", { class: "note" }, "One run of those measured, a row for each thread."), strip(source.timeline, "The measured run"), report.measured ? runFacts() : null) : null,
     block("The run as predicted", el("p", { class: "note" }, "Kernels one after the other, as wide as they take long. Choose one to see it in the graph."), strip(predictedSpans(), "The run as predicted"),
       report.measured ? null : el("p", { class: "note" }, "Nothing was measured for this page; dovetail explain --measure --html does both.")),
     block("Roofline", el("p", { class: "note" }, "What each kernel reaches under the roof of the machine as the estimates know it. The larger the dot, the more time; kernels alike share one.",

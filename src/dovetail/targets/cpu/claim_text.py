@@ -144,6 +144,8 @@ entry:
   br i1 %some, label %clear, label %done
 clear:
   store i64 -1, ptr %scratch
+  %second = getelementptr i64, ptr %scratch, i64 1
+  store i64 -1, ptr %second
   br label %done
 done:
   ret void

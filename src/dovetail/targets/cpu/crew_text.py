@@ -2,8 +2,8 @@
 
 `run` goes through a table of steps. A step with more than one chunk of tiles is opened to the workers, who claim tiles
 as `claim_text` says; whoever comes late or not at all is not waited for, so that a loaded machine slows a run down and
-never stops it. What a tile computes does not depend on who claims it. A worker's scratch begins with a word that is -1
-when it begins with a step, for what a kernel keeps there from chunk to chunk.
+never stops it. What a tile computes does not depend on who claims it. A worker's scratch begins with two words
+that are -1 when it begins with a step, for what a kernel keeps there from chunk to chunk.
 
 The gate of the crew is a number: even while a job is open, odd while it is closed. A worker enters, looks at the gate
 again, and leaves if it moved; the leader closes the gate and waits until nobody is inside before it writes a new job.

@@ -1,7 +1,7 @@
 """Plans as compiled code: tables of kernels that one compiled function goes through.
 
-A step without a kernel runs on the host, with NumPy in the same memory. Branches and loops are tables within tables; where
-something in a body runs on the host, they are decided there, and the body is a compiled plan of its own.
+A step without a kernel runs on the host, with NumPy in the same memory. Branches and loops are tables within tables;
+where something in a body runs on the host, they are decided there, and the body is a compiled plan of its own.
 """
 
 from __future__ import annotations
