@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 
+from dovetail import Graph, f32, ops
 from dovetail.cli.model import graph_of
+from dovetail.ir.leaf import input, param
 from dovetail.report.html.page import page, write_page
 from dovetail.report.html.timeline import Span
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from tests.browser.chromium import Chromium
-from tests.cli.commands import SMALL
+from tests.cli.commands import SMALL, WRONG_BIAS
 from tests.report.html.models import hostile_graph, source_of
 
 
 @pytest.fixture(scope="module")
 def made() -> Compilation:
-    """Three layers, so that something repeats; without the rule for attention, so that something is missed."""
-    model = SMALL["bert"].replace("layers=2", "layers=3")
-    return compilation(graph_of(model), make_request(without=["batch_regions"]))
+    """Three layers, so that something repeats."""
+    return compilation(graph_of(SMALL["bert"].replace("layers=2", "layers=3")), make_request())
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,42 @@ def test_a_gap_leads_to_its_reason(opened: Chromium, source: dict[str, Any]) -> 
     opened.click_on(f"#panel .pair [data-kernel='{attention}']")
     opened.wait(f"document.querySelector('#panel h2').textContent.includes({json.dumps(attention)})")
     quiet(opened)
+
+
+def test_a_refused_fusion_is_marked_and_ranked(browser: Chromium, folder: Path) -> None:
+    (folder / "layer.txt").write_text(WRONG_BIAS)
+    made = compilation(graph_of(str(folder / "layer.txt")), make_request(without=["mark_regions"]))
+    (missed,) = [m for m in made.report().missed if m.rule == "linear"]
+    browser.open(write_page(folder / "report.html", page(source_of(made))))
+    browser.click(*place_of(browser, missed.message, "between two kernels", step=8))
+    browser.wait("document.querySelector('#panel h2.refused')")
+    panel = browser.text("#panel")
+    assert all(word in panel for word in ("linear", "bias_is_a_vector", missed.message, missed.hint))
+    browser.click_on("#tab-gaps")
+    row = browser.text("#gaps article:first-child tbody tr")
+    assert all(word in row for word in ("linear", "bias_is_a_vector", missed.message, missed.hint))
+    seconds = "Number(document.querySelector('#gaps article:first-child tbody tr').children[5].firstChild.value)"
+    assert browser.eval(seconds) == pytest.approx(missed.seconds)
+    quiet(browser)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        Graph.of(input("x", f32[4]), name="nothing to do"),
+        Graph.of(ops.exp(input("x", f32["n", 4])) @ param("w", f32[4, 3]), name="symbolic"),
+    ],
+    ids=lambda graph: graph.name,
+)
+def test_small_and_symbolic_graphs_have_pages_too(graph: Graph, browser: Chromium, folder: Path) -> None:
+    made = compilation(graph, make_request())
+    browser.open(write_page(folder / "report.html", page(source_of(made))))
+    for tab in ("time", "memory", "gaps", "graph"):
+        browser.click_on(f"#tab-{tab}")
+    for stage in ("imported", "plan"):
+        browser.click_on(f"[data-stage={stage}]")
+    assert browser.text("#found") == f"{len(made.plan.steps)} kernels"
+    quiet(browser)
 
 
 def test_search_and_filters_narrow_the_list(opened: Chromium, source: dict[str, Any]) -> None:

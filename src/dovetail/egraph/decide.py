@@ -223,9 +223,9 @@ def _greedy(fused: Fused, joined: Fused) -> Fused:
 def _search(egraph: EGraph, replayed: Replayed, clock: _Clock, given: float, greedy: float, chosen: float) -> Search:
     fired: Counter[str] = Counter()
     stopped: list[Stopped] = []
-    for solved in replayed.solved:
-        fired.update(solved.saturation.fired)
-        stopped += solved.saturation.stopped
+    for saturation in replayed.solved:
+        fired.update(saturation.fired)
+        stopped += saturation.stopped
     return Search(
         classes=len(egraph.leaders),
         nodes=egraph.size,

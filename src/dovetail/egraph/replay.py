@@ -26,7 +26,8 @@ class Solved:
 class Replayed:
     """What came of a graph piece by piece."""
 
-    solved: list[Solved] = field(default_factory=list[Solved])
+    solved: list[Saturation] = field(default_factory=list[Saturation])
+    """Of the pieces that look different, one each."""
     pieces: int = 0
 
 
@@ -34,14 +35,18 @@ def solve(layers: Layers, phases: Sequence[Phase], budget: Budget, into: EGraph)
     """Solve each window that looks different once, and apply what was found at every place that looks like it."""
     known: dict[Hashable, Solved] = {}
     done = Replayed()
-    for piece in layers.pieces():
+    pieces = layers.pieces()
+    if len(pieces) == 1:
+        # What does not repeat is solved where it stands.
+        return Replayed([saturate(into, phases, budget)], 1)
+    for piece in pieces:
         seen = layers.seen(piece)
         found = known.get(seen.key)
         if found is None:
             found = known[seen.key] = _solved(
                 layers.template(seen, len(seen.shown) - (piece.stop - piece.start)), phases, budget
             )
-            done.solved.append(found)
+            done.solved.append(found.saturation)
         done.pieces += 1
         _replay(found, layers.actual(seen), into)
     into.rebuild()

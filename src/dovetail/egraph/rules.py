@@ -86,6 +86,19 @@ class Unfolding:
                 yield Application(f"unfold_{node.op.name}", "", "exact", node, body, (node,))
 
 
+class Form:
+    """One pattern of a declared op, with what all of its applications have in common."""
+
+    __slots__ = ("fixed", "label", "numerics", "op", "variant")
+
+    def __init__(self, op: FusedOp[...], variant: Variant) -> None:
+        self.op = op
+        self.variant = variant
+        self.label = variant.label
+        self.numerics: Numerics = numerics_of(variant)
+        self.fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
+
+
 class Declared:
     """The patterns of declared ops that can be found at the same time, with their guards."""
 
@@ -94,7 +107,7 @@ class Declared:
         for op in ops:
             for variant in op.patterns:
                 if admitted(numerics_of(variant), strict):
-                    self._at_root.setdefault(variant.pattern.op, _Glance()).add(op, variant)
+                    self._at_root.setdefault(variant.pattern.op, _Glance()).add(Form(op, variant))
 
     def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         for node in nodes:
@@ -102,41 +115,39 @@ class Declared:
                 yield from self._at(egraph, node)
 
     def _at(self, egraph: EGraph, node: Value) -> Iterator[Application]:
-        found: set[tuple[FusedOp[...], str, frozenset[Value]]] = set()
-        for op, variant in self._at_root[node.op].at(node, egraph):
-            for bound in islice(matches(variant.pattern, node, equal=egraph.equal), _MOST_WAYS):
+        found: set[tuple[Form, frozenset[Value]]] = set()
+        for form in self._at_root[node.op].at(node, egraph):
+            for bound in islice(matches(form.variant.pattern, node, equal=egraph.equal), _MOST_WAYS):
                 # Another order of the same operands would be another node of the same cost.
-                key = (op, variant.label, frozenset(bound.covered.values()))
+                key = (form, frozenset(bound.covered.values()))
                 if key not in found:
-                    applications = applied(op, variant, bound, node, egraph)
+                    applications = applied(form, bound, node, egraph)
                     if applications:
                         found.add(key)
                         yield from applications
 
 
-def applied(op: FusedOp[...], variant: Variant, bound: Bound, root: Value, egraph: EGraph) -> tuple[Application, ...]:
+def applied(form: Form, bound: Bound, root: Value, egraph: EGraph) -> tuple[Application, ...]:
     """What one match gives: an equality for each result. Nothing where a guard refuses or the types differ."""
-    fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
-    names: dict[str, Any] = {**fixed, **bound.names}
+    names: dict[str, Any] = {**form.fixed, **bound.names}
     asked = {**names, "result": root}
-    if not all(guard.check(asked) for guard in op.guards):
+    if not all(guard.check(asked) for guard in form.op.guards):
         return ()
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
     instead = taken(covers, egraph)
     if instead is None:
         return ()
     try:
-        fused = op(**names)
+        fused = form.op(**names)
     except TypeRuleError:
         return ()
-    results = tuple(stands_for(r, bound) for r in variant.results)
+    results = tuple(stands_for(r, bound) for r in form.variant.results)
     types = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
     if types != tuple(r.type for r in results):
         return ()
     built = [fused] if len(results) == 1 else [leaf.item(fused, i) for i in range(len(results))]
-    label, numerics = variant.label, numerics_of(variant)
     return tuple(
-        Application(op.name, label, numerics, old, new, covers, instead)
+        Application(form.op.name, form.label, form.numerics, old, new, covers, instead)
         for old, new in zip(results, built, strict=True)
     )
 
@@ -161,11 +172,11 @@ class _Glance:
 
     def __init__(self) -> None:
         self._outlines = Outlines()
-        self._patterns: dict[int, list[tuple[FusedOp[...], Variant]]] = {}
+        self._patterns: dict[int, list[Form]] = {}
 
-    def add(self, op: FusedOp[...], variant: Variant) -> None:
-        self._patterns.setdefault(self._outlines.number(variant.outline), []).append((op, variant))
+    def add(self, form: Form) -> None:
+        self._patterns.setdefault(self._outlines.number(form.variant.outline), []).append(form)
 
-    def at(self, node: Value, egraph: EGraph) -> Iterator[tuple[FusedOp[...], Variant]]:
+    def at(self, node: Value, egraph: EGraph) -> Iterator[Form]:
         for number in sorted(self._outlines.fitting_any(node, egraph.equal)):
             yield from self._patterns[number]

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail.errors import LoadError, UnsupportedError
-from dovetail.frontends.words import plain, printable
+from dovetail.frontends.words import printable
 from dovetail.ir import dtype
 from dovetail.ir.attribute import HIGHEST_RANK
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
+from dovetail.plain import plain
 
 LONGEST_HEADER = 1 << 24
 MOST_TENSORS = 200_000

@@ -6,9 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from dovetail.errors import DovetailError, LoadError
-
-LONGEST_LINE = 400
-MOST_LINES = 60
+from dovetail.plain import plain
 
 
 @contextmanager
@@ -25,13 +23,6 @@ def plain_errors() -> Generator[None]:
         raise LoadError(f"importing this model takes {what}", hint="check how the model was written") from error
 
 
-def plain(text: str) -> str:
-    """The text with control characters spelled out, and with what is too long left out."""
-    lines = text.split("\n")
-    shown = [_line(line) for line in lines[:MOST_LINES]]
-    return "\n".join(shown if len(lines) <= MOST_LINES else [*shown, f"  and {len(lines) - MOST_LINES:,} more lines"])
-
-
 def printable(name: str) -> str:
     """A name that is short enough for a message."""
     return name if len(name) <= 120 else f"{name[:100]}… ({len(name)} characters)"
@@ -40,9 +31,3 @@ def printable(name: str) -> str:
 def text(written: str | bytes) -> str:
     """A string of a message; one that is not UTF-8 arrives as bytes."""
     return written if isinstance(written, str) else written.decode("utf-8", errors="replace")
-
-
-def _line(line: str) -> str:
-    if len(line) > LONGEST_LINE:
-        line = f"{line[: LONGEST_LINE - 100]}… ({len(line):,} characters) …{line[-60:]}"
-    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

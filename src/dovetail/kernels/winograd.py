@@ -30,7 +30,7 @@ MOST_WEIGHTS = 64 * 64
 PATCHES_BYTES = 640 * 1024
 """What the transformed patches of a block may take: they stay in the second cache while all filters go over them."""
 
-PART_TILES = 4
+PART_TILES = 8
 """Register tiles of filters in a tile: who takes one from another thread transforms all patches of its block again."""
 
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import LoadError, OptionError, ParseError
-from dovetail.frontends.words import plain
 from dovetail.ir import serial
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.serial_table import MAGIC
 from dovetail.ir.text import parse_graph
+from dovetail.plain import plain
 from dovetail.runtime.vocabulary import vocabulary
 
 MOST_TEXT_BYTES = 1 << 30

@@ -64,6 +64,44 @@ def test_every_tile_is_run_once(code: Compiled, threads: int, tiles: int, chunk:
     team.stop()
 
 
+NOTES = """
+define void @note(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {
+entry:
+  %notes = load ptr, ptr %a
+  %old = load i64, ptr %scratch
+  %second = getelementptr i64, ptr %scratch, i64 1
+  %other = load i64, ptr %second
+  %far = mul i64 %begin, 2
+  %place = getelementptr i64, ptr %notes, i64 %far
+  store i64 %old, ptr %place
+  %behind = getelementptr i64, ptr %place, i64 1
+  store i64 %other, ptr %behind
+  store i64 %begin, ptr %scratch
+  store i64 %end, ptr %second
+  ret void
+}
+"""
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_a_kernel_finds_what_it_left_in_scratch_within_a_step_alone(threads: int) -> None:
+    """For each tile the words that the call before it, on the same thread, left."""
+    tiles, code = 12, compile_text(NOTES)
+    notes = np.zeros((tiles, 2), np.int64)
+    words = np.array([notes.ctypes.data], np.int64)
+    table = np.array([[code.address("note"), words.ctypes.data, tiles, 1, 0, 0]] * 50, np.int64)
+    scratch = np.zeros(8 * threads, np.int64)
+    team = Crew(threads - 1)
+    assert team.run(table.ctypes.data, 0, 50, scratch.ctypes.data, 64) == 50
+    firsts = notes[:, 0] == -1
+    assert 1 <= firsts.sum() <= threads, "a thread begins a step once"
+    assert (notes[firsts] == -1).all()
+    later = notes[~firsts]
+    assert (later[:, 1] == later[:, 0] + 1).all()
+    assert len(set(later[:, 0].tolist())) == len(later), "calls of one thread follow each other"
+    team.stop()
+
+
 def test_a_step_of_the_host_comes_back_to_it(code: Compiled) -> None:
     table = Counted(code, 3, 4, 1)
     table.table[1, 4] = KIND_HOST

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from dovetail.errors import LoadError
 from dovetail.frontends.onnx.wire import Content, check_content
 from dovetail.frontends.skim import Reading, look
-from dovetail.frontends.words import plain
+from dovetail.plain import plain
 
 T = TypeVar("T")
 

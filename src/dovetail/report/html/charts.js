@@ -111,7 +111,7 @@ const picture = (height, label, paint, pick) => {
 const arenaPicture = () => {
   const arena = source.arena;
   const m = { left: 78, right: 12, top: 22, bottom: 30 };
-  const peakAt = arena.held.indexOf(arena.held.reduce((a, b) => Math.max(a, b), 0));
+  const peakAt = Math.max(0, arena.held.indexOf(arena.held.reduce((a, b) => Math.max(a, b), 0)));
   const paint = (brush, w, h) => {
     const x = (step) => m.left + step / Math.max(arena.steps, 1) * (w - m.left - m.right);
     const y = (byte) => h - m.bottom - byte / Math.max(arena.size, 1) * (h - m.top - m.bottom);

@@ -83,6 +83,7 @@ const beforePrint = () => {
   for (const [id] of parts) { $(id).hidden = false; fillPart(id); }
   document.documentElement.style.colorScheme = "light";
   refreshTheme();
+  palette.paper = "white";
   printing = true;
   Object.assign(look, { width: 700, height: 940, ratio: 2 });
   canvas.width = look.width * look.ratio;

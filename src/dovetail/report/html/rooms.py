@@ -22,6 +22,8 @@ _MOST_OPS = 120
 _LETTER = 6.4
 _BOLD_LETTER = 8.0
 _WIDEST = 560.0
+_LONGEST = 40
+"""Letters of a name that room is made for; what is longer is cut."""
 
 Link: TypeAlias = Literal["beside", "wrapped", "over"]
 """How a line goes from chip to chip: to the next column, to the first of the next row of columns, or over others."""
@@ -65,13 +67,13 @@ class Rooms:
 
 
 def _room(title: str, ops: Sequence[str], lines: Sequence[tuple[int, int]]) -> Room:
-    least = len(title) * _BOLD_LETTER + 92
+    least = min(len(title), _LONGEST) * _BOLD_LETTER + 92
     shown = ops[:_MOST_OPS]
     kept = [(a, b) for a, b in lines if a < len(shown) and b < len(shown)]
     column = [0] * len(shown)
     for a, b in kept:
         column[b] = max(column[b], column[a] + 1)
-    widths = [round(len(op) * _LETTER + 14, 1) for op in shown]
+    widths = [round(min(len(op), _LONGEST) * _LETTER + 14, 1) for op in shown]
     columns: list[list[int]] = [[] for _ in range(max(column, default=-1) + 1)]
     for chip, at in enumerate(column):
         columns[at].append(chip)
