@@ -23,6 +23,12 @@ def llama_of(layers: int) -> Graph:
     return canonical(llama(replace(_LLAMA, layers=layers), batch=1, seq=8))
 
 
+def one_layer() -> dict[str, Graph]:
+    """Models small enough for an integer program."""
+    encoder = bert(replace(_BERT, layers=1), batch=1, seq=8)
+    return {"llama": llama_of(1), "bert": canonical(encoder), **{n: models()[n] for n in ("resnet", "unet")}}
+
+
 def models() -> dict[str, Graph]:
     """One of each kind."""
     graphs = {

@@ -58,7 +58,9 @@ def test_both_sides_are_equal(each: Identity) -> None:
         np.testing.assert_allclose(sides["left"], sides["right"], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["scaled_operand", "scaled_rows", "scaled_columns", "sum_of_known", "product_of_known"])
+@pytest.mark.parametrize(
+    "name", ["scaled_operand", "scaled_rows", "scaled_columns", "sum_of_known", "product_of_known"]
+)
 def test_what_a_run_is_given_does_not_move_to_the_weights(name: str) -> None:
     (each,) = (e for e in ALGEBRA if e.name == name)
     last = list(SHAPES[name])[-1]
@@ -103,4 +105,6 @@ def test_a_gain_after_a_norm_moves_into_the_weight_where_that_pays() -> None:
     graph = Graph.of((ops.tanh(x) * gain) @ w)
     found = decided(graph)
     assert found.search.chosen < found.search.greedy
-    assert not any(v.op is ops.mul and gain in v.operands and ops.tanh(x) in v.operands for v in found.fused.graph.values)
+    assert not any(
+        v.op is ops.mul and gain in v.operands and ops.tanh(x) in v.operands for v in found.fused.graph.values
+    )

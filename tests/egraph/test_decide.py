@@ -25,11 +25,12 @@ from dovetail.runtime.request import make_request
 from dovetail.runtime.source import of_graph
 from dovetail.settings import Settings
 from dovetail.targets.reference.interpreter import evaluate
-from tests.egraph.models import EVERYTHING, SETUP, STRICT, decided, llama_of, models
+from tests.egraph.models import EVERYTHING, SETUP, STRICT, decided, llama_of, models, one_layer
 from tests.egraph.oracle import least_cost
 from tests.tolerances import TABLE
 
 MODELS = models()
+SMALL = one_layer()
 FOUND = [(op, variant) for op in library.ALL for variant in op.patterns]
 SOME = FOUND[:: max(1, len(FOUND) // 60)]
 
@@ -144,11 +145,11 @@ def test_strictly_only_rules_that_keep_every_bit_are_used() -> None:
         assert {a.numerics for a in used} <= {"exact"}
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "resnet", "unet"])
+@pytest.mark.parametrize("name", SMALL)
 def test_the_integer_program_agrees(name: str) -> None:
-    found = decided(MODELS[name])
+    found = decided(SMALL[name])
     assert found.selection is not None
-    outputs = MODELS[name].outputs.values()
+    outputs = SMALL[name].outputs.values()
     problem = problem_of(found.selection.egraph, outputs, Prices(SETUP.claims.machine, {}))
     assert found.search.chosen == pytest.approx(least_cost(problem), rel=1e-6)
 

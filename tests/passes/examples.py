@@ -301,8 +301,8 @@ EXAMPLES: tuple[Example, ...] = (
     ),
     Example(
         "product_of_depth_one",
-        lambda x: ops.matmul(ops.slice_(x, axis=-1, start=0, stop=1), ops.slice_(x, axis=-2, start=0, stop=1)),
-        lambda x: ops.mul(ops.slice_(x, axis=-1, start=0, stop=1), ops.slice_(x, axis=-2, start=0, stop=1)),
+        lambda x: ops.matmul(_const([[1], [2]], x), ops.slice_(x, axis=-2, start=0, stop=1)),
+        lambda x: ops.mul(_const([[1], [2]], x), ops.slice_(x, axis=-2, start=0, stop=1)),
     ),
     Example(
         "swapped_right_operand",

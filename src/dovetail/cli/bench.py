@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.machine import machine
 from dovetail.cli.options import JSON, SIZE, numbers
+from dovetail.cli.progress import tell
 from dovetail.errors import CheckError, DovetailError, LoadError, OptionError
+from dovetail.progress import phase
 from dovetail.targets.cpu.crew import available_threads
 from dovetail.version import __version__
 
@@ -71,23 +73,24 @@ def _measured(
     sizes = numbers("--size", args.size)
     asked = args.workload or [ALL]
     names = dict.fromkeys(name for given in asked for name in (WORKLOADS if given == ALL else (given,)))
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
-            case = case_of(name, sizes, Path(folder))
-            for count in threads:
-                try:
-                    result = bench(case, count, peers, effort, Path(folder), _say)
-                except CheckError as error:
-                    _say(f"{case.name}: {error}")
-                    yield error
-                    continue
-                _say(result.line.removeprefix("bench "))
-                yield result
+    with phase("bench", still=True) as told:
+        for index, name in enumerate(names):
+            with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
+                case = case_of(name, sizes, Path(folder))
+                for turn, count in enumerate(threads):
+                    told.at(index * len(threads) + turn + 1, len(names) * len(threads), case.name)
+                    try:
+                        result = bench(case, count, peers, effort, Path(folder), _say)
+                    except CheckError as error:
+                        _say(f"{case.name}: {error}")
+                        yield error
+                        continue
+                    _say(result.line.removeprefix("bench "))
+                    yield result
 
 
 def _say(words: str) -> None:
-    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]  # none where the shell closed it
-        print(f"bench: {words}", file=sys.stderr, flush=True)
+    tell(f"bench: {words}")
 
 
 def _table(result: Result) -> list[str]:

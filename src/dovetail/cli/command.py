@@ -36,6 +36,8 @@ class Answer:
 
     text: str
     failure: DovetailError | None = None
+    painted: bool = False
+    """Whether the text is made for the terminal it goes to; other text is made plain on its way."""
 
 
 @dataclass(frozen=True, slots=True)

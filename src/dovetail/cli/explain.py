@@ -10,11 +10,15 @@ from dataclasses import replace
 from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.measuring import MEASURING, ready
 from dovetail.cli.options import COMPILING, JSON, compiled, numbers
+from dovetail.cli.progress import tell
+from dovetail.cli.terminal import look_of
 from dovetail.errors import GateError
+from dovetail.progress import phase
 from dovetail.report.html.page import page, page_source, write_page
 from dovetail.report.html.timeline import spans_of
 from dovetail.report.json_form import as_json
 from dovetail.report.measured import Measured
+from dovetail.report.text import as_text
 from dovetail.runtime.compile import check_gates
 from dovetail.targets.marks import Mark
 
@@ -25,16 +29,18 @@ def run(args: argparse.Namespace) -> Answer:
     measured, marks = _measured(args) if args.measure else (None, None)
     made = compiled(args, require)
     report = replace(made.report(), measured=measured)
-    text = as_json(report) if args.json else str(report)
+    text = as_json(report) if args.json else as_text(report, look_of(sys.stdout), everything=args.all)
     if args.html is not None:
         spans = spans_of(marks, made.plan) if marks is not None else None
-        source = page_source(report, made.lowered, made.plan, made.machine, made.setup.sizes, spans)
-        print(f"the page is {write_page(args.html, page(source))}", file=sys.stderr)
+        with phase("write the page"):
+            source = page_source(report, made.lowered, made.plan, made.machine, made.setup.sizes, spans)
+            place = write_page(args.html, page(source))
+        tell(f"the page is {place}")
     try:
         check_gates(report, require, args.require_clean)
     except GateError as failure:
-        return Answer(text, failure)
-    return Answer(text)
+        return Answer(text, failure, painted=True)
+    return Answer(text, painted=True)
 
 
 def _measured(args: argparse.Namespace) -> tuple[Measured, Sequence[Mark]]:
@@ -45,13 +51,16 @@ def _measured(args: argparse.Namespace) -> tuple[Measured, Sequence[Mark]]:
     return measured, min(marked, key=lambda marks: marks[-1].end - marks[0].begin if marks else 0)
 
 
+_SWITCH = {"action": "store_true"}
+
 COMMAND = Command(
     "explain",
     "Say what fused, what did not, why, and what both cost.",
     (
         *COMPILING,
         JSON,
-        Argument("--measure", "run it too, and show measured beside predicted time", {"action": "store_true"}),
+        Argument("--all", "list everything, where a summary has one line for what matters less", _SWITCH),
+        Argument("--measure", "run it too, and show measured beside predicted time", _SWITCH),
         *MEASURING,
         Argument(
             "--html",
@@ -63,9 +72,7 @@ COMMAND = Command(
             "fail unless a rule made so many kernels, as in --require swiglu=24; may be given several times",
             {"metavar": "RULE=COUNT", "action": "append", "default": []},
         ),
-        Argument(
-            "--require-clean", "fail if any fusion was missed for another reason than cost", {"action": "store_true"}
-        ),
+        Argument("--require-clean", "fail if any fusion was missed for another reason than cost", _SWITCH),
     ),
     run,
 )

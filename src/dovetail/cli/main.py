@@ -28,7 +28,9 @@ from dovetail.cli import (
     why,
 )
 from dovetail.cli.command import Answer, Command
+from dovetail.cli.progress import shown_progress, tell
 from dovetail.errors import DovetailError, LoadError, OptionError
+from dovetail.plain import plain, visible
 from dovetail.version import __version__
 
 COMMANDS: tuple[Command, ...] = (
@@ -88,11 +90,17 @@ def _run(argv: Sequence[str] | None) -> int:
     if "run" not in args:
         parser.print_help(sys.stderr)
         return OptionError.exit_code
-    answer: Answer = args.run(args)
-    _write(answer.text)
+    with shown_progress(sys.stderr, quiet=getattr(args, "json", False)):
+        answer: Answer = args.run(args)
+    _write(answer.text if answer.painted else _visible(answer.text))
     if answer.failure is not None:
         raise answer.failure
     return 0
+
+
+def _visible(text: str) -> str:
+    """Text in which names of models cannot give a terminal orders."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def _write(text: str) -> None:
@@ -121,5 +129,4 @@ def _silence(stream: TextIO) -> None:
 
 def _tell(text: str) -> None:
     """Words for people, to stderr."""
-    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]  # as above
-        print(f"dovetail: {text}", file=sys.stderr)
+    tell(f"dovetail: {plain(text)}")

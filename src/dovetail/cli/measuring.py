@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import Argument
 from dovetail.cli.options import asked_graph
+from dovetail.cli.progress import tell
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
@@ -58,7 +58,7 @@ def know_the_machine() -> None:
     """Measure the machine if nobody has, and if the figures can be kept; a roofline by built-in ones says little."""
     settings = settings_of({}, os.environ)
     if settings.cache != OFF and stored(settings) is None:
-        print("measuring this machine, once …", file=sys.stderr)
+        tell("measuring this machine, once …")
         calibrate(settings)
 
 

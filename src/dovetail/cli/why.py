@@ -5,21 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.options import COMPILING, JSON, compiled
+from dovetail.cli.terminal import look_of
 from dovetail.derive.why import Attempt, Why, why
-from dovetail.errors import OptionError
+from dovetail.errors import OptionError, UnsupportedError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.text import local_names
 from dovetail.ir.value import Value
 from dovetail.passes.pipeline import worthwhile
+from dovetail.plain import visible
+from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
+from dovetail.report.text import bytes_text, percent, time_text
 from dovetail.runtime.compile import Compilation
+from dovetail.targets.target import Form
 
 _MOST_LISTED = 20
 
@@ -39,15 +45,27 @@ class Story:
     """What the report says was missed at that kernel."""
     apart: tuple[Boundary, ...]
     """Why that kernel is not one with its neighbours."""
+    code: Code | None = None
+    """That kernel's code, where somebody asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code of a kernel."""
+
+    form: Form
+    text: str
 
 
 def run(args: argparse.Namespace) -> Answer:
-    story = story_of(compiled(args), args.node)
-    return Answer(json.dumps(as_dict(story), indent=2) if args.json else as_text(story))
+    story = story_of(compiled(args), args.node, args.code)
+    if args.json:
+        return Answer(json.dumps(as_dict(story), indent=2))
+    return Answer(as_text(story, look_of(sys.stdout)), painted=True)
 
 
-def story_of(made: Compilation, asked: str) -> Story:
-    """Follow the node that was asked for through every rule to its kernel."""
+def story_of(made: Compilation, asked: str, form: Form | None = None) -> Story:
+    """Follow the node that was asked for through every rule to its kernel; `form` asks for that kernel's code."""
     written = made.lowered.written
     names = local_names(written, written.values)
     value = find(written, names, asked)
@@ -65,7 +83,20 @@ def story_of(made: Compilation, asked: str) -> Story:
         kernel=kernel,
         missed=tuple(m for m in report.missed if name in m.kernels) if name else (),
         apart=tuple(b for b in report.boundaries if name in (b.producer, b.consumer)) if name else (),
+        code=None if form is None else Code(form, code_of(made, report.kernels, kernel, node, form)),
     )
+
+
+def code_of(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None, node: Node, form: Form) -> str:
+    """The code of the kernel that a node ended in."""
+    if kernel is None:
+        hint = "ask about a value that reads it, or leave --code out"
+        raise UnsupportedError(f"{node.op} {node.name} has no code: no kernel computes it", hint=hint)
+    target = made.target
+    if target.code is None:
+        raise UnsupportedError(f"the target {target.name} has no code to show", hint="--target cpu has")
+    # Kernels are reported in the order of the steps.
+    return target.code(made.plan, made.plan.steps[kernels.index(kernel)], form)
 
 
 def _tried(made: Compilation, value: Value) -> Why:
@@ -132,54 +163,83 @@ def as_dict(story: Story) -> dict[str, Any]:
             for m in story.missed
         ],
         "boundaries": [asdict(b) for b in story.apart],
+        "code": None if story.code is None else asdict(story.code),
     }
 
 
-def as_text(story: Story) -> str:
-    """The story for people: where it ended, what was tried, what keeps its kernel apart."""
+def as_text(story: Story, look: Look = PLAIN) -> str:
+    """The story for people: where it ended, what was tried, what keeps its kernel apart, and its code."""
     where = f" at {story.node.where}" if story.node.where else ""
-    lines = [f"{story.node.name} = {story.node.op}: {story.type}{where}", *_kernel(story)]
-    lines += ["", f"tried {len(story.attempts)} rules" if story.attempts else "no rule starts or passes here"]
+    head = line(Piece(f"{story.node.name} = {story.node.op}", "strong"), f": {story.type}{where}", hang=2)
+    lines = [head, *_kernel(story), line()]
+    lines.append(line(f"tried {len(story.attempts)} rules" if story.attempts else "no rule starts or passes here"))
     for attempt in story.attempts:
         lines += _attempt(attempt)
     told = {a.rule for a in story.attempts if a.outcome == "refused"}
     for miss in story.missed:
         if miss.rule not in told:
-            lines += [f"  missed      {miss.rule} at {miss.node}", *_because(miss.reason, miss.message, miss.hint)]
+            lines.append(line("  ", Piece(f"{'missed':<10}  ", "warn"), f"{miss.rule} at {miss.node}", hang=_INDENT))
+            lines += _because(miss.reason, miss.message, miss.hint)
     if story.apart:
-        lines += ["", "its kernel stays apart from (names of stage legal)"]
-        lines += [line for boundary in story.apart for line in _apart(boundary, story.kernel)]
-    return "\n".join(lines)
+        lines += [line(), line("its kernel stays apart from (names of stage legal)")]
+        lines += [said for boundary in story.apart for said in _apart(boundary, story.kernel)]
+    if story.code is None:
+        return shown(lines, look)
+    # Code is never wrapped: it is to be read by tools too.
+    title = line(Piece(f"its code ({_FORMS[story.code.form]})", "strong"))
+    code = "\n".join(map(visible, story.code.text.expandtabs(8).split("\n")))
+    return "\n".join([shown([*lines, line(), title], look), code])
 
 
-def _kernel(story: Story) -> Iterable[str]:
+_FORMS: dict[Form, str] = {"llvm": "LLVM, as it is compiled", "asm": "assembly for this host"}
+_INDENT = 14
+_TONES: dict[str, Tone] = {"fused": "good", "refused": "warn", "mismatched": "dim"}
+
+
+def _kernel(story: Story) -> list[Line]:
     kernel = story.kernel
     if kernel is None:
-        return ["  no kernel computes it: it became a view, a constant, or part of another value"]
+        return [line("  no kernel computes it: it became a view, a constant, or part of another value", hang=4)]
     others = [n.name for n in kernel.nodes if n != story.node]
-    shared = f" together with {', '.join(others)}" if others else " alone"
-    chain = [f"  by {' → '.join(story.chain)}"] if story.chain else []
-    named = f"{kernel.name} = {kernel.op}: {kernel.type}"
-    return [f"  computed{shared} by the kernel {named} (of stage legal)", *chain]
+    more = f" and {len(others) - _MOST_LISTED} more" if len(others) > _MOST_LISTED else ""
+    shared = f" together with {', '.join(others[:_MOST_LISTED])}{more}" if others else " alone"
+    named = Piece(f"{kernel.name} = {kernel.op}", "strong")
+    lines = [line(f"  computed{shared} by the kernel ", named, f": {kernel.type} (of stage legal)", hang=4)]
+    if story.chain:
+        lines.append(line("  by ", Piece(" → ".join(story.chain), "good"), hang=4))
+    return [*lines, line(f"  {_price(kernel)}", hang=4)]
 
 
-def _attempt(attempt: Attempt) -> list[str]:
+def _price(kernel: Kernel) -> str:
+    """What the kernel takes, by the model of the machine."""
+    if kernel.phase == "bind":
+        return "it runs once, when parameters are bound"
+    near = f", {percent(kernel.floor_seconds / kernel.seconds)} of the roofline" if kernel.seconds else ""
+    host = ", on the host: it has no compiled kernel" if kernel.on_host else near
+    return f"predicted {time_text(kernel.seconds)}: {kernel.flops:,} flops, {bytes_text(kernel.bytes)} moved{host}"
+
+
+def _attempt(attempt: Attempt) -> list[Line]:
     variant = f" [{attempt.variant}]" if attempt.variant else ""
     reach = f"  {attempt.matched} of {attempt.size} ops" if attempt.size else ""
-    head = f"  {attempt.outcome:<10}  {attempt.rule}{variant}{reach}"
-    return [head, *_because(attempt.reason, attempt.message, attempt.hint)]
+    outcome = Piece(f"{attempt.outcome:<10}  ", _TONES[attempt.outcome])
+    return [
+        line("  ", outcome, f"{attempt.rule}{variant}{reach}", hang=_INDENT),
+        *_because(attempt.reason, attempt.message, attempt.hint),
+    ]
 
 
-def _because(reason: str, message: str, hint: str) -> list[str]:
+def _because(reason: str, message: str, hint: str) -> list[Line]:
     said = ": ".join(part for part in (reason, message) if part)
-    return [f"              {line}" for line in (said, f"hint: {hint}" if hint else "") if line]
+    lines = [line(" " * _INDENT, said, hang=_INDENT + 2)] if said else []
+    return [*lines, *([line(" " * _INDENT, Piece(f"hint: {hint}", "note"), hang=_INDENT + 2)] if hint else [])]
 
 
-def _apart(boundary: Boundary, kernel: Kernel | None) -> list[str]:
+def _apart(boundary: Boundary, kernel: Kernel | None) -> list[Line]:
     reads = kernel is not None and boundary.consumer == kernel.name
     side = f"{boundary.producer}, which it reads" if reads else f"{boundary.consumer}, which reads it"
     rule = f"{boundary.rule} " if boundary.rule else ""
-    return [f"  {side}", *_because(f"{rule}{boundary.reason}", boundary.message, boundary.hint)]
+    return [line(f"  {side}", hang=4), *_because(f"{rule}{boundary.reason}", boundary.message, boundary.hint)]
 
 
 COMMAND = Command(
@@ -193,6 +253,11 @@ COMMAND = Command(
             {"metavar": "NODE"},
         ),
         *COMPILING[1:],
+        Argument(
+            "--code",
+            "show the code of that kernel too: llvm as it is compiled, or asm as it runs on this host",
+            {"choices": get_args(Form)},
+        ),
         JSON,
     ),
     run,

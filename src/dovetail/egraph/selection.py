@@ -83,7 +83,8 @@ class Selection:
             old, new = copy.move(leader), copy.move(node)
             made = leader not in self.fold.place
             if new is not old or made:
-                covers = swallowed.get(leader, [])
+                # The root's own words come first.
+                covers = [*([] if made else [leader]), *reversed(swallowed.get(leader, []))]
                 if made:
                     # What rules alone have made answers for all that they looked at.
                     covers = seen.get(leader) or seen.setdefault(leader, [*covers, *self._looked_at(node)])

@@ -28,6 +28,7 @@ from dovetail.passes.lower_blocks import lower_blocks
 from dovetail.passes.lower_bodies import lower_bodies
 from dovetail.passes.lowerings import LOWERINGS
 from dovetail.passes.regions import mark_regions
+from dovetail.progress import phase
 
 StageName = Literal["hir", "mir", "canonical", "fused", "legal"]
 """The stages of a graph, each named for what the passes of that stage make."""
@@ -89,6 +90,8 @@ class Pass:
     name: str
     stage: StageName
     run: Callable[[State, Setup], State]
+    share: float = 1.0
+    """About how much of the time of all passes it takes, as a percentage; progress is told by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +199,13 @@ def _lower_bodies(state: State, setup: Setup) -> State:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass("lower_blocks", "mir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops))),
-    Pass("canonicalize", "canonical", _canonicalize),
-    Pass("fuse", "fused", _fuse),
-    Pass("join", "fused", _join),
-    Pass("legalize", "legal", _legalize),
-    Pass("tidy", "legal", _canonicalize),
-    Pass("mark_regions", "legal", _mark_regions),
+    Pass("lower_blocks", "mir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops)), share=8),
+    Pass("canonicalize", "canonical", _canonicalize, share=10),
+    Pass("fuse", "fused", _fuse, share=60),
+    Pass("join", "fused", _join, share=7),
+    Pass("legalize", "legal", _legalize, share=6),
+    Pass("tidy", "legal", _canonicalize, share=4),
+    Pass("mark_regions", "legal", _mark_regions, share=3),
     Pass("batch_regions", "legal", _batch_regions),
     Pass("lower_bodies", "legal", _lower_bodies),
 )
@@ -246,17 +249,18 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
     written = graph
     moved: dict[Value, Value] = {}
     records: list[PassRecord] = []
-    for step in passes:
-        if step.name in setup.without:
-            continue
-        started = time.perf_counter()
-        before = state.graph.settled()
-        state = step.run(replace(state, graph=before), setup)
-        if step.stage == "mir":
-            written = state.graph
-        else:
-            moved = follow(moved, state.graph.moved)
-        records.append(PassRecord(step.name, step.stage, before, state.graph, time.perf_counter() - started))
-        if setup.verify_each_pass:
-            verify(state.graph)
+    on = [step for step in passes if step.name not in setup.without]
+    with phase("optimise") as told:
+        for number, step in enumerate(on, 1):
+            told.at(number, len(on), step.name, done=sum(s.share for s in on[: number - 1]) / sum(s.share for s in on))
+            started = time.perf_counter()
+            before = state.graph.settled()
+            state = step.run(replace(state, graph=before), setup)
+            if step.stage == "mir":
+                written = state.graph
+            else:
+                moved = follow(moved, state.graph.moved)
+            records.append(PassRecord(step.name, step.stage, before, state.graph, time.perf_counter() - started))
+            if setup.verify_each_pass:
+                verify(state.graph)
     return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), written, moved)

@@ -20,7 +20,8 @@ from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.kernels import KernelMap, kernel_map
-from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, Report
+from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, Report, StoppedEntry
+from dovetail.report.repeats import repeats
 
 Sizes: TypeAlias = Mapping[str, Size]
 
@@ -59,7 +60,16 @@ def build_report(
         arena_bytes=plan.arena_size if isinstance(plan.arena_size, int) else None,
         calibration=machine.source,
         floor_seconds=machine.floor(total),
+        repeats=repeats(kernels, bind_time),
+        stopped=_stopped(lowered),
     )
+
+
+def _stopped(lowered: Lowered) -> tuple[StoppedEntry, ...]:
+    """The budgets that the e-graph spent, where it was asked."""
+    decided = lowered.state.decided
+    found = () if decided is None else decided.search.stopped
+    return tuple(StoppedEntry("e-graph", s.phase, s.limit, s.message) for s in found)
 
 
 def _histogram(graph: Graph) -> dict[str, int]:

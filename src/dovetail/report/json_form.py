@@ -31,6 +31,8 @@ def as_dict(report: Report) -> dict[str, Any]:
         "calibration": report.calibration,
         "floor_seconds": report.floor_seconds,
         "measured": None if report.measured is None else asdict(report.measured),
+        "repeats": [{"count": r.count, "kernels": [list(copy) for copy in r.kernels]} for r in report.repeats],
+        "stopped": [asdict(s) for s in report.stopped],
     }
 
 

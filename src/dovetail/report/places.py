@@ -13,11 +13,22 @@ def folded(places: Iterable[str]) -> list[str]:
     """The places, each once, with a star where they differ in a number; numbers that all have stay."""
     by_form: dict[str, list[list[str]]] = {}
     for place in dict.fromkeys(places):
-        by_form.setdefault(NUMBER.sub("*", place), []).append(NUMBER.findall(place))
-    return [_filled(form, numbers) for form, numbers in by_form.items()]
+        by_form.setdefault(form(place), []).append(NUMBER.findall(place))
+    return [_filled(shape, numbers) for shape, numbers in by_form.items()]
 
 
-def _filled(form: str, numbers: list[list[str]]) -> str:
+def form(text: str) -> str:
+    """Equal for texts that differ in numbers only."""
+    return NUMBER.sub(_HOLE, text)
+
+
+_HOLE = "\0"
+
+
+def _filled(shape: str, numbers: list[list[str]]) -> str:
     same = iter([column[0] if len(set(column)) == 1 else "*" for column in zip(*numbers, strict=True)])
-    # A star that the place has itself is none of ours where there are no numbers.
-    return "".join(next(same, "*") if part == "*" else part for part in re.split(r"(\*)", form))
+    first, *rest = shape.split(_HOLE)
+    return first + "".join(next(same, _HOLE) + part for part in rest)
+
+
+__all__ = ["NUMBER", "folded", "form"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from dovetail.report.measured import KernelTime, Measured
+from dovetail.report.places import NUMBER
 from dovetail.report.text import percent, time_text
-
-_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=_)\d+")
 
 
 def as_text(name: str, measured: Measured, top: int) -> str:
@@ -50,7 +48,7 @@ def by_place(kernels: Iterable[KernelTime]) -> dict[str, tuple[int, float]]:
     """Kernels and seconds of each place in the model; numbers count as one, so that layers add up."""
     found: dict[str, tuple[int, float]] = {}
     for kernel in kernels:
-        place = _NUMBER.sub("*", kernel.where[-1]) if kernel.where else f"({kernel.op})"
+        place = NUMBER.sub("*", kernel.where[-1]) if kernel.where else f"({kernel.op})"
         count, seconds = found.get(place, (0, 0.0))
         found[place] = (count + 1, seconds + kernel.seconds)
     return found

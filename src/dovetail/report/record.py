@@ -85,6 +85,25 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """A block of kernels that comes several times one behind the other, as the layers of a model do."""
+
+    count: int
+    kernels: tuple[tuple[str, ...], ...]
+    """Of each copy, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedEntry:
+    """A search that ended because its budget was spent; what it had found until then is kept."""
+
+    search: str
+    phase: str
+    limit: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class PassEntry:
     name: str
     nodes_before: int
@@ -118,6 +137,9 @@ class Report:
     """What no program of this work and these parameters can stay below on the machine."""
     measured: Measured | None = None
     """What was measured, where somebody asked."""
+    repeats: tuple[Repeat, ...] = ()
+    """Blocks that are shown once."""
+    stopped: tuple[StoppedEntry, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -132,6 +154,11 @@ class Report:
     def count(self, rule: str) -> int:
         """How many kernels a rule made, alone or inside a larger one."""
         return sum(rule == f.rule or rule in f.chain for f in self.fused)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks stand in runs of equal ones."""
+        return sum(repeat.count for repeat in self.repeats)
 
     @property
     def summary(self) -> str:

@@ -1,155 +1,279 @@
-"""The report as text for people: what repeats is shown once."""
+"""The report as text for people: ranked, what repeats shown once, and short enough for a screen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
+from dovetail.report.places import folded, form
+
 if TYPE_CHECKING:
-    from dovetail.report.measured import KernelTime, Measured
-    from dovetail.report.record import FusedEntry, MissedEntry, Report
+    from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Report
+
+MOST_KERNELS = 8
+MOST_FUSED = 12
+MOST_MISSED = 6
+MOST_OTHERS = 6
+"""Lines of each kind; what matters less is one line more."""
+
+_MARK = 8
+_PLACES = 3
+_LONGEST_PLACE = 64
+_MOST_OPS = 12
 
 
 @dataclass(slots=True)
-class _Line:
+class _Group:
     """Entries that say the same thing."""
 
     count: int = 0
     bytes: int = 0
     seconds: float = 0.0
     places: dict[str, None] = field(default_factory=dict[str, None])
+    messages: dict[str, None] = field(default_factory=dict[str, None])
 
-    def add(self, bytes: int, seconds: float, where: str) -> None:
+    def add(self, bytes: int, seconds: float, where: str, message: str = "") -> None:
         self.count += 1
         self.bytes += bytes
         self.seconds += seconds
         if where:
             self.places[where] = None
+        self.messages[message] = None
 
 
-def as_text(report: Report) -> str:
-    """A ranked summary: the costliest misses first."""
-    lines = [report.summary]
-    if report.arena_bytes is not None:
-        lines[0] += f", arena {bytes_text(report.arena_bytes)}"
-    if report.measured is not None:
-        lines += _measured(report.predicted_seconds, report.measured)
-    lines += _fused(report.fused)
-    lines += _missed(report.missed, report.predicted_seconds)
-    lines += _apart(report)
-    lines += _on_host(report)
+def as_text(report: Report, look: Look = PLAIN, *, everything: bool = False) -> str:
+    """A ranked summary, the costliest misses first. `everything` leaves nothing to one line for many."""
+    lines = [_head(report), _times(report)]
+    lines += _blocks(report, everything)
+    lines += _kernels(report, everything)
+    lines += _fused(report.fused, everything)
+    lines += _missed(report.missed, report.predicted_seconds, everything)
+    lines += _stopped(report)
+    lines += _on_host(report, everything)
+    lines += _apart(report, everything)
     if report.assumed_sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in report.assumed_sizes.items())
-        lines.append(f"estimates count {sizes}")
-    lines.append(f"calibration: {report.calibration}")
-    return "\n".join(lines)
+        lines.append(line(Piece(f"estimates count {sizes}", "dim"), hang=2))
+    lines.append(line(Piece(f"calibration: {report.calibration}", "dim"), hang=2))
+    return shown(lines, look)
 
 
-MOST_KERNELS = 8
-"""Lines of measured kernels; what takes less is one line."""
+def _head(report: Report) -> Line:
+    kernels = len(report.kernels)
+    parts = [f"{report.nodes_before:,} nodes → {kernels:,} {'kernel' if kernels == 1 else 'kernels'}"]
+    if report.repeats:
+        parts.append(f"{report.blocks} repeated blocks, shown once")
+    if report.arena_bytes is not None:
+        parts.append(f"arena {bytes_text(report.arena_bytes)}")
+    return line(Piece(f"{report.graph} on {report.target}", "strong"), "   ", "   ".join(parts), hang=2)
 
 
-def _measured(predicted: float, measured: Measured) -> list[str]:
-    """The whole run, then the kernels that take longest; those of one op and type are one line."""
-    lines = [
-        f"predicted {time_text(predicted)}   measured {time_text(measured.seconds)} "
-        f"(median of {measured.runs}, ±{time_text(measured.spread)})   {percent(measured.roofline)} of the roofline"
-    ]
-    groups: dict[tuple[str, str, bool], list[KernelTime]] = {}
-    for kernel in measured.kernels:
-        groups.setdefault((kernel.op, kernel.type, kernel.on_host), []).append(kernel)
-    ranked = sorted(groups.items(), key=lambda item: -sum(k.seconds for k in item[1]))
-    for (op, type, on_host), kernels in ranked[:MOST_KERNELS]:
-        seconds, least = sum(k.seconds for k in kernels), sum(k.seconds * k.roofline for k in kernels)
-        where = ", on the host" if on_host else f", {percent(least / seconds)} of the roofline" if seconds else ""
-        lines.append(
-            f"KERNEL  {len(kernels):4} × {op:<22} {time_text(seconds):>9} ({percent(seconds / measured.seconds)}), "
-            f"predicted {time_text(sum(k.predicted_seconds for k in kernels))}{where}   {_short(type)}"
-        )
-    rest = [k for _, kernels in ranked[MOST_KERNELS:] for k in kernels]
+def _times(report: Report) -> Line:
+    """Predicted and measured time, and how near to the limit of the machine the better known of them is."""
+    predicted, measured = report.predicted_seconds, report.measured
+    if measured is None:
+        near = f"   {percent(report.floor_seconds / predicted)} of the roofline" if predicted else ""
+        return line("predicted ", Piece(time_text(predicted), "strong"), near, hang=2)
+    spread = f" (median of {measured.runs}, ±{time_text(measured.spread)})"
+    return line(
+        f"predicted {time_text(predicted)}   measured ",
+        Piece(time_text(measured.seconds), "strong"),
+        f"{spread}   {percent(measured.roofline)} of the roofline",
+        hang=2,
+    )
+
+
+def _blocks(report: Report, everything: bool) -> list[Line]:
+    """Every run of equal blocks: how many, their share of the time, and the kernels of one."""
+    kernels = {k.name: k for k in report.kernels}
+    took = _took(report)
+    total = sum(took.values())
+    most = len(report.repeats) if everything else MOST_OTHERS
+    ranked = sorted(report.repeats, key=lambda r: -sum(took.get(name, 0.0) for copy in r.kernels for name in copy))
+    lines: list[Line] = []
+    for repeat in ranked[:most]:
+        seconds = sum(took.get(name, 0.0) for copy in repeat.kernels for name in copy)
+        block = repeat.kernels[0]
+        ops = ", ".join(kernels[name].op for name in block[:_MOST_OPS])
+        more = f" and {len(block) - _MOST_OPS} more" if len(block) > _MOST_OPS else ""
+        price = f"{time_text(seconds):>9} ({percent(seconds / total)})" if total else ""
+        lines.append(_line("BLOCK", "note", repeat.count, f"{len(block)} kernels", price, f"   {ops}{more}"))
+    rest = ranked[most:]
     if rest:
-        seconds = sum(k.seconds for k in rest)
-        lines.append(
-            f"KERNEL  {len(rest):4} others  {'':18} {time_text(seconds):>9} ({percent(seconds / measured.seconds)})"
-        )
-    over = measured.overhead_seconds
-    lines.append(f"        beside kernels {'':14} {time_text(over):>9} ({percent(over / measured.seconds)})")
+        lines.append(_others("BLOCK", "note", sum(r.count for r in rest), ""))
     return lines
 
 
-def _on_host(report: Report) -> list[str]:
+def _took(report: Report) -> dict[str, float]:
+    """The time of each kernel of a run by name: measured, or else predicted."""
+    if report.measured is not None:
+        return {k.kernel: k.seconds for k in report.measured.kernels}
+    return {k.name: k.seconds for k in report.kernels if k.phase == "run"}
+
+
+def _kernels(report: Report, everything: bool) -> list[Line]:
+    """The kernels that take longest, by what was measured or else predicted; those of one op and type are one line."""
+    took, measured = _took(report), report.measured
+    total = measured.seconds if measured is not None else sum(took.values())
+    groups: dict[tuple[str, str, bool], list[Kernel]] = {}
+    for kernel in report.kernels:
+        if kernel.name in took:
+            groups.setdefault((kernel.op, kernel.type, kernel.on_host), []).append(kernel)
+    spent = {key: sum(took[k.name] for k in kernels) for key, kernels in groups.items()}
+    ranked = sorted(groups, key=lambda key: -spent[key])
+    most = len(ranked) if everything else MOST_KERNELS
+    lines: list[Line] = []
+    for key in ranked[:most]:
+        op, type, on_host = key
+        seconds = spent[key]
+        near = sum(k.floor_seconds for k in groups[key]) / seconds if seconds else 0.0
+        where = ", on the host" if on_host else f", {percent(near)} of the roofline" if seconds else ""
+        predicted = f", predicted {time_text(sum(k.seconds for k in groups[key]))}" if measured is not None else ""
+        price = f"{time_text(seconds):>9} ({percent(seconds / total)})" if total else ""
+        lines.append(_line("KERNEL", "note", len(groups[key]), op, price, f"{predicted}{where}   {type}"))
+    rest = ranked[most:]
+    if rest and total:
+        seconds = sum(spent[key] for key in rest)
+        count = sum(len(groups[key]) for key in rest)
+        lines.append(_others("KERNEL", "note", count, f"{time_text(seconds):>9}", seconds / total))
+    if measured is not None:
+        over = measured.overhead_seconds
+        beside = f"{'':{_MARK}}{'beside kernels':<29} {time_text(over):>9} ({percent(over / measured.seconds)})"
+        lines.append(line(beside, hang=_MARK))
+    return lines
+
+
+def _fused(entries: Iterable[FusedEntry], everything: bool) -> list[Line]:
+    groups: dict[str, _Group] = {}
+    for entry in entries:
+        # The last node is the result; the first may be shared with other kernels.
+        where = next((n.where for n in reversed(entry.nodes) if n.where), "")
+        groups.setdefault(entry.rule, _Group()).add(entry.bytes_saved, entry.seconds_saved, where)
+    ranked = sorted(groups.items(), key=lambda item: (-item[1].bytes, item[0]))
+    most = len(ranked) if everything else MOST_FUSED
+    lines = [
+        _line("FUSED", "good", g.count, rule, f"saves {bytes_text(g.bytes):>9} a run", _places(g.places))
+        for rule, g in ranked[:most]
+    ]
+    rest = [g for _, g in ranked[most:]]
+    if rest:
+        saved = f"save  {bytes_text(sum(g.bytes for g in rest)):>9} a run"
+        lines.append(_others("FUSED", "good", sum(g.count for g in rest), saved))
+    return lines
+
+
+def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> list[Line]:
+    groups: dict[tuple[str, str, str, str], _Group] = {}
+    for entry in entries:
+        key = (entry.rule, entry.reason, form(entry.message), entry.hint)
+        where = entry.node.where or str(entry.node)
+        groups.setdefault(key, _Group()).add(entry.bytes, entry.seconds, where, entry.message)
+    ranked = sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
+    most = len(ranked) if everything else MOST_MISSED
+    lines: list[Line] = []
+    for (rule, reason, _, hint), group in ranked[:most]:
+        share = f" ({percent(group.seconds / total)})" if total > 0 else ""
+        price = f"costs {time_text(group.seconds)}{share}" if group.seconds else "would not pay"
+        lines.append(_line("MISSED", "warn", group.count, rule, price, _places(group.places)))
+        message = ", ".join(folded(group.messages))
+        lines.append(line(" " * _MARK, Piece(reason, "strong"), f": {message}", hang=_MARK + 2))
+        if hint:
+            lines.append(line(" " * _MARK, Piece(f"hint: {hint}", "note"), hang=_MARK + 2))
+    rest = [g for _, g in ranked[most:]]
+    if rest:
+        seconds = sum(g.seconds for g in rest)
+        price = f"cost {time_text(seconds)}" if seconds else "would not pay"
+        share = seconds / total if total > 0 and seconds else None
+        lines.append(_others("MISSED", "warn", sum(g.count for g in rest), price, share))
+    return lines
+
+
+def _stopped(report: Report) -> list[Line]:
+    """Searches that a budget ended."""
+    groups: dict[tuple[str, str, str], _Group] = {}
+    for entry in report.stopped:
+        groups.setdefault((entry.search, entry.phase, entry.message), _Group()).add(0, 0.0, "")
+    return [
+        _line("STOPPED", "bad", group.count, search, f"{message} in phase {phase}")
+        for (search, phase, message), group in groups.items()
+    ]
+
+
+def _on_host(report: Report, everything: bool) -> list[Line]:
     """What runs as NumPy, and its share of the time where it was measured."""
-    groups: dict[str, _Line] = {}
+    groups: dict[str, _Group] = {}
     for kernel in report.kernels:
         if kernel.on_host:
             where = next((n.where for n in reversed(kernel.nodes) if n.where), "")
-            groups.setdefault(kernel.op, _Line()).add(kernel.bytes, kernel.seconds, where)
+            groups.setdefault(kernel.op, _Group()).add(kernel.bytes, kernel.seconds, where)
     measured = report.measured
     took: dict[str, float] = {}
     for kernel in measured.kernels if measured is not None else ():
         took[kernel.op] = took.get(kernel.op, 0.0) + kernel.seconds * kernel.on_host
-    lines: list[str] = []
-    for op, line in sorted(groups.items()):
+    ranked = sorted(groups.items(), key=lambda item: (-took.get(item[0], 0.0), item[0]))
+    most = len(ranked) if everything else MOST_OTHERS
+    lines: list[Line] = []
+    for op, group in ranked[:most]:
         share = f"takes {time_text(took[op])} ({percent(took[op] / measured.seconds)}), " if measured else ""
-        lines.append(f"HOST    {line.count:4} × {op:<22} {share}has no compiled kernel{_places(line.places)}")
+        lines.append(_line("HOST", "warn", group.count, op, f"{share}has no compiled kernel", _places(group.places)))
+    if ranked[most:]:
+        lines.append(_others("HOST", "warn", sum(g.count for _, g in ranked[most:]), "have no compiled kernel"))
     return lines
+
+
+def _apart(report: Report, everything: bool) -> list[Line]:
+    groups: dict[str, _Group] = {}
+    for boundary in report.boundaries:
+        groups.setdefault(boundary.reason, _Group()).add(boundary.bytes, boundary.seconds, "")
+    ranked = sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
+    most = len(ranked) if everything else MOST_OTHERS
+    lines = [
+        _line("APART", "dim", g.count, reason, f"moves {bytes_text(g.bytes):>9}, {time_text(g.seconds)}")
+        for reason, g in ranked[:most]
+    ]
+    rest = [g for _, g in ranked[most:]]
+    if rest:
+        moved = f"move  {bytes_text(sum(g.bytes for g in rest)):>9}, {time_text(sum(g.seconds for g in rest))}"
+        lines.append(_others("APART", "dim", sum(g.count for g in rest), moved))
+    return lines
+
+
+def _line(mark: str, tone: Tone, count: int, name: str, price: str, more: str = "") -> Line:
+    """A line of the summary: what, how often, of which rule or op, its price, and where."""
+    head = (Piece(f"{mark:<{_MARK}}", tone), f"{count:4} × ", Piece(f"{name:<22} ", "strong"))
+    return line(*head, price, more, hang=_MARK + 2)
+
+
+def _others(mark: str, tone: Tone, count: int, price: str, share: float | None = None) -> Line:
+    """The line for all that matter less."""
+    shared = "" if share is None else f" ({percent(share)})"
+    head = (Piece(f"{mark:<{_MARK}}", tone), f"{count:4} others{'':17} ")
+    return line(*head, f"{price}{shared}", Piece("   --all lists them", "dim"), hang=_MARK + 2)
+
+
+def _places(places: Iterable[str]) -> str:
+    found = [_short(place) for place in folded(places)]
+    if not found:
+        return ""
+    return f"   at {', '.join(found[:_PLACES])}" + _and_more(found)
+
+
+def _and_more(found: Sequence[str]) -> str:
+    return f" and {len(found) - _PLACES} more" if len(found) > _PLACES else ""
+
+
+def _short(text: str) -> str:
+    """A place with its middle left out where it is long: what tells it apart stands at its end."""
+    if len(text) <= _LONGEST_PLACE:
+        return text
+    return f"{text[: _LONGEST_PLACE // 3]}…{text[-(_LONGEST_PLACE * 2 // 3) :]}"
 
 
 def percent(share: float) -> str:
     """A share for people."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else f"{100 * share:.1g} %"
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _fused(entries: Iterable[FusedEntry]) -> list[str]:
-    groups: dict[str, _Line] = {}
-    for entry in entries:
-        # The last node is the result; the first may be shared with other kernels.
-        where = next((n.where for n in reversed(entry.nodes) if n.where), "")
-        groups.setdefault(entry.rule, _Line()).add(entry.bytes_saved, entry.seconds_saved, where)
-    ranked = sorted(groups.items(), key=lambda item: (-item[1].bytes, item[0]))
-    return [
-        f"FUSED   {line.count:4} × {rule:<22} saves {bytes_text(line.bytes):>9} a run{_places(line.places)}"
-        for rule, line in ranked
-    ]
-
-
-def _missed(entries: Iterable[MissedEntry], total: float) -> list[str]:
-    groups: dict[tuple[str, str, str, str], _Line] = {}
-    for entry in entries:
-        key = (entry.rule, entry.reason, entry.message, entry.hint)
-        groups.setdefault(key, _Line()).add(entry.bytes, entry.seconds, entry.node.where or str(entry.node))
-    lines: list[str] = []
-    for (rule, reason, message, hint), line in sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0])):
-        share = f" ({100 * line.seconds / total:.0f} %)" if total > 0 else ""
-        price = f"costs {time_text(line.seconds)}{share}" if line.seconds else "would not pay"
-        lines.append(f"MISSED  {line.count:4} × {rule:<22} {price}{_places(line.places)}")
-        lines.append(f"        {reason}: {message}")
-        if hint:
-            lines.append(f"        hint: {hint}")
-    return lines
-
-
-def _apart(report: Report) -> list[str]:
-    groups: dict[str, _Line] = {}
-    for boundary in report.boundaries:
-        groups.setdefault(boundary.reason, _Line()).add(boundary.bytes, boundary.seconds, "")
-    return [
-        f"APART   {line.count:4} × {reason:<22} moves {bytes_text(line.bytes):>9}, {time_text(line.seconds)}"
-        for reason, line in sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
-    ]
-
-
-def _places(places: Iterable[str]) -> str:
-    places = list(places)
-    if not places:
-        return ""
-    shown = ", ".join(places[:2])
-    return f"   at {shown}" + (f" and {len(places) - 2} more" if len(places) > 2 else "")
 
 
 def bytes_text(count: int) -> str:

@@ -18,6 +18,7 @@ from dovetail.passes.claims import Dispatch
 from dovetail.passes.pipeline import Lowered, Setup, lower
 from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, make_plan
+from dovetail.progress import phase
 from dovetail.report.build import build_report
 from dovetail.report.record import Report
 from dovetail.runtime.cached import Kept, keep, program_key, program_store, restore
@@ -42,7 +43,7 @@ class Compilation:
     def report(self, sizes: Mapping[str, int] | None = None) -> Report:
         """What fused, what did not and why; `sizes` says what symbols count as, beside what the setup says."""
         setup = replace(self.setup, sizes={**self.setup.sizes, **(sizes or {})})
-        with collector_paused():
+        with collector_paused(), phase("report"):
             on_host = () if self.target.hosted is None else self.target.hosted(self.plan)
             return build_report(self.lowered, self.plan, setup, self.machine, on_host)
 
@@ -50,7 +51,7 @@ class Compilation:
 def compile(
     graph: Graph | str | os.PathLike[str],
     *,
-    target: str = "cpu",
+    target: str | Target = "cpu",
     ops: Iterable[FusedOp[...]] = (),
     without: Iterable[str] = (),
     dispatch: Mapping[str, Dispatch] | None = None,
@@ -63,7 +64,7 @@ def compile(
 ) -> Program:
     """Compile a graph, or the graph in a file, to a program.
 
-    `ops` are declared ops of your own, preferred to the library's. `without` switches passes and rules off by name.
+    `target` is the name of one, or one of your own. `ops` are declared ops of your own, preferred to the library's. `without` switches passes and rules off by name.
     `require` names rules that must fire, with how often; `require_clean` refuses any miss that cost did not decide.
     `sizes` says what symbols count as in estimates. `fixed` is what has one value in every run of an ONNX file: inputs
     as arrays, symbolic sizes as numbers. Other keywords are fields of `Settings`.
@@ -78,6 +79,8 @@ def compile(
         sizes=sizes,
         **options,
     )
+    if request.target.prepare is not None:
+        request.target.prepare(request.settings)
     return _program(source_of(graph, ops, fixed, program_store(request)), request, params)
 
 
@@ -97,7 +100,8 @@ def compilation(graph: Graph, request: Request) -> Compilation:
         even = machine.flat(2 * largest_bytes(graph.values, sizes))
         setup = replace(request.setup, claims=replace(claims, machine=even))
         lowered = lower(graph, setup)
-        plan = make_plan(lowered.graph, target=request.target.name, options=_plan_options(setup))
+        with phase("plan"):
+            plan = make_plan(lowered.graph, target=request.target.name, options=_plan_options(setup))
         plan = replace(plan, memory_limit=request.settings.memory_limit)
     return Compilation(graph, lowered, plan, setup, request.target, machine)
 

@@ -15,6 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.serial_table import MAGIC
 from dovetail.ir.text import parse_graph
 from dovetail.plain import plain
+from dovetail.progress import phase
 from dovetail.runtime.vocabulary import vocabulary
 
 MOST_TEXT_BYTES = 1 << 30
@@ -52,7 +53,8 @@ def load(
         with file.open("rb") as stream:
             start = stream.read(len(MAGIC))
         if start == MAGIC:
-            return serial.load(file, vocabulary(ops))
+            with phase("read"):
+                return serial.load(file, vocabulary(ops))
         if file.stat().st_size > MOST_TEXT_BYTES:
             raise LoadError(
                 f"{shown} has {file.stat().st_size} bytes of text", hint="save large graphs with dovetail.save"
@@ -65,7 +67,8 @@ def load(
             f"{shown} cannot be read: {error.strerror}", hint="check the path and its permissions"
         ) from error
     try:
-        return parse_graph(text, vocabulary(ops), file=file.name)
+        with phase("read"):
+            return parse_graph(text, vocabulary(ops), file=file.name)
     except ParseError as error:
         error.where = f"{shown}, {error.where}"
         raise

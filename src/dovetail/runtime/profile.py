@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dovetail.errors import OptionError
 from dovetail.plan.plan import Plan
+from dovetail.progress import phase
 from dovetail.report.measured import KernelTime, Measured, spread_of
 from dovetail.report.record import Kernel, Report
 from dovetail.targets.marks import Mark
@@ -39,13 +40,15 @@ def record(
     seconds: list[float] = []
     marked: list[tuple[Mark, ...]] = []
     started = time.perf_counter()
-    while len(seconds) < runs:
-        begun = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begun)
-        marked.append(tuple(run_marked()))
-        if most_seconds is not None and len(seconds) >= 3 and time.perf_counter() - started > most_seconds:
-            break
+    with phase("measure", still=True) as told:
+        while len(seconds) < runs:
+            told.at(len(seconds) + 1, runs)
+            begun = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - begun)
+            marked.append(tuple(run_marked()))
+            if most_seconds is not None and len(seconds) >= 3 and time.perf_counter() - started > most_seconds:
+                break
     return Recorded(tuple(seconds), tuple(marked))
 
 

@@ -15,6 +15,7 @@ from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan
+from dovetail.progress import phase
 from dovetail.report.measured import Measured
 from dovetail.report.record import Report
 from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
@@ -216,7 +217,8 @@ class Program:
                         f"{self.graph.name} has sizes that are not known: {', '.join(self.plan.symbols)}",
                         hint="specialise it before it runs",
                     )
-                binding.runner = self._executable.bind(binding.params)
+                with phase("bind"):
+                    binding.runner = self._executable.bind(binding.params)
                 binding.quick = binding.runner.quick if isinstance(binding.runner, Quick) else None
             return binding.runner
 

@@ -33,7 +33,7 @@ class Request:
 
 def make_request(
     *,
-    target: str = "cpu",
+    target: str | Target = "cpu",
     ops: Iterable[FusedOp[...]] = (),
     without: Iterable[str] = (),
     dispatch: Mapping[str, Dispatch] | None = None,

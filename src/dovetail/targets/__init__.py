@@ -10,8 +10,10 @@ ALL: tuple[Target, ...] = (reference.TARGET, cpu.TARGET, cuda.TARGET)
 """Every target."""
 
 
-def target_named(name: str) -> Target:
-    """The target of a name."""
+def target_named(name: str | Target) -> Target:
+    """The target of a name; one of the user's own stands for itself."""
+    if isinstance(name, Target):
+        return name
     for target in ALL:
         if target.name == name:
             return target

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.passes.claims import Claims
-from dovetail.plan.plan import Plan
+from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
+
+Form: TypeAlias = Literal["llvm", "asm"]
+"""How the code of a kernel is written: as the text that is compiled, or as the assembly that it becomes."""
 
 
 class Runner(Protocol):
@@ -65,5 +68,9 @@ class Target:
     """The machine of the claims as it is known on this host; None where nothing more is known."""
     hosted: Callable[[Plan], Collection[Value]] | None = None
     """What of a plan runs on the host instead of as compiled code; None where that is nothing or everything."""
+    code: Callable[[Plan, Step, Form], str] | None = None
+    """The code of a step's kernel for people; a step that has none is refused with a reason. None: it has no code."""
     keeping: Keeping | None = None
     """How it keeps what it compiled; None where it keeps nothing."""
+    prepare: Callable[[Settings], None] | None = None
+    """Starts what every program needs, while the graph is still read and lowered."""

@@ -22,7 +22,7 @@ def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     plan = compiled(model).plan
     found = code_of(plan)
     assert found is not None
-    vectors = Vectors(host().lanes, host().vector_registers)
+    vectors = Vectors(host().lanes, host().vector_registers, host().sums_bytes)
     bound = {result for step in plan.phase("bind") for result in step.results}
     for step, number in zip(plan.steps, found.of, strict=True):
         job = make_job(step, Places(plan.locate, bound), vectors) if step.phase == "run" else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.progress import Phase, phase
 
 MOST_NODES = 2_000_000
 """Of a model with its functions written out. Real models have thousands."""
@@ -99,7 +100,8 @@ class Import:
                 self._leaves[info.name] = 0
                 scope.values[info.name] = self._input(info.name, types[info.name], known)
             self._initialize(proto, scope)
-            self.nodes(proto.node, scope)
+            with phase("nodes") as told:
+                self.nodes(proto.node, scope, told)
             outputs = [self._found(scope, o.name, f"the output {printable(o.name)!r}") for o in proto.output]
             for info, value in zip(proto.output, with_binders(outputs, scope.values.values()), strict=True):
                 self.builder.output(info.name, value)
@@ -154,10 +156,12 @@ class Import:
         self._leaves[stem], self._leaves[unique] = count, 0
         return self.builder.param(unique, TensorType(dtype, array.shape), array)
 
-    def nodes(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+    def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, told: Phase | None = None) -> None:
         """Import nodes one after the other into a scope."""
         recorder = self.builder.recorder
-        for proto in nodes:
+        for number, proto in enumerate(nodes, 1):
+            if told is not None:
+                told.at(number, len(nodes))
             self._imported += 1
             if self._imported > MOST_NODES:
                 raise LoadError(

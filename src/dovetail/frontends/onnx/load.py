@@ -19,11 +19,12 @@ from dovetail.frontends.onnx.tensors import Tensors
 from dovetail.frontends.words import plain_errors
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.progress import phase
 
 
 def load_model(path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = ()) -> Graph:
     """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours."""
-    with plain_errors():
+    with plain_errors(), phase("read"):
         model, reading = read_apart(path)
     if reading is None:
         return import_model(model, folder=path.parent, fixed=fixed, rules=rules)
@@ -44,7 +45,7 @@ def import_model(
 
     `apart` are initializers whose elements the model has not, by name.
     """
-    with plain_errors():
+    with plain_errors(), phase("import"):
         surveys = check_model(model)
         check_nesting(surveys)
         vocabulary = Vocabulary(model, (*ALL, *rules))

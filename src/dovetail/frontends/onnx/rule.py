@@ -99,7 +99,7 @@ def collected(namespace: Mapping[str, Any]) -> tuple[Rule, ...]:
 
 @cache
 def _signature(function: Callable[..., Made]) -> tuple[tuple[Parameter, ...], Mapping[str, Attribute]]:
-    """Read when a rule is first asked: a model uses few of the rules, and reading them all takes a tenth of a second."""
+    """What a rule needs, read when it is first asked: a model uses few rules, and reading them all takes its time."""
     hints = get_type_hints(function, include_extras=True)
     parameters: list[Parameter] = []
     attributes: dict[str, Attribute] = {}

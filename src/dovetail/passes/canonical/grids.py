@@ -68,9 +68,9 @@ def counting_starts_at_zero(value: Value) -> Value | None:
     return _all_true(value.shape) if _under_views(above).op is ops.iota else None
 
 
-@rule(ops.matmul, numerics="reassociated")
+@rule(ops.matmul, numerics="reassociated", on_constant=True)
 def product_of_depth_one(value: Value) -> Value | None:
-    """A column times a row is every product of both."""
+    """A column times a row is every product of both; one of them is a constant, as in angles of positions."""
     left, right = value.operands
     known = left.known_type is not None and right.known_type is not None
     return ops.mul(left, right) if known and left.rank > 1 and right.rank > 1 and left.shape[-1] == 1 else None

@@ -31,7 +31,7 @@ def code_of(plan: Plan) -> Code | None:
     """The LLVM text of a plan's kernels; None for a target that has none."""
     if plan.target != "cpu":
         return None
-    vectors = Vectors(host().lanes, host().vector_registers)
+    vectors = Vectors(host().lanes, host().vector_registers, host().sums_bytes)
     bound = {result for step in plan.phase("bind") for result in step.results}
     places = Places(plan.locate, bound, bool(plan.options.get("strict")))
     known: dict[Hashable, int] = {}

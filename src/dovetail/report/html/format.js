@@ -2,12 +2,15 @@
 
 /** A text from a model, safe to look at: no control characters, nothing that turns the direction of writing. */
 const clean = (text, most = 400) => {
-  const plain = String(text).replace(/[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]/gu,
-    (c) => "\\u" + c.codePointAt(0).toString(16).padStart(4, "0"));
+  const plain = String(text).replace(
+    /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]/gu,
+    (c) => "\\u" + c.codePointAt(0).toString(16).padStart(4, "0"),
+  );
   return plain.length > most ? plain.slice(0, most - 1) + "…" : plain;
 };
 
-const pretty = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const pretty = (value, digits) =>
+  value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 const scaled = (value, units) => {
   for (const [size, unit] of units) {
@@ -21,11 +24,44 @@ const scaled = (value, units) => {
 };
 
 const format = {
-  seconds: (s) => scaled(s, [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]),
-  bytes: (b) => scaled(b, [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]).replace(/\.00 B$/, " B"),
-  flops: (f) => scaled(f, [[1e12, "Tflop"], [1e9, "Gflop"], [1e6, "Mflop"], [1e3, "kflop"], [1, "flop"]]).replace(/\.00 flop$/, " flop"),
-  rate: (r) => scaled(r, [[1e12, "Tflop/s"], [1e9, "Gflop/s"], [1e6, "Mflop/s"], [1e3, "kflop/s"], [1, "flop/s"]]),
-  flow: (r) => scaled(r, [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"], [1, "B/s"]]),
+  seconds: (s) =>
+    scaled(s, [
+      [1, "s"],
+      [1e-3, "ms"],
+      [1e-6, "µs"],
+      [1e-9, "ns"],
+    ]),
+  bytes: (b) =>
+    scaled(b, [
+      [1e9, "GB"],
+      [1e6, "MB"],
+      [1e3, "kB"],
+      [1, "B"],
+    ]).replace(/\.00 B$/, " B"),
+  flops: (f) =>
+    scaled(f, [
+      [1e12, "Tflop"],
+      [1e9, "Gflop"],
+      [1e6, "Mflop"],
+      [1e3, "kflop"],
+      [1, "flop"],
+    ]).replace(/\.00 flop$/, " flop"),
+  rate: (r) =>
+    scaled(r, [
+      [1e12, "Tflop/s"],
+      [1e9, "Gflop/s"],
+      [1e6, "Mflop/s"],
+      [1e3, "kflop/s"],
+      [1, "flop/s"],
+    ]),
+  flow: (r) =>
+    scaled(r, [
+      [1e12, "TB/s"],
+      [1e9, "GB/s"],
+      [1e6, "MB/s"],
+      [1e3, "kB/s"],
+      [1, "B/s"],
+    ]),
   count: (n) => n.toLocaleString("en"),
   percent: (p) => `${pretty(p * 100, p >= 0.0995 || p === 0 ? 0 : p >= 0.00995 ? 1 : 2)} %`,
   intensity: (i) => `${pretty(i, i >= 100 ? 0 : i >= 10 ? 1 : 2)} flop/B`,
@@ -53,7 +89,8 @@ const fill = (node, props, children) => {
 
 /** An element. Texts become text nodes, so that no name can be markup. */
 const el = (tag, props = {}, ...children) => fill(document.createElement(tag), props, children);
-const svg = (tag, props = {}, ...children) => fill(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
+const svg = (tag, props = {}, ...children) =>
+  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
 const $ = (id) => document.getElementById(id);
 
 const clear = (node, ...children) => {
@@ -62,8 +99,31 @@ const clear = (node, ...children) => {
 };
 
 /** A table with a caption for readers of the screen; the first column of a row is its head. */
-const table = (caption, heads, rows, props = {}) => el("table", props,
-  el("caption", {}, caption),
-  el("thead", {}, el("tr", {}, heads.map((h) => el("th", { scope: "col", class: h.startsWith("#") ? "n" : null }, h.replace(/^#/, ""))))),
-  el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell, i) =>
-    el(i ? "td" : "th", { scope: i ? null : "row", class: heads[i].startsWith("#") ? "n" : null }, cell))))));
+const table = (caption, heads, rows, props = {}) =>
+  el(
+    "table",
+    props,
+    el("caption", {}, caption),
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        heads.map((h) => el("th", { scope: "col", class: h.startsWith("#") ? "n" : null }, h.replace(/^#/, ""))),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      rows.map((cells) =>
+        el(
+          "tr",
+          {},
+          cells.map((cell, i) =>
+            el(i ? "td" : "th", { scope: i ? null : "row", class: heads[i].startsWith("#") ? "n" : null }, cell),
+          ),
+        ),
+      ),
+    ),
+  );

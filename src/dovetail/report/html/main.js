@@ -1,12 +1,20 @@
 // Putting the page together.
 
-const parts = [["graph", "Graph"], ["time", "Time"], ["memory", "Memory"], ["gaps", "Gaps"]];
+const parts = [
+  ["graph", "Graph"],
+  ["time", "Time"],
+  ["memory", "Memory"],
+  ["gaps", "Gaps"],
+];
 const filled = new Set(["graph"]);
 const fillers = { time: fillTime, memory: fillMemory, gaps: fillGaps };
 let shownTab = "graph";
 
 const fillPart = (name) => {
-  if (!filled.has(name)) { filled.add(name); fillers[name](); }
+  if (!filled.has(name)) {
+    filled.add(name);
+    fillers[name]();
+  }
 };
 
 function openTab(name) {
@@ -18,10 +26,29 @@ function openTab(name) {
   if (name === "graph") resize();
 }
 
-const paintTabs = () => clear($("tabs"), parts.map(([id, title]) => el("button", {
-  type: "button", role: "tab", id: `tab-${id}`, "aria-controls": id, "aria-selected": String(id === shownTab), tabindex: id === shownTab ? "0" : "-1",
-  onclick: () => openTab(id), onkeydown: tabKeys,
-}, title, id === "gaps" && report.missed.length ? el("span", { class: "tag warn" }, format.count(report.missed.length)) : null)));
+const paintTabs = () =>
+  clear(
+    $("tabs"),
+    parts.map(([id, title]) =>
+      el(
+        "button",
+        {
+          type: "button",
+          role: "tab",
+          id: `tab-${id}`,
+          "aria-controls": id,
+          "aria-selected": String(id === shownTab),
+          tabindex: id === shownTab ? "0" : "-1",
+          onclick: () => openTab(id),
+          onkeydown: tabKeys,
+        },
+        title,
+        id === "gaps" && report.missed.length
+          ? el("span", { class: "tag warn" }, format.count(report.missed.length))
+          : null,
+      ),
+    ),
+  );
 
 const tabKeys = (event) => {
   const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -35,32 +62,72 @@ const tabKeys = (event) => {
 const paintHead = () => {
   document.title = `${clean(report.graph, 60)} on ${clean(report.target, 20)} – dovetail`;
   clear($("title"), clean(report.graph, 60), el("small", {}, ` on ${clean(report.target, 20)}`));
-  clear($("facts"),
+  clear(
+    $("facts"),
     fact("nodes → kernels", number(report.nodes_before, "count"), " → ", number(kernels.length, "count")),
     fact("predicted", number(report.predicted_seconds, "seconds")),
-    report.measured ? fact("measured", number(report.measured.seconds, "seconds"), el("span", { class: "share" }, ` ±${format.seconds(report.measured.spread)}`)) : null,
-    wholeRun > 0 ? fact("of the roofline", format.percent(report.measured?.roofline ?? report.floor_seconds / wholeRun)) : null,
+    report.measured
+      ? fact(
+          "measured",
+          number(report.measured.seconds, "seconds"),
+          el("span", { class: "share" }, ` ±${format.seconds(report.measured.spread)}`),
+        )
+      : null,
+    wholeRun > 0
+      ? fact("of the roofline", format.percent(report.measured?.roofline ?? report.floor_seconds / wholeRun))
+      : null,
     report.arena_bytes !== null ? fact("arena", number(report.arena_bytes, "bytes")) : null,
     fact("fused", number(report.fused.length, "count")),
-    fact("missed", number(report.missed.length, "count")));
+    fact("missed", number(report.missed.length, "count")),
+  );
 };
 
 const keyRows = [
-  ["/", "search"], ["[ and ]", "stage before, stage after"], ["arrows", "from kernel to kernel"], ["Enter", "to the details"], ["G", "through the gaps of a kernel"],
-  ["U", "fold or unfold a repeated block"], ["+ − 0", "closer, farther, all"], ["Ctrl + wheel", "zoom; the wheel alone moves"], ["T", "light, dark, as the system"], ["Esc", "let go"], ["?", "this list"],
+  ["/", "search"],
+  ["[ and ]", "stage before, stage after"],
+  ["arrows", "from kernel to kernel"],
+  ["Enter", "to the details"],
+  ["G", "through the gaps of a kernel"],
+  ["U", "fold or unfold a repeated block"],
+  ["+ − 0", "closer, farther, all"],
+  ["Ctrl + wheel", "zoom; the wheel alone moves"],
+  ["T", "light, dark, as the system"],
+  ["Esc", "let go"],
+  ["?", "this list"],
 ];
 
 const startHelp = () => {
-  clear($("keys"), el("h2", { id: "keys-title" }, "Keys"), el("dl", {}, keyRows.map(([key, what]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)))),
-    el("p", { class: "note" }, `Written by dovetail ${clean(source.version, 20)}. The page asks nobody for anything; its numbers are those of dovetail explain --json.`),
-    el("form", { method: "dialog" }, el("button", {}, "Close")));
+  clear(
+    $("keys"),
+    el("h2", { id: "keys-title" }, "Keys"),
+    el(
+      "dl",
+      {},
+      keyRows.map(([key, what]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, what))),
+    ),
+    el(
+      "p",
+      { class: "note" },
+      `Written by dovetail ${clean(source.version, 20)}. The page asks nobody for anything; its numbers are those of dovetail explain --json.`,
+    ),
+    el("form", { method: "dialog" }, el("button", {}, "Close")),
+  );
   $("help").addEventListener("click", () => $("keys").showModal());
 };
 
 const pageKeys = {
-  "/": () => { openTab("graph"); $("search").focus(); },
-  "[": () => { openTab("graph"); showStage(shownStage - 1); },
-  "]": () => { openTab("graph"); showStage(shownStage + 1); },
+  "/": () => {
+    openTab("graph");
+    $("search").focus();
+  },
+  "[": () => {
+    openTab("graph");
+    showStage(shownStage - 1);
+  },
+  "]": () => {
+    openTab("graph");
+    showStage(shownStage + 1);
+  },
   "+": () => zoomBy(1.3),
   "=": () => zoomBy(1.3),
   "-": () => zoomBy(1 / 1.3),
@@ -80,7 +147,10 @@ document.addEventListener("keydown", (event) => {
 
 /** On paper everything is shown, on white, and the graph as a whole. */
 const beforePrint = () => {
-  for (const [id] of parts) { $(id).hidden = false; fillPart(id); }
+  for (const [id] of parts) {
+    $(id).hidden = false;
+    fillPart(id);
+  }
   document.documentElement.style.colorScheme = "light";
   refreshTheme();
   palette.paper = "white";

@@ -37,16 +37,18 @@ SCRIPTS = (
     "theme.js",
     "scene.js",
     "draw.js",
+    "nodes.js",
     "stage.js",
     "input.js",
     "panel.js",
+    "summary.js",
     "list.js",
     "charts.js",
     "tables.js",
     "main.js",
 )
 """The page's code in the order in which it is put together."""
-STYLES = ("page.css", "parts.css")
+STYLES = ("page.css", "graph.css", "panel.css", "charts.css")
 
 
 def page_source(

@@ -4,13 +4,39 @@ const panel = $("panel");
 
 const heading = (text, extra) => el("h3", {}, text, extra ?? null);
 const fact = (name, ...value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
-const kernelButton = (kernel, text) => el("button", { type: "button", class: `link family ${families[familyOf[kernel]]}`, "data-kernel": kernels[kernel].name, onclick: () => { openTab("graph"); selectKernel(kernel); } },
-  text ?? [el("b", {}, clean(kernels[kernel].op, 60)), " ", el("code", {}, clean(kernels[kernel].name, 60))]);
+const kernelButton = (kernel, text) =>
+  el(
+    "button",
+    {
+      type: "button",
+      class: `link family ${families[familyOf[kernel]]}`,
+      "data-kernel": kernels[kernel].name,
+      onclick: () => {
+        openTab("graph");
+        selectKernel(kernel);
+      },
+    },
+    text ?? [el("b", {}, clean(kernels[kernel].op, 60)), " ", el("code", {}, clean(kernels[kernel].name, 60))],
+  );
 
 const gapButton = (at, text) => {
   const gap = report.boundaries[at];
-  return el("button", { type: "button", class: "gap", "data-gap": at, "data-refused": plainReasons.has(gap.reason) ? null : "", onclick: () => { openTab("graph"); selectGap(at); } },
-    el("span", { class: "what" }, text), el("span", { class: "why" }, reasonTitle(gap.reason)), el("span", { class: "price" }, gap.seconds ? number(gap.seconds, "seconds") : "free"));
+  return el(
+    "button",
+    {
+      type: "button",
+      class: "gap",
+      "data-gap": at,
+      "data-refused": plainReasons.has(gap.reason) ? null : "",
+      onclick: () => {
+        openTab("graph");
+        selectGap(at);
+      },
+    },
+    el("span", { class: "what" }, text),
+    el("span", { class: "why" }, reasonTitle(gap.reason)),
+    el("span", { class: "price" }, gap.seconds ? number(gap.seconds, "seconds") : "free"),
+  );
 };
 
 const showPanel = (chosen) => {
@@ -25,23 +51,59 @@ const showPanel = (chosen) => {
 const share = (seconds) => (total > 0 ? el("span", { class: "share" }, ` ${format.percent(seconds / total)}`) : null);
 
 const kernelPanel = (at) => {
-  const kernel = kernels[at], fused = fusedBy.get(at);
+  const kernel = kernels[at],
+    fused = fusedBy.get(at);
   const run = kernel.phase === "run";
   return [
-    el("h2", { class: `family ${families[familyOf[at]]}` }, clean(kernel.op, 80), " ", el("code", {}, clean(kernel.name, 80))),
-    el("p", { class: "type" }, el("code", {}, clean(kernel.type, 200)), run ? null : el("span", { class: "tag" }, "once, at bind")),
+    el(
+      "h2",
+      { class: `family ${families[familyOf[at]]}` },
+      clean(kernel.op, 80),
+      " ",
+      el("code", {}, clean(kernel.name, 80)),
+    ),
+    el(
+      "p",
+      { class: "type" },
+      el("code", {}, clean(kernel.type, 200)),
+      run ? null : el("span", { class: "tag" }, "once, at bind"),
+      kernel.on_host ? el("span", { class: "tag warn" }, "NumPy on the host") : null,
+    ),
     peers(at),
-    el("dl", { class: "facts" },
+    el(
+      "dl",
+      { class: "facts" },
       fact("predicted", number(kernel.seconds, "seconds"), run ? share(kernel.seconds) : null),
       measured ? fact("measured", number(measured.get(at) ?? null, "seconds")) : null,
       fact("arithmetic", number(kernel.flops, "flops")),
       fact("traffic", number(kernel.bytes, "bytes")),
       fact("of the roofline", format.percent(reachOf(at))),
       kernel.flops && kernel.bytes ? fact("intensity", number(kernel.flops / kernel.bytes, "intensity")) : null,
-      fact("limited by", limitOf(at))),
+      fact("limited by", limitOf(at)),
+    ),
     kernel.flops && kernel.bytes ? miniRoofline(at) : null,
-    fused ? [heading("Fused by"), el("p", { class: "chain" }, (fused.chain.length ? fused.chain : [fused.rule]).flatMap((rule, i) => [i ? " → " : "", el("code", { class: "rule" }, clean(rule, 80))])),
-      el("p", { class: "note" }, "saves ", number(fused.bytes_saved, "bytes"), " and about ", number(fused.seconds_saved, "seconds"), " a run")] : null,
+    fused
+      ? [
+          heading("Fused by"),
+          el(
+            "p",
+            { class: "chain" },
+            (fused.chain.length ? fused.chain : [fused.rule]).flatMap((rule, i) => [
+              i ? " → " : "",
+              el("code", { class: "rule" }, clean(rule, 80)),
+            ]),
+          ),
+          el(
+            "p",
+            { class: "note" },
+            "saves ",
+            number(fused.bytes_saved, "bytes"),
+            " and about ",
+            number(fused.seconds_saved, "seconds"),
+            " a run",
+          ),
+        ]
+      : null,
     opsOf(kernel),
     missesAt[at].length ? [heading("Missed here"), missesAt[at].map((m) => missCard(report.missed[m]))] : null,
     gapList("Reads from", gapsIn[at], (gap) => gap.producer),
@@ -56,21 +118,44 @@ const peers = (at) => {
   const here = all.indexOf(at);
   const go = (step) => () => selectKernel(all[(here + step + all.length) % all.length]);
   const sum = all.reduce((seconds, k) => seconds + kernels[k].seconds, 0);
-  return el("p", { class: "peers" },
+  return el(
+    "p",
+    { class: "peers" },
     el("button", { type: "button", "aria-label": "The one before", onclick: go(-1) }, "‹"),
     ` ${here + 1} of ${all.length} alike `,
     el("button", { type: "button", "aria-label": "The next one", onclick: go(1) }, "›"),
-    el("span", { class: "note" }, " together ", number(sum, "seconds")));
+    el("span", { class: "note" }, " together ", number(sum, "seconds")),
+  );
 };
 
 const MANY = 60;
 const opsOf = (kernel) => {
-  if (!kernel.nodes.length) return [heading("Ops"), el("p", { class: "note" }, "None as written: a pass has put it in.")];
-  const row = (node) => el("li", {}, el("b", {}, clean(node.op, 60)), " ", el("code", {}, clean(node.name, 60)), node.where ? el("span", { class: "where" }, clean(node.where, 300)) : null);
+  if (!kernel.nodes.length)
+    return [heading("Ops"), el("p", { class: "note" }, "None as written: a pass has put it in.")];
+  const row = (node) =>
+    el(
+      "li",
+      {},
+      el("b", {}, clean(node.op, 60)),
+      " ",
+      el("code", {}, clean(node.name, 60)),
+      node.where ? el("span", { class: "where" }, clean(node.where, 300)) : null,
+    );
   const list = el("ol", { class: "ops" }, kernel.nodes.slice(0, MANY).map(row));
   const rest = kernel.nodes.length - MANY;
   if (rest > 0) {
-    const more = el("button", { type: "button", class: "link", onclick: () => { more.remove(); list.append(...kernel.nodes.slice(MANY).map(row)); } }, `and ${format.count(rest)} more`);
+    const more = el(
+      "button",
+      {
+        type: "button",
+        class: "link",
+        onclick: () => {
+          more.remove();
+          list.append(...kernel.nodes.slice(MANY).map(row));
+        },
+      },
+      `and ${format.count(rest)} more`,
+    );
     return [heading(`Ops (${kernel.nodes.length})`), list, more];
   }
   return [heading(`Ops (${kernel.nodes.length})`), list];
@@ -79,88 +164,64 @@ const opsOf = (kernel) => {
 const gapList = (title, gaps, other) => {
   if (!gaps.length) return null;
   const ranked = gaps.toSorted((a, b) => report.boundaries[b].seconds - report.boundaries[a].seconds).slice(0, 40);
-  return [heading(title), el("ul", { class: "gaps" }, ranked.map((at) => {
-    const kernel = kernels[kernelNumber.get(other(report.boundaries[at]))];
-    return el("li", {}, gapButton(at, [el("b", {}, clean(kernel.op, 60)), " ", el("code", {}, clean(kernel.name, 40))]));
-  })), gaps.length > 40 ? el("p", { class: "note" }, `and ${gaps.length - 40} more`) : null];
-};
-
-const gapPanel = (at) => {
-  const gap = report.boundaries[at];
-  const from = kernelNumber.get(gap.producer), to = kernelNumber.get(gap.consumer);
-  const same = report.boundaries.filter((b) => b.reason === gap.reason && b.message === gap.message);
   return [
-    el("h2", { class: plainReasons.has(gap.reason) ? "joint" : "joint refused" }, reasonTitle(gap.reason)),
-    el("p", { class: "pair" }, kernelButton(from), el("span", { "aria-label": "hands over to" }, " → "), kernelButton(to)),
-    gap.rule ? el("p", {}, "rule ", el("code", { class: "rule" }, clean(gap.rule, 80)), ", refused by ", el("code", {}, clean(gap.reason, 80))) : null,
-    el("p", { class: "message" }, clean(gap.message, 600)),
-    gap.hint ? el("p", { class: "hint" }, clean(gap.hint, 600)) : null,
-    el("dl", { class: "facts" },
-      fact("costs", gap.seconds ? number(gap.seconds, "seconds") : "nothing", gap.seconds ? share(gap.seconds) : null),
-      fact("moves", number(gap.bytes, "bytes")),
-      fact("hands over", el("code", {}, clean(kernels[from].type, 120)))),
-    same.length > 1 ? el("p", { class: "note" }, `${same.length} gaps say the same; together `, number(same.reduce((s, b) => s + b.seconds, 0), "seconds"), ".") : null,
-    el("p", { class: "note" }, plainReasons.has(gap.reason) ? "The price is what the tensor costs on its way through memory." : "The price is what the fusion would have spared."),
+    heading(title),
+    el(
+      "ul",
+      { class: "gaps" },
+      ranked.map((at) => {
+        const kernel = kernels[kernelNumber.get(other(report.boundaries[at]))];
+        return el(
+          "li",
+          {},
+          gapButton(at, [el("b", {}, clean(kernel.op, 60)), " ", el("code", {}, clean(kernel.name, 40))]),
+        );
+      }),
+    ),
+    gaps.length > 40 ? el("p", { class: "note" }, `and ${gaps.length - 40} more`) : null,
   ];
 };
-
-const nodePanel = ({ place, kernel }) => {
-  const { view } = scene;
-  const where = words[view.wheres[place]];
-  return [
-    el("h2", { class: `family ${families[view.families[place]]}` }, clean(words[view.ops[place]], 80), " ", el("code", {}, clean(words[view.names[place]], 80))),
-    el("p", { class: "type" }, el("code", {}, clean(words[view.types[place]], 200))),
-    where ? el("p", { class: "where" }, clean(where, 400)) : null,
-    families[view.families[place]] === "end" ? null
-      : kernel >= 0 ? [heading("Ends in the kernel"), el("p", {}, kernelButton(kernel)), el("p", { class: "note" }, "predicted ", number(kernels[kernel].seconds, "seconds"), `, with ${kernels[kernel].nodes.length} ops`)]
-        : el("p", { class: "note" }, "No kernel computes it: it became a view, a constant, or part of another value."),
-  ].flat();
-};
-
-const missCard = (miss) => el("div", { class: "miss" },
-  el("p", {}, el("code", { class: "rule" }, clean(miss.rule, 80)), " ", miss.seconds ? ["costs ", number(miss.seconds, "seconds"), share(miss.seconds)] : "would not pay"),
-  el("p", { class: "message" }, el("code", {}, clean(miss.reason, 80)), ": ", clean(miss.message, 600)),
-  miss.hint ? el("p", { class: "hint" }, clean(miss.hint, 600)) : null);
 
 const codeOf = (at) => {
   const which = source.code?.of[at] ?? -1;
   if (which < 0) return null;
   const sharing = source.code.of.filter((n) => n === which).length;
   const text = el("pre", { tabindex: "0", "aria-label": `${source.code.language} code` }, "…");
-  const copy = el("button", { type: "button", class: "copy", onclick: () => navigator.clipboard?.writeText(text.textContent).then(() => clear(copy, "copied"), () => {}) }, "copy");
-  const details = el("details", { class: "code", ontoggle: async () => {
-    if (details.open && text.textContent === "…") {
-      try { text.textContent = (await codeTexts())[which]; } catch { text.textContent = "This browser cannot unpack the code."; }
-    }
-  } }, el("summary", {}, `${source.code.language} code`, sharing > 1 ? el("span", { class: "note" }, ` shared by ${sharing} kernels`) : null), copy, text);
+  const copy = el(
+    "button",
+    {
+      type: "button",
+      class: "copy",
+      onclick: () =>
+        navigator.clipboard?.writeText(text.textContent).then(
+          () => clear(copy, "copied"),
+          () => {},
+        ),
+    },
+    "copy",
+  );
+  const details = el(
+    "details",
+    {
+      class: "code",
+      ontoggle: async () => {
+        if (details.open && text.textContent === "…") {
+          try {
+            text.textContent = (await codeTexts())[which];
+          } catch {
+            text.textContent = "This browser cannot unpack the code.";
+          }
+        }
+      },
+    },
+    el(
+      "summary",
+      {},
+      `${source.code.language} code`,
+      sharing > 1 ? el("span", { class: "note" }, ` shared by ${sharing} kernels`) : null,
+    ),
+    copy,
+    text,
+  );
   return details;
 };
-
-/** What fused, what was missed and why kernels are apart: each kind in one row, the dearest first. */
-const summary = () => {
-  const fused = grouped(report.fused, (f) => f.rule, "bytes_saved");
-  const apart = grouped(report.boundaries, (b) => b.reason, "seconds");
-  const lost = grouped(report.missed, (m) => `${m.rule}\n${m.reason}`, "seconds");
-  return [
-    el("h2", {}, "What happened"),
-    el("p", { class: "lead" }, number(report.nodes_before, "count"), " nodes became ", number(kernels.length, "count"), " kernels. Choose a kernel or a joint between two of them."),
-    fused.length ? [heading("Fused"), table("What fused", ["rule", "#kernels", "#saves"], fused.map(([rule, list]) => [ruleButton(rule), number(list.length, "count"), number(list.reduce((s, f) => s + f.bytes_saved, 0), "bytes")]))] : null,
-    heading("Missed"),
-    lost.length ? lost.slice(0, 6).map(([, list]) => missCard({ ...list[0], seconds: list.reduce((s, m) => s + m.seconds, 0) })) : el("p", { class: "note good" }, "Nothing: every rule that fits has fused."),
-    apart.length ? [heading("Kept apart"), table("Why kernels are apart", ["reason", "#gaps", "#costs"], apart.map(([reason, list]) => [reasonTitle(reason), number(list.length, "count"), number(list.reduce((s, b) => s + b.seconds, 0), "seconds")]))] : null,
-    Object.keys(report.assumed_sizes).length ? el("p", { class: "note" }, "Estimates count ", Object.entries(report.assumed_sizes).map(([n, s]) => `${clean(n, 40)} = ${s}`).join(", "), ".") : null,
-  ].flat();
-};
-
-const grouped = (list, key, by) => {
-  const groups = new Map();
-  for (const item of list) {
-    const name = key(item);
-    if (!groups.has(name)) groups.set(name, []);
-    groups.get(name).push(item);
-  }
-  const sum = (items) => items.reduce((s, i) => s + i[by], 0);
-  return [...groups].sort((a, b) => sum(b[1]) - sum(a[1]));
-};
-
-const ruleButton = (rule) => el("button", { type: "button", class: "link", onclick: () => { openTab("graph"); $("by-rule").value = rule; applyFilter(); } }, el("code", { class: "rule" }, clean(rule, 80)));

@@ -6,7 +6,19 @@ const BUCKET = 480;
 
 /** Place everything of a view. `open` holds the numbers of the bands that are unfolded. */
 const compose = (view, open) => {
-  const scene = { view, open, nodes: [], wires: [], frames: [], links: [], at: new Int32Array(view.ops.length).fill(-1), left: 0, right: 0, top: 0, bottom: 0 };
+  const scene = {
+    view,
+    open,
+    nodes: [],
+    wires: [],
+    frames: [],
+    links: [],
+    at: new Int32Array(view.ops.length).fill(-1),
+    left: 0,
+    right: 0,
+    top: 0,
+    bottom: 0,
+  };
   const copies = [];
   const copyOf = placeBands(scene, copies);
   for (const copy of copies) {
@@ -31,7 +43,17 @@ const placeBands = (scene, copies) => {
       y += edge;
       const left = copy ? copies[copies.length - 1].x : aligned(view, copies, first, number);
       copies.push({ band, number, copy, start: band.start + copy * band.period, x: left, y, index: copies.length });
-      if (folds) scene.frames.push({ number, copy, shown, count: band.count, x: left - FRAME, y: y - FRAME, w: band.width + 2 * FRAME, h: band.height + 2 * FRAME });
+      if (folds)
+        scene.frames.push({
+          number,
+          copy,
+          shown,
+          count: band.count,
+          x: left - FRAME,
+          y: y - FRAME,
+          w: band.width + 2 * FRAME,
+          h: band.height + 2 * FRAME,
+        });
       scene.left = Math.min(scene.left, left - edge);
       scene.right = Math.max(scene.right, left + band.width + edge);
       y += band.height + edge + (copy + 1 < shown ? 18 : BETWEEN);
@@ -40,10 +62,12 @@ const placeBands = (scene, copies) => {
   scene.bottom = Math.max(y - BETWEEN, 0);
   /** The copy that stands for a place in the order: its own, or the one that is shown for it. */
   return (place) => {
-    let low = 0, high = view.bands.length - 1;
+    let low = 0,
+      high = view.bands.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (view.bands[middle].start <= place) low = middle; else high = middle - 1;
+      if (view.bands[middle].start <= place) low = middle;
+      else high = middle - 1;
     }
     const band = view.bands[low];
     const copy = band.count > 1 && !open.has(low) ? 0 : Math.floor((place - band.start) / band.period);
@@ -53,9 +77,11 @@ const placeBands = (scene, copies) => {
 
 /** Where a band begins so that what is read most of the one above it comes down straight. */
 const aligned = (view, copies, first, number) => {
-  const band = view.bands[number], above = copies[copies.length - 1];
+  const band = view.bands[number],
+    above = copies[copies.length - 1];
   if (!above) return -band.width / 2;
-  let best = 0, shift = above.x + (above.band.width - band.width) / 2;
+  let best = 0,
+    shift = above.x + (above.band.width - band.width) / 2;
   band.entries.forEach((read, entry) => {
     const [local, operand] = read[0];
     const place = view.operands[band.start + local][operand];
@@ -69,7 +95,8 @@ const aligned = (view, copies, first, number) => {
 
 const placeNodes = (scene, { band, start, x, y }) => {
   for (let local = 0; local < band.period; local++) {
-    const w = band.w[local], h = band.h[local];
+    const w = band.w[local],
+      h = band.h[local];
     scene.at[start + local] = scene.nodes.length;
     scene.nodes.push({ place: start + local, x: x + band.x[local] - w / 2, y: y + band.y[local], w, h });
   }
@@ -125,8 +152,10 @@ const linkCopies = (scene, copies, copyOf) => {
       const local = (place - from.band.start) % from.band.period;
       const exit = from.band.period + from.band.exits.indexOf(local);
       const port = copy.band.period + copy.band.exits.length + entry;
-      const x0 = from.x + from.band.x[exit], y0 = from.y + from.band.height;
-      const x1 = copy.x + copy.band.x[port], y1 = copy.y;
+      const x0 = from.x + from.band.x[exit],
+        y0 = from.y + from.band.height;
+      const x1 = copy.x + copy.band.x[port],
+        y1 = copy.y;
       const link = { from: place, x0, y0, x1, y1, lane: -1 };
       if (from.index + 1 < copy.index) {
         const key = `${from.index} ${local}`;
@@ -164,7 +193,8 @@ const bucketed = (scene) => {
 
 /** The things between two heights, each once. */
 const between = (scene, kind, top, bottom) => {
-  const first = Math.max(0, Math.floor(top / BUCKET)), last = Math.min(scene.buckets.length - 1, Math.floor(bottom / BUCKET));
+  const first = Math.max(0, Math.floor(top / BUCKET)),
+    last = Math.min(scene.buckets.length - 1, Math.floor(bottom / BUCKET));
   if (first === 0 && last === scene.buckets.length - 1) return scene[kind];
   if (first >= last) return scene.buckets[first]?.[kind] ?? [];
   const seen = new Set();

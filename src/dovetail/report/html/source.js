@@ -6,7 +6,14 @@ const machine = source.machine;
 const stages = source.stages;
 const words = stages.words;
 const families = stages.families;
-const familyNames = { move: "moves", map: "elementwise", reduce: "reduction", contract: "matmul, convolution", attend: "attention", end: "input, output" };
+const familyNames = {
+  move: "moves",
+  map: "elementwise",
+  reduce: "reduction",
+  contract: "matmul, convolution",
+  attend: "attention",
+  end: "input, output",
+};
 
 /** Reasons that are no fault of the model: nothing was tried that a guard refused. */
 const plainReasons = new Set(["fan_out", "graph_output", "bind_time", "no_rule"]);
@@ -30,7 +37,8 @@ const gapOf = new Map();
 const gapsIn = kernels.map(() => []);
 const gapsOut = kernels.map(() => []);
 report.boundaries.forEach((gap, at) => {
-  const from = kernelNumber.get(gap.producer), to = kernelNumber.get(gap.consumer);
+  const from = kernelNumber.get(gap.producer),
+    to = kernelNumber.get(gap.consumer);
   gapOf.set(pairKey(from, to), at);
   if (to !== undefined) gapsIn[to].push(at);
   if (from !== undefined) gapsOut[from].push(at);
@@ -41,7 +49,8 @@ report.missed.forEach((miss, at) => miss.kernels.forEach((name) => missesAt[kern
 
 const total = report.predicted_seconds;
 /** Measured seconds by kernel, where the report has any. */
-const measured = report.measured && new Map(report.measured.kernels.map((k) => [kernelNumber.get(k.kernel), k.seconds]));
+const measured =
+  report.measured && new Map(report.measured.kernels.map((k) => [kernelNumber.get(k.kernel), k.seconds]));
 const wholeRun = report.measured?.seconds ?? total;
 const tookOf = (at) => measured?.get(at) ?? kernels[at].seconds;
 const slowest = kernels.reduce((most, k, at) => (k.phase === "run" ? Math.max(most, tookOf(at)) : most), 1e-12);
@@ -60,7 +69,9 @@ const reachOf = (at) => kernels[at].floor_seconds / tookOf(at);
 /** The family of each kernel, as the plan's drawing has it. */
 const planView = stages.views[stages.views.length - 1];
 const familyOf = kernels.map(() => 0);
-planView.kernels.forEach((kernel, at) => { if (kernel >= 0) familyOf[kernel] = planView.families[at]; });
+planView.kernels.forEach((kernel, at) => {
+  if (kernel >= 0) familyOf[kernel] = planView.families[at];
+});
 
 /** For each kernel all that stand in its place in the copies of a repeated block, itself included. */
 const alike = kernels.map((_, i) => [i]);
@@ -69,7 +80,10 @@ for (const band of planView.bands) {
   for (let local = 0; local < band.period; local++) {
     const peers = [];
     for (let copy = 0; copy < band.count; copy++) peers.push(planView.kernels[band.start + copy * band.period + local]);
-    if (peers[0] >= 0) peers.forEach((kernel) => { alike[kernel] = peers; });
+    if (peers[0] >= 0)
+      peers.forEach((kernel) => {
+        alike[kernel] = peers;
+      });
   }
 }
 
@@ -78,7 +92,9 @@ const haystacks = kernels.map((kernel, at) => {
   const fused = fusedBy.get(at);
   const ops = kernel.nodes.flatMap((n) => [n.op, n.name, n.where]);
   const told = missesAt[at].map((m) => report.missed[m].rule);
-  return [kernel.name, kernel.op, kernel.type, ...ops, ...(fused ? [fused.rule, ...fused.chain] : []), ...told].join("\n").toLowerCase();
+  return [kernel.name, kernel.op, kernel.type, ...ops, ...(fused ? [fused.rule, ...fused.chain] : []), ...told]
+    .join("\n")
+    .toLowerCase();
 });
 
 let unpacked = null;

@@ -20,7 +20,12 @@ let moved = false;
 let printing = false;
 const selectionWatchers = [];
 
-const redraw = () => { asked ||= requestAnimationFrame(() => { asked = 0; drawScene(pen, scene, look); }); };
+const redraw = () => {
+  asked ||= requestAnimationFrame(() => {
+    asked = 0;
+    drawScene(pen, scene, look);
+  });
+};
 
 const resize = () => {
   const box = canvas.getBoundingClientRect();
@@ -35,7 +40,10 @@ const resize = () => {
 };
 
 const limits = () => {
-  const all = Math.min((look.width - 60) / (scene.right - scene.left + 1), (look.height - 100) / (scene.bottom - scene.top + 1));
+  const all = Math.min(
+    (look.width - 60) / (scene.right - scene.left + 1),
+    (look.height - 100) / (scene.bottom - scene.top + 1),
+  );
   return [Math.min(all * 0.8, 0.5), 3];
 };
 
@@ -43,8 +51,8 @@ const zoomTo = (scale, x, y) => {
   moved = true;
   const [least, most] = limits();
   const bounded = Math.min(Math.max(scale, least), most);
-  look.x = x - (x - look.x) * bounded / look.scale;
-  look.y = y - (y - look.y) * bounded / look.scale;
+  look.x = x - ((x - look.x) * bounded) / look.scale;
+  look.y = y - ((y - look.y) * bounded) / look.scale;
   look.scale = bounded;
   redraw();
 };
@@ -52,11 +60,16 @@ const zoomTo = (scale, x, y) => {
 const fly = (to) => {
   moved = true;
   cancelAnimationFrame(flight);
-  if (calm()) { Object.assign(look, to); redraw(); return; }
+  if (calm()) {
+    Object.assign(look, to);
+    redraw();
+    return;
+  }
   const from = { x: look.x, y: look.y, scale: look.scale };
   const started = performance.now();
   const step = (now) => {
-    const t = Math.min((now - started) / 220, 1), ease = 1 - (1 - t) ** 3;
+    const t = Math.min((now - started) / 220, 1),
+      ease = 1 - (1 - t) ** 3;
     for (const key of ["x", "y", "scale"]) look[key] = from[key] + (to[key] - from[key]) * ease;
     drawScene(pen, scene, look);
     if (t < 1) flight = requestAnimationFrame(step);
@@ -66,9 +79,16 @@ const fly = (to) => {
 
 /** The camera that shows a box; all of it if it fits legibly, else its top. */
 const aimAt = (left, top, right, bottom, most = 1) => {
-  const scale = Math.max(Math.min((look.width - 70) / (right - left), (look.height - 110) / (bottom - top), most), limits()[0]);
+  const scale = Math.max(
+    Math.min((look.width - 70) / (right - left), (look.height - 110) / (bottom - top), most),
+    limits()[0],
+  );
   const tall = (bottom - top) * scale > look.height - 100;
-  return { scale, x: look.width / 2 - (left + right) / 2 * scale, y: tall ? 64 - top * scale : (look.height + 24) / 2 - (top + bottom) / 2 * scale };
+  return {
+    scale,
+    x: look.width / 2 - ((left + right) / 2) * scale,
+    y: tall ? 64 - top * scale : (look.height + 24) / 2 - ((top + bottom) / 2) * scale,
+  };
 };
 
 const showAll = () => fly(aimAt(scene.left, scene.top, scene.right, scene.bottom));
@@ -77,13 +97,23 @@ const showAll = () => fly(aimAt(scene.left, scene.top, scene.right, scene.bottom
 const showStart = () => {
   const scale = Math.max(Math.min((look.width - 90) / (scene.right - scene.left), 0.92), 0.55, limits()[0]);
   const whole = aimAt(scene.left, scene.top, scene.right, scene.bottom);
-  Object.assign(look, whole.scale >= scale ? whole : { scale, x: look.width / 2 - (scene.left + scene.right) / 2 * scale, y: 64 });
+  Object.assign(
+    look,
+    whole.scale >= scale ? whole : { scale, x: look.width / 2 - ((scene.left + scene.right) / 2) * scale, y: 64 },
+  );
   redraw();
 };
 
 const isSeen = (node) => {
-  const x = node.x * look.scale + look.x, y = node.y * look.scale + look.y;
-  return x > 0 && y > 50 && x + node.w * look.scale < look.width && y + Math.min(node.h, 60) * look.scale < look.height && look.scale > 0.25;
+  const x = node.x * look.scale + look.x,
+    y = node.y * look.scale + look.y;
+  return (
+    x > 0 &&
+    y > 50 &&
+    x + node.w * look.scale < look.width &&
+    y + Math.min(node.h, 60) * look.scale < look.height &&
+    look.scale > 0.25
+  );
 };
 
 /** Where a kernel stands in the stage that is shown; what is folded stands where its first copy does. */
@@ -96,7 +126,7 @@ const placeOfKernel = (kernel) => {
 
 const foldedPlace = (place) => {
   const band = scene.view.bands.findLast((b) => b.start <= place);
-  return band.start + (place - band.start) % band.period;
+  return band.start + ((place - band.start) % band.period);
 };
 
 const reveal = (place) => {
@@ -110,7 +140,8 @@ const reveal = (place) => {
 const select = (chosen, { show = true } = {}) => {
   look.selected = chosen;
   if (chosen && show) {
-    const place = chosen.kind === "gap" ? placeOfKernel(kernelNumber.get(report.boundaries[chosen.gap].consumer)) : chosen.place;
+    const place =
+      chosen.kind === "gap" ? placeOfKernel(kernelNumber.get(report.boundaries[chosen.gap].consumer)) : chosen.place;
     if (place >= 0) reveal(place);
   }
   redraw();
@@ -129,31 +160,38 @@ const selectPlace = (place, options) => select({ kind: "node", place, kernel: sc
 
 const thingAt = (clientX, clientY) => {
   const box = canvas.getBoundingClientRect();
-  const x = (clientX - box.left - look.x) / look.scale, y = (clientY - box.top - look.y) / look.scale;
+  const x = (clientX - box.left - look.x) / look.scale,
+    y = (clientY - box.top - look.y) / look.scale;
   for (const frame of scene.frames) {
     const badge = badgeBox(frame, look.scale);
-    if (x >= badge.x && x <= badge.x + badge.w && y >= badge.y && y <= badge.y + badge.h) return { kind: "badge", frame };
+    if (x >= badge.x && x <= badge.x + badge.w && y >= badge.y && y <= badge.y + badge.h)
+      return { kind: "badge", frame };
   }
   const reach = Math.max(9, 8 / look.scale);
   if (look.scale >= 0.32) {
     for (const wire of between(scene, "wires", y - 30, y + 30)) {
-      if (wire.gap >= 0 && Math.abs(wire.x - x) <= reach && Math.abs(wire.y - y) <= reach) return { kind: "gap", gap: wire.gap };
+      if (wire.gap >= 0 && Math.abs(wire.x - x) <= reach && Math.abs(wire.y - y) <= reach)
+        return { kind: "gap", gap: wire.gap };
     }
   }
   for (const node of between(scene, "nodes", y, y)) {
-    if (x >= node.x && x <= node.x + node.w && y >= node.y && y <= node.y + node.h) return { kind: "node", place: node.place };
+    if (x >= node.x && x <= node.x + node.w && y >= node.y && y <= node.y + node.h)
+      return { kind: "node", place: node.place };
   }
   for (const wire of between(scene, "wires", y - 1, y + 1)) {
-    if (wire.gap >= 0 && look.scale >= FAR && nearWire(wire.points, x, y, 5 / look.scale)) return { kind: "gap", gap: wire.gap };
+    if (wire.gap >= 0 && look.scale >= FAR && nearWire(wire.points, x, y, 5 / look.scale))
+      return { kind: "gap", gap: wire.gap };
   }
   return null;
 };
 
 const nearWire = (points, x, y, reach) => {
-  let x0 = points[0], y0 = points[1];
+  let x0 = points[0],
+    y0 = points[1];
   const near = (x1, y1) => {
     if (y < Math.min(y0, y1) || y > Math.max(y0, y1) || y1 === y0) return false;
-    const t = (y - y0) / (y1 - y0), smooth = t * t * (3 - 2 * t);
+    const t = (y - y0) / (y1 - y0),
+      smooth = t * t * (3 - 2 * t);
     return Math.abs(x0 + (x1 - x0) * smooth - x) <= reach;
   };
   for (let i = 2; i < points.length - 2; i += 3) {
@@ -176,11 +214,13 @@ const choose = (thing) => {
 const toggleFold = (number) => {
   const before = scene.frames.find((f) => f.number === number);
   const open = opened[shownStage];
-  if (open.has(number)) open.delete(number); else open.add(number);
+  if (open.has(number)) open.delete(number);
+  else open.add(number);
   scene = compose(scene.view, open);
   const after = scene.frames.find((f) => f.number === number);
   look.y += (before.y - after.y) * look.scale;
-  if (look.selected?.kind === "node" && scene.at[look.selected.place] < 0) look.selected.place = foldedPlace(look.selected.place);
+  if (look.selected?.kind === "node" && scene.at[look.selected.place] < 0)
+    look.selected.place = foldedPlace(look.selected.place);
   look.hover = null;
   brighten();
   say(open.has(number) ? `Unfolded: ${after.count} copies` : `Folded: one of ${after.count} copies is shown`);
@@ -208,17 +248,35 @@ let filtered = null;
 const brighten = (matches = filtered) => {
   filtered = matches;
   look.matches = matches === null ? null : new Set(matches);
-  if (matches !== null && opened[stages.views.length - 1].size === 0) for (const kernel of matches) look.matches.add(alike[kernel][0]);
+  if (matches !== null && opened[stages.views.length - 1].size === 0)
+    for (const kernel of matches) look.matches.add(alike[kernel][0]);
   redraw();
 };
 
-const paintSteps = () => clear($("steps"), stages.views.map((view, number) => [
-  number ? el("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
-  el("button", {
-    type: "button", role: "radio", "aria-checked": String(number === shownStage), tabindex: number === shownStage ? "0" : "-1",
-    "data-stage": view.name, title: `${view.name}: ${stageTitles[view.name]}`, onclick: () => showStage(number), onkeydown: stepKeys,
-  }, el("span", { class: "name" }, view.name), el("span", { class: "count" }, format.count(countOf(view)))),
-]).flat());
+const paintSteps = () =>
+  clear(
+    $("steps"),
+    stages.views
+      .map((view, number) => [
+        number ? el("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
+        el(
+          "button",
+          {
+            type: "button",
+            role: "radio",
+            "aria-checked": String(number === shownStage),
+            tabindex: number === shownStage ? "0" : "-1",
+            "data-stage": view.name,
+            title: `${view.name}: ${stageTitles[view.name]}`,
+            onclick: () => showStage(number),
+            onkeydown: stepKeys,
+          },
+          el("span", { class: "name" }, view.name),
+          el("span", { class: "count" }, format.count(countOf(view))),
+        ),
+      ])
+      .flat(),
+  );
 
 const countOf = (view) => view.families.reduce((sum, f) => sum + (families[f] === "end" ? 0 : 1), 0);
 
@@ -237,9 +295,13 @@ const neighbour = (key) => {
   const node = chosen?.kind === "node" ? scene.nodes[scene.at[chosen.place]] : null;
   if (!node) return scene.nodes[0]?.place ?? -1;
   const middle = node.x + node.w / 2;
-  let best = -1, nearest = Infinity;
+  let best = -1,
+    nearest = Infinity;
   if (key === "ArrowDown" || key === "ArrowUp") {
-    const beside = key === "ArrowDown" ? readersOf(node.place) : scene.view.operands[node.place].map((p) => (scene.at[p] < 0 ? foldedPlace(p) : p));
+    const beside =
+      key === "ArrowDown"
+        ? readersOf(node.place)
+        : scene.view.operands[node.place].map((p) => (scene.at[p] < 0 ? foldedPlace(p) : p));
     for (const place of beside) {
       const other = scene.nodes[scene.at[place]];
       const far = other ? Math.abs(other.x + other.w / 2 - middle) + Math.abs(other.y - node.y) : Infinity;
@@ -250,7 +312,8 @@ const neighbour = (key) => {
   for (const other of between(scene, "nodes", node.y, node.y + node.h)) {
     const apart = other.x + other.w / 2 - middle;
     const overlaps = other.y < node.y + node.h && other.y + other.h > node.y;
-    if (overlaps && (key === "ArrowRight" ? apart > 1 : apart < -1) && Math.abs(apart) < nearest) [best, nearest] = [other.place, Math.abs(apart)];
+    if (overlaps && (key === "ArrowRight" ? apart > 1 : apart < -1) && Math.abs(apart) < nearest)
+      [best, nearest] = [other.place, Math.abs(apart)];
   }
   return best;
 };

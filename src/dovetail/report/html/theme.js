@@ -7,7 +7,11 @@ let palette = {};
 const themeWatchers = [];
 
 const remembered = () => {
-  try { return localStorage.getItem("dovetail-theme") ?? "auto"; } catch { return "auto"; }
+  try {
+    return localStorage.getItem("dovetail-theme") ?? "auto";
+  } catch {
+    return "auto";
+  }
 };
 
 const readPalette = () => {
@@ -17,7 +21,9 @@ const readPalette = () => {
     probe.style.color = `var(--${name})`;
     return getComputedStyle(probe).color;
   };
-  palette = Object.fromEntries(["paper", "card", "ink", "soft", "faint", "line", "wire", "accent", "warn"].map((n) => [n, read(n)]));
+  palette = Object.fromEntries(
+    ["paper", "card", "ink", "soft", "faint", "line", "wire", "accent", "warn"].map((n) => [n, read(n)]),
+  );
   palette.families = families.map((f) => read(`family-${f}`));
   palette.tints = families.map((f) => read(`tint-${f}`));
   probe.remove();
@@ -27,7 +33,11 @@ const setTheme = (name) => {
   theme = themes.includes(name) ? name : "auto";
   document.documentElement.style.colorScheme = theme === "auto" ? "" : theme;
   document.documentElement.dataset.theme = theme;
-  try { localStorage.setItem("dovetail-theme", theme); } catch { /* a file that is opened by hand may have no storage */ }
+  try {
+    localStorage.setItem("dovetail-theme", theme);
+  } catch {
+    /* a file that is opened by hand may have no storage */
+  }
   clear($("theme"), themeSigns[theme]);
   $("theme").setAttribute("aria-label", `Colours: ${theme}`);
   $("theme").title = `Colours: ${theme} (T)`;

@@ -7,8 +7,10 @@ from dovetail.settings import Settings
 from dovetail.targets.cpu import record
 from dovetail.targets.cpu.calibration import machine_of
 from dovetail.targets.cpu.claims import claims
+from dovetail.targets.cpu.crew import call_up
 from dovetail.targets.cpu.hosted import hosted
 from dovetail.targets.cpu.jit import toolchain
+from dovetail.targets.cpu.listing import listing
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.store import store_of
 from dovetail.targets.target import Executable, Keeping, Target
@@ -32,6 +34,10 @@ def _restored(plan: Plan, content: bytes, settings: Settings) -> Executable:
     return NativeGraph(plan, threads=settings.threads or None, store=store, ready=ready)
 
 
+def _prepare(settings: Settings) -> None:
+    call_up(settings.threads or None, store_of(settings))
+
+
 TARGET = Target(
     "cpu",
     claims,
@@ -39,7 +45,9 @@ TARGET = Target(
     any_size=True,
     machine=machine_of,
     hosted=hosted,
+    code=listing,
     keeping=Keeping(toolchain, _kept, _restored),
+    prepare=_prepare,
 )
 
 __all__ = ["TARGET"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail.declare.cost import Level, Machine, Reach
+from dovetail.progress import phase
 from dovetail.settings import OFF, Settings
 from dovetail.targets.cpu.crew import available_threads
 from dovetail.targets.cpu.gauge import Gauge, cache_sizes
@@ -122,8 +123,11 @@ def _stored(path: Path) -> Calibration | None:
 def calibrate(settings: Settings) -> Calibration:
     """Measure the host, and keep the figures for later processes where there is a folder for them."""
     figures: list[Figures] = []
-    for threads in sorted({1, available_threads()}):
-        figures.append(_figures(threads, figures[-1] if figures else None))
+    counts = sorted({1, available_threads()})
+    with phase("calibrate", still=True) as told:
+        for number, threads in enumerate(counts, 1):
+            told.at(number, len(counts))
+            figures.append(_figures(threads, figures[-1] if figures else None))
     made = Calibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(figures))
     if settings.cache != OFF:
         _keep(folder_of(settings), made)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 
 from dovetail.kernels import llvm, maths
 from dovetail.kernels.job import Job, Template
@@ -27,14 +29,58 @@ _compiled: dict[str, Loaded] = {}
 _lock = threading.Lock()
 
 
-def addresses(jobs: Iterable[Job], store: Store | None = None) -> list[int]:
+def addresses(jobs: Iterable[Job], store: Store | None = None, ahead: Ahead | None = None) -> list[int]:
     """The entry of each job's kernel; what is not compiled yet is taken from the store, or compiled."""
-    listed = [modules_of(job) for job in jobs]
+    found = Ahead(store) if ahead is None else ahead
+    listed = [found.modules(job) for job in jobs]
     with _lock:
         fresh = {m.name: m for modules in listed for m in modules if m.name not in _compiled}
         if fresh:
-            _load(fresh.values(), [module.code(store) for module in fresh.values()])
+            _load(fresh.values(), [found.made.get(name) or module.code(store) for name, module in fresh.items()])
         return [_compiled[modules[-1].name].address for modules in listed]
+
+
+class Ahead:
+    """Compiles kernels one after the other in a thread of its own, while those behind them are still written.
+
+    LLVM does not hold Python's lock, so that the two go on side by side.
+    """
+
+    def __init__(self, store: Store | None) -> None:
+        self.store = store
+        self.made: dict[str, bytes] = {}
+        """Object files by name; what cannot be compiled is missing, and fails where it is used."""
+        self._modules: dict[int, tuple[Job, tuple[Module, ...]]] = {}
+        self._asked: set[str] = set()
+        self._queue: SimpleQueue[Module | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, job: Job) -> None:
+        """Compile the kernel of a job, and what it shares with others, unless somebody did."""
+        for module in self.modules(job):
+            if module.name not in _compiled and module.name not in self._asked:
+                self._asked.add(module.name)
+                self._queue.put(module)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run)
+                    self._thread.start()
+
+    def modules(self, job: Job) -> tuple[Module, ...]:
+        """See `modules_of`; written once for each job."""
+        if id(job) not in self._modules:
+            self._modules[id(job)] = (job, modules_of(job))
+        return self._modules[id(job)][1]
+
+    def finish(self) -> None:
+        """Wait until all is compiled."""
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (module := self._queue.get()) is not None:
+            with suppress(Exception):
+                self.made[module.name] = module.code(self.store)
 
 
 def adopt(objects: Mapping[Module, bytes]) -> None:

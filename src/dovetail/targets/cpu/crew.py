@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,17 @@ def _begin_again() -> None:
     _crews_lock = threading.Lock()
     for one in list(_alive):
         one._renew()  # pyright: ignore[reportPrivateUsage]
+
+
+def call_up(threads: int | None = None, store: Store | None = None) -> None:
+    """Have the code of crews compiled while others go on; who asks for a crew waits for it."""
+    if not _codes:
+        threading.Thread(target=_call_up, args=(threads, store)).start()
+
+
+def _call_up(threads: int | None, store: Store | None) -> None:
+    with suppress(Exception):  # whoever asks for the crew is told
+        crew(threads, store)
 
 
 if hasattr(os, "register_at_fork"):

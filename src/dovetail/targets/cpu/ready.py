@@ -11,8 +11,9 @@ from dovetail.kernels.archetypes import make_job
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.codes import addresses
-from dovetail.targets.cpu.control import Control, make_control
+from dovetail.progress import phase
+from dovetail.targets.cpu.codes import Ahead, addresses
+from dovetail.targets.cpu.control import Coded, Control, make_control
 from dovetail.targets.cpu.jit import host
 from dovetail.targets.store import Store
 from dovetail.targets.weights import Weights
@@ -31,18 +32,37 @@ class Ready:
 
 def make_ready(plan: Plan, store: Store | None = None) -> Ready:
     """The jobs of the run phase, compiled; code that the store has is taken from there."""
-    writer = Writer(plan)
-    return compiled([writer.job(step) for step in plan.phase("run")], store)
+    writer, ahead = Writer(plan), Ahead(store)
+    jobs: list[Job | Control | None] = []
+    steps = plan.phase("run")
+    with phase("compile") as told:
+        try:
+            for number, step in enumerate(steps, 1):
+                told.at(number, len(steps), step.value.op.name)
+                jobs.append(writer.job(step))
+                for job in _written(jobs[-1:]):
+                    ahead.add(job)
+        finally:
+            ahead.finish()
+        return compiled(jobs, store, ahead)
 
 
-def compiled(jobs: Sequence[Job | Control | None], store: Store | None = None) -> Ready:
+def compiled(jobs: Sequence[Job | Control | None], store: Store | None = None, ahead: Ahead | None = None) -> Ready:
     """Jobs with their code."""
-    inside = [coded for job in jobs if isinstance(job, Control) for coded in job.codes]
-    found = iter(addresses([*(j for j in jobs if isinstance(j, Job)), *(coded.job for coded in inside)], store))
+    found = iter(addresses(_written(jobs), store, ahead))
     entries = tuple([next(found) if isinstance(job, Job) else 0 for job in jobs])
-    for coded, entry in zip(inside, found, strict=True):
+    for coded, entry in zip(_inside(jobs), found, strict=True):
         coded.entry = entry
     return Ready(tuple(jobs), entries)
+
+
+def _inside(jobs: Sequence[Job | Control | None]) -> list[Coded]:
+    return [coded for job in jobs if isinstance(job, Control) for coded in job.codes]
+
+
+def _written(jobs: Sequence[Job | Control | None]) -> list[Job]:
+    """Every job that has a kernel: those of steps, then those inside of what branches or loops."""
+    return [*(job for job in jobs if isinstance(job, Job)), *(coded.job for coded in _inside(jobs))]
 
 
 class Writer:
