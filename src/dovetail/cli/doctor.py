@@ -1,4 +1,4 @@
-"""`dovetail doctor`: what is installed, what the machine has, and which targets run here."""
+"""`dovetail doctor`: what is installed, what the machine can do, what is missing, and the command that adds it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
+from dovetail.cli import cache
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.doctor_text import as_text
 from dovetail.cli.machine import machine
 from dovetail.cli.options import JSON
+from dovetail.cli.terminal import look_of
 from dovetail.errors import DovetailError, UnsupportedError
 from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Graph
@@ -27,10 +30,21 @@ from dovetail.runtime.compile import compile
 from dovetail.settings import settings_of
 from dovetail.targets import ALL as TARGETS
 from dovetail.targets.cpu.calibration import calibrate, stored
+from dovetail.targets.cpu.gauge import cache_sizes
+from dovetail.targets.cpu.jit import host, toolchain
 from dovetail.version import __version__
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
+
+PURPOSES: Mapping[str, str] = {
+    "safetensors": "weights from safetensors files",
+    "demo": "make demo: sentences searched by meaning",
+    "bench": "the peers of dovetail bench",
+    "test": "the tests of a checkout",
+    "check": "lint and types of a checkout",
+}
+"""What each extra is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,16 @@ class Package:
     extra: str
     """The extra that asks for it; empty for what is always needed."""
     add: str
-    """The command that installs it."""
+    """The command that installs it, with all else that the extra asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Something that is missing: what it would give, and the command that adds it."""
+
+    what: str
+    gives: str
+    add: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +83,56 @@ def run(args: argparse.Namespace) -> Answer:
     if args.calibrate:
         calibrate(settings)
     known = stored(settings)
+    installed = packages(_requirements())
+    kept = cache.status(args)
     found = {
         "schema_version": SCHEMA_VERSION,
         "dovetail": __version__,
         "python": {"version": platform.python_version(), "executable": sys.executable},
-        "packages": [asdict(p) for p in packages(_requirements())],
+        "packages": [asdict(p) for p in installed],
         "machine": asdict(machine()),
+        "processor": _processor(),
         "calibration": None if known is None else asdict(known),
+        "cache": kept,
         "targets": [asdict(runs(target.name)) for target in TARGETS],
+        "missing": [asdict(lack) for lack in missing(installed, measured=known is not None, kept=kept)],
     }
-    return Answer(json.dumps(found, indent=2) if args.json else as_text(found))
+    return (
+        Answer(json.dumps(found, indent=2)) if args.json else Answer(as_text(found, look_of(sys.stdout)), painted=True)
+    )
+
+
+def _processor() -> dict[str, Any]:
+    """What compiled code makes use of."""
+    here = host()
+    return {
+        "triple": here.triple,
+        "cpu": here.cpu,
+        "vector_bits": here.vector_bits,
+        "vector_registers": here.vector_registers,
+        "sums_bytes": here.sums_bytes,
+        "caches": list(cache_sizes()),
+        "llvm": toolchain()["llvm"],
+    }
+
+
+def missing(installed: Sequence[Package], *, measured: bool, kept: Mapping[str, Any]) -> list[Lack]:
+    """What could be added: packages that are always needed first."""
+    found = [Lack(p.name, "needed", p.add) for p in installed if p.version is None and not p.extra]
+    lacking: dict[str, list[Package]] = {}
+    for package in installed:
+        if package.version is None and package.extra:
+            lacking.setdefault(package.extra, []).append(package)
+    for extra, absent in lacking.items():
+        names = ", ".join(p.name for p in absent)
+        found.append(Lack(names, PURPOSES.get(extra, f"the extra {extra}"), absent[0].add))
+    if not measured and kept["on"]:
+        found.append(Lack("figures of this machine", "prices as they are here", "dovetail doctor --calibrate"))
+    if not kept["on"]:
+        found.append(Lack("the compile cache", "programs that start at once the second time", "unset DOVETAIL_CACHE"))
+    elif kept["problem"]:
+        found.append(Lack(f"the compile cache ({kept['problem']})", "quick starts", "export DOVETAIL_CACHE=FOLDER"))
+    return found
 
 
 def _requirements() -> list[str]:
@@ -87,7 +150,8 @@ def packages(requirements: Iterable[str]) -> list[Package]:
         if wanted is None:
             continue
         extra = _EXTRA.search(line)
-        command = shlex.join([sys.executable, "-m", "pip", "install", wanted[0].strip()])
+        asked = f"dovetail[{extra[1]}]" if extra else wanted[0].strip()
+        command = f"{shlex.quote(sys.executable)} -m pip install '{asked}'"
         found.append(Package(wanted[1], _version(wanted[1]), extra[1] if extra else "", command))
     return found
 
@@ -113,61 +177,9 @@ def runs(target: str) -> Runs:
     return Runs(target, right, "" if right else f"x + x of 1, 2, 3 is {result.tolist()}")
 
 
-def as_text(found: dict[str, Any]) -> str:
-    """What was found, one thing a line; what can be added comes with its command."""
-    here = found["machine"]
-    lines = [
-        f"dovetail {found['dovetail']}, Python {found['python']['version']} at {found['python']['executable']}",
-        f"{here['system']} on {here['processor']}, {_cores(here)}, {_memory(here)}",
-        "",
-        "packages",
-    ]
-    for package in found["packages"]:
-        needed = f"for [{package['extra']}]" if package["extra"] else "needed"
-        version = package["version"] or "not installed"
-        lines.append(f"  {package['name']:<16} {version:<14} {needed}")
-        if package["version"] is None:
-            lines.append(f"    add it with: {package['add']}")
-    lines += ["", *_figures(found["calibration"]), "", "targets"]
-    for target in found["targets"]:
-        verdict = "runs here" if target["runs"] else f"does not run here: {target['note']}"
-        lines.append(f"  {target['target']:<16} {verdict}")
-    return "\n".join(lines)
-
-
-def _figures(calibration: dict[str, Any] | None) -> list[str]:
-    """The figures that prices are made of."""
-    if calibration is None:
-        return ["calibration: built-in", "  measure this machine with: dovetail doctor --calibrate"]
-    lines = [f"calibration: measured on {calibration['date']} ({calibration['host']})"]
-    for one in calibration["figures"]:
-        levels = ", ".join(f"{rate / 1e9:.0f} up to {_size(size)}" for size, rate in one["levels"])
-        lines.append(
-            f"  {one['threads']:>3} thread{'s' if one['threads'] > 1 else ' '} {one['flops'] / 1e9:.0f} GFLOP/s, "
-            f"GB/s: {levels}, {one['bytes'] / 1e9:.1f} beyond, a step {one['dispatch'] * 1e6:.2f} µs"
-        )
-    return lines
-
-
-def _size(bytes: int) -> str:
-    return f"{bytes >> 20} MiB" if bytes >= 1 << 20 else f"{bytes >> 10} KiB"
-
-
-def _cores(here: dict[str, Any]) -> str:
-    limit = here["cgroup_cores"]
-    said = f"{here['cores']} of {here['cores_of_machine']} cores may be used"
-    return said + (f", limited to {limit:g} by the cgroup" if limit is not None else "")
-
-
-def _memory(here: dict[str, Any]) -> str:
-    total, limit = here["memory_bytes"], here["cgroup_memory_bytes"]
-    said = f"{total / 2**30:.1f} GiB of memory" if total is not None else "memory unknown"
-    return said + (f", limited to {limit / 2**30:.1f} GiB by the cgroup" if limit is not None else "")
-
-
 COMMAND = Command(
     "doctor",
-    "Say what is installed, what the machine has, and which targets run here.",
+    "Say what is installed, what the machine can do, what is missing, and the command that adds it.",
     (
         Argument(
             "--calibrate",

@@ -64,10 +64,11 @@ def compile(
 ) -> Program:
     """Compile a graph, or the graph in a file, to a program.
 
-    `target` is the name of one, or one of your own. `ops` are declared ops of your own, preferred to the library's. `without` switches passes and rules off by name.
-    `require` names rules that must fire, with how often; `require_clean` refuses any miss that cost did not decide.
-    `sizes` says what symbols count as in estimates. `fixed` is what has one value in every run of an ONNX file: inputs
-    as arrays, symbolic sizes as numbers. Other keywords are fields of `Settings`.
+    `target` is the name of a target, or one of your own. `ops` are declared ops of yours, preferred to the library's.
+    `without` switches passes and rules off by name. `require` names rules that must fire, with how often;
+    `require_clean` refuses any miss that cost did not decide. `sizes` says what symbols count as in estimates. `fixed`
+    is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. Other keywords are
+    fields of `Settings`.
     """
     request = make_request(
         target=target,

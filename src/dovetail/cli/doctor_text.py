@@ -1,0 +1,110 @@
+"""What the doctor found, as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dovetail.report.paint import PLAIN, Line, Look, Piece, line, shown
+from dovetail.report.text import bytes_text
+
+
+def as_text(found: Mapping[str, Any], look: Look = PLAIN) -> str:
+    """What was found, one thing a line, and at the end what can be added with its command."""
+    here, python = found["machine"], found["python"]
+    lines = [
+        line(
+            Piece(f"dovetail {found['dovetail']}", "strong"), f", Python {python['version']} at {python['executable']}"
+        ),
+        line(f"{here['system']} on {here['processor']}, {_cores(here)}, {_memory(here)}", hang=2),
+        line(_processor(found["processor"]), hang=2),
+        line(),
+        line(Piece("packages", "strong")),
+        *_packages(found["packages"]),
+        line(),
+        *_figures(found["calibration"]),
+        line(),
+        _cache(found["cache"]),
+        line(),
+        line(Piece("targets", "strong")),
+    ]
+    for target in found["targets"]:
+        verdict = "runs here" if target["runs"] else f"does not run here: {target['note']}"
+        lines.append(line(f"  {target['target']:<16} ", Piece(verdict, "good" if target["runs"] else "warn"), hang=4))
+    return shown([*lines, line(), *_missing(found["missing"])], look)
+
+
+def _processor(here: Mapping[str, Any]) -> str:
+    caches = ", ".join(f"L{level} {_size(size)}" for level, size in enumerate(here["caches"], 1)) or "caches unknown"
+    bits, registers = here["vector_bits"], here["vector_registers"]
+    sums = ", sums of byte products" if here["sums_bytes"] else ""
+    llvm = here["llvm"].partition(" ")[0]
+    return f"{here['cpu']}: {registers} vectors of {bits} bits ({bits // 32} × f32){sums}, {caches}, LLVM {llvm}"
+
+
+def _packages(packages: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """What is always needed one by one; what an extra asks for together."""
+    lines: list[Line] = []
+    extras: dict[str, list[str]] = {}
+    for package in packages:
+        version = package["version"]
+        if package["extra"]:
+            extras.setdefault(package["extra"], []).append(f"{package['name']} {version or '(not installed)'}")
+        else:
+            tone = "warn" if version is None else "plain"
+            lines.append(line(f"  {package['name']:<16} ", Piece(f"{version or 'not installed':<14} ", tone), "needed"))
+    lines += [line(f"  {f'[{name}]':<16} {', '.join(inside)}", hang=19) for name, inside in extras.items()]
+    return lines
+
+
+def _figures(calibration: Mapping[str, Any] | None) -> list[Line]:
+    """The figures that prices are made of."""
+    if calibration is None:
+        return [line("calibration: built-in")]
+    lines = [line(f"calibration: measured on {calibration['date']} ({calibration['host']})", hang=2)]
+    for one in calibration["figures"]:
+        levels = ", ".join(f"{rate / 1e9:.0f} up to {_size(size)}" for size, rate in one["levels"])
+        threads = f"{one['threads']:>3} thread{'s' if one['threads'] > 1 else ' '}"
+        reach = f"GB/s: {levels}, {one['bytes'] / 1e9:.1f} beyond"
+        step = f"a step {one['dispatch'] * 1e6:.2f} µs"
+        lines.append(line(f"  {threads} {one['flops'] / 1e9:.0f} GFLOP/s, {reach}, {step}", hang=4))
+    return lines
+
+
+def _cache(kept: Mapping[str, Any]) -> Line:
+    if not kept["on"]:
+        return line("compile cache: switched off")
+    if kept["problem"]:
+        return line("compile cache: ", Piece(str(kept["problem"]), "warn"), hang=2)
+    programs = kept["entries"].get("program", 0)
+    said = f"{kept['folder']}, {bytes_text(kept['bytes'])} of at most {bytes_text(kept['limit'])}"
+    return line(f"compile cache: {programs} programs in {said}", hang=2)
+
+
+def _missing(missing: Sequence[Mapping[str, str]]) -> list[Line]:
+    if not missing:
+        return [line(Piece("nothing is missing", "good"))]
+    lines = [line(Piece("missing", "strong"))]
+    for lack in missing:
+        lines.append(line("  ", Piece(lack["what"], "warn"), f": {lack['gives']}", hang=4))
+        lines.append(line(f"    add it with: {lack['add']}", hang=6))
+    return lines
+
+
+def _size(bytes: int) -> str:
+    return f"{bytes >> 20} MiB" if bytes >= 1 << 20 else f"{bytes >> 10} KiB"
+
+
+def _cores(here: dict[str, Any]) -> str:
+    limit = here["cgroup_cores"]
+    said = f"{here['cores']} of {here['cores_of_machine']} cores may be used"
+    return said + (f", limited to {limit:g} by the cgroup" if limit is not None else "")
+
+
+def _memory(here: dict[str, Any]) -> str:
+    total, limit = here["memory_bytes"], here["cgroup_memory_bytes"]
+    said = f"{total / 2**30:.1f} GiB of memory" if total is not None else "memory unknown"
+    return said + (f", limited to {limit / 2**30:.1f} GiB by the cgroup" if limit is not None else "")
+
+
+__all__ = ["as_text"]
