@@ -14,11 +14,12 @@ from dovetail.cli.progress import tell
 from dovetail.cli.terminal import look_of
 from dovetail.errors import GateError
 from dovetail.progress import phase
-from dovetail.report.html.page import page, page_source, write_page
+from dovetail.report.html.page import page, page_source
 from dovetail.report.html.timeline import spans_of
 from dovetail.report.json_form import as_json
 from dovetail.report.measured import Measured
 from dovetail.report.text import as_text
+from dovetail.report.whole import write_whole
 from dovetail.runtime.compile import check_gates
 from dovetail.targets.marks import Mark
 
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> Answer:
         spans = spans_of(marks, made.plan) if marks is not None else None
         with phase("write the page"):
             source = page_source(report, made.lowered, made.plan, made.machine, made.setup.sizes, spans)
-            place = write_page(args.html, page(source))
+            place = write_whole(args.html, page(source), "page")
         tell(f"the page is {place}")
     try:
         check_gates(report, require, args.require_clean)

@@ -25,13 +25,14 @@ class Extraction:
 def extract(problem: Problem, starts: Sequence[Mapping[int, int]] = ()) -> Extraction:
     """The best that local search finds from the choice by tree cost, and from the choices given."""
     first = first_choice(problem)
+    search = _Search(problem)
     found: Extraction | None = None
     for start in [*starts, None]:
         if start is None:
             picks = acyclic(problem, by_shared_cost(problem, first), first)
         else:
             picks = acyclic(problem, [start.get(c, p) for c, p in enumerate(first)], first)
-        reached = _Search(problem, picks).run()
+        reached = search.run(picks)
         if found is None or reached.cost < found.cost * (1 - _LEAST_GAIN):
             found = reached
     assert found is not None
@@ -138,23 +139,25 @@ def _break(picks: list[int], first: Sequence[int], stack: list[int], back: int, 
 class _Search:
     """Hill climbing: one class takes another option, or all that can read a class do."""
 
-    def __init__(self, problem: Problem, picks: Sequence[int]) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.options = problem.options
-        self.picks = list(picks)
-        self.count = [0] * len(self.options)
-        self.cost = 0.0
         self.component = components(problem)
+        self.several = [c for c, listed in enumerate(self.options) if len(listed) > 1]
+        self.sharing = self._sharing(self.several)
+        self.picks: list[int] = []
+        self.count: list[int] = []
+        self.cost = 0.0
 
-    def run(self) -> Extraction:
+    def run(self, picks: Sequence[int]) -> Extraction:
+        """Climb from a choice without cycles."""
+        self.picks, self.count = list(picks), [0] * len(self.options)
         self.cost = sum(self._acquire(root) for root in self.problem.roots)
-        several = [c for c, listed in enumerate(self.options) if len(listed) > 1]
-        sharing = self._sharing(several)
         for _ in range(_MOST_ROUNDS):
             improved = False
-            for adopters in sharing:
+            for adopters in self.sharing:
                 improved |= self._adopt(adopters)
-            for c in several:
+            for c in self.several:
                 improved |= self._improve(c)
             if not improved:
                 break

@@ -59,9 +59,11 @@ def saturate(egraph: EGraph, phases: Sequence[Phase], budget: Budget | None = No
     done = Saturation()
     most = egraph.size + max(limits.nodes, limits.growth * egraph.size)
     ends = time.perf_counter() + limits.seconds
+    looked: dict[int, set[Value]] = {}
     for phase in phases:
         started = time.perf_counter()
-        stopped = _run(egraph, phase, done, limits, most, ends)
+        # Rules that come again look at what is new since they were here.
+        stopped = _run(egraph, phase, done, limits, most, ends, looked.setdefault(id(phase.rules), set()))
         done.seconds[phase.name] = done.seconds.get(phase.name, 0.0) + time.perf_counter() - started
         if stopped is not None:
             done.stopped.append(stopped)
@@ -71,9 +73,10 @@ def saturate(egraph: EGraph, phases: Sequence[Phase], budget: Budget | None = No
     return done
 
 
-def _run(egraph: EGraph, phase: Phase, done: Saturation, limits: Budget, most: int, ends: float) -> Stopped | None:
+def _run(
+    egraph: EGraph, phase: Phase, done: Saturation, limits: Budget, most: int, ends: float, looked: set[Value]
+) -> Stopped | None:
     """One phase. All matches of a round are found on one e-graph, then applied."""
-    looked: set[Value] = set()
     for _ in range(limits.rounds if phase.repeats else 1):
         nodes = [node for node in egraph.nodes if node not in looked]
         looked.update(nodes)

@@ -6,19 +6,14 @@ import base64
 import hashlib
 import json
 import math
-import os
-import secrets
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any, cast
 
 from dovetail.declare.machine import Machine
-from dovetail.errors import LoadError
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.dim import Size
 from dovetail.passes.pipeline import Lowered
@@ -101,27 +96,6 @@ def embedded(source: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def write_page(path: str | os.PathLike[str], text: str) -> Path:
-    """Write the page beside its place and rename it, so that nobody meets half a page."""
-    place = Path(path)
-    beside = place.parent / f".report-{secrets.token_hex(8)}.html"
-    try:
-        with beside.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.replace(beside, place)
-    except (OSError, ValueError) as error:
-        with suppress(OSError, ValueError):
-            beside.unlink()
-        raise _unwritable(path, error) from error
-    return place
-
-
-def _unwritable(path: str | os.PathLike[str], error: Exception) -> LoadError:
-    why = error.strerror if isinstance(error, OSError) else str(error)
-    hint = "name a file in a folder that exists and that may be written"
-    return LoadError(f"the page cannot be written: {why}", where=ascii(os.fspath(path)), hint=hint)
-
-
 def _spelled(source: Any) -> str:
     return json.dumps(source, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
@@ -153,4 +127,4 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
-__all__ = ["SCRIPTS", "STYLES", "embedded", "page", "page_source", "write_page"]
+__all__ = ["SCRIPTS", "STYLES", "embedded", "page", "page_source"]
