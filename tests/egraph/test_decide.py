@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +16,7 @@ from dovetail.derive import laws
 from dovetail.derive.fuse import ANY_MACHINE, fuse
 from dovetail.egraph.check import is_real
 from dovetail.egraph.decide import SAME, Vocabulary, decide
+from dovetail.egraph.identity import identity
 from dovetail.egraph.problem import graph_seconds, problem_of
 from dovetail.egraph.saturate import Budget
 from dovetail.ir.leaf import input, param
@@ -203,3 +207,26 @@ def test_programs_of_both_engines_are_kept_apart() -> None:
     graph = Graph.of(ops.exp(input("x", f32[2])))
     keys = [program_key(of_graph(graph), make_request(target="cpu", engine=e)) for e in ("greedy", "egraph")]
     assert keys[0] != keys[1]
+
+
+def test_a_wrong_rule_is_named_by_the_step_that_moves_the_numbers() -> None:
+    @identity(numerics="exact")
+    def doubled_is_single(x: Value) -> Iterator[Value]:
+        """exp(x) + exp(x) is exp(x): it is not."""
+        yield ops.exp(x) + ops.exp(x)
+        yield ops.exp(x)
+
+    x = input("x", f32[64, 64])
+    graph = Graph.of(ops.tanh(ops.exp(x) + ops.exp(x)) @ param("w", f32[64, 8]))
+    found = decided(graph, replace(EVERYTHING, identities=(*EVERYTHING.identities, doubled_is_single)))
+    assert found.selection is not None
+    feeds, params = numbers(graph)
+    moved: list[str] = []
+    for leader in found.selection.nodes:
+        for step in found.selection.explain(leader):
+            claim = Graph.of({"before": step.before, "after": step.after}, inputs=graph.inputs)
+            bound = {str(v.attrs["name"]): params[v.attrs["name"]] for v in claim.parameters}
+            ends = evaluate(claim, feeds, params=bound, lift=True)
+            if not np.allclose(ends["before"], ends["after"], rtol=1e-9):
+                moved.append(step.application.rule)
+    assert set(moved) == {"doubled_is_single"}
