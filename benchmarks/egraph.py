@@ -14,8 +14,9 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from random import Random
 
-from dovetail import Graph
+from dovetail import Graph, f32, input, ops, param
 from dovetail.egraph.decide import Search, decide
 from dovetail.ir.collector import collector_paused
 from dovetail.models import BertShape, LlamaShape, bert, llama, llama_step, resnet, unet
@@ -62,14 +63,32 @@ def model(layers: int) -> Graph:
     return canonical(llama(shape, batch=1, seq=8))
 
 
+def irregular(nodes: int) -> Graph:
+    """Residual blocks of three kinds, no two of one width: nothing repeats, so that nothing is solved only once."""
+    random = Random(0)
+    x = input("x", f32[8, 64])
+    made = 0
+    while made < nodes:
+        width, kind = random.randrange(32, 20_000), random.randrange(3)
+        w, v = param(f"w{made}", f32[64, width]), param(f"v{made}", f32[width, 64])
+        h = x * param(f"g{made}", f32[64])
+        if kind < 2:
+            h = h * ops.rsqrt(ops.reduce_mean(x * x, axes=(-1,)) + 1e-5)
+        h = h @ w + param(f"b{made}", f32[width])
+        x = x + (ops.relu(h) if kind == 0 else h * ops.sigmoid(h) if kind == 1 else ops.tanh(h)) @ v
+        made += (15, 16, 11)[kind]
+    return canonical(Graph.of(x))
+
+
 def decided(graph: Graph) -> Search:
     with collector_paused():
         return decide(graph, vocabulary(SETUP), machine=SETUP.claims.machine, sizes=SETUP.sizes).search
 
 
-def measure(layers: int, repeats: int) -> Measured:
+def measure(layers: int, repeats: int, nodes: int = 0) -> Measured:
+    """A model of so many layers, or an irregular one of so many nodes."""
     decided(model(2))
-    graph = model(layers)
+    graph = irregular(nodes) if nodes else model(layers)
     wall: list[float] = []
     search: Search | None = None
     for _ in range(repeats):
@@ -85,8 +104,9 @@ def measure(layers: int, repeats: int) -> Measured:
     return Measured(layers, len(graph.values), search.nodes, search.pieces, search.solved, tuple(wall), steps, peak)
 
 
-def in_child(layers: int, repeats: int) -> Measured:
-    command = [sys.executable, __file__, "--layers", str(layers), "--repeats", str(repeats)]
+def in_child(layers: int, repeats: int, nodes: int = 0) -> Measured:
+    size = ["--layers", str(layers), "--repeats", str(repeats), "--nodes", str(nodes)]
+    command = [sys.executable, __file__, *size]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return Measured(**json.loads(done.stdout))
 
@@ -129,10 +149,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, help="measure this one size here and print it as JSON")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=0, help="with --layers: an irregular graph of this many instead")
+    parser.add_argument("--irregular", action="store_true", help="measure the largest size without repetition too")
     parser.add_argument("--small", action="store_true", help="leave the two large sizes out")
     args = parser.parse_args()
     if args.layers is not None:
-        print(json.dumps(asdict(measure(args.layers, args.repeats))))
+        print(json.dumps(asdict(measure(args.layers, args.repeats, args.nodes))))
         return
     print(f"Llama-style decoder on {platform.machine()}, Python {platform.python_version()}, target cpu")
     small = {layers: in_child(layers, 7) for layers in LIMITS}
@@ -147,6 +169,12 @@ def main() -> None:
         compare(f"{large.nodes:,} nodes", seconds[1], LIMIT_LARGE_SECONDS, "s")
         compare(f"{large.nodes:,} nodes, peak of the process", large.peak_bytes / 1e9, LIMIT_LARGE_BYTES / 1e9, "GB")
         compare(f"growth, {medium.nodes:,} to {large.nodes:,} nodes", seconds[1] / seconds[0], LIMIT_GROWTH, "×")
+        print("Nothing repeats:")
+        for nodes in MANY if args.irregular else MANY[:1]:
+            seconds = show(alone := in_child(0, 1, nodes))
+            if nodes == MANY[-1]:
+                compare(f"{alone.nodes:,} nodes", seconds, LIMIT_LARGE_SECONDS, "s")
+                compare(f"{alone.nodes:,} nodes, peak", alone.peak_bytes / 1e9, LIMIT_LARGE_BYTES / 1e9, "GB")
     for layers, limit in LIMITS.items():
         compare(f"{layers} layers, {small[layers].nodes:,} nodes", walls[layers], limit, "s")
     gains()

@@ -1,7 +1,7 @@
 """Every example runs, and so does every Python block of the README and the docs.
 
 A `text` block behind a Python block is what that prints, and a `console` block is a command with what it prints; one
-that shows nothing is only run. `make golden` rewrites both.
+that shows nothing is only run, and a line of three dots ends one that shows the beginning. `make golden` rewrites both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Shell
+from tests.cli.commands import Shell, cut_like
 from tests.golden import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +24,9 @@ FENCE = re.compile(
     r"|^```console\n\$ dovetail (?P<command>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
+"""A link to a file of the tree."""
 
 
 class Page:
@@ -52,7 +55,7 @@ class Page:
         line, _, shown = found["command"].partition("\n")
         said = Shell(self.capture)(*shlex.split(line))
         assert said.code == 0, said.err
-        return f"```console\n$ dovetail {line}\n{said.out if shown else ''}```"
+        return f"```console\n$ dovetail {line}\n{cut_like(said.out, shown) if shown else ''}```"
 
 
 PAGES = [
@@ -85,6 +88,19 @@ def test_page_runs(
     monkeypatch.chdir(tmp_path)
     text = path.read_text(encoding="utf-8")
     golden.file(str(path.relative_to(ROOT)), Page(str(path), capsys).run(text))
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in LINK.findall(page.read_text(encoding="utf-8"))]
+    broken = [f"{page.relative_to(ROOT)}: {link}" for page, link in links if not (page.parent / link).exists()]
+    assert links and not broken, "\n".join(broken)
+
+
+def test_every_page_stands_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = [p.name for kind in ("*.md", "*.py") for p in (ROOT / "docs").glob(kind) if p.name != "index.md"]
+    assert not [name for name in pages if f"({name})" not in index]
 
 
 def test_from_scratch_says_what_fused_and_what_did_not(tmp_path: Path) -> None:

@@ -46,6 +46,13 @@ class Said:
         return json.loads(self.out)
 
 
+def cut_like(said: str, shown: str) -> str:
+    """What was said, or as many lines of it as a page shows that ends it with a line of three dots."""
+    if not shown.endswith("…\n"):
+        return said
+    return "".join([*said.splitlines(keepends=True)[: shown.count("\n") - 1], "…\n"])
+
+
 @dataclass(frozen=True, slots=True)
 class Shell:
     """Runs command lines in this process."""

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.cli import progress
 from tests.cli.commands import LAYER, WRONG_BIAS, Shell
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine would tell of phases that are short elsewhere; tests of progress switch it on."""
+    monkeypatch.setattr(progress, "SHORT", float("inf"))
 
 
 @pytest.fixture

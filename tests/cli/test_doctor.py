@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
+import pytest
 
-from dovetail.cli.doctor import Package, packages
+from dovetail.cli.doctor import Package, missing, packages
 from tests.cli.commands import Shell
 
 
@@ -39,5 +41,26 @@ def test_a_package_that_is_missing_comes_with_its_command() -> None:
     wanted = ["numpy>=1.26", "no-such-package[x]>=2,<3 ; extra == 'rare'", "@@"]
     present, absent = packages(wanted)
     assert present.version == np.__version__ and present.extra == ""
-    command = f"{sys.executable} -m pip install 'no-such-package[x]>=2,<3'"
-    assert absent == Package("no-such-package", None, "rare", command)
+    assert absent == Package("no-such-package", None, "rare", f"{sys.executable} -m pip install 'dovetail[rare]'")
+    (lack,) = missing([present, absent], measured=True, kept={"on": True, "problem": ""})
+    assert (lack.what, lack.add) == ("no-such-package", absent.add)
+    needed, lack = missing(packages(["gone-too>=1", wanted[1]]), measured=True, kept={"on": True, "problem": ""})
+    assert needed.add == f"{sys.executable} -m pip install 'gone-too>=1'" and lack.what == "no-such-package"
+
+
+def test_figures_and_cache_that_are_missing_come_with_their_command(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = shell("doctor").out
+    assert "the compile cache: " in said and "add it with: unset DOVETAIL_CACHE" in said
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
+    found = shell("doctor", "--json").data
+    assert found["cache"]["on"] and found["cache"]["folder"] == str(tmp_path / "cache")
+    assert [lack["add"] for lack in found["missing"] if "pip" not in lack["add"]] == ["dovetail doctor --calibrate"]
+
+
+def test_the_processor_is_told_as_compiled_code_uses_it(shell: Shell) -> None:
+    found = shell("doctor", "--json").data["processor"]
+    assert found["vector_bits"] in (128, 256, 512) and found["vector_registers"] >= 16
+    assert found["caches"] == sorted(found["caches"]) and found["llvm"]
+    assert f"{found['vector_registers']} vectors of {found['vector_bits']} bits" in shell("doctor").out

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from dovetail.cli import explain
+from dovetail.report.paint import Look
 from tests.cli.commands import SMALL, Shell
 from tests.golden import Golden
 
@@ -18,7 +23,7 @@ def test_reports_of_the_built_in_models(model: str, shell: Shell, golden: Golden
 def test_a_layer_is_one_kernel(shell: Shell, layer: str) -> None:
     said = shell("explain", layer)
     assert said.code == 0
-    assert said.out.startswith("layer on cpu: 6 nodes → 1 kernels, 1 fused, 0 missed")
+    assert said.out.startswith("layer on cpu   6 nodes → 1 kernel\npredicted ")
     assert "1 × linear" in said.out and "MISSED" not in said.out
 
 
@@ -66,6 +71,39 @@ def test_sizes_are_specialised(shell: Shell, layer: str) -> None:
 def test_one_of_several_sizes_may_stay_open(shell: Shell) -> None:
     model = SMALL["llama_step"].replace("batch=1", "batch=b")
     assert shell("explain", model, "--size", "b=2", "--json").data["assumed_sizes"].keys() == {"p"}
+
+
+def test_a_summary_fits_a_screen_and_all_can_be_asked_for(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "many.txt"
+    steps = [f"  %{i} = relu({'x' if i == 0 else f'%{i - 1}'}) : f32[{n}]" for i, n in enumerate([4] * 20)]
+    kinds = [f"  %{20 + i} = det(m{i})" for i in range(12)]
+    inputs = ", ".join(["x: f32[4]", *(f"m{i}: f32[{i + 2}, {i + 2}]" for i in range(12))])
+    returns = ", ".join(["y = %19", *(f"d{i} = %{20 + i}" for i in range(12))])
+    path.write_text("\n".join([f"graph many({inputs}) {{", *steps, *kinds, f"  return {returns}", "}", ""]))
+    short, everything = shell("explain", str(path)).out, shell("explain", str(path), "--all").out
+    assert len(short.splitlines()) <= 40 and "others" not in everything
+    wide = shell("explain", str(path), "--without", "mark_regions").out
+    assert len(wide.splitlines()) <= 40
+
+
+def test_repeated_blocks_are_found_by_their_structure(shell: Shell) -> None:
+    told = shell("explain", SMALL["bert"].replace("layers=2", "layers=5"), "--json").data
+    (repeat,) = told["repeats"]
+    ops = {k["name"]: (k["op"], k["type"]) for k in told["kernels"]}
+    copies = [[ops[name] for name in copy] for copy in repeat["kernels"]]
+    assert repeat["count"] == len(copies) == 5 and all(copy == copies[0] for copy in copies)
+    assert "attention" in {op for op, _ in copies[0]}
+
+
+def test_a_terminal_is_given_colours_and_its_width(
+    shell: Shell, wrong_bias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = shell("explain", wrong_bias).out
+    monkeypatch.setattr(explain, "look_of", lambda stream: Look(60, colour=True))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    painted = shell("explain", wrong_bias).out
+    assert "\x1b[33mMISSED" in painted and "\x1b" not in plain
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", painted)
+    assert all(len(line) <= 60 for line in bare.splitlines()) and bare.split() == plain.split()
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu", "cuda"])

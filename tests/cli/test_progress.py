@@ -15,6 +15,11 @@ from dovetail.progress import listening, phase
 from tests.cli.commands import SMALL, Shell
 
 
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SHORT", 1.0)
+
+
 @dataclass
 class Clock:
     """Time that passes when it is told to."""
@@ -113,7 +118,9 @@ def test_others_that_write_to_stderr_get_a_free_line(monkeypatch: pytest.MonkeyP
     with shown_progress(screen, quiet=False), phase("work", still=True):
         tell("a line\x07 of words")
     shown = screen.getvalue()
-    assert re.fullmatch(r"\r\x1b\[Kwork   0\.\d s\r\x1b\[Ka line\\x07 of words\n\r\x1b\[Kwork   0\.\d s\r\x1b\[K", shown)
+    assert re.fullmatch(
+        r"\r\x1b\[Kwork   0\.\d s\r\x1b\[Ka line\\x07 of words\n\r\x1b\[Kwork   0\.\d s\r\x1b\[K", shown
+    )
 
 
 def test_a_stream_that_fails_is_nobodys_problem() -> None:

@@ -90,3 +90,31 @@ def test_what_canonicalisation_removes_has_no_kernel(shell: Shell, tmp_path: Pat
     told = shell("why", str(path), "%0", "--json").data
     assert told["kernel"] is None and told["attempts"] == []
     assert "no kernel computes it" in shell("why", str(path), "%0").out
+
+
+def test_the_code_of_the_kernel_is_shown_as_it_is_compiled(shell: Shell, layer: str) -> None:
+    plain = shell("why", layer, "%0")
+    said = shell("why", layer, "%0", "--code", "llvm")
+    assert said.code == 0 and said.out.startswith(plain.out.rstrip("\n"))
+    told = shell("why", layer, "%0", "--code", "llvm", "--json").data["code"]
+    assert told["form"] == "llvm" and "define void @" in told["text"] and told["text"] in said.out
+    assert shell("why", layer, "%0", "--json").data["code"] is None
+
+
+def test_assembly_is_that_of_this_host(shell: Shell, layer: str) -> None:
+    text = shell("why", layer, "%0", "--code", "asm", "--json").data["code"]["text"]
+    assert "\tret" in text and "define" not in text
+    said = shell("why", layer, "%0", "--code", "asm").out
+    assert "its code (assembly for this host)" in said and "\\t" not in said and "        ret" in said
+
+
+def test_what_has_no_code_is_refused_with_its_reason(shell: Shell, layer: str, tmp_path: Path) -> None:
+    said = shell.fails(2, "why", layer, "%0", "--code", "llvm", "--target", "reference")
+    assert "the target reference has no code to show" in said
+    path = tmp_path / "odd.txt"
+    lines = ["graph odd(x: f32[4, 4]) {", "  param w: f32[4, 4]", "  %0 = det(x)", "  %1 = neg(x)", "  %2 = neg(%1)"]
+    lines += ["  %3 = exp(%2)", "  %4 = exp(w)", "  %5 = matmul(%3, %4)", "  return d = %0, y = %5", "}", ""]
+    path.write_text("\n".join(lines))
+    assert "runs as NumPy on the host" in shell.fails(2, "why", str(path), "%0", "--code", "llvm")
+    assert "no kernel computes it" in shell.fails(2, "why", str(path), "%1", "--code", "asm")
+    assert "when parameters are bound" in shell.fails(2, "why", str(path), "%4", "--code", "asm")

@@ -19,6 +19,7 @@ FOUND = [(op, variant) for op in library.ALL for variant in op.patterns]
 SPELLED = [(op, variant) for op, variant in CASES if variant.spelling]
 SOME = FOUND[:: max(1, len(FOUND) // 80)]
 GUARDS = [(op, guard) for op in library.ALL for guard in op.guards]
+REMEDIED = [(op, guard) for op, guard in GUARDS if guard.remedy is not None]
 
 
 def over(cases: list[tuple[FusedOp[...], Variant]]) -> pytest.MarkDecorator:
@@ -75,3 +76,8 @@ def test_any_inner_value_may_be_an_output(op: FusedOp[...], variant: Variant) ->
 @pytest.mark.parametrize(("op", "guard"), GUARDS, ids=[f"{op.name}.{guard.name}" for op, guard in GUARDS])
 def test_every_guard_can_refuse(op: FusedOp[...], guard: Guard) -> None:
     laws.check_guard(op, guard, canonicalize)
+
+
+@pytest.mark.parametrize(("op", "guard"), REMEDIED, ids=[f"{op.name}.{guard.name}" for op, guard in REMEDIED])
+def test_every_remedy_makes_its_guard_hold(op: FusedOp[...], guard: Guard) -> None:
+    laws.check_remedy(op, guard)

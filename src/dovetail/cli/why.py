@@ -25,7 +25,7 @@ from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
 from dovetail.report.text import bytes_text, percent, time_text
 from dovetail.runtime.compile import Compilation
-from dovetail.targets.target import Form
+from dovetail.targets.target import Notation
 
 _MOST_LISTED = 20
 
@@ -53,7 +53,7 @@ class Story:
 class Code:
     """The code of a kernel."""
 
-    form: Form
+    form: Notation
     text: str
 
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(as_text(story, look_of(sys.stdout)), painted=True)
 
 
-def story_of(made: Compilation, asked: str, form: Form | None = None) -> Story:
+def story_of(made: Compilation, asked: str, form: Notation | None = None) -> Story:
     """Follow the node that was asked for through every rule to its kernel; `form` asks for that kernel's code."""
     written = made.lowered.written
     names = local_names(written, written.values)
@@ -87,7 +87,7 @@ def story_of(made: Compilation, asked: str, form: Form | None = None) -> Story:
     )
 
 
-def code_of(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None, node: Node, form: Form) -> str:
+def code_of(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None, node: Node, form: Notation) -> str:
     """The code of the kernel that a node ended in."""
     if kernel is None:
         hint = "ask about a value that reads it, or leave --code out"
@@ -191,7 +191,7 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
     return "\n".join([shown([*lines, line(), title], look), code])
 
 
-_FORMS: dict[Form, str] = {"llvm": "LLVM, as it is compiled", "asm": "assembly for this host"}
+_FORMS: dict[Notation, str] = {"llvm": "LLVM, as it is compiled", "asm": "assembly for this host"}
 _INDENT = 14
 _TONES: dict[str, Tone] = {"fused": "good", "refused": "warn", "mismatched": "dim"}
 
@@ -256,7 +256,7 @@ COMMAND = Command(
         Argument(
             "--code",
             "show the code of that kernel too: llvm as it is compiled, or asm as it runs on this host",
-            {"choices": get_args(Form)},
+            {"choices": get_args(Notation)},
         ),
         JSON,
     ),

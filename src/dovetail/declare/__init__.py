@@ -4,17 +4,22 @@ from dovetail.declare.cost import Cost, Machine
 from dovetail.declare.fused import FusedOp, UnwrittenError, Variant, fused_op
 from dovetail.declare.group import Group, group_rule
 from dovetail.declare.guard import Guard
+from dovetail.declare.remedy import Change, Remedy, every, typed
 from dovetail.declare.signature import HANDED_ON
 
 __all__ = [
     "HANDED_ON",
+    "Change",
     "Cost",
     "FusedOp",
     "Group",
     "Guard",
     "Machine",
+    "Remedy",
     "UnwrittenError",
     "Variant",
+    "every",
     "fused_op",
     "group_rule",
+    "typed",
 ]

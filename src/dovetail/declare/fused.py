@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, cast, overload
 
 from dovetail.declare.guard import Guard
+from dovetail.declare.remedy import Change, Remedy
 from dovetail.declare.signature import Signature
 from dovetail.errors import DovetailError, TraceError, TypeRuleError
 from dovetail.ir import leaf
@@ -127,6 +128,20 @@ class FusedOp(Op, Generic[P]):
         def declare(holds: Callable[..., bool]) -> Callable[..., bool]:
             self.guards.append(Guard.of(holds, reason, hint))
             return holds
+
+        return declare
+
+    def remedy(
+        self, guard: Callable[..., bool]
+    ) -> Callable[[Callable[..., Change | None]], Callable[..., Change | None]]:
+        """Declare what a model would have to hold instead, where this guard refuses; the docstring says it in words."""
+        place = next((i for i, g in enumerate(self.guards) if g.holds is guard), None)
+        if place is None:
+            raise TraceError(f"{guard.__name__} is no guard of {self.name}", hint="declare it with requires first")
+
+        def declare(change: Callable[..., Change | None]) -> Callable[..., Change | None]:
+            self.guards[place] = replace(self.guards[place], remedy=Remedy.of(change))
+            return change
 
         return declare
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dovetail.declare.remedy import Remedy
+
 
 @dataclass(frozen=True, slots=True)
 class Guard:
@@ -17,6 +19,8 @@ class Guard:
     reason: str
     hint: str
     asks: tuple[str, ...]
+    remedy: Remedy | None = None
+    """What would make it hold, for those who ask what that would bring."""
 
     @staticmethod
     def of(holds: Callable[..., bool], reason: str, hint: str) -> Guard:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp, Variant
+from dovetail.derive.edit import Log
 from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
 from dovetail.errors import TypeRuleError
@@ -47,11 +48,12 @@ def fuse(
     sizes: Mapping[str, Size] | None = None,
     near: bool = False,
     always: bool = False,
+    log: Log | None = None,
 ) -> Fused:
     """Fuse with these ops. Earlier ops are preferred; an op waits for the ops that its body is made of.
 
     With `near`, patterns that fit but for one op are reported as misses too; with `always`, nobody asks whether
-    it pays to fuse a pattern whose inner values nobody else reads.
+    it pays to fuse a pattern whose inner values nobody else reads. `log` is told each fusion.
     """
     applied: list[Applied] = []
     missed: list[Missed] = []
@@ -62,6 +64,8 @@ def fuse(
         before = graph.settled()
         step = _Round(before, stratum, seconds, always)
         fused = step.run()
+        if log is not None:
+            step.note(log)
         rounds.append(Round(before, stratum, fused.moved))
         applied = [a.follow(fused.moved) for a in applied] + step.applied
         # What another rule has swallowed was not missed there: a hint for it would not be true any more.
@@ -203,7 +207,8 @@ class _Round:
             culprit = shared[0]
             readers = "a graph output" if self.graph.uses.is_output(culprit) else "read outside the pattern too"
             message = f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice"
-            return self._miss(found, PRIVATE, message, "drop the other use, or accept the separate kernels")
+            miss = self._miss(found, PRIVATE, message, "drop the other use, or accept the separate kernels")
+            return replace(miss, shared=tuple(shared))
         message = f"fused {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model"
         return self._miss(found, COST, message, "nothing to do: the separate kernels are estimated faster")
 
@@ -232,7 +237,17 @@ class _Round:
         return None
 
     def _miss(self, found: _Found, reason: str, message: str, hint: str) -> Missed:
-        return Missed(found.op.name, found.variant.label, found.root, found.covers, reason, message, hint)
+        return Missed(
+            found.op.name,
+            found.variant.label,
+            found.root,
+            found.covers,
+            reason,
+            message,
+            hint,
+            caught=found.names,
+            results=found.results,
+        )
 
     def _replace(self) -> Graph:
         while True:
@@ -254,6 +269,17 @@ class _Round:
                         Applied(found.op.name, found.variant.label, found.root, found.covers, built[found.root])
                     )
             return graph
+
+    def note(self, log: Log) -> None:
+        """Write down what was fused, in terms of the graph as it was."""
+        log.begin("roots")
+        for found in self.taken.values():
+            value = found.op(**found.names)
+            several = len(found.results) > 1
+            made = [leaf.item(value, i) for i in range(len(found.results))] if several else [value]
+            numerics = "reassociated" if found.variant.spelling else "exact"
+            needs = [v for v in found.names.values() if isinstance(v, Value)]
+            log.replace(found.op.name, found.variant.label, numerics, found.results, made, needs, found.covers)
 
     def _replacements(self, built: dict[Value, Value]) -> dict[Value, Replacement]:
         replacements: dict[Value, Replacement] = {}

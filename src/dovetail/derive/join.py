@@ -10,6 +10,7 @@ from typing import Any
 from dovetail.declare.cost import Machine, is_free, total_seconds
 from dovetail.declare.fused import Call, Variant
 from dovetail.declare.group import Group
+from dovetail.derive.edit import Log
 from dovetail.derive.fuse import ANY_MACHINE, Fused, reaches
 from dovetail.derive.missed import COST, CYCLE, TYPE, Applied, Missed, still_missed
 from dovetail.errors import TypeRuleError
@@ -30,6 +31,7 @@ def join(
     *,
     machine: Machine = ANY_MACHINE,
     sizes: Mapping[str, Size] | None = None,
+    log: Log | None = None,
 ) -> Fused:
     """Join the members of these groups, one group after the other; members that do not fit stay as they are."""
     applied: list[Applied] = []
@@ -38,6 +40,8 @@ def join(
     for group in groups:
         step = _Joining(graph.settled(), group, machine, sizes)
         joined = step.run()
+        if log is not None:
+            step.note(log)
         applied = [a.follow(joined.moved) for a in applied] + step.applied
         missed = [m.follow(joined.moved) for m in [*missed, *step.missed]]
         graph = replace(joined, moved=follow(graph.moved, joined.moved))
@@ -83,6 +87,7 @@ class _Joining:
     sizes: Mapping[str, Size] | None
     applied: list[Applied] = field(default_factory=list[Applied])
     missed: list[Missed] = field(default_factory=list[Missed])
+    joined: Sequence[_Party] = ()
 
     def run(self) -> Graph:
         parties: list[_Party] = []
@@ -214,6 +219,7 @@ class _Joining:
 
     def _credited(self, graph: Graph, parties: Sequence[_Party]) -> Graph:
         """What the members became part of carries the origins of all; each result keeps its own."""
+        self.joined = parties
         origins: dict[Value, tuple[Origin, ...]] = dict(graph.origins)
         for party in parties:
             results = party.built
@@ -225,6 +231,14 @@ class _Joining:
             label = f"{len(party.members)} members"
             self.applied.append(Applied(self.group.name, label, party.values[0], party.values, _source(results[0])))
         return replace(graph, origins=origins)
+
+    def note(self, log: Log) -> None:
+        """Write down what was joined, in terms of the graph as it was."""
+        log.begin("roots")
+        for party in self.joined:
+            made = self.group.join([m.call for m in party.members])
+            label = f"{len(party.members)} members"
+            log.replace(self.group.name, label, "reassociated", party.values, made, party.needs, party.values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ Canonical = Callable[[Graph], Graph]
 _TRIES = 400
 _MAGNITUDES = 12
 """How many times a law looks for numbers that overflow."""
+_REMEDIES = 8
+"""How many refusals a law looks at for one that a remedy is for."""
 _F16_SCALES = (1e-3, 1.0, 30.0, 300.0, 2e4)
 _F16_MOST = float(np.finfo(np.float16).max)
 
@@ -231,6 +233,25 @@ def check_guard(op: FusedOp[...], guard: Guard, canonical: Canonical) -> None:
     smaller = any(a.rule == op.name and a.value is not op(**chosen) for a in fused.applied)
     if not smaller and all(m.reason != guard.name for m in fused.missed):
         raise LawError(f"{op.name}.{guard.name} refuses {chosen}, and the report says {[str(m) for m in fused.missed]}")
+
+
+def check_remedy(op: FusedOp[...], guard: Guard) -> None:
+    """What a guard refuses is taken once its remedy is applied."""
+    assert guard.remedy is not None
+    for seed in range(_REMEDIES):
+        chosen = counterexample(op, guard, seed)
+        changes = guard.remedy.changes({**chosen, "result": op(**chosen)})
+        if not changes:
+            continue
+        changed = {**chosen, **{name: _of_type(name, new) for name, new in changes.items()}}
+        if not guard.check({**changed, "result": op(**changed)}):
+            raise LawError(f"{op.name}.{guard.name} refuses {chosen}, and {changed} all the same")
+        return
+    raise LawError(f"{op.name}.{guard.name}: its remedy {guard.remedy.name} never helps", hint="leave it out")
+
+
+def _of_type(name: str, new: Any) -> Any:
+    return leaf.input(name, new) if isinstance(new, TensorType) else new
 
 
 def _fused_graph(op: FusedOp[...], chosen: Mapping[str, Any]) -> Graph:

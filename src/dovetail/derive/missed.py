@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dovetail.ir.value import Value
 
@@ -45,6 +46,12 @@ class Missed:
     hint: str
     now: tuple[Value, ...] = ()
     """Where those values are after the passes that followed."""
+    caught: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+    """Operands, numbers and options by the names of the declaration, as they were matched."""
+    results: tuple[Value, ...] = ()
+    """What the fused value would have stood for; the root is the first."""
+    shared: tuple[Value, ...] = ()
+    """Inner values that others read."""
 
     @property
     def stands(self) -> bool:

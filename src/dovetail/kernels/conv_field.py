@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.ir.dim import Size, floordiv, largest, product, smallest
+from dovetail.kernels.job import Number
 
 SEEN_BYTES = 512 * 1024
 """What a block may see of an image: it stays in the second cache while all filters go over it."""
@@ -60,6 +61,20 @@ class Field:
         return (
             *self.sizes, *self.steps, *self.out, *self.window, *self.strides, *self.dilations, *self.before,
             blocks.rows, blocks.columns, blocks.down, blocks.across,
+        )  # fmt: skip
+
+    @property
+    def is_known(self) -> bool:
+        """Whether no size is a symbol."""
+        return all(isinstance(size, int) for size in (*self.sizes, *self.out, *self.before))
+
+    def known(self, number: Number) -> Field:
+        """The same with sizes as they are in one run."""
+        (height, width), (down, across), (rows, columns), (above, before) = [
+            map(number, pair) for pair in (self.sizes, self.steps, self.out, self.before)
+        ]
+        return replace(
+            self, sizes=(height, width), steps=(down, across), out=(rows, columns), before=(above, before)
         )  # fmt: skip
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
@@ -90,6 +91,44 @@ class Status:
     """
 
 
+Number: TypeAlias = Callable[[Size], int]
+"""What a size is in one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How work is cut: the sizes and the scratch that a kernel is given, and what a job says of tiles."""
+
+    sizes: tuple[Size, ...]
+    scratch: Size
+    tiles: Size
+    work: Size
+
+
+class Cutting(Protocol):
+    """Decides how work is cut once sizes are known, a dataclass so that it can be kept."""
+
+    def __call__(self, number: Number) -> Cut | None:
+        """The cut; None where another kernel is the better one for these sizes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Another kernel for a step, which takes it where its sizes suit: they are known when a run is prepared."""
+
+    kernel: Template
+    points: Mapping[str, Value | Packed | Status]
+    cut: Cutting
+
+    def job(self, number: Number) -> Job | None:
+        """The job for these sizes, if it is one for this kernel."""
+        cut = self.cut(number)
+        if cut is None:
+            return None
+        return Job(replace(self.kernel, sizes=cut.sizes, scratch=cut.scratch), self.points, cut.tiles, cut.work)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One kernel of a plan: its code, what its pointers point to, and how its work is cut."""
@@ -102,6 +141,16 @@ class Job:
     """Elements or multiplications that one tile takes, to decide how many tiles make a chunk worth handing out."""
     keeps: bool = False
     """Whether a call goes on with what it laid out for the tile before, so that a thread's tiles are best one call."""
+    forms: tuple[Form, ...] = ()
+    """Kernels that are asked first when sizes are known, in this order."""
+
+    def chosen(self, number: Number) -> tuple[int, Job]:
+        """The job for these sizes, and whose it is: 0 for its own kernel, then the forms."""
+        for index, form in enumerate(self.forms, 1):
+            job = form.job(number)
+            if job is not None:
+                return index, job
+        return 0, self
 
     @property
     def sizes(self) -> tuple[Size, ...]:
@@ -117,4 +166,4 @@ class Job:
         return any(isinstance(point, Status) for point in self.points.values())
 
 
-__all__ = ["Dim", "Job", "Packed", "Part", "Places", "Status", "Template"]
+__all__ = ["Cut", "Cutting", "Dim", "Form", "Job", "Number", "Packed", "Part", "Places", "Status", "Template"]

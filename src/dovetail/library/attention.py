@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from dovetail import ops
-from dovetail.declare import HANDED_ON, Cost, UnwrittenError, fused_op
+from dovetail.declare import HANDED_ON, Change, Cost, UnwrittenError, every, fused_op, typed
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f16
 from dovetail.ir.value import Value
@@ -222,6 +222,12 @@ def leading_axes_agree(q: Value, k: Value, v: Value) -> bool:
     return q.rank == k.rank and q.rank == v.rank and (own == shared or shared == (1,)) and shared == v.shape[:-3]
 
 
+@attention.remedy(leading_axes_agree)
+def leading_axes_of_the_queries(q: Value, k: Value, v: Value) -> Change:
+    """Keys and values have the leading axes of the queries."""
+    return every(lambda x: typed(x, shape=(*q.shape[:-3], *x.shape[-3:])), k=k, v=v)
+
+
 @attention.requires(
     reason="the heads of q, {q.type}, do not divide into those of k, {k.type}, and of v, {v.type} (groups: {groups})",
     hint="give k and v the heads of q, one head for all, or one head a group",
@@ -235,6 +241,13 @@ def heads_divide(q: Value, k: Value, v: Value, groups: int | None) -> bool:
     return (own == shared or shared == (1,)) and shared == v.shape[-3:-2]
 
 
+@attention.remedy(heads_divide)
+def values_have_the_heads_of_keys(q: Value, k: Value, v: Value, groups: int | None) -> Change:
+    """Keys and values have equally many heads, a head for each query head or for each group of them."""
+    heads = k.shape[-3] if groups is not None else q.shape[-3]
+    return every(lambda x: typed(x, shape=(*x.shape[:-3], heads, *x.shape[-2:])), k=k, v=v)
+
+
 @attention.requires(
     reason="the result is {result.type} and q is {q.type}; a mask stretches to [.., heads, queries, keys] by its last "
     "axes, and never stretches these",
@@ -244,12 +257,24 @@ def masks_broadcast(q: Value, result: Value) -> bool:
     return result.shape[:-1] == q.shape[:-1]
 
 
+@attention.remedy(masks_broadcast)
+def queries_with_the_axes_of_the_mask(q: Value, result: Value) -> Change:
+    """The queries have all axes that the mask has."""
+    return {"q": typed(q, shape=(*result.shape[:-1], q.shape[-1]))}
+
+
 @attention.requires(
     reason="hidden keys score {fill}, which other scores can fall below",
     hint="fill with -inf or with the lowest number of the dtype",
 )
 def fill_hides(q: Value, fill: float | None) -> bool:
     return fill is None or fill <= (-6e4 if q.dtype == f16 else -1e9)
+
+
+@attention.remedy(fill_hides)
+def filled_with_infinity() -> Change:
+    """Hidden keys score -inf."""
+    return {"fill": float("-inf")}
 
 
 @attention.cost

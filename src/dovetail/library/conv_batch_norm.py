@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Literal
 
 from dovetail import ops
-from dovetail.declare import fused_op
-from dovetail.ir.dtype import f16
+from dovetail.declare import Change, every, fused_op, typed
+from dovetail.ir.dtype import f16, f32
 from dovetail.ir.value import Value
 from dovetail.library.activation import activation
-from dovetail.library.conv_bias_act import conv_bias_act, is_one_for_each_channel
+from dovetail.library.conv_bias_act import conv_bias_act, for_each_channel, is_one_for_each_channel
 from dovetail.ops.convolution import conv
 
 FoldedActivation = Literal["none", "relu", "silu"]
@@ -107,9 +107,27 @@ def statistics_are_one_for_each_channel(
     return w.rank == 4 and all(v is None or is_one_for_each_channel(v, w) for v in vectors)
 
 
+@conv_batch_norm.remedy(statistics_are_one_for_each_channel)
+def statistics_as_one_for_each_channel(
+    w: Value, gain: Value, bias: Value, mean: Value, variance: Value, b: Value | None
+) -> Change | None:
+    """Gain, bias, mean and variance are one number for each channel."""
+    if w.rank != 4:
+        return None
+    shape = for_each_channel(w)
+    return every(lambda v: typed(v, shape=shape), gain=gain, bias=bias, mean=mean, variance=variance, b=b)
+
+
 @conv_batch_norm.requires(
     reason="the weights are {w.type}; times the slope of the norm they can overflow where the result is in range",
     hint="fold the norm into the weights before they are rounded to f16, as exporters do on request",
 )
 def weights_have_the_range(w: Value) -> bool:
     return w.dtype != f16
+
+
+@conv_batch_norm.remedy(weights_have_the_range)
+def all_in_f32(x: Value, w: Value, gain: Value, bias: Value, mean: Value, variance: Value, b: Value | None) -> Change:
+    """The convolution and its norm are in f32."""
+    named = {"x": x, "w": w, "gain": gain, "bias": bias, "mean": mean, "variance": variance, "b": b}
+    return every(lambda v: typed(v, dtype=f32), **named)

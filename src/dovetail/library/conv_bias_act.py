@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail.declare import fused_op
+from dovetail.declare import Change, fused_op, typed
+from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.library.activation import Activation, activation
 from dovetail.ops.convolution import conv
@@ -31,6 +32,17 @@ def conv_bias_act(
 )
 def bias_is_one_for_each_channel(w: Value, b: Value | None) -> bool:
     return b is None or is_one_for_each_channel(b, w)
+
+
+@conv_bias_act.remedy(bias_is_one_for_each_channel)
+def bias_as_one_for_each_channel(w: Value, b: Value) -> Change:
+    """The bias is one number for each channel."""
+    return {"b": typed(b, shape=for_each_channel(w))}
+
+
+def for_each_channel(w: Value) -> tuple[Size, ...]:
+    """The shape of one number for each channel that the weights make, with a 1 for each spatial axis."""
+    return (w.shape[0], *(1,) * (w.rank - 2))
 
 
 def is_one_for_each_channel(vector: Value, w: Value) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.declare import fused_op
+from dovetail.declare import Change, fused_op, typed
 from dovetail.ir.value import Value
 from dovetail.library.layer_norm import layer_norm
 from dovetail.ops.question import size_of
@@ -47,9 +47,21 @@ def gain_is_one_for_each_channel(x: Value, gain: Value | None) -> bool:
     return _one_for_each_channel(gain, x)
 
 
+@group_norm.remedy(gain_is_one_for_each_channel)
+def gain_as_one_for_each_channel(x: Value, gain: Value) -> Change:
+    """The gain is one number for each channel."""
+    return {"gain": typed(gain, shape=(x.shape[-3], 1, 1))}
+
+
 @group_norm.requires(
     reason="the bias is {bias.type} and x is {x.type}; one number shifts a channel",
     hint="give the bias the shape [c, 1, 1], or add it outside",
 )
 def bias_is_one_for_each_channel(x: Value, bias: Value | None) -> bool:
     return _one_for_each_channel(bias, x)
+
+
+@group_norm.remedy(bias_is_one_for_each_channel)
+def bias_as_one_for_each_channel(x: Value, bias: Value) -> Change:
+    """The bias is one number for each channel."""
+    return {"bias": typed(bias, shape=(x.shape[-3], 1, 1))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.declare import fused_op
+from dovetail.declare import Change, fused_op, typed
 from dovetail.ir.value import Value
 from dovetail.library.norms import Precision, casts_anything, is_a_row, mean, scaled, widened
 
@@ -36,6 +36,12 @@ def gain_is_a_vector(x: Value, gain: Value | None) -> bool:
     return is_a_row(gain, x)
 
 
+@layer_norm.remedy(gain_is_a_vector)
+def gain_as_a_vector(x: Value, gain: Value) -> Change:
+    """The gain is one vector for all rows."""
+    return {"gain": typed(gain, shape=x.shape[-1:])}
+
+
 @layer_norm.requires(
     reason="the bias is {bias.type} and x is {x.type}; one vector shifts every row",
     hint="give the bias the shape [n] of the last axis, or add it outside",
@@ -44,9 +50,21 @@ def bias_is_a_vector(x: Value, bias: Value | None) -> bool:
     return is_a_row(bias, x)
 
 
+@layer_norm.remedy(bias_is_a_vector)
+def bias_as_a_vector(x: Value, bias: Value) -> Change:
+    """The bias is one vector for all rows."""
+    return {"bias": typed(bias, shape=x.shape[-1:])}
+
+
 @layer_norm.requires(
     reason="x is {x.type} and is cast to f32, which changes nothing",
     hint="leave out the casts",
 )
 def casts_change_the_dtype(x: Value, precision: Precision) -> bool:
     return casts_anything(x, precision)
+
+
+@layer_norm.remedy(casts_change_the_dtype)
+def without_casts() -> Change:
+    """The casts are left out."""
+    return {"precision": "own"}

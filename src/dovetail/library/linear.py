@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.declare import fused_op
+from dovetail.declare import Change, fused_op, typed
 from dovetail.ir.value import Value
 from dovetail.library.activation import Activation, activation
 
@@ -30,3 +30,9 @@ def weight_is_a_matrix(w: Value) -> bool:
 )
 def bias_is_a_vector(w: Value, b: Value | None) -> bool:
     return b is None or b.shape == w.shape[-1:]
+
+
+@linear.remedy(bias_is_a_vector)
+def bias_as_a_vector(w: Value, b: Value) -> Change:
+    """The bias is one vector for all rows."""
+    return {"b": typed(b, shape=w.shape[-1:])}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dovetail.declare import UnwrittenError, fused_op
+from dovetail.declare import Change, UnwrittenError, every, fused_op, typed
 from dovetail.ir.value import Value
 
 Scaled = Literal["update", "narrow"]
@@ -39,3 +39,9 @@ def weights_are_matrices(w: Value, a: Value, b: Value) -> bool:
 )
 def update_is_as_wide_as_the_weight(w: Value, b: Value) -> bool:
     return w.shape[-1] == b.shape[-1]
+
+
+@lora_matmul.remedy(update_is_as_wide_as_the_weight)
+def both_as_wide_as_the_sum(w: Value, b: Value, result: Value) -> Change:
+    """The weight and its update have all columns of the sum."""
+    return every(lambda matrix: typed(matrix, shape=(matrix.shape[0], result.shape[-1])), w=w, b=b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dovetail import ops
-from dovetail.declare import fused_op
+from dovetail.declare import Change, fused_op, typed
 from dovetail.ir.value import Value
 
 Transposed = Literal[False, True]
@@ -34,3 +34,14 @@ def addend_has_the_product_shape(
     if d.rank < 2 or d.shape[-2] != rows or d.shape[-1] != columns:
         return False
     return d.shape == result.shape and (d.shape[:-2] == x.shape[:-2] or d.shape[:-2] == w.shape[:-2])
+
+
+@matmul_add.remedy(addend_has_the_product_shape)
+def addend_in_the_product_shape(
+    x: Value, w: Value, d: Value, transpose_x: Transposed, transpose_w: Transposed
+) -> Change:
+    """The addend comes in the shape of the product."""
+    rows = x.shape[-1 if transpose_x else -2]
+    columns = w.shape[-2 if transpose_w else -1]
+    leading = x.shape[:-2] if x.rank >= w.rank else w.shape[:-2]
+    return {"d": typed(d, shape=(*leading, rows, columns))}

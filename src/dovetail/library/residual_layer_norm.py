@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dovetail.declare import fused_op
+from dovetail.declare import Change, fused_op, typed
 from dovetail.ir.value import Value
 from dovetail.library.layer_norm import layer_norm
 from dovetail.library.norms import Precision, is_a_row
@@ -36,9 +36,22 @@ def operands_have_one_shape(x: Value, r: Value) -> bool:
     return x.shape == r.shape
 
 
+@residual_layer_norm.remedy(operands_have_one_shape)
+def operands_in_one_shape(x: Value, r: Value) -> Change:
+    """Both operands come in the shape of their sum."""
+    shape = (x + r).shape
+    return {"x": typed(x, shape=shape), "r": typed(r, shape=shape)}
+
+
 @residual_layer_norm.requires(
     reason="the bias is {b.type} and x is {x.type}; one vector is added to every row",
     hint="give the bias the shape [n] of the last axis",
 )
 def bias_is_a_vector(x: Value, b: Value | None) -> bool:
     return is_a_row(b, x)
+
+
+@residual_layer_norm.remedy(bias_is_a_vector)
+def bias_as_a_vector(x: Value, b: Value) -> Change:
+    """The bias is one vector for all rows."""
+    return {"b": typed(b, shape=x.shape[-1:])}

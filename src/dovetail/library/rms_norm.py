@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.declare import fused_op
+from dovetail.declare import Change, fused_op, typed
 from dovetail.ir.value import Value
 from dovetail.library.norms import Precision, casts_anything, is_a_row, mean, scaled, widened
 
@@ -39,9 +39,21 @@ def gain_is_a_vector(x: Value, gain: Value | None) -> bool:
     return is_a_row(gain, x)
 
 
+@rms_norm.remedy(gain_is_a_vector)
+def gain_as_a_vector(x: Value, gain: Value) -> Change:
+    """The gain is one vector for all rows."""
+    return {"gain": typed(gain, shape=x.shape[-1:])}
+
+
 @rms_norm.requires(
     reason="x is {x.type} and is cast to f32, which changes nothing",
     hint="leave out the casts",
 )
 def casts_change_the_dtype(x: Value, precision: Precision) -> bool:
     return casts_anything(x, precision)
+
+
+@rms_norm.remedy(casts_change_the_dtype)
+def without_casts() -> Change:
+    """The casts are left out."""
+    return {"precision": "own"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dovetail import ops
-from dovetail.declare import UnwrittenError, fused_op
+from dovetail.declare import Change, UnwrittenError, every, fused_op, typed
 from dovetail.ir.value import Value
 
 Form = Literal["half", "interleaved"]
@@ -53,9 +53,21 @@ def angles_broadcast(x: Value, result: Value) -> bool:
     return result.shape == x.shape
 
 
+@rope.remedy(angles_broadcast)
+def x_with_the_axes_of_the_angles(x: Value, result: Value) -> Change:
+    """x has all axes that the angles have."""
+    return {"x": typed(x, shape=result.shape)}
+
+
 @rope.requires(
     reason="the angles are {cos.type} and {sin.type}, and x is {x.type}; there is one angle for each feature",
     hint="pass cos and sin as wide as x, each angle at both features of its pair",
 )
 def angles_are_as_wide_as_x(x: Value, cos: Value, sin: Value) -> bool:
     return cos.shape[-1:] == x.shape[-1:] and sin.shape[-1:] == x.shape[-1:]
+
+
+@rope.remedy(angles_are_as_wide_as_x)
+def angles_as_wide_as_x(x: Value, cos: Value, sin: Value) -> Change:
+    """There is one angle for each feature."""
+    return every(lambda angle: typed(angle, shape=(*angle.shape[:-1], x.shape[-1])), cos=cos, sin=sin)

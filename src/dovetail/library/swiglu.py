@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.declare import fused_op
+from dovetail.declare import Change, every, fused_op, typed
 from dovetail.ir.value import Value
 from dovetail.library.activation import Gate, activation
 
@@ -27,3 +27,9 @@ def weights_are_matrices(up: Value, gate: Value) -> bool:
 )
 def weights_are_equally_wide(up: Value, gate: Value) -> bool:
     return up.shape[-1] == gate.shape[-1]
+
+
+@swiglu.remedy(weights_are_equally_wide)
+def weights_as_wide_as_the_product(up: Value, gate: Value, result: Value) -> Change:
+    """Both weights have all columns of the product."""
+    return every(lambda w: typed(w, shape=(w.shape[0], result.shape[-1])), up=up, gate=gate)

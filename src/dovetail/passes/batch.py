@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied
 from dovetail.ir import leaf
@@ -14,7 +15,7 @@ from dovetail.ir.value import Value
 from dovetail.ops.region import region
 
 
-def batch_regions(graph: Graph) -> Fused:
+def batch_regions(graph: Graph, log: Log | None = None) -> Fused:
     """Join regions with the same body that stand at the same depth, so that none depends on another."""
     depth: dict[Value, int] = {}
     alike: dict[tuple[Subgraph, int], list[Value]] = {}
@@ -25,10 +26,16 @@ def batch_regions(graph: Graph) -> Fused:
     replacements: dict[Value, Replacement] = {}
     built: dict[Value, Value] = {}
     batches = [(body, lanes) for (body, _), lanes in alike.items() if len(lanes) > 1]
+    if log is not None:
+        log.begin("roots")
     for body, lanes in batches:
         needs = tuple(v for lane in lanes for v in lane.operands)
         for index, lane in enumerate(lanes):
             replacements[lane] = Replacement(needs, _Build(body, needs, index, len(lanes), lane, built), (lane,))
+        if log is not None:
+            together = region(body, needs, lanes=len(lanes))
+            made = [leaf.item(together, index) for index in range(len(lanes))]
+            log.replace("batched_region", f"{len(lanes)} lanes", "exact", lanes, made, needs, lanes)
     new = replace_roots(graph, replacements)
     applied = [
         Applied("batched_region", f"{len(lanes)} lanes", lanes[0], tuple(lanes), built[lanes[0]])

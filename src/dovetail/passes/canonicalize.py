@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
+from dovetail.derive.edit import Log
 from dovetail.ir.graph import Graph
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.value import Value
@@ -32,9 +33,12 @@ def canonicalize(
     without: AbstractSet[str] = frozenset(),
     strict: bool = False,
     fold_bytes: int = constants.FOLD_BYTES,
+    log: Log | None = None,
 ) -> Graph:
     """The same graph in canonical form; `strict` admits only rules that keep every bit."""
-    return rebuild(graph, _engine(rules, without, strict, fold_bytes).step)
+    if log is not None:
+        log.begin("rewrite")
+    return rebuild(graph, _engine(rules, without, strict, fold_bytes, log).step)
 
 
 def canonical_value(
@@ -50,14 +54,16 @@ def canonical_value(
     return [engine.settle(value) for value in values]
 
 
-def _engine(rules: Sequence[Rule], without: AbstractSet[str], strict: bool, fold_bytes: int) -> Canonicalizer:
+def _engine(
+    rules: Sequence[Rule], without: AbstractSet[str], strict: bool, fold_bytes: int, log: Log | None = None
+) -> Canonicalizer:
     limited = {rule.name: rule for rule in constants.folding(fold_bytes)} if fold_bytes != constants.FOLD_BYTES else {}
     chosen = [
         limited.get(rule.name, rule)
         for rule in rules
         if rule.name not in without and not (strict and rule.numerics != "exact")
     ]
-    return Canonicalizer(chosen)
+    return Canonicalizer(chosen, log)
 
 
 __all__ = ["RULES", "canonical_value", "canonicalize"]

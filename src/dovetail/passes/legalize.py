@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.derive.edit import Log
 from dovetail.errors import UnsupportedError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph, Subgraph
@@ -43,11 +44,14 @@ def legalize(
     *,
     policy: Mapping[str, Dispatch] | None = None,
     lowerings: Mapping[str, Lowering] | None = None,
+    log: Log | None = None,
 ) -> Legal:
     """Expand what is not native by its body, rewrite what has a lowering; all that is left over is one error."""
-    step = _Legalizer(graph, claims, policy or {}, lowerings or {})
+    step = _Legalizer(graph, claims, policy or {}, lowerings or {}, log)
     for _ in range(_MOST_ROUNDS):
         step.changed = False
+        if log is not None:
+            log.begin("rewrite")
         step.graph = rebuild(step.graph, step.spell)
         if not step.changed:
             break
@@ -61,8 +65,14 @@ _MOST_ROUNDS = 64
 
 class _Legalizer:
     def __init__(
-        self, graph: Graph, claims: Claims, policy: Mapping[str, Dispatch], lowerings: Mapping[str, Lowering]
+        self,
+        graph: Graph,
+        claims: Claims,
+        policy: Mapping[str, Dispatch],
+        lowerings: Mapping[str, Lowering],
+        log: Log | None,
     ) -> None:
+        self.log = log
         self.graph = graph
         self.claims = claims
         self.policy = policy
@@ -91,6 +101,8 @@ class _Legalizer:
             return None
         self.spelled[(value.op.name, outcome, why)] += 1
         self.changed = True
+        if self.log is not None:
+            self.log.rewrite(f"lower {value.op.name}", "exact" if outcome == "common" else "reassociated", new, lowered)
         return lowered
 
     def _broadcast(self, new: Value, operands: tuple[Value, ...]) -> Value | None:
@@ -101,6 +113,8 @@ class _Legalizer:
         stretched = spell(new, operands, self.claims)
         if stretched is not None:
             self.changed = True
+            if self.log is not None:
+                self.log.rewrite("lower broadcast", "exact", new, stretched)
         return stretched
 
     def refuse_what_is_left(self) -> None:

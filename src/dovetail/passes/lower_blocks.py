@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.declare.block import Block
 from dovetail.declare.fused import FusedOp
+from dovetail.derive.edit import Log
 from dovetail.derive.fuse import fuse
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph, Subgraph
@@ -14,7 +15,7 @@ from dovetail.ir.rewrite import rebuild
 from dovetail.ir.value import Value
 
 
-def lower_blocks(graph: Graph, ops: Sequence[FusedOp[...]]) -> Graph:
+def lower_blocks(graph: Graph, ops: Sequence[FusedOp[...]], log: Log | None = None) -> Graph:
     """The graph without blocks. A `direct` block is fused by `ops` on its own, once for all of its kind."""
     born: dict[tuple[object, ...], Subgraph] = {}
 
@@ -22,6 +23,12 @@ def lower_blocks(graph: Graph, ops: Sequence[FusedOp[...]]) -> Graph:
         op = value.op
         if not isinstance(op, Block):
             return None
+        lowered = spelled(op, value, operands)
+        if log is not None:
+            log.rewrite(f"lower {op.name}", "reassociated", value.with_operands(operands), lowered)
+        return lowered
+
+    def spelled(op: Block, value: Value, operands: tuple[Value, ...]) -> Value:
         if value.attrs["policy"] == "fusable":
             return op.expansion(operands, value.attrs)
         types = tuple(v.type for v in operands)
@@ -32,6 +39,8 @@ def lower_blocks(graph: Graph, ops: Sequence[FusedOp[...]]) -> Graph:
         return results[0] if len(results) == 1 else leaf.pack(results)
 
     while True:
+        if log is not None:
+            log.begin("rewrite")
         lowered = rebuild(graph, lower)
         if lowered is graph:
             return graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from dovetail.derive.edit import Log
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph, Subgraph, subgraphs
 from dovetail.ir.inline import inline, outline
@@ -13,7 +14,7 @@ from dovetail.ir.value import Value, make
 from dovetail.ops.region import region
 
 
-def lower_bodies(graph: Graph, lower: Callable[[Graph], Graph]) -> Graph:
+def lower_bodies(graph: Graph, lower: Callable[[Graph], Graph], log: Log | None = None) -> Graph:
     """The graph with each body lowered as a graph whose inputs are its arguments; inner bodies come first."""
     done: dict[Subgraph, Subgraph] = {}
 
@@ -35,6 +36,11 @@ def lower_bodies(graph: Graph, lower: Callable[[Graph], Graph]) -> Graph:
         # A region is a kernel already, and its body is what the kernel does.
         if value.op is region or not subgraphs(value):
             return None
-        return make(value.op, operands, {name: attribute(a) for name, a in value.attrs.items()})
+        lowered = make(value.op, operands, {name: attribute(a) for name, a in value.attrs.items()})
+        if log is not None:
+            log.rewrite(f"lower {value.op.name}", "reassociated", value.with_operands(operands), lowered)
+        return lowered
 
+    if log is not None:
+        log.begin("rewrite")
     return rebuild(graph, step, into_subgraphs=False)

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
+from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.join import join
 from dovetail.derive.missed import Applied, Missed, still_missed
@@ -23,6 +24,7 @@ from dovetail.ir.verify import verify
 from dovetail.passes.batch import batch_regions
 from dovetail.passes.canonicalize import RULES, canonicalize
 from dovetail.passes.claims import Claims, Dispatch
+from dovetail.passes.history import History
 from dovetail.passes.legalize import DispatchRow, legalize
 from dovetail.passes.lower_blocks import lower_blocks
 from dovetail.passes.lower_bodies import lower_bodies
@@ -52,6 +54,8 @@ class Setup:
     verify_each_pass: bool = False
     engine: str = "greedy"
     """How fusions are chosen: `greedy` or `egraph`."""
+    history: bool = False
+    """Whether every edit is written down, to be replayed and verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class State:
     """What fusing was given, stratum by stratum."""
     decided: Decided | None = None
     """How the e-graph came to its choice, where it was asked."""
+    log: Log | None = None
+    """Where edits are written down, if anybody asked."""
 
     def after(self, fused: Fused) -> State:
         """The state after a pass that fuses: what it did is added to what is already known."""
@@ -115,6 +121,8 @@ class Lowered:
     """The graph as written, with its blocks spelled out; reports speak of its nodes."""
     moved: Mapping[Value, Value]
     """Where the values of that graph are now."""
+    history: History | None = None
+    """Every edit, where the setup asked for them."""
 
     @property
     def graph(self) -> Graph:
@@ -133,15 +141,20 @@ class Lowered:
 _STAGES: tuple[StageName, ...] = get_args(StageName)
 
 
+def _lower_blocks(state: State, setup: Setup) -> State:
+    return state.rewritten(lower_blocks(state.graph, setup.ops, state.log))
+
+
 def _canonicalize(state: State, setup: Setup) -> State:
-    return state.rewritten(canonicalize(state.graph, without=setup.without, strict=setup.strict))
+    return state.rewritten(canonicalize(state.graph, without=setup.without, strict=setup.strict, log=state.log))
 
 
 def _fuse(state: State, setup: Setup) -> State:
     if setup.engine == "egraph":
         decided = decide(state.graph, vocabulary(setup), machine=setup.claims.machine, sizes=setup.sizes)
         return replace(state.after(decided.fused), decided=decided)
-    return state.after(fuse(state.graph, worthwhile(setup), machine=setup.claims.machine, sizes=setup.sizes))
+    ops, machine, sizes = worthwhile(setup), setup.claims.machine, setup.sizes
+    return state.after(fuse(state.graph, ops, machine=machine, sizes=sizes, log=state.log))
 
 
 def with_near_misses(lowered: Lowered) -> tuple[Missed, ...]:
@@ -170,20 +183,20 @@ def _join(state: State, setup: Setup) -> State:
     if setup.engine == "egraph" and "fuse" not in setup.without:
         return state
     groups = [g for g in setup.groups if g.name not in setup.without]
-    return state.after(join(state.graph, groups, machine=setup.claims.machine, sizes=setup.sizes))
+    return state.after(join(state.graph, groups, machine=setup.claims.machine, sizes=setup.sizes, log=state.log))
 
 
 def _legalize(state: State, setup: Setup) -> State:
-    legal = legalize(state.graph, setup.claims, policy=setup.policy, lowerings=LOWERINGS)
+    legal = legalize(state.graph, setup.claims, policy=setup.policy, lowerings=LOWERINGS, log=state.log)
     return replace(state.rewritten(legal.graph), dispatch=legal.dispatch)
 
 
 def _mark_regions(state: State, setup: Setup) -> State:
-    return state.after(mark_regions(state.graph, setup.claims.regions))
+    return state.after(mark_regions(state.graph, setup.claims.regions, state.log))
 
 
 def _batch_regions(state: State, setup: Setup) -> State:
-    return state.after(batch_regions(state.graph)) if setup.claims.batches_regions else state
+    return state.after(batch_regions(state.graph, state.log)) if setup.claims.batches_regions else state
 
 
 def _lower_bodies(state: State, setup: Setup) -> State:
@@ -195,11 +208,11 @@ def _lower_bodies(state: State, setup: Setup) -> State:
             found = step(replace(found, graph=found.graph.settled()), inner)
         return found.graph
 
-    return state.rewritten(lower_bodies(state.graph, lowered))
+    return state.rewritten(lower_bodies(state.graph, lowered, state.log))
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass("lower_blocks", "mir", lambda state, setup: state.rewritten(lower_blocks(state.graph, setup.ops)), share=8),
+    Pass("lower_blocks", "mir", _lower_blocks, share=8),
     Pass("canonicalize", "canonical", _canonicalize, share=10),
     Pass("fuse", "fused", _fuse, share=60),
     Pass("join", "fused", _join, share=7),
@@ -245,7 +258,8 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
     """Run the passes that are switched on, one after the other."""
     check_names(setup, passes)
     verify(graph)
-    state = State(graph)
+    log = Log() if setup.history else None
+    state = State(graph, log=log)
     written = graph
     moved: dict[Value, Value] = {}
     records: list[PassRecord] = []
@@ -261,6 +275,9 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
             else:
                 moved = follow(moved, state.graph.moved)
             records.append(PassRecord(step.name, step.stage, before, state.graph, time.perf_counter() - started))
+            if log is not None:
+                log.entitle(step.name)
             if setup.verify_each_pass:
                 verify(state.graph)
-    return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), written, moved)
+    history = None if log is None else History(graph, tuple(sweep for sweep in log.sweeps if sweep.edits))
+    return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), written, moved, history)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed
 from dovetail.ir import leaf
@@ -40,7 +41,7 @@ class _Group:
         return rest
 
 
-def mark_regions(graph: Graph, limits: RegionLimits | None = None) -> Fused:
+def mark_regions(graph: Graph, limits: RegionLimits | None = None, log: Log | None = None) -> Fused:
     """Group elementwise values whose readers all stand in one region; over the limits a region is cut, not dropped."""
     limits = limits or RegionLimits()
     static = weight_only(graph)
@@ -63,7 +64,7 @@ def mark_regions(graph: Graph, limits: RegionLimits | None = None) -> Fused:
         group = _Group(value, {value: None}, {v: None for v in value.operands if not _is_scalar(v)})
         group_of[value] = group
         groups.append(group)
-    return _build(graph, [g for g in groups if len(g.members) > 1], cut)
+    return _build(graph, [g for g in groups if len(g.members) > 1], cut, log)
 
 
 def weight_only(graph: Graph) -> set[Value]:
@@ -109,16 +110,21 @@ def _cut(home: _Group, value: Value, limit: str) -> Missed:
     )
 
 
-def _build(graph: Graph, groups: list[_Group], cut: list[Missed]) -> Fused:
+def _build(graph: Graph, groups: list[_Group], cut: list[Missed], log: Log | None) -> Fused:
     replacements: dict[Value, Replacement] = {}
     built: dict[Value, Value] = {}
     prologues: dict[Value, dict[Value, None]] = {}
+    if log is not None:
+        log.begin("roots")
     for group in groups:
         _absorb_views(graph, group, prologues)
         operands = tuple(_in_order(group))
         body = outline([group.root], operands)
         covers = tuple([*group.members, *prologues.get(group.root, ())])
         replacements[group.root] = Replacement(operands, _Build(group.root, body, operands, built), covers)
+        if log is not None:
+            label, made = f"{len(group.members)} steps", region(body, operands)
+            log.replace("region", label, "exact", (group.root,), (made,), operands, covers)
     new = replace_roots(graph, replacements)
     applied = [
         Applied("region", f"{len(g.members)} steps", g.root, replacements[g.root].covers, built[g.root])

@@ -46,13 +46,13 @@ class _Group:
 def as_text(report: Report, look: Look = PLAIN, *, everything: bool = False) -> str:
     """A ranked summary, the costliest misses first. `everything` leaves nothing to one line for many."""
     lines = [_head(report), _times(report)]
-    lines += _blocks(report, everything)
-    lines += _kernels(report, everything)
     lines += _fused(report.fused, everything)
     lines += _missed(report.missed, report.predicted_seconds, everything)
     lines += _stopped(report)
     lines += _on_host(report, everything)
     lines += _apart(report, everything)
+    lines += _blocks(report, everything)
+    lines += _kernels(report, everything)
     if report.assumed_sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in report.assumed_sizes.items())
         lines.append(line(Piece(f"estimates count {sizes}", "dim"), hang=2))
@@ -249,7 +249,7 @@ def _line(mark: str, tone: Tone, count: int, name: str, price: str, more: str = 
 def _others(mark: str, tone: Tone, count: int, price: str, share: float | None = None) -> Line:
     """The line for all that matter less."""
     shared = "" if share is None else f" ({percent(share)})"
-    head = (Piece(f"{mark:<{_MARK}}", tone), f"{count:4} others{'':17} ")
+    head = (Piece(f"{mark:<{_MARK}}", tone), f"{count:4} others{'':18} ")
     return line(*head, f"{price}{shared}", Piece("   --all lists them", "dim"), hang=_MARK + 2)
 
 

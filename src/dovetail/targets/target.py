@@ -14,8 +14,8 @@ from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
 
-Form: TypeAlias = Literal["llvm", "asm"]
-"""How the code of a kernel is written: as the text that is compiled, or as the assembly that it becomes."""
+Notation: TypeAlias = Literal["llvm", "asm"]
+"""How the code of a kernel is written down: as the text that is compiled, or as the assembly that it becomes."""
 
 
 class Runner(Protocol):
@@ -68,7 +68,7 @@ class Target:
     """The machine of the claims as it is known on this host; None where nothing more is known."""
     hosted: Callable[[Plan], Collection[Value]] | None = None
     """What of a plan runs on the host instead of as compiled code; None where that is nothing or everything."""
-    code: Callable[[Plan, Step, Form], str] | None = None
+    code: Callable[[Plan, Step, Notation], str] | None = None
     """The code of a step's kernel for people; a step that has none is refused with a reason. None: it has no code."""
     keeping: Keeping | None = None
     """How it keeps what it compiled; None where it keeps nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dovetail.derive.edit import Edit, Log
 from dovetail.ir import leaf
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
@@ -16,13 +17,14 @@ _MOST_REWRITES = 1000
 class Canonicalizer:
     """Finds the canonical form of values whose operands are canonical already, and remembers it."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[Rule], log: Log | None = None) -> None:
         self.table: dict[Op, tuple[list[Rule], list[Rule]]] = {}
         for rule in sorted(rules, key=lambda rule: rule.final):
             for op in rule.ops:
                 always, on_constant = self.table.setdefault(op, ([], []))
                 (on_constant if rule.on_constant else always).append(rule)
         self.known: dict[Value, Value] = {}
+        self.log = log
 
     def step(self, value: Value, operands: tuple[Value, ...]) -> Value | None:
         """What stands in place of a value, given its new operands; None where it is for the caller to make it anew."""
@@ -74,15 +76,21 @@ class Canonicalizer:
                 continue
             rule, result = fired
             if rule.final:
+                self._note(rule, value, result)
                 known[value] = known[result] = result
                 continue
             left -= 1
             if left < 0 or result in instead:
                 known[value] = value
                 continue
+            self._note(rule, value, result)
             instead[value] = result
             stack.append(result)
         return known[root]
+
+    def _note(self, rule: Rule, before: Value, after: Value) -> None:
+        if self.log is not None:
+            self.log.add(Edit(rule.name, "", rule.numerics, (before,), (after,), final=rule.final))
 
 
 def _first(value: Value, entry: tuple[list[Rule], list[Rule]]) -> tuple[Rule, Value] | None:

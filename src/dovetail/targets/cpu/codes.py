@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 from dovetail.kernels import llvm, maths
-from dovetail.kernels.job import Job, Template
+from dovetail.kernels.job import Form, Job, Template
 from dovetail.kernels.loops import Kernel
 from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
 from dovetail.targets.store import Store
@@ -29,7 +29,7 @@ _compiled: dict[str, Loaded] = {}
 _lock = threading.Lock()
 
 
-def addresses(jobs: Iterable[Job], store: Store | None = None, ahead: Ahead | None = None) -> list[int]:
+def addresses(jobs: Iterable[Job | Form], store: Store | None = None, ahead: Ahead | None = None) -> list[int]:
     """The entry of each job's kernel; what is not compiled yet is taken from the store, or compiled."""
     found = Ahead(store) if ahead is None else ahead
     listed = [found.modules(job) for job in jobs]
@@ -50,12 +50,12 @@ class Ahead:
         self.store = store
         self.made: dict[str, bytes] = {}
         """Object files by name; what cannot be compiled is missing, and fails where it is used."""
-        self._modules: dict[int, tuple[Job, tuple[Module, ...]]] = {}
+        self._modules: dict[int, tuple[Job | Form, tuple[Module, ...]]] = {}
         self._asked: set[str] = set()
         self._queue: SimpleQueue[Module | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def add(self, job: Job) -> None:
+    def add(self, job: Job | Form) -> None:
         """Compile the kernel of a job, and what it shares with others, unless somebody did."""
         for module in self.modules(job):
             if module.name not in _compiled and module.name not in self._asked:
@@ -65,7 +65,7 @@ class Ahead:
                     self._thread = threading.Thread(target=self._run)
                     self._thread.start()
 
-    def modules(self, job: Job) -> tuple[Module, ...]:
+    def modules(self, job: Job | Form) -> tuple[Module, ...]:
         """See `modules_of`; written once for each job."""
         if id(job) not in self._modules:
             self._modules[id(job)] = (job, modules_of(job))
@@ -109,7 +109,7 @@ class Module:
         return machine_code(self.text, optimize=self.optimize, store=store)
 
 
-def modules_of(job: Job) -> tuple[Module, ...]:
+def modules_of(job: Job | Form) -> tuple[Module, ...]:
     """The modules of the functions that a job's kernel shares with others, then its own."""
     name, text, uses = written(job.kernel)
     parts, ready = (job.kernel.parts, job.kernel.ready) if isinstance(job.kernel, Template) else ((), ())

@@ -35,10 +35,13 @@ class Section:
 
     steps: tuple[Step, ...]
     jobs: tuple[Job | Control | None, ...]
-    entries: tuple[int, ...]
+    entries: tuple[tuple[int, ...], ...]
+    """For each step where its code starts, and that of its forms."""
 
 
-def sections(steps: Sequence[Step], jobs: Sequence[Job | Control | None], entries: Sequence[int]) -> list[Section]:
+def sections(
+    steps: Sequence[Step], jobs: Sequence[Job | Control | None], entries: Sequence[tuple[int, ...]]
+) -> list[Section]:
     """The steps cut behind each one that finds a size while it runs."""
     found: list[Section] = []
     start = 0
@@ -125,15 +128,16 @@ def make_frame(
         buffer, start = memory.place(alias.root)
         return NOTHING, int(buffer.ctypes.data) + start + offset
 
-    for row, (job, entry) in enumerate(zip(section.jobs, section.entries, strict=True)):
+    for row, (job, starts) in enumerate(zip(section.jobs, section.entries, strict=True)):
         if job is None:
             table[row, 4] = KIND_HOST
         elif isinstance(job, Control):
             kind, first = layout.control(job, place)
             table[row] = [0, first, 0, 0, kind, True]
         else:
+            form, job = job.chosen(words.number)
             first, tiles, chunk = words.arguments(job, pointed(job, place))
-            table[row] = [entry, first, tiles, chunk, KIND_COMPILED, job.is_checked]
+            table[row] = [starts[form], first, tiles, chunk, KIND_COMPILED, job.is_checked]
     scratch = -(-words.scratch // 64) * 64
     bases, offsets = np.array(words.bases, np.int64), np.array(words.offsets, np.int64)
     return Frame(bases, offsets, table, tuple(outside), scratch, threads, words.inner)

@@ -8,10 +8,10 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.codes import Module, modules_of
 from dovetail.targets.cpu.jit import assembly
 from dovetail.targets.cpu.ready import Writer
-from dovetail.targets.target import Form
+from dovetail.targets.target import Notation
 
 
-def listing(plan: Plan, step: Step, form: Form) -> str:
+def listing(plan: Plan, step: Step, form: Notation) -> str:
     """The kernel that the step runs, then what it shares with others. What branches has those of its bodies."""
     name = step.value.op.name
     if step.phase == "bind":
@@ -20,12 +20,12 @@ def listing(plan: Plan, step: Step, form: Form) -> str:
     made = Writer(plan).job(step)
     if made is None:
         raise UnsupportedError(f"{name} has no code: no compiled kernel takes it", hint="it runs as NumPy on the host")
-    jobs = [made] if isinstance(made, Job) else [coded.job for coded in made.codes]
+    jobs = [made, *made.forms] if isinstance(made, Job) else [coded.job for coded in made.codes]
     modules = {module.name: module for job in jobs for module in reversed(modules_of(job))}
     return "\n\n".join(_written(module, form) for module in modules.values())
 
 
-def _written(module: Module, form: Form) -> str:
+def _written(module: Module, form: Notation) -> str:
     text = module.text if form == "llvm" else assembly(module.text, optimize=module.optimize)
     return text.strip("\n")
 

@@ -16,7 +16,6 @@ from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
-from dovetail.kernels.job import Packed
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.bodies import Bodies
@@ -25,7 +24,7 @@ from dovetail.targets.cpu.control import Control
 from dovetail.targets.cpu.control_frame import bind_bodies
 from dovetail.targets.cpu.crew import crew
 from dovetail.targets.cpu.frames import Frame, Section, make_frame, sections
-from dovetail.targets.cpu.packs import lay_out
+from dovetail.targets.cpu.packs import Packs
 from dovetail.targets.cpu.pages import reserve
 from dovetail.targets.cpu.ready import Ready, aligned, make_ready
 from dovetail.targets.cpu.sheet import Sheet
@@ -98,7 +97,7 @@ class NativeRunner:
         found = symbols_of(graph.plan.graph)[1]
         self.late = [c for c in self.constraints if not found.isdisjoint(c.symbols)]
         """What must hold of sizes that are found while a plan runs."""
-        self.packed = lay_out(graph.plan, graph.sections, kept, params)
+        self.packed = Packs(graph.plan, graph.sections, kept, params)
         controls = [job for part in graph.sections for job in part.jobs if isinstance(job, Control)]
         self.insides = bind_bodies(controls, kept)
         self.bindings: Recent[_Known] = Recent(MOST_FRAMES)
@@ -151,7 +150,7 @@ class NativeRunner:
         key = (index, apart is None, tuple(sorted(memory.sizes.items())))
         section, threads = self.graph.sections[index], self.graph.crew.workers + 1
         return self.frames.get(
-            key, lambda: make_frame(section, self.plan, memory, self._packed, threads, apart or {}, self.insides)
+            key, lambda: make_frame(section, self.plan, memory, self.packed, threads, apart or {}, self.insides)
         )
 
     @property
@@ -196,9 +195,6 @@ class NativeRunner:
     def _check_found(self, sizes: Mapping[str, int]) -> None:
         for constraint in self.late:
             constraint.bind(sizes)
-
-    def _packed(self, point: Packed) -> Array:
-        return self.packed[point.key]
 
     def _sizes(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> dict[str, int]:
         """The symbols that the shapes tell, once they are known to fit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -43,24 +44,37 @@ class Reversible(Protocol):
         ...
 
 
-def lay_out(plan: Plan, sections: Sequence[Section], kept: Memory, params: Mapping[str, Array]) -> dict[Key, Array]:
-    """Everything that the kernels of these sections want packed."""
-    cells = params.cells if isinstance(params, Weights) else {}
-    jobs = [job for part in sections for job in part.jobs if isinstance(job, Job)]
-    points = {p.key: p for job in jobs for p in job.points.values() if isinstance(p, Packed)}
-    packed: dict[Key, Array] = {}
-    for key, point in points.items():
+class Packs:
+    """What kernels want packed. Steps with forms have that made which sizes ask for, and their originals stay."""
+
+    def __init__(self, plan: Plan, sections: Sequence[Section], kept: Memory, params: Mapping[str, Array]) -> None:
+        self.plan, self.kept = plan, kept
+        self.cells = params.cells if isinstance(params, Weights) else {}
+        self.made: dict[Key, Array] = {}
+        self._lock = threading.Lock()
+        jobs = [job for part in sections for job in part.jobs if isinstance(job, Job) and not job.forms]
+        points = {p.key: p for job in jobs for p in job.points.values() if isinstance(p, Packed)}
+        for point in points.values():
+            self(point)
+        if isinstance(params, Weights):
+            _let_go(plan, sections, kept, params, _routes(plan, points, self.made))
+
+    def __call__(self, point: Packed) -> Array:
+        """A layout, made when it is asked for first."""
+        with self._lock:
+            found = self.made.get(point.key)
+            if found is None:
+                found = self.made[point.key] = self._laid_out(point)
+            return found
+
+    def _laid_out(self, point: Packed) -> Array:
         values = (point.value, *point.beside)
-        owners = [_owners(plan, value, cells) for value in values]
-        pack = partial(_pack, point, kept)
-        if all(o is not None for o in owners):
-            layout = (point.layout, *[_place(plan, value) for value in values])
-            packed[key] = SHELF.get(layout, [cell for o in owners for cell in o or ()], pack)
-        else:
-            packed[key] = pack()
-    if isinstance(params, Weights):
-        _let_go(plan, sections, kept, params, _routes(plan, points, packed))
-    return packed
+        owners = [_owners(self.plan, value, self.cells) for value in values]
+        pack = partial(_pack, point, self.kept)
+        if any(o is None for o in owners):
+            return pack()
+        layout = (point.layout, *[_place(self.plan, value) for value in values])
+        return SHELF.get(layout, [cell for o in owners for cell in o or ()], pack)
 
 
 def _pack(point: Packed, kept: Memory) -> Array:
@@ -106,8 +120,9 @@ def _read(plan: Plan, sections: Sequence[Section]) -> set[Value]:
     found = {plan.locate(v).root for v in plan.graph.outputs.values()}
     for part in sections:
         for step, job in zip(part.steps, part.jobs, strict=True):
-            # What a kernel refuses is computed by the host from all operands.
-            given = job.points.values() if isinstance(job, Job) and not job.is_checked else step.operands
+            # What a kernel refuses is computed by the host from all operands, and forms are packed when they run.
+            told = isinstance(job, Job) and not job.is_checked and not job.forms
+            given = job.points.values() if isinstance(job, Job) and told else step.operands
             found |= {plan.locate(v).root for v in given if isinstance(v, Value)}
     return found
 
@@ -174,4 +189,4 @@ def _rebuilt(at: Alias, value: Value, content: Again) -> Array:
     return root
 
 
-__all__ = ["lay_out"]
+__all__ = ["Packs"]

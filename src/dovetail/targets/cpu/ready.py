@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.archetypes import make_job
-from dovetail.kernels.job import Job, Places
+from dovetail.kernels.job import Form, Job, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Plan, Step
 from dovetail.progress import phase
@@ -21,13 +21,13 @@ from dovetail.targets.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The jobs of a plan's steps, None for those that run on the host, and where the code of each starts.
+    """The jobs of a plan's steps, None for those that run on the host; where the code of each and of its forms starts.
 
     What branches or loops has no code of its own, but that of its bodies.
     """
 
     jobs: tuple[Job | Control | None, ...]
-    entries: tuple[int, ...]
+    entries: tuple[tuple[int, ...], ...]
 
 
 def make_ready(plan: Plan, store: Store | None = None) -> Ready:
@@ -50,7 +50,7 @@ def make_ready(plan: Plan, store: Store | None = None) -> Ready:
 def compiled(jobs: Sequence[Job | Control | None], store: Store | None = None, ahead: Ahead | None = None) -> Ready:
     """Jobs with their code."""
     found = iter(addresses(_written(jobs), store, ahead))
-    entries = tuple([next(found) if isinstance(job, Job) else 0 for job in jobs])
+    entries = tuple([tuple([next(found) for _ in kernels_of([job])]) for job in jobs])
     for coded, entry in zip(_inside(jobs), found, strict=True):
         coded.entry = entry
     return Ready(tuple(jobs), entries)
@@ -60,9 +60,14 @@ def _inside(jobs: Sequence[Job | Control | None]) -> list[Coded]:
     return [coded for job in jobs if isinstance(job, Control) for coded in job.codes]
 
 
-def _written(jobs: Sequence[Job | Control | None]) -> list[Job]:
-    """Every job that has a kernel: those of steps, then those inside of what branches or loops."""
-    return [*(job for job in jobs if isinstance(job, Job)), *(coded.job for coded in _inside(jobs))]
+def kernels_of(jobs: Sequence[Job | Control | None]) -> list[Job | Form]:
+    """The jobs of steps, each with its forms behind it."""
+    return [kernel for job in jobs if isinstance(job, Job) for kernel in (job, *job.forms)]
+
+
+def _written(jobs: Sequence[Job | Control | None]) -> list[Job | Form]:
+    """Everything that has a kernel: that of steps, then that inside of what branches or loops."""
+    return [*kernels_of(jobs), *(coded.job for coded in _inside(jobs))]
 
 
 class Writer:

@@ -24,7 +24,7 @@ from dovetail.kernels.loops import Kernel
 from dovetail.plan.plan import Plan
 from dovetail.targets.cpu.codes import Module, adopt, modules_of, object_of, written
 from dovetail.targets.cpu.control import Control
-from dovetail.targets.cpu.ready import Ready, Writer, compiled
+from dovetail.targets.cpu.ready import Ready, Writer, compiled, kernels_of
 from dovetail.targets.store import Store
 
 _LENGTH = struct.Struct("<Q")
@@ -41,7 +41,7 @@ def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None]) -> bytes:
     """Jobs whose kernels were compiled in this process, with their code."""
     number = {value: index for index, value in enumerate(plan.graph.values)}
     spelled = [_CONTROL if isinstance(job, Control) else _spell(job, number) for job in jobs]
-    modules = {m.name: m for job in jobs if isinstance(job, Job) for m in modules_of(job)}
+    modules = {m.name: m for job in kernels_of(jobs) for m in modules_of(job)}
     objects = [object_of(name) for name in modules]
     listed = [[m.name, m.optimize, len(made)] for m, made in zip(modules.values(), objects, strict=True)]
     head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()

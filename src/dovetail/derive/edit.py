@@ -1,0 +1,85 @@
+"""Edits: each application of a rule as two values that can be evaluated alone, in the order they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from dovetail.ir.value import Value
+
+Numerics: TypeAlias = Literal["exact", "reassociated", "approximate"]
+"""Every bit stays; rounding and the sign of zero may change; or the result is another one, near enough."""
+Manner: TypeAlias = Literal["rewrite", "roots"]
+"""Operands first, each value once; or roots at once, all in terms of the graph as it was before."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edit:
+    """One application of a rule: `after` stands in place of `before`, result by result, on the same operands."""
+
+    rule: str
+    variant: str
+    numerics: Numerics
+    before: tuple[Value, ...]
+    after: tuple[Value, ...]
+    needs: tuple[Value, ...] = ()
+    """Of roots: the operands that `after` is built from."""
+    covers: tuple[Value, ...] = ()
+    """Of roots: the values that are swallowed."""
+    final: bool = True
+    """Of rewrites: whether `after` stays as it is; otherwise it is rewritten in turn."""
+    proof: tuple[Edit, ...] = ()
+    """The applications that lead from the one to the other, where it takes several."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.rule} [{self.variant}]" if self.variant else self.rule
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Edits that are made together: a pass over the graph."""
+
+    manner: Manner
+    edits: list[Edit] = field(default_factory=list[Edit])
+    title: str = ""
+
+
+class Log:
+    """Collects edits, sweep by sweep; passes are given one only where somebody asks."""
+
+    def __init__(self) -> None:
+        self.sweeps: list[Sweep] = []
+
+    def begin(self, manner: Manner) -> None:
+        """What follows belongs to a new sweep over the graph."""
+        self.sweeps.append(Sweep(manner))
+
+    def rewrite(self, rule: str, numerics: Numerics, before: Value, after: Value, *, variant: str = "") -> None:
+        """Note a rewrite whose result stays."""
+        self.add(Edit(rule, variant, numerics, (before,), (after,)))
+
+    def replace(
+        self,
+        rule: str,
+        variant: str,
+        numerics: Numerics,
+        before: Sequence[Value],
+        after: Sequence[Value],
+        needs: Sequence[Value],
+        covers: Sequence[Value],
+    ) -> None:
+        """Note that roots are replaced."""
+        self.add(Edit(rule, variant, numerics, tuple(before), tuple(after), tuple(needs), tuple(covers)))
+
+    def add(self, edit: Edit) -> None:
+        self.sweeps[-1].edits.append(edit)
+
+    def entitle(self, title: str) -> None:
+        """Name the sweeps that have no name yet by the pass that made them."""
+        for sweep in self.sweeps:
+            sweep.title = sweep.title or title
+
+
+__all__ = ["Edit", "Log", "Manner", "Numerics", "Sweep"]

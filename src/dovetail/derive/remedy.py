@@ -1,0 +1,277 @@
+"""What if: the graph with the change that a missed fusion asks for.
+
+A guard's own remedy is declared beside it. Remedies for what can happen to any op are here: an inner value that others
+read, results of another type, a pattern that fits but for one op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dovetail import ops
+from dovetail.declare.cost import is_free
+from dovetail.declare.fused import FusedOp, Result
+from dovetail.declare.remedy import Change, typed
+from dovetail.derive.fuse import Fused
+from dovetail.derive.missed import NEAR, PRIVATE, TYPE, Missed
+from dovetail.derive.unfuse import unfuse
+from dovetail.errors import GraphError
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size
+from dovetail.ir.graph import Graph
+from dovetail.ir.rewrite import Replacement, rebuild, replace_roots
+from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value
+from dovetail.ops.build import expand_dims, squeeze_dims
+
+
+class NoRemedyError(GraphError):
+    """A miss that no change we know of would turn into a fusion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedied:
+    """A graph with a remedy applied. It need not compute what the graph as written computes."""
+
+    graph: Graph
+    words: str
+    """What is assumed."""
+    changes: tuple[str, ...]
+    """What it changes, each kind of change once: `b: f32[1, 8] → f32[8]`."""
+    fresh: tuple[Value, ...]
+    """Inputs and parameters that the model's author would have to provide."""
+    dropped: tuple[str, ...] = ()
+    """Outputs that are left out."""
+    kept: tuple[str, ...] = ()
+    """Outputs that keep the work of what a new input stands for, so that no gain is made of leaving it out."""
+
+
+def remedy_of(op: FusedOp[...], reason: str) -> str:
+    """The remedy for a reason, in words; empty where there is none."""
+    own = next((g.remedy for g in op.guards if g.name == reason), None)
+    return own.doc if own is not None else _GENERIC.get(reason, "")
+
+
+_GENERIC = {
+    PRIVATE: "nobody else reads the inner value",
+    TYPE: "all operands are in the dtype of the result",
+    NEAR: "it is written as the rule has it",
+}
+
+
+def remedied(fused: Fused, op: FusedOp[...], misses: Sequence[Missed]) -> Remedied:
+    """The graph that was fused, spelled out again, with all of these misses of one rule and reason remedied."""
+    words = remedy_of(op, misses[0].reason)
+    if not words:
+        raise NoRemedyError(f"no automatic remedy for {misses[0].reason}", hint=misses[0].hint)
+    found = next(r.before for r in fused.rounds if op in r.ops)
+    fresh = _Fresh(found)
+    if misses[0].reason == PRIVATE:
+        changed, dropped, changes = _made_private(found, misses, fresh)
+    else:
+        dropped = ()
+        changed, changes = _changed(found, op, misses, fresh)
+    return _spelled(fused.rounds[0].before, changed, Remedied(changed, words, changes, (), dropped), fresh)
+
+
+@dataclass
+class _Fresh:
+    """Values of other types in place of old ones: views and casts where that is enough, new leaves elsewhere."""
+
+    graph: Graph
+    made: dict[Value, None] = field(default_factory=dict[Value, None])
+    replaced: list[Value] = field(default_factory=list[Value])
+    """What new leaves stand for, where it is computed in a run."""
+
+    def __post_init__(self) -> None:
+        self.taken = {str(v.attrs["name"]) for v in (*self.graph.inputs, *self.graph.values) if v.op in _NAMED}
+        self.late: set[Value] = set()
+        for value in self.graph.values:
+            if value.op in (leaf.INPUT, leaf.ARGUMENT) or any(v in self.late for v in value.operands):
+                self.late.add(value)
+
+    def of_type(self, value: Value, type: TensorType, called: str, *, late: bool) -> Value:
+        """The value in another type; a leaf where its numbers do not tell those of the new one."""
+        view = viewed(value, type)
+        if view is not None:
+            return view
+        if late:
+            self.replaced.append(value)
+        return self.leaf(type, str(value.attrs["name"]) if value.op in _NAMED else called, late=late)
+
+    def leaf(self, type: TensorType, called: str, *, late: bool) -> Value:
+        name = base = f"{called}_assumed"
+        while name in self.taken:
+            name = f"{base}_{len(self.taken)}"
+        self.taken.add(name)
+        # A parameter has sizes that are known.
+        made = leaf.input(name, type) if late or not type.is_static else leaf.param(name, type)
+        self.made[made] = None
+        return made
+
+    def is_late(self, value: Value) -> bool:
+        """Whether a run is needed to know it. A view that matching made is asked for what it looks at."""
+        return value in self.late or any(v in self.late for v in value.operands)
+
+
+_NAMED = (leaf.INPUT, leaf.PARAM)
+
+
+def viewed(value: Value, type: Type) -> Value | None:
+    """The same numbers in another dtype or with other axes of size 1; None where that does not make the type."""
+    if value.type == type:
+        return value
+    if not isinstance(type, TensorType) or _long(value.shape) != _long(type.shape):
+        return None
+    if value.shape != type.shape:
+        ones = tuple(i - type.rank for i, size in enumerate(type.shape) if size == 1)
+        value = expand_dims(squeeze_dims(value), ones)
+    return value if value.dtype is type.dtype else ops.cast(value, dtype=type.dtype)
+
+
+def _long(shape: Sequence[Size]) -> list[Size]:
+    return [size for size in shape if size != 1]
+
+
+def _changes(op: FusedOp[...], miss: Missed) -> Change:
+    """What has to change of what a miss caught."""
+    lacking = [p.name for p in op.signature.parameters if p.name not in miss.caught]
+    if lacking:
+        raise NoRemedyError(f"no automatic remedy: {', '.join(lacking)} of {op.name} not found", hint=miss.hint)
+    guard = next((g for g in op.guards if g.name == miss.reason), None)
+    if guard is not None and guard.remedy is not None:
+        found = guard.remedy.changes({**miss.caught, "result": miss.root})
+    elif miss.reason == TYPE:
+        floats = {k: v for k, v in miss.caught.items() if isinstance(v, Value) and v.dtype.is_float}
+        found = {k: typed(v, dtype=miss.root.dtype) for k, v in floats.items() if v.dtype is not miss.root.dtype}
+    else:
+        return {}
+    if not found:
+        raise NoRemedyError("no automatic remedy for what was found here", hint=miss.hint)
+    return found
+
+
+def _changed(graph: Graph, op: FusedOp[...], misses: Sequence[Missed], fresh: _Fresh) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with each miss written out by the body of its op, with other operands or options."""
+    roots: dict[Value, Replacement] = {}
+    told: dict[str, None] = {}
+    for miss in misses:
+        changes = _changes(op, miss)
+        told.update(dict.fromkeys(_told(miss, changes)))
+        needs = tuple(v for v in miss.caught.values() if isinstance(v, Value))
+        build = _Build(op, miss, changes, fresh)
+        for index, result in enumerate(miss.results):
+            roots[result] = Replacement(needs, build.result(index), miss.covers)
+    return replace_roots(graph, roots), tuple(told)
+
+
+def _told(miss: Missed, changes: Change) -> list[str]:
+    return [f"{name}: {_shown(miss.caught[name])} → {_shown(new)}" for name, new in changes.items()]
+
+
+def _shown(what: Any) -> str:
+    return str(what.type) if isinstance(what, Value) else str(what)
+
+
+@dataclass
+class _Build:
+    """Builds the results of one miss by the body of its op, once for all of them."""
+
+    op: FusedOp[...]
+    miss: Missed
+    changes: Change
+    fresh: _Fresh
+    built: tuple[Value, ...] = ()
+
+    def result(self, index: int) -> Callable[[Callable[[Value], Value]], Value]:
+        def build(new: Callable[[Value], Value]) -> Value:
+            self.built = self.built or self._all(new)
+            wanted = self.miss.results[index].type
+            found = viewed(self.built[index], wanted)
+            if found is None:
+                raise NoRemedyError(
+                    f"no automatic remedy: it would be {self.built[index].type}, and what reads it takes {wanted}",
+                    hint=self.miss.hint,
+                )
+            return found
+
+        return build
+
+    def _all(self, new: Callable[[Value], Value]) -> tuple[Value, ...]:
+        names = {k: new(v) if isinstance(v, Value) else v for k, v in self.miss.caught.items()}
+        for name, wanted in self.changes.items():
+            old = self.miss.caught[name]
+            if isinstance(wanted, TensorType):
+                called = f"{self.op.name}.{name}"
+                wanted = self.fresh.of_type(names[name], wanted, called, late=self.fresh.is_late(old))
+            names[name] = wanted
+        results: Result = self.op.body(**names)
+        return results if isinstance(results, tuple) else (results,)
+
+
+def _made_private(
+    graph: Graph, misses: Sequence[Missed], fresh: _Fresh
+) -> tuple[Graph, tuple[str, ...], tuple[str, ...]]:
+    """The graph in which nobody else reads the inner values: outputs are dropped, other readers get an input."""
+    inside: dict[Value, set[Value]] = {}
+    for miss in misses:
+        for value in miss.shared:
+            inside.setdefault(value, set(miss.covers))
+    dropped = tuple(name for name, value in graph.outputs.items() if value in inside)
+    if len(dropped) == len(graph.outputs):
+        raise NoRemedyError("no automatic remedy: no output would be left", hint=misses[0].hint)
+    told = dict.fromkeys(f"the output {name} is dropped" for name in dropped)
+    stand_ins: dict[Value, Value] = {}
+
+    def detach(value: Value, operands: tuple[Value, ...]) -> Value | None:
+        others = [v for v in value.operands if v in inside and value not in inside[v]]
+        if not others:
+            return None
+        for old in others:
+            if old not in stand_ins:
+                if not isinstance(old.type, TensorType):
+                    raise NoRemedyError("no automatic remedy for a value of several results", hint=misses[0].hint)
+                stand_ins[old] = fresh.leaf(old.type, old.op.name, late=True)
+                told[f"others read an input in place of {old.op.name} {old.type}"] = None
+        new = zip(value.operands, operands, strict=True)
+        return value.with_operands(tuple(stand_ins[o] if o in others else n for o, n in new))
+
+    left = replace(graph, outputs={name: v for name, v in graph.outputs.items() if name not in dropped})
+    return rebuild(left, detach), dropped, tuple(told)
+
+
+def _spelled(before: Graph, changed: Graph, found: Remedied, fresh: _Fresh) -> Remedied:
+    """The changed graph without what fusing had made, and with all that it reads."""
+    alive = set(changed.values)
+    kept: dict[str, Value] = {}
+    for value in map(_computed, fresh.replaced):
+        if value.operands and value not in alive and value not in kept.values():
+            kept[f"kept_{len(kept)}"] = value
+    whole = replace(changed, outputs={**changed.outputs, **kept})
+    born = {v.op for v in before.values}
+    spelled = unfuse(whole, keep=lambda v: not isinstance(v.op, FusedOp) or v.op in born)
+    present = set(spelled.values)
+    made = tuple(v for v in fresh.made if v in present)
+    names = {str(v.attrs["name"]) for v in spelled.parameters}
+    graph = replace(
+        spelled.settled(),
+        inputs=(*spelled.inputs, *(v for v in made if v.op is leaf.INPUT)),
+        params=_still(spelled.params, names),
+    )
+    return replace(found, graph=graph, fresh=made, kept=tuple(kept))
+
+
+def _computed(value: Value) -> Value:
+    """What a view looks at."""
+    while is_free(value) and value.operands:
+        value = value.operands[0]
+    return value
+
+
+def _still(params: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: array for name, array in params.items() if name in names}
+
+
+__all__ = ["NoRemedyError", "Remedied", "remedied", "remedy_of", "viewed"]

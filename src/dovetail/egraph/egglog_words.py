@@ -1,0 +1,170 @@
+"""What a program for egglog is written in: symbols for ops, and numbers for attributes and types.
+
+Only numbers and names that are made here reach a program, so that no name of a model can break it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
+
+from dovetail.ir.op import Op
+from dovetail.ir.spell import quote
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value, attrs_key
+
+_PLAIN = re.compile(r"[a-z][a-z0-9_]*")
+_LONGEST = 60
+
+TABLES = MappingProxyType(
+    {
+        "type-of": "Vi",
+        "is-number": "Vi",
+        "holds-number": "Vii",
+        "swapped": "VV",
+        "negated": "VV",
+        "split-like": "VViii",
+        "slice-like": "VViiii",
+        "part-like": "VViii",
+        "part-within": "VViii",
+        "length": "ii",
+        "item": "iii",
+        "size": "iii",
+        "dtype": "ii",
+        "inexact": "i",
+        "inverse": "ii",
+        "yes": "ii",
+        "no": "ii",
+        "says": "iii",
+    }
+)
+"""Facts that a graph is told in, by their columns: values, and numbers that stand for attributes, types, questions."""
+
+WRITTEN = ("as_is", "root", "inverse")
+"""How a caught number can be written, in the order of their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """An op with a number of operands and attributes."""
+
+    name: str
+    arity: int
+    keys: tuple[str, ...]
+    commutes: bool
+
+    def declared(self) -> list[str]:
+        """The commands that make it known."""
+        operands = [f"x{i}" for i in range(self.arity)]
+        attributes = [f"a{i}" for i in range(len(self.keys))]
+        names = " ".join([*operands, *attributes])
+        columns = " ".join(["V"] * self.arity + ["i64"] * len(attributes))
+        built = " ".join([self.name, *(f"(N {x})" for x in operands), *attributes])
+        found = [
+            f"(constructor {self.name} ({columns}) V)",
+            f"(relation given-{self.name} ({' '.join(['i64'] * (1 + self.arity + len(attributes)))}))",
+            f"(rule ((given-{self.name} i {names})) ((union (N i) ({built}))) :ruleset given)",
+        ]
+        if self.commutes:
+            either = f"{self.name}~"
+            rest = " ".join([*attributes, "v"])
+            found += [
+                f"(relation {either} ({columns} V))",
+                f"(rule ((= v ({self.name} {names}))) (({either} x0 x1 {rest}) ({either} x1 x0 {rest}))"
+                " :ruleset mirror)",
+            ]
+        return found
+
+
+class Words:
+    """Numbers for everything that is met, the same for the same thing."""
+
+    def __init__(self) -> None:
+        self.attributes: list[Any] = []
+        self.types: list[TensorType] = []
+        self.symbols: dict[Hashable, Symbol] = {}
+        self._attribute: dict[Hashable, int] = {}
+        self._type: dict[TensorType, int] = {}
+        self._ops: dict[str, Op] = {}
+        self.nothing = self.attribute(None)
+
+    def attribute(self, value: Any) -> int:
+        """The number of an attribute; those of its items are known too."""
+        key = attrs_key({"": value})
+        known = self._attribute.get(key)
+        if known is None:
+            if isinstance(value, tuple):
+                for item in cast(tuple[Any, ...], value):
+                    self.attribute(item)
+            known = self._attribute[key] = len(self.attributes)
+            self.attributes.append(value)
+        return known
+
+    def type(self, type: TensorType) -> int:
+        known = self._type.get(type)
+        if known is None:
+            known = self._type[type] = len(self.types)
+            self.types.append(type)
+        return known
+
+    def symbol(self, value: Value) -> Symbol:
+        """The symbol of the op of a value."""
+        arity, keys = len(value.operands), tuple(sorted(value.attrs))
+        key = (value.op, arity, keys)
+        known = self.symbols.get(key)
+        if known is None:
+            commutes = value.op.commutative and arity == 2
+            known = self.symbols[key] = Symbol(self._fresh(value.op, arity, keys), arity, keys, commutes)
+        return known
+
+    def _fresh(self, op: Op, arity: int, keys: tuple[str, ...]) -> str:
+        name = f"{op.name if _PLAIN.fullmatch(op.name) else 'op'}-{arity}"
+        taken = {symbol.name for symbol in self.symbols.values()}
+        return name if name not in taken else f"{name}-{len(self.symbols)}"
+
+
+def prelude() -> list[str]:
+    """What every program begins with: classes of values, and the facts that they are told in."""
+    found = [
+        "(sort V)",
+        "(constructor N (i64) V)",
+        "(function type (V) i64 :merge old)",
+        "(ruleset given)",
+        "(ruleset mirror)",
+        "(ruleset guards)",
+    ]
+    for name, columns in TABLES.items():
+        if "V" not in columns:
+            found.append(f"(relation {name} ({' '.join(['i64'] * len(columns))}))")
+            continue
+        names = [f"c{i}" for i in range(len(columns))]
+        told = " ".join(f"(N {n})" if kind == "V" else n for n, kind in zip(names, columns, strict=True))
+        if name == "type-of":
+            fact = "(set (type (N c0)) c1)"
+        else:
+            fact = f"({name} {told})"
+            found.append(f"(relation {name} ({' '.join('V' if kind == 'V' else 'i64' for kind in columns)}))")
+        found.append(f"(relation given-{name} ({' '.join(['i64'] * len(columns))}))")
+        found.append(f"(rule ((given-{name} {' '.join(names)})) ({fact}) :ruleset given)")
+    return found
+
+
+def table(name: str) -> str:
+    """The relation that the rows of a table of facts go to."""
+    return f"given-{name}" if "V" in TABLES.get(name, "V") else name
+
+
+def text(value: object) -> str:
+    """Anything as text that a program can hold, for those who read it: ASCII, short, with nothing to misread."""
+    found = str(value)
+    short = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
+    plain = quote(short)[1:-1].encode("ascii", "backslashreplace").decode("ascii")
+    return '"' + plain.replace("\\", "\\\\").replace('"', "'") + '"'
+
+
+def rows_text(name: str, rows: Iterable[tuple[int, ...]]) -> list[str]:
+    """Facts as commands, one a line."""
+    return [f"({table(name)} {' '.join(map(str, row))})" for row in rows]

@@ -1,0 +1,171 @@
+"""The history of a graph: every edit that the passes made, which can be made again one by one, and traced back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from dovetail.derive.edit import Edit, Sweep
+from dovetail.ir import leaf
+from dovetail.ir.graph import Graph
+from dovetail.ir.rewrite import CyclicReplacementError, Replacement, rebuild, replace_roots
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+from dovetail.passes.canonical.engine import Canonicalizer
+from dovetail.passes.canonical.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An edit, and the pass that made it."""
+
+    sweep: str
+    edit: Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """How a value of the final graph came to be: the nodes as written that are in it, and the edits in their order."""
+
+    value: Value
+    nodes: tuple[Value, ...]
+    links: tuple[Made, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """A graph as it was given to the passes, and all edits in the order in which they were made."""
+
+    start: Graph
+    sweeps: tuple[Sweep, ...]
+
+    @cached_property
+    def edits(self) -> tuple[Made, ...]:
+        return tuple(Made(sweep.title, edit) for sweep in self.sweeps for edit in sweep.edits)
+
+    def replay(self, count: int | None = None) -> Graph:
+        """The graph with the first `count` edits made, or all of them.
+
+        Roots that only stand together (each reads what another makes) are replaced together.
+        """
+        graph = self.start.settled()
+        left = len(self.edits) if count is None else count
+        for sweep in self.sweeps:
+            if left <= 0:
+                break
+            graph = _swept(graph, sweep, min(left, len(sweep.edits))).settled()
+            left -= len(sweep.edits)
+        return graph
+
+    def chain(self, value: Value) -> Chain:
+        """What led to a value of the final graph."""
+        links: list[Made] = []
+        here = {value: None}
+        for stage in reversed(self._stages):
+            edits = dict.fromkeys(edit for v in here for edit in stage.made.get(v, ()))
+            order = {edit: i for i, edit in enumerate(stage.sweep.edits)} if len(edits) > 1 else {}
+            links += [Made(stage.sweep.title, e) for e in sorted(edits, key=lambda e: -order.get(e, 0))]
+            here = {old: None for v in here for old in stage.before.get(v, (v,))}
+        return Chain(value, tuple(here), tuple(reversed(links)))
+
+    @cached_property
+    def _stages(self) -> list[_Stage]:
+        graph = self.start.settled()
+        found: list[_Stage] = []
+        for sweep in self.sweeps:
+            engine = Canonicalizer(_looked_up(sweep.edits)) if sweep.manner == "rewrite" else None
+            after = rebuild(graph, engine.step) if engine is not None else _rooted(graph, sweep.edits)
+            found.append(_stage(graph, after, sweep, engine))
+            graph = after.settled()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One sweep, seen from what it left: which edits made each value, and what stood there before."""
+
+    sweep: Sweep
+    made: dict[Value, list[Edit]]
+    before: dict[Value, list[Value]]
+
+
+def _stage(graph: Graph, after: Graph, sweep: Sweep, engine: Canonicalizer | None) -> _Stage:
+    before: dict[Value, list[Value]] = {}
+    for old in graph.values:
+        before.setdefault(after.moved.get(old, old), []).append(old)
+    fresh = {v for v in after.values if v not in before}
+    made: dict[Value, list[Edit]] = {}
+    for edit in sweep.edits:
+        for old, new in zip(edit.before, edit.after, strict=True):
+            now = after.moved.get(old, old) if engine is None else engine.known.get(new, new)
+            for value in _with_fresh(now, fresh):
+                made.setdefault(value, []).append(edit)
+                if value is not now:
+                    before.setdefault(value, []).extend(before.get(now, ()))
+    return _Stage(sweep, made, before)
+
+
+def _with_fresh(value: Value, fresh: set[Value]) -> Iterator[Value]:
+    """A value, and what was made together with it: nothing stood there before."""
+    seen = {value}
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        yield value
+        for operand in value.operands:
+            if operand in fresh and operand not in seen:
+                seen.add(operand)
+                stack.append(operand)
+
+
+def _swept(graph: Graph, sweep: Sweep, count: int) -> Graph:
+    if sweep.manner == "rewrite":
+        return rebuild(graph, Canonicalizer(_looked_up(sweep.edits[:count])).step)
+    while True:
+        try:
+            return _rooted(graph, sweep.edits[:count])
+        except CyclicReplacementError:
+            if count >= len(sweep.edits):
+                raise
+            count += 1
+
+
+def _looked_up(edits: Sequence[Edit]) -> list[Rule]:
+    """Rules that say what is written down, and nothing else."""
+    found: list[Rule] = []
+    for final in (False, True):
+        table = {edit.before[0]: edit.after[0] for edit in edits if edit.final is final}
+        ops = tuple({before.op: None for before in table})
+        found.append(Rule("replay", ops, table.get, "exact", on_constant=False, final=final, doc=""))
+    return found
+
+
+def _rooted(graph: Graph, edits: Sequence[Edit]) -> Graph:
+    roots: dict[Value, Replacement] = {}
+    for edit in edits:
+        for before, after in zip(edit.before, edit.after, strict=True):
+            roots[before] = Replacement(edit.needs, _Build(after, edit.needs), edit.covers)
+    return replace_roots(graph, roots)
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """Builds what an edit made out of new operands."""
+
+    after: Value
+    needs: tuple[Value, ...]
+
+    def __call__(self, new: Callable[[Value], Value]) -> Value:
+        built = {v: new(v) for v in self.needs}
+        for value in walk([self.after], until=built):
+            if value not in built:
+                operands = tuple([built[v] for v in value.operands])
+                is_item = value.op is leaf.ITEM
+                built[value] = (
+                    leaf.item(operands[0], value.attrs["index"]) if is_item else value.with_operands(operands)
+                )
+        return built[self.after]
+
+
+__all__ = ["Chain", "History", "Made"]

@@ -1,0 +1,31 @@
+"""Repeated blocks: found by structure, and only where they are."""
+
+from __future__ import annotations
+
+from dovetail import Builder, Value, f32, ops
+from dovetail.runtime.compile import scan
+
+
+def chain(layers: int, widths: tuple[int, ...] = (16, 16)) -> Builder:
+    """Layers of a product, a norm by hand and a residual add, which no rule makes one."""
+    b = Builder("chain")
+    x: Value = b.input("x", f32[8, widths[0]])
+    for i in range(layers):
+        w = b.param(f"w{i}", f32[widths[0], widths[0]])
+        y = ops.tanh(x @ w)
+        x = x + y / ops.reduce_max(y, axes=(-1,))
+    b.output("y", x)
+    return b
+
+
+def test_equal_layers_are_one_block_as_often_as_they_come() -> None:
+    report = scan(chain(7).graph(), target="cpu")
+    (repeat,) = report.repeats
+    assert repeat.count == len(repeat.kernels) == report.blocks
+    assert repeat.count >= 6, "the first or the last may differ by what it reads or who reads it"
+    listed = [name for copy in repeat.kernels for name in copy]
+    assert len(set(listed)) == len(listed) and set(listed) <= {k.name for k in report.kernels}
+
+
+def test_what_does_not_repeat_is_no_block() -> None:
+    assert scan(chain(1).graph(), target="cpu").repeats == ()

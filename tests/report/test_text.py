@@ -1,0 +1,72 @@
+"""The summary: ranked, short, and with the numbers of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dovetail.cli.model import graph_of
+from dovetail.report.record import MissedEntry, Node, Report, StoppedEntry
+from dovetail.report.text import MOST_MISSED, as_text, bytes_text, time_text
+from dovetail.runtime.compile import scan
+from tests.cli.commands import SMALL
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return scan(graph_of(SMALL["bert"].replace("layers=2", "layers=6")), target="cpu")
+
+
+def miss(
+    where: str, seconds: float, message: str = "the mask is f32[1, 12, 8, 8]", rule: str = "attention"
+) -> MissedEntry:
+    node = Node("%1", "softmax", where)
+    return MissedEntry(rule, node, "mask_serves_all_heads", message, "pass one mask", 64, seconds)
+
+
+def test_the_head_counts_kernels_and_repeated_blocks(report: Report) -> None:
+    first, second = as_text(report).split("\n")[:2]
+    assert first.startswith(f"bert on cpu   {report.nodes_before} nodes → {len(report.kernels)} kernels   ")
+    assert "6 repeated blocks, shown once" in first and bytes_text(report.arena_bytes or 0) in first
+    share = 100 * report.floor_seconds / report.predicted_seconds
+    assert second == f"predicted {time_text(report.predicted_seconds)}   {share:.0f} % of the roofline"
+
+
+def test_fused_lines_add_up_and_fold_their_places(report: Report) -> None:
+    saved = sum(f.bytes_saved for f in report.fused if f.rule == "attention")
+    assert f"FUSED      6 × attention              saves {bytes_text(saved):>9} a run   at layers.*" in as_text(report)
+
+
+def test_misses_of_one_kind_are_one_line_with_its_price(report: Report) -> None:
+    total = report.predicted_seconds
+    alike = [miss(f"layers.{i}.attn", total / 20, f"the mask is f32[1, 12, {i}, 8]") for i in range(2)]
+    cheap = miss("head", total / 100, "another")
+    text = as_text(replace(report, missed=(cheap, *alike)))
+    at = text.index("MISSED")
+    assert text[at:].split("\n")[:4] == [
+        f"MISSED     2 × attention              costs {time_text(total / 10)} (10 %)   at layers.*.attn",
+        "        mask_serves_all_heads: the mask is f32[1, 12, *, 8]",
+        "        hint: pass one mask",
+        f"MISSED     1 × attention              costs {time_text(total / 100)} (1 %)   at head",
+    ]
+
+
+def test_what_matters_less_is_one_line_unless_all_is_asked_for(report: Report) -> None:
+    many = tuple(miss(f"place {chr(97 + i)}", (i + 1) * 1e-9, f"kind {chr(97 + i)}") for i in range(20))
+    text = as_text(replace(report, missed=many))
+    assert text.count("MISSED") == MOST_MISSED + 1 and f"MISSED  {20 - MOST_MISSED:4} others" in text
+    assert "kind t" in text and "kind a" not in text, "the dearest are those that are shown"
+    everything = as_text(replace(report, missed=many), everything=True)
+    assert everything.count("MISSED") == 20 and "others" not in everything
+
+
+def test_budgets_that_were_spent_are_told(report: Report) -> None:
+    stopped = StoppedEntry("e-graph", "normalise", "nodes", "20,000 nodes were reached")
+    text = as_text(replace(report, stopped=(stopped, stopped)))
+    assert "STOPPED    2 × e-graph                20,000 nodes were reached in phase normalise" in text
+
+
+def test_a_report_of_nothing_has_its_two_lines() -> None:
+    empty = Report("empty", "cpu", 0, 0, {}, {}, (), (), (), (), (), (), 0.0, {})
+    assert as_text(empty) == "empty on cpu   0 nodes → 0 kernels\npredicted 0.0 µs\ncalibration: built-in"
