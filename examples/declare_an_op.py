@@ -38,8 +38,8 @@ def written_out(gate_shape: tuple[int, ...]) -> Graph:
     builder = dovetail.Builder("mixer")
     x, z = builder.input("x", f32[8, 64]), builder.input("z", f32[gate_shape])
     gain = builder.param("gain", f32[64])
-    gated = x * (ops.sigmoid(z) * z)
-    builder.output("y", gain * (gated / ops.sqrt(ops.reduce_mean(gated * gated, axes=(-1,)) + 1e-5)))
+    gated = x * (z * ops.sigmoid(z))
+    builder.output("y", gated / ops.sqrt(ops.reduce_mean(gated * gated, axes=(-1,)) + 1e-5) * gain)
     return builder.graph()
 
 

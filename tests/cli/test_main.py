@@ -120,13 +120,20 @@ def test_a_terminal_without_unicode_gets_the_text_all_the_same() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 def test_interrupting_is_quiet() -> None:
     large = "llama:layers=100000,hidden=8,heads=2,kv_heads=1,inner=8,vocabulary=8,batch=1,seq=4"
-    code = "import sys; from dovetail.cli.main import main; print('ready', flush=True); sys.exit(main(sys.argv[1:]))"
+    # Whoever runs the tests in the background of a shell has them ignore the signal.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from dovetail.cli.main import main; print('ready', flush=True); sys.exit(main(sys.argv[1:]))"
+    )
     command = [sys.executable, "-c", code, "explain", large]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as busy:
         assert busy.stdout is not None and busy.stdout.readline() == "ready\n"
         time.sleep(0.5)
         busy.send_signal(signal.SIGINT)
-        out, err = busy.communicate(timeout=60)
+        try:
+            out, err = busy.communicate(timeout=60)
+        finally:
+            busy.kill()
     assert (busy.returncode, out, err) == (130, "", "dovetail: interrupted\n")
 
 

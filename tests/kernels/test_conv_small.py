@@ -12,7 +12,7 @@ from dovetail import Graph, f32, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
-from dovetail.kernels.conv_small import make_small_conv
+from dovetail.kernels.conv_forms import make_conv
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
@@ -47,7 +47,8 @@ def params_of(graph: Graph) -> dict[str, Array]:
 def job_of(graph: Graph, vectors: Vectors) -> Job | None:
     plan = make_plan(graph, target="cpu")
     (step,) = plan.phase("run")
-    return make_small_conv(step, Places(plan.locate, set()), vectors)
+    job = make_conv(step, Places(plan.locate, set()), vectors)
+    return job if job is not None and job.kernel.name.startswith("small_conv") else None
 
 
 def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:

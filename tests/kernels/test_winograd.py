@@ -12,9 +12,9 @@ from dovetail import Graph, f32, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
+from dovetail.kernels.conv_forms import make_conv
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.vector import Vectors
-from dovetail.kernels.winograd import make_winograd
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cpu import ready
@@ -44,7 +44,9 @@ def params_of(graph: Graph) -> dict[str, Array]:
 
 def job_of(plan: Plan, strict: bool = False) -> Job | None:
     (step,) = plan.phase("run")
-    return make_winograd(step, Places(plan.locate, set(), strict), Vectors(16, 32))
+    job = make_conv(step, Places(plan.locate, set(), strict), Vectors(16, 32))
+    kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.forms)]
+    return job if any(kernel.name.startswith("winograd") for kernel in kernels) else None
 
 
 def compiled(graph: Graph, params: Mapping[str, Array], threads: int | None = None) -> NativeRunner:

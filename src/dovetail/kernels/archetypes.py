@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dovetail.kernels.attend import make_attend
 from dovetail.kernels.contract import make_contract
 from dovetail.kernels.contract_bytes import make_byte_contract
-from dovetail.kernels.conv import make_conv
+from dovetail.kernels.conv_forms import make_conv
 from dovetail.kernels.conv_line import make_line
-from dovetail.kernels.conv_small import make_small_conv
 from dovetail.kernels.conv_transpose import make_conv_transpose
 from dovetail.kernels.fill import make_fill
 from dovetail.kernels.gather import make_gather
@@ -28,7 +27,6 @@ from dovetail.kernels.table import make_table
 from dovetail.kernels.turn import make_turn
 from dovetail.kernels.vector import Vectors
 from dovetail.kernels.weave import make_weave
-from dovetail.kernels.winograd import make_winograd
 from dovetail.plan.plan import Step
 
 ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
@@ -50,8 +48,6 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
 
 TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (
     make_line,
-    make_winograd,
-    make_small_conv,
     make_conv,
     make_conv_transpose,
     make_pool,

@@ -1,31 +1,99 @@
-"""Convolution with its bias and activation: which code serves a step, and how its work is cut."""
+"""Convolution with its bias and activation, directly: what it is, and how its work is cut."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.conv_block import HEAD
+from dovetail.kernels.conv_block import HEAD, Code
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.conv_text import Shape, conv_text
-from dovetail.kernels.job import Job, Packed, Places
+from dovetail.kernels.job import Cut, Form, Job, Number, Packed, Places
 from dovetail.kernels.normal import as_before, normal
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv
-from dovetail.plan.plan import Step
 
 PART_WORK = 500_000
 """Multiplications of a tile: enough to hide what starting it costs, few enough to share a layer between threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expanse:
+    """What work is cut by: images, groups, filters and channels of a group, spatial axes, and steps between images and
+    between channels in bytes."""
+
+    images: Size
+    groups: int
+    filters: int
+    channels: int
+    field: Field
+    steps: tuple[Size, Size]
+
+    def known(self, number: Number) -> Expanse:
+        """The same with sizes as they are in one run."""
+        steps = (number(self.steps[0]), number(self.steps[1]))
+        return replace(self, images=number(self.images), field=self.field.known(number), steps=steps)
+
+    @property
+    def sums(self) -> int:
+        """Products of a result."""
+        return self.channels * self.field.taps
+
+
+class Cutter(Protocol):
+    """How the work of one kernel is cut, for sizes that are known now or later."""
+
+    @property
+    def expanse(self) -> Expanse: ...
+
+    def __call__(self, number: Number) -> Cut | None: ...
+
+    def cut(self, of: Expanse) -> Cut | None:
+        """The cut where all spatial sizes are known; None where another kernel is better."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kernel that may serve a convolution; its text is written once it is wanted."""
+
+    points: Mapping[str, Value | Packed]
+    cutter: Cutter
+    code: Callable[[], Code]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether sizes tell now whether it is the one."""
+        return self.cutter.expanse.field.is_known
+
+    def form(self) -> Form:
+        """The kernel, for sizes that are known later."""
+        return Form(self.code().template(self.points, (), 0), self.points, self.cutter)
+
+    def job(self, forms: tuple[Form, ...] = ()) -> Job | None:
+        """The kernel with its work cut for the sizes as they are."""
+        cut = self.cutter.cut(self.cutter.expanse)
+        if cut is None:
+            return None
+        template = self.code().template(self.points, cut.sizes, cut.scratch)
+        return Job(template, self.points, cut.tiles, cut.work, forms=forms)
+
+
+def first_of(choices: Sequence[Choice]) -> Job | None:
+    """The job of the first that suits; the last one suits all sizes, and where they are not known, the others wait."""
+    if all(choice.is_known for choice in choices):
+        return next((job for choice in choices if (job := choice.job()) is not None), None)
+    return choices[-1].job(tuple([choice.form() for choice in choices]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,68 +115,74 @@ class Convolution:
         x, w = value.operands[:2] if value.op is conv else (None, None)
         return None if x is None or w is None else Convolution(value, x, w, None, "none")
 
-    def field(self, places: Places) -> Field:
-        """The spatial axes, as they lie."""
-        attrs = self.result.attrs
-        return Field.of(
-            self.x.shape[2:], places(self.x).strides[2:], self.result.shape[2:], [known(s) for s in self.w.shape[2:]],
+    def is_served(self, places: Places) -> bool:
+        """Whether it is of f32 along one or two axes, with weights that are known when parameters are bound."""
+        weights = [self.w] if self.b is None else [self.w, self.b]
+        plain = self.x.rank <= 4 and all(v.dtype is f32 for v in (self.x, *weights))
+        return plain and 0 not in self.w.shape and all(places.is_bound(v) for v in weights)
+
+    def expanse(self, places: Places) -> Expanse:
+        """Its sizes, as they lie."""
+        attrs, steps, groups = self.result.attrs, places(self.x).strides, int(self.result.attrs["groups"])
+        field = Field.of(
+            self.x.shape[2:], steps[2:], self.result.shape[2:], [known(s) for s in self.w.shape[2:]],
             attrs["strides"], attrs["dilations"], attrs["padding"],
         )  # fmt: skip
+        filters, channels = known(self.w.shape[0]) // groups, known(self.w.shape[1])
+        return Expanse(self.x.shape[0], groups, filters, channels, field, (steps[0], steps[1]))
+
+    def points(self, w: Packed, rows: int) -> dict[str, Value | Packed]:
+        """What a kernel points to, with so many filters together in the bias."""
+        groups = int(self.result.attrs["groups"])
+        b = {} if self.b is None else {"b": Packed(self.b, f"conv {groups} {rows}", Packing(groups, rows))}
+        return {"x": self.x, "w": w, **b, "y": self.result}
+
+    def packed(self, rows: int) -> dict[str, Value | Packed]:
+        """The same, with so many filters together in the weights too."""
+        groups = int(self.result.attrs["groups"])
+        return self.points(Packed(self.w, f"conv {groups} {rows}", Packing(groups, rows)), rows)
 
 
-def make_conv(step: Step, places: Places, vectors: Vectors) -> Job | None:
-    """The job of a convolution with weights that are known when parameters are bound."""
-    found = Convolution.of(step.value)
-    if found is None or found.x.rank > 4 or any(v.dtype is not f32 for v in step.operands):
-        return None
-    if 0 in found.w.shape or not places.is_bound(found.w) or not (found.b is None or places.is_bound(found.b)):
-        return None
-    groups: int = found.result.attrs["groups"]
-    filters, channels = known(found.w.shape[0]) // groups, known(found.w.shape[1])
-    field = found.field(places).flat()
-    shape = Shape.of(vectors, filters, found.act, found.b is not None, field.taps == 1)
-    packing = Packing(groups, shape.rows)
-    points: dict[str, Value | Packed] = {"x": found.x, "w": Packed(found.w, f"conv {groups} {shape.rows}", packing)}
-    if found.b is not None:
-        points["b"] = Packed(found.b, f"conv {groups} {shape.rows}", packing)
-    try:
-        return conv_job({**points, "y": found.result}, places, field, shape, groups, filters, channels)
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+def direct(found: Convolution, expanse: Expanse, vectors: Vectors) -> Choice:
+    """The kernel that serves every convolution."""
+    expanse = replace(expanse, field=expanse.field.flat())
+    shape = Shape.of(vectors, expanse.filters, found.act, found.b is not None, expanse.field.taps == 1)
+    return Choice(found.packed(shape.rows), Direct(expanse, shape), lambda: conv_text(shape))
 
 
-def conv_job(
-    points: Mapping[str, Value | Packed],
-    places: Places,
-    field: Field,
-    shape: Shape,
-    groups: int,
-    filters: int,
-    channels: int,
-    spread: tuple[int, ...] = (),
-) -> Job:
-    """The job of a convolution of x to y, with so many filters and channels in each group."""
-    x, y = points["x"], points["y"]
-    assert isinstance(x, Value), "what is convolved is read where it lies"
-    assert isinstance(y, Value), "results are values"
-    lanes = shape.vectors.lanes
-    blocks = field.blocks(channels, lanes, shape.columns)
-    work = blocks.rows * blocks.columns * channels * field.taps * shape.rows
-    register_tiles = -(-filters // shape.rows)
-    part = max(1, min(register_tiles, PART_WORK // max(1, work))) if isinstance(work, int) else 1
-    parts = -(-register_tiles // part)
-    image, channel = places(x).strides[:2]
-    sizes = (*field.words(blocks), groups, channels, filters, image, channel * channels, channel, parts, part, *spread)
-    tiles = y.shape[0] * groups * blocks.down * blocks.across * parts
-    # Offsets of taps, results of a register tile, and what a block sees: as the text lays them out.
-    scratch = (
-        HEAD
-        + -(-field.taps // 8) * 64
-        + 4 * (shape.rows * (field.run(blocks) + lanes) + field.seen(blocks, channels) + 2 * lanes)
-    )
-    # Multiplications are done a vector at a time, and two at once.
-    return Job(conv_text(shape).template(points, sizes, scratch), points, tiles, work * part // (2 * lanes) + 1)
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """How the work of `conv_text` is cut."""
+
+    expanse: Expanse
+    shape: Shape
+    spread: tuple[int, ...] = ()
+
+    def __call__(self, number: Number) -> Cut:
+        return self.cut(self.expanse.known(number))
+
+    def cut(self, of: Expanse) -> Cut:
+        """The cut of work that may have symbols in its sizes."""
+        shape, field, lanes = self.shape, of.field, self.shape.vectors.lanes
+        blocks = field.blocks(of.channels, lanes, shape.columns)
+        work = blocks.rows * blocks.columns * of.sums * shape.rows
+        register_tiles = -(-of.filters // shape.rows)
+        part = max(1, min(register_tiles, PART_WORK // max(1, work))) if isinstance(work, int) else 1
+        parts = -(-register_tiles // part)
+        image, channel = of.steps
+        sizes = (
+            *field.words(blocks), of.groups, of.channels, of.filters, image, channel * of.channels, channel, parts, part,
+            *self.spread,
+        )  # fmt: skip
+        tiles = of.images * of.groups * blocks.down * blocks.across * parts
+        # Offsets of taps, results of a register tile, and what a block sees: as the text lays them out.
+        scratch = (
+            HEAD
+            + -(-field.taps // 8) * 64
+            + 4 * (shape.rows * (field.run(blocks) + lanes) + field.seen(blocks, of.channels) + 2 * lanes)
+        )
+        # Multiplications are done a vector at a time, and two at once.
+        return Cut(sizes, scratch, tiles, work * part // (2 * lanes) + 1)
 
 
 def known(size: Size) -> int:

@@ -40,12 +40,15 @@ class Square:
         """Filters of a tile."""
         return self.filters * self.vectors.lanes
 
-    @staticmethod
-    def of(vectors: Vectors, places: int, act: Activation, bias: bool, point: bool) -> Square:
-        """The form that wastes least at so many places."""
-        forms = ((4, 6), (2, 10)) if vectors.registers > 16 else ((2, 6), (2, 5), (2, 4))
-        filters, columns = min(forms, key=lambda form: -(-places // form[1]) * form[1])
-        return Square(vectors, filters, columns, act, bias, point)
+
+def forms_of(vectors: Vectors) -> tuple[tuple[int, int], ...]:
+    """Register tiles: vectors of filters, and places."""
+    return ((4, 6), (2, 10)) if vectors.registers > 16 else ((2, 6), (2, 5), (2, 4))
+
+
+def least_waste(vectors: Vectors, places: int) -> tuple[int, int]:
+    """The register tile that wastes least at so many places."""
+    return min(forms_of(vectors), key=lambda form: -(-places // form[1]) * form[1])
 
 
 def small_text(square: Square) -> Code:

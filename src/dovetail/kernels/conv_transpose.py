@@ -8,9 +8,9 @@ from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.conv import Packing, conv_job, known
+from dovetail.kernels.conv import Choice, Direct, Expanse, Packing, first_of, known
 from dovetail.kernels.conv_field import Field
-from dovetail.kernels.conv_text import Shape
+from dovetail.kernels.conv_text import Shape, conv_text
 from dovetail.kernels.job import Job, Packed, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.ops.convolution import conv_transpose
@@ -30,14 +30,15 @@ def make_conv_transpose(step: Step, places: Places, vectors: Vectors) -> Job | N
     window = [known(size) for size in w.shape[2:]]
     before = [(n - 1) * d - p for n, d, p in zip(window, attrs["dilations"], attrs["padding"], strict=False)]
     ones = (1,) * len(window)
-    steps = places(x).strides[2:]
-    field = Field.of(x.shape[2:], steps, value.shape[2:], window, ones, attrs["dilations"], before)
+    steps = places(x).strides
+    field = Field.of(x.shape[2:], steps[2:], value.shape[2:], window, ones, attrs["dilations"], before)
     shape = Shape.of(vectors, filters, "none", False, field.taps == 1, True)
     turned = Packed(w, f"conv transpose {groups} {shape.rows}", Turning(groups, shape.rows))
     points: dict[str, Value | Packed] = {"x": x, "w": turned, "y": value}
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])
     try:
-        return conv_job(points, places, field, shape, groups, filters, channels, apart)
+        expanse = Expanse(x.shape[0], groups, filters, channels, field, (steps[0], steps[1]))
+        return first_of([Choice(points, Direct(expanse, shape, apart), lambda: conv_text(shape))])
     except GraphError:
         # Sizes that are too long to be written down.
         return None
