@@ -12,7 +12,7 @@ from dovetail import Graph, Value, f32, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
-from dovetail.kernels.conv_small_text import Square, square_text
+from dovetail.kernels.conv_small_text import Square, least_waste, square_text
 from dovetail.kernels.conv_text import Shape, tile_text
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
@@ -234,7 +234,7 @@ def test_transposes_of_every_size() -> None:
 def test_register_tiles_keep_out_of_the_stack(point: bool) -> None:
     vectors = Vectors(host().lanes, host().vector_registers)
     wide = Shape.of(vectors, 64, "relu", True, point)
-    few = Square.of(vectors, 49, "relu", True, point)
+    few = Square(vectors, *least_waste(vectors, 49), "relu", True, point)
     for text, uses in (tile_text(wide, wide.columns), square_text(few)):
         declared = [use for use in uses if use.startswith("declare")]
         lines = assembly("\n".join([*declared, text.replace("internal ", "")])).splitlines()

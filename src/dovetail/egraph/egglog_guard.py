@@ -34,18 +34,19 @@ class Guards:
 
     def __init__(self, words: Words) -> None:
         self._words = words
-        self._known: dict[Condition, Asked] = {}
+        self._known: dict[tuple[Condition, tuple[tuple[str, bool], ...]], Asked] = {}
         self.questions: dict[tuple[Term, bool], int] = {}
         """One-name terms and whether the name is a value's, by their numbers."""
         self.commands: list[str] = []
 
     def asked(self, condition: Condition, is_value: Mapping[str, bool]) -> Asked:
         """A condition; its rules are among the commands. It fails where tables cannot answer it."""
-        known = self._known.get(condition)
-        if known is not None:
-            return known
         terms = [term for path in condition.paths for term, _ in path]
         names = tuple(dict.fromkeys(name for term in terms for name in names_of(term)))
+        key = (condition, tuple((name, is_value[name]) for name in names))
+        known = self._known.get(key)
+        if known is not None:
+            return known
         found = Asked(len(self._known), names)
         variables = {name: f"c{i}" for i, name in enumerate(names)}
         bodies = [
@@ -56,7 +57,7 @@ class Guards:
         ask, holds = (found.of(variables, holds=h) for h in (False, True))
         self.commands += [f"(relation {kind}-{found.number} ({columns}))" for kind in ("ask", "holds")]
         self.commands += [f"(rule ({' '.join([ask, *body])}) ({holds}) :ruleset guards)" for body in bodies]
-        self._known[condition] = found
+        self._known[key] = found
         return found
 
     def rows(self) -> dict[str, list[tuple[int, ...]]]:

@@ -25,6 +25,7 @@ class Query:
         """The variables of caught values, by name."""
         self.numbers: dict[str, str] = {}
         """The variables of caught numbers, by name."""
+        self._unnamed = 0
         self._inside = walk(results[:1])
         self._of_parts = _caught_by_parts_alone(self._inside)
         for value in self._inside:
@@ -64,9 +65,8 @@ class Query:
         elif value.op is slice_:
             self._of_first("slice-like", value, "axis", "start", "stop", "step")
         elif value.op is part:
-            self._of_first(
-                "part-like" if value.operands[0] in self._of_parts else "part-within", value, "axis", "index", "parts"
-            )
+            within = value.operands[0].op in (leaf.HOLE, slice_) and value.operands[0] not in self._of_parts
+            self._of_first("part-within" if within else "part-like", value, "axis", "index", "parts")
         else:
             self._plain(value)
 
@@ -137,7 +137,8 @@ class Query:
         return self.numbers.setdefault(hole.name, f"n{len(self.numbers)}")
 
     def _fresh(self) -> str:
-        return f"u{len(self.atoms)}-{len(self.numbers)}"
+        self._unnamed += 1
+        return f"u{self._unnamed}"
 
 
 def products() -> list[str]:

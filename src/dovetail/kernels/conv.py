@@ -171,8 +171,8 @@ class Direct:
         parts = -(-register_tiles // part)
         image, channel = of.steps
         sizes = (
-            *field.words(blocks), of.groups, of.channels, of.filters, image, channel * of.channels, channel, parts, part,
-            *self.spread,
+            *field.words(blocks), of.groups, of.channels, of.filters, image, channel * of.channels, channel,
+            parts, part, *self.spread,
         )  # fmt: skip
         tiles = of.images * of.groups * blocks.down * blocks.across * parts
         # Offsets of taps, results of a register tile, and what a block sees: as the text lays them out.

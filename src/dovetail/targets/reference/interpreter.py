@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -65,6 +65,22 @@ def evaluate_values(
     return _Interpreter(lift, limit=limit).outputs(outputs, checked, _Scope(_solve(checked, sizes), constraints))
 
 
+def evaluate_in_turn(
+    outputs: Sequence[Value],
+    leaves: Mapping[Value, Array],
+    *,
+    lift: bool = False,
+    sizes: Mapping[str, int] | None = None,
+) -> Iterator[tuple[Value, Result]]:
+    """Each of the outputs as soon as it is known, in the order in which they are listed, operands first.
+
+    Whoever asks for thousands of values keeps what is needed: an array is dropped behind its last reader.
+    """
+    interpreter = _Interpreter(lift)
+    scope = _Scope(_solve(leaves, sizes), _constraints(walk(outputs, until=leaves)))
+    return interpreter.in_turn(outputs, _Given(leaves, interpreter), scope)
+
+
 def _solve(leaves: Mapping[Value, Array], sizes: Mapping[str, int] | None) -> dict[str, int]:
     return solve_symbols([Found(named_leaf(v), v.tensor, array.shape) for v, array in leaves.items()], sizes)
 
@@ -99,6 +115,26 @@ def _behind_binders(order: list[Value], leaves: Container[Value], sizes: Contain
         asked = {n: None for n in value_symbols(value) if n in binders}
         stack += [v for v in (*value.operands, *(binders[n] for n in asked)) if v not in opened]
     return list(behind)
+
+
+class _Given(Mapping[Value, Result]):
+    """Leaves in the dtype that is computed in, made when they are read: in float64 weights take twice the memory."""
+
+    def __init__(self, leaves: Mapping[Value, Array], interpreter: _Interpreter) -> None:
+        self._leaves = leaves
+        self._interpreter = interpreter
+
+    def __getitem__(self, value: Value) -> Array:
+        return _cast(self._leaves[value], self._interpreter.dtype(value.tensor.dtype).numpy)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._leaves
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._leaves)
+
+    def __len__(self) -> int:
+        return len(self._leaves)
 
 
 class _Scope:
@@ -167,11 +203,16 @@ class _Interpreter:
         return [np.array(result) for result in self.values(outputs, given, scope)]
 
     def values(self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope) -> list[Result]:
+        found = dict(self.in_turn(outputs, leaves, scope))
+        return [found[v] for v in outputs]
+
+    def in_turn(
+        self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope
+    ) -> Iterator[tuple[Value, Result]]:
         """Every value once, operands and what binds its sizes first; each is dropped behind its last reader."""
         order = _behind_binders(walk(outputs, until=leaves), leaves, scope.sizes)
         readers = dict.fromkeys(order, 0)
-        for value in outputs:
-            readers[value] += 1
+        wanted = set(outputs)
         for value in order:
             if value not in leaves:
                 for operand in value.operands:
@@ -179,14 +220,19 @@ class _Interpreter:
         found: dict[Value, Result] = {}
         for value in order:
             if value in leaves:
-                found[value] = leaves[value]
+                if value in wanted:
+                    yield value, leaves[value]
                 continue
-            found[value] = self.value(value, [found[v] for v in value.operands], scope)
+            operands = [leaves[v] if v in leaves else found[v] for v in value.operands]
+            result = self.value(value, operands, scope)
+            if readers[value]:
+                found[value] = result
+            if value in wanted:
+                yield value, result
             for operand in value.operands:
                 readers[operand] -= 1
                 if not readers[operand]:
-                    del found[operand]
-        return [found[v] for v in outputs]
+                    found.pop(operand, None)
 
     def value(self, value: Value, operands: list[Result], scope: _Scope) -> Result:
         try:

@@ -1,0 +1,164 @@
+"""Declared ops as a program for egglog: for every pattern the rules that find it, ask its guards, and apply it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.declare.fused import FusedOp
+from dovetail.declare.guard import Guard
+from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of
+from dovetail.egraph.egglog_guard import Asked, Guards, UnprintableError
+from dovetail.egraph.egglog_pattern import Query, products
+from dovetail.egraph.egglog_words import Symbol, Words, prelude, text
+from dovetail.egraph.rules import Form, admitted, numerics_of
+from dovetail.ir import leaf
+from dovetail.ir.origin import unrecorded
+from dovetail.ir.value import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """One pattern as rules, and what the columns of its matches hold: roots, caught values, caught numbers."""
+
+    number: int
+    form: Form
+    roots: int
+    values: tuple[str, ...]
+    numbers: tuple[str, ...]
+    open: tuple[Guard, ...]
+    """Guards that no rule can ask; they are asked about every match that was found."""
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        return self.roots + len(self.values), len(self.numbers)
+
+    def match(self, kind: str, arguments: Sequence[str]) -> str:
+        return f"({table_of(kind, self.columns)} {self.number} {' '.join(arguments)})"
+
+
+def table_of(kind: str, columns: tuple[int, int]) -> str:
+    """The relation of matches with so many values and numbers: `found`, or `good` where all guards hold."""
+    return f"{kind}-{columns[0]}-{columns[1]}"
+
+
+class Program:
+    """The text of all rules, one command each, and the words that it is written in."""
+
+    def __init__(self, stages: Sequence[Sequence[FusedOp[...]]], *, strict: bool = False) -> None:
+        self.words = Words()
+        self.guards = Guards(self.words)
+        self.rules: list[Printed] = []
+        self._commands: list[str] = []
+        self._tables: dict[tuple[int, int], None] = {}
+        for sample in (leaf.hole("x") * leaf.hole("y"), leaf.hole("x") / leaf.hole("y")):
+            self.words.symbol(sample)
+        for number, ops in enumerate(stages):
+            self._commands += [f"(ruleset match-{number})", f"(ruleset good-{number})", f"(ruleset apply-{number})"]
+            for op in ops:
+                for variant in op.patterns:
+                    if admitted(numerics_of(variant), strict):
+                        self._print(Form(op, variant), number)
+
+    @property
+    def commands(self) -> list[str]:
+        """Everything but facts, in an order in which it can be read."""
+        tables = [
+            f"(relation {table_of(kind, c)} ({' '.join(['i64', *['V'] * c[0], *['i64'] * c[1]])}))"
+            for c in self._tables
+            for kind in ("found", "good")
+        ]
+        symbols = [command for symbol in self.symbols for command in symbol.declared()]
+        return [*prelude(), *symbols, *products(), *tables, *self.guards.commands, *self._commands]
+
+    @property
+    def symbols(self) -> list[Symbol]:
+        return list(self.words.symbols.values())
+
+    @property
+    def tables(self) -> list[tuple[int, int]]:
+        return list(self._tables)
+
+    @staticmethod
+    def steps(stratum: int) -> tuple[str, str]:
+        """The commands that find the matches of a stratum whose guards hold, and those that apply them."""
+        look = f"(run-schedule (saturate (run mirror)) (run match-{stratum}) (run guards) (run good-{stratum}))"
+        return look, f"(run-schedule (run apply-{stratum}))"
+
+    def _print(self, form: Form, stratum: int) -> None:
+        query = Query(self.words, form.variant.results)
+        root, *others = (self._result(query, result) for result in form.variant.results)
+        # What a spelling does not write is left out of the call too.
+        choice = {n: v for n, v in form.variant.choice.items() if not isinstance(v, leaf.Hole) or n in query.numbers}
+        given: dict[str, Any] = {**choice, "result": leaf.hole("result")}
+        variables = {**query.caught, "result": root}
+        is_value = {name: isinstance(v, Value) for name, v in given.items()}
+        asked, open_ = self._conditions(form, given, is_value)
+        values = tuple(name for name, v in choice.items() if isinstance(v, Value))
+        numbers = tuple(name for name, v in choice.items() if isinstance(v, leaf.Hole))
+        rule = Printed(len(self.rules), form, 1 + len(others), values, numbers, open_)
+        self.rules.append(rule)
+        self._tables[rule.columns] = None
+        columns = [root, *others, *(query.caught[n] for n in values), *(query.numbers[n] for n in numbers)]
+        answers = {n: query.type_of(variables[n]) if is_value[n] else query.numbers[n] for a in asked for n in a.names}
+        asks = " ".join(a.of(answers, holds=False) for a in asked)
+        name = text(f"{form.op.name}[{form.label}]")
+        body, found = " ".join(query.atoms), rule.match("found" if asked else "good", columns)
+        self._commands.append(f"; {name}")
+        self._commands.append(f"(rule ({body}) ({found} {asks}) :ruleset match-{stratum})")
+        if asked:
+            types = [f"(= {t} (type {variables[n]}))" for n, t in answers.items() if is_value[n]]
+            holds = [a.of(answers, holds=True) for a in asked]
+            self._commands.append(
+                f"(rule ({' '.join([found, *types, *holds])}) ({rule.match('good', columns)}) :ruleset good-{stratum})"
+            )
+        with unrecorded():
+            fused = form.op(**choice)
+        actions = " ".join(self._actions(fused, form, query, columns))
+        self._commands.append(f"(rule ({rule.match('good', columns)}) ({actions}) :ruleset apply-{stratum})")
+
+    def _result(self, query: Query, result: Value) -> str:
+        """The variable of a result; of an item that the pattern does not find itself, that of what it is an item of."""
+        return query.values.get(result) or query.values[result.operands[0]]
+
+    def _conditions(
+        self, form: Form, given: dict[str, Any], is_value: dict[str, bool]
+    ) -> tuple[list[Asked], tuple[Guard, ...]]:
+        found: list[Asked] = []
+        open_: list[Guard] = []
+        for guard in form.op.guards:
+            try:
+                condition: Condition = condition_of(guard, given)
+                if condition.paths != ((),):
+                    found.append(self.guards.asked(condition, is_value))
+            except (OpaqueGuardError, UnprintableError):
+                open_.append(guard)
+        return found, tuple(open_)
+
+    def _actions(self, fused: Value, form: Form, query: Query, columns: Sequence[str]) -> list[str]:
+        """What is made of a match: its root, or each of its results, is equal to what the fused op gives."""
+        symbol = self.words.symbol(fused)
+        operands = [query.values[v] for v in fused.operands]
+        attributes = [query.attribute(fused.attrs[key]) for key in symbol.keys]
+        built = f"({' '.join([symbol.name, *operands, *attributes])})"
+        results = form.variant.results
+        if len(results) == 1:
+            return [f"(union {columns[0]} {built})"]
+        item = self.words.symbol(leaf.item(leaf.hole("x"), 0)).name
+        found = [f"(let fused {built})"]
+        for index, (result, variable) in enumerate(zip(results, columns, strict=False)):
+            old = variable
+            if result not in query.values:
+                old = f"({item} {variable} {self.words.attribute(result.attrs['index'])})"
+            found.append(f"(union {old} ({item} fused {self.words.attribute(index)}))")
+        return found
+
+
+def check_of(program: Program, root: int, result: Value, ids: dict[Value, int]) -> str | None:
+    """The claim that a value is in the class with a number, as a command; none where its operands have no number."""
+    if any(v not in ids for v in result.operands):
+        return None
+    symbol = program.words.symbol(result)
+    attributes = [str(program.words.attribute(result.attrs[key])) for key in symbol.keys]
+    return f"(check (= (N {root}) ({' '.join([symbol.name, *(f'(N {ids[v]})' for v in result.operands), *attributes])})))"
