@@ -26,6 +26,7 @@ class Argument:
         shown = self.how.get("metavar") or ("|".join(self.how["choices"]) if "choices" in self.how else self.name)
         if not self.name.startswith("-"):
             return {"?": f"[{shown}]", "*": f"[{shown}] …"}.get(self.how.get("nargs", ""), shown)
+        shown = f"[{shown} …]" if self.how.get("nargs") == "*" else shown
         word = self.name if self.how.get("action") == "store_true" else f"{self.name} {shown}"
         return f"[{word}]" + (" …" if self.how.get("action") == "append" else "")
 

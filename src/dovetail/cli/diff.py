@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.measuring import MEASURING, Ready, ready
+from dovetail.cli.measuring import MEASURING, Ready, medians, ready
 from dovetail.cli.options import FIXED, JSON, SIZE, TARGET, WITHOUT, compiled
 from dovetail.errors import GateError, LoadError, OptionError
 from dovetail.ir.literal import Array
@@ -25,7 +23,6 @@ from dovetail.report.outline import Outline, outline_from, outline_of
 TOLERANCE = 1e-3
 """How far results may lie apart for a gate, as a share of the largest one."""
 _WAYS = (TARGET, WITHOUT, SIZE, FIXED)
-_WARM_UP = 2
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -96,27 +93,12 @@ def _measured(
     if set(feeds) != set(sides[1].feeds):
         raise OptionError("the models have other inputs", hint="compare them without --measure")
     results = [side.program.run(dict(feeds)) for side in sides]
-    a, b = _medians([_runner(side, feeds) for side in sides], args.runs)
+    a, b = medians([Ready(side.program, feeds) for side in sides], args.runs)
     return (
         replace(first, measured_seconds=a),
         replace(second, measured_seconds=b),
         {name: _deviation(results[0][name], results[1].get(name)) for name in results[0]},
     )
-
-
-def _runner(side: Ready, feeds: Mapping[str, Array]) -> Callable[[], object]:
-    return lambda: side.program.run(dict(feeds))
-
-
-def _medians(runs: Sequence[Callable[[], object]], count: int) -> list[float]:
-    taken: list[list[float]] = [[] for _ in runs]
-    for turn in range(count + _WARM_UP):
-        for run, seconds in zip(runs, taken, strict=True):
-            started = time.perf_counter()
-            run()
-            if turn >= _WARM_UP:
-                seconds.append(time.perf_counter() - started)
-    return [statistics.median(seconds) for seconds in taken]
 
 
 def _deviation(wanted: Array, found: Array | None) -> float:

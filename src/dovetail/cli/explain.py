@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dovetail.cli import assume
 from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.measuring import MEASURING, ready
 from dovetail.cli.options import COMPILING, JSON, compiled, numbers
@@ -25,6 +26,8 @@ from dovetail.targets.marks import Mark
 
 
 def run(args: argparse.Namespace) -> Answer:
+    if assume.is_asked(args):
+        return assume.run(args)
     require = numbers("--require", args.require, alone=1)
     # Measured first: the machine may be measured then too, and prices are by its figures.
     measured, marks = _measured(args) if args.measure else (None, None)
@@ -68,6 +71,7 @@ COMMAND = Command(
             "write the report as one page for a browser too: the graph with its kernels, gaps, memory and code",
             {"metavar": "FILE"},
         ),
+        *assume.ARGUMENTS,
         Argument(
             "--require",
             "fail unless a rule made so many kernels, as in --require swiglu=24; may be given several times",

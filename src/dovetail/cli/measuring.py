@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+import statistics
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.cli.arrays import named_arrays
+from dovetail.cli.arrays import Given, named_arrays
 from dovetail.cli.command import Argument
 from dovetail.cli.options import asked_graph
 from dovetail.cli.progress import tell
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
+from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
@@ -21,6 +24,7 @@ from dovetail.settings import OFF, settings_of
 from dovetail.targets.cpu.calibration import calibrate, stored
 
 SEED = 0
+_WARM_UP = 2
 INPUT = Argument(
     "--input",
     "an input, as @file.npy, @file.npz:key or numbers; others are made up: floats from a normal distribution, whole "
@@ -45,13 +49,29 @@ def ready(args: argparse.Namespace) -> Ready:
     if args.runs < 1 or args.threads < 0:
         raise OptionError(f"--runs {args.runs} --threads {args.threads}", hint="measure one run at least, on a thread")
     given = named_arrays("--input", args.input)
-    graph = asked_graph(args)
+    return ready_graph(asked_graph(args), args, given)
+
+
+def ready_graph(graph: Graph, args: argparse.Namespace, given: Mapping[str, Given]) -> Ready:
+    """A graph compiled as a command line says, with the inputs given and made-up ones for the rest."""
     feeds = feeds_of(graph, given, SEED)
     if args.target == "cpu":
         know_the_machine()
     params = None if graph.params else random_weights(graph, SEED)
     program = compile(graph, target=args.target, without=args.without, params=params, threads=args.threads)
     return Ready(program, feeds)
+
+
+def medians(sides: Sequence[Ready], runs: int) -> list[float]:
+    """What a run of each takes, in seconds: the median of many, all taking turns."""
+    taken: list[list[float]] = [[] for _ in sides]
+    for turn in range(runs + _WARM_UP):
+        for side, seconds in zip(sides, taken, strict=True):
+            started = time.perf_counter()
+            side.program.run(dict(side.feeds))
+            if turn >= _WARM_UP:
+                seconds.append(time.perf_counter() - started)
+    return [statistics.median(seconds) for seconds in taken]
 
 
 def know_the_machine() -> None:
@@ -62,4 +82,15 @@ def know_the_machine() -> None:
         calibrate(settings)
 
 
-__all__ = ["INPUT", "MEASURING", "RUNS", "SEED", "THREADS", "Ready", "know_the_machine", "ready"]
+__all__ = [
+    "INPUT",
+    "MEASURING",
+    "RUNS",
+    "SEED",
+    "THREADS",
+    "Ready",
+    "know_the_machine",
+    "medians",
+    "ready",
+    "ready_graph",
+]

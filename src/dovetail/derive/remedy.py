@@ -55,9 +55,9 @@ def remedy_of(op: FusedOp[...], reason: str) -> str:
 
 
 _GENERIC = {
-    PRIVATE: "nobody else reads the inner value",
-    TYPE: "all operands are in the dtype of the result",
-    NEAR: "it is written as the rule has it",
+    PRIVATE: "Nobody else reads the inner value",
+    TYPE: "All operands are in the dtype of the result",
+    NEAR: "It is written as the rule has it",
 }
 
 
@@ -150,7 +150,7 @@ def _changes(op: FusedOp[...], miss: Missed) -> Change:
         return {}
     if not found:
         raise NoRemedyError("no automatic remedy for what was found here", hint=miss.hint)
-    return found
+    return {name: new for name, new in found.items() if _shown(miss.caught[name]) != _shown(new)}
 
 
 def _changed(graph: Graph, op: FusedOp[...], misses: Sequence[Missed], fresh: _Fresh) -> tuple[Graph, tuple[str, ...]]:

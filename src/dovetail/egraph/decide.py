@@ -74,6 +74,9 @@ class Search:
     solved: int
     """How many of the pieces looked different."""
     seconds: Mapping[str, float]
+    """Of each step."""
+    phases: Mapping[str, float]
+    """Of each phase of rules, over all windows that look different."""
     given: float
     """Predicted seconds of the graph as it was given, of what greedy fusion makes of it, and of what was chosen."""
     greedy: float
@@ -223,8 +226,11 @@ def _greedy(fused: Fused, joined: Fused) -> Fused:
 def _search(egraph: EGraph, replayed: Replayed, clock: _Clock, given: float, greedy: float, chosen: float) -> Search:
     fired: Counter[str] = Counter()
     stopped: list[Stopped] = []
+    phases: dict[str, float] = {}
     for saturation in replayed.solved:
         fired.update(saturation.fired)
+        for name, seconds in saturation.seconds.items():
+            phases[name] = phases.get(name, 0.0) + seconds
         stopped += saturation.stopped
     return Search(
         classes=len(egraph.leaders),
@@ -233,6 +239,7 @@ def _search(egraph: EGraph, replayed: Replayed, clock: _Clock, given: float, gre
         pieces=replayed.pieces,
         solved=len(replayed.solved),
         seconds=clock.laps,
+        phases=phases,
         given=given,
         greedy=greedy,
         chosen=chosen,

@@ -22,6 +22,7 @@ from dovetail.report.boundary import boundaries
 from dovetail.report.kernels import KernelMap, kernel_map
 from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, Report, StoppedEntry
 from dovetail.report.repeats import repeats
+from dovetail.report.search import search_of
 
 Sizes: TypeAlias = Mapping[str, Size]
 
@@ -62,6 +63,7 @@ def build_report(
         floor_seconds=machine.floor(total),
         repeats=repeats(kernels, bind_time),
         stopped=_stopped(lowered),
+        search=search_of(lowered),
     )
 
 

@@ -33,6 +33,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "measured": None if report.measured is None else asdict(report.measured),
         "repeats": [{"count": r.count, "kernels": [list(copy) for copy in r.kernels]} for r in report.repeats],
         "stopped": [asdict(s) for s in report.stopped],
+        "search": None if report.search is None else asdict(report.search),
     }
 
 

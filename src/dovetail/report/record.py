@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dovetail.derive.missed import COST
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.measured import Measured
+from dovetail.report.search import SearchEntry
 from dovetail.report.text import as_text, time_text
 
 SCHEMA_VERSION = 1
@@ -140,6 +141,8 @@ class Report:
     repeats: tuple[Repeat, ...] = ()
     """Blocks that are shown once."""
     stopped: tuple[StoppedEntry, ...] = ()
+    search: SearchEntry | None = None
+    """What an e-graph chose from, where one was asked."""
 
     @property
     def is_clean(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.places import folded, form
+from dovetail.report.search_text import search_lines
 
 if TYPE_CHECKING:
     from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Report
@@ -48,6 +49,7 @@ def as_text(report: Report, look: Look = PLAIN, *, everything: bool = False) -> 
     lines = [_head(report), _times(report)]
     lines += _fused(report.fused, everything)
     lines += _missed(report.missed, report.predicted_seconds, everything)
+    lines += search_lines(report.search, everything=everything)
     lines += _stopped(report)
     lines += _on_host(report, everything)
     lines += _apart(report, everything)
@@ -89,7 +91,7 @@ def _blocks(report: Report, everything: bool) -> list[Line]:
     """Every run of equal blocks: how many, their share of the time, and the kernels of one."""
     kernels = {k.name: k for k in report.kernels}
     took = _took(report)
-    total = sum(took.values())
+    total = _total(report)
     most = len(report.repeats) if everything else MOST_OTHERS
     ranked = sorted(report.repeats, key=lambda r: -sum(took.get(name, 0.0) for copy in r.kernels for name in copy))
     lines: list[Line] = []
@@ -113,10 +115,15 @@ def _took(report: Report) -> dict[str, float]:
     return {k.name: k.seconds for k in report.kernels if k.phase == "run"}
 
 
+def _total(report: Report) -> float:
+    """The time that shares are shares of."""
+    return report.predicted_seconds if report.measured is None else report.measured.seconds
+
+
 def _kernels(report: Report, everything: bool) -> list[Line]:
     """The kernels that take longest, by what was measured or else predicted; those of one op and type are one line."""
     took, measured = _took(report), report.measured
-    total = measured.seconds if measured is not None else sum(took.values())
+    total = _total(report)
     groups: dict[tuple[str, str, bool], list[Kernel]] = {}
     for kernel in report.kernels:
         if kernel.name in took:

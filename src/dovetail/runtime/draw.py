@@ -17,7 +17,7 @@ from dovetail.models.weights import random_weights
 from dovetail.passes.specialize import symbols_of
 from dovetail.targets.feeds import named_leaf
 
-_SMALL = (4, 3, 5, 6, 7)
+_SMALL = (2, 3, 4, 5)
 _OTHERS = (4, 8, 16, 32, 1, 2, 64, 128)
 
 

@@ -1,0 +1,204 @@
+"""egglog as the matcher of declared ops: it holds the e-graph, finds the matches and unites what they make equal."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dovetail.declare.fused import FusedOp
+from dovetail.egraph.egglog_facts import Facts
+from dovetail.egraph.egglog_program import Printed, Program, table_of
+from dovetail.egraph.egglog_words import table
+from dovetail.egraph.engine import EGraph
+from dovetail.egraph.proof import Application
+from dovetail.egraph.rules import Form, RuleSet, applied
+from dovetail.errors import OptionError
+from dovetail.ir.value import Value
+from dovetail.match import Bound, matches
+
+_MOST_WAYS = 64
+"""How many ways to match are looked through for the one that egglog found."""
+
+
+class Engine:
+    """A running egglog. Commands go in one by one: each part of a parsed program carries a copy of its source."""
+
+    def __init__(self) -> None:
+        try:
+            from egglog import bindings
+        except ImportError:
+            raise OptionError(
+                "the engine egglog is not installed", hint="python -m pip install 'dovetail[egglog]'"
+            ) from None
+        self._folder = tempfile.TemporaryDirectory(prefix="dovetail-egglog-")
+        self._running = bindings.EGraph(fact_directory=self._folder.name)
+
+    def run(self, command: str) -> None:
+        self._running.run_program(*self._running.parse_program(command))
+
+    def load(self, rows: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
+        """Tables of facts, as files: much faster than as commands."""
+        for number, (name, listed) in enumerate(rows.items()):
+            if listed:
+                file = Path(self._folder.name, f"{number}.tsv")
+                file.write_text("".join(["\t".join(map(str, row)) + "\n" for row in listed]), encoding="ascii")
+                self.run(f'(input {table(name)} "{number}.tsv")')
+
+    def classes(self) -> dict[int, Any]:
+        """What egglog calls the class of each number."""
+        rows = self._running.freeze().functions["N"].rows
+        return {self._running.value_to_i64(row.inputs[0]): row.output for row in rows}
+
+    def matches(self, tables: Iterable[tuple[int, int]]) -> list[tuple[int, list[Any], list[int]]]:
+        """The matches whose guards hold: number of the rule, classes, numbers; in the order of rules."""
+        functions, number = self._running.freeze().functions, self._running.value_to_i64
+        found: list[tuple[int, list[Any], list[int]]] = []
+        for columns in tables:
+            values = 1 + columns[0]
+            for row in functions[table_of("good", columns)].rows:
+                inputs = row.inputs
+                found.append((number(inputs[0]), inputs[1:values], [number(v) for v in inputs[values:]]))
+        return sorted(found, key=lambda match: match[0])
+
+
+class Session:
+    """A program in a running egglog, and the e-graph that it was told about last."""
+
+    def __init__(self, stages: Sequence[Sequence[FusedOp[...]]], *, strict: bool = False) -> None:
+        self.engine = Engine()
+        self.program = Program(stages, strict=strict)
+        self.facts: Facts | None = None
+        self._done: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
+        self._told = 0
+        for command in self.program.commands:
+            if not command.startswith(";"):
+                self.engine.run(command)
+        self._told = len(self.program.symbols)
+        self.engine.run("(push)")
+
+    def tell(self, egraph: EGraph) -> None:
+        """Forget the e-graph that was, and learn this one."""
+        self.engine.run("(pop)")
+        self.facts = Facts(self.program, egraph)
+        for symbol in self.program.symbols[self._told :]:
+            for command in symbol.declared():
+                self.engine.run(command)
+        self._told = len(self.program.symbols)
+        self.engine.run("(push)")
+        self.engine.load(self.facts.rows)
+        self.engine.run("(run-schedule (run given))")
+        self._done.clear()
+
+    def look(self, stratum: int) -> Iterator[_Match]:
+        """The matches of one stratum that are new. What of them is refused is taken back before any is applied."""
+        assert self.facts is not None
+        self.engine.run(self.program.steps(stratum)[0])
+        numbers: dict[Any, int] = {}
+        for number, name in sorted(self.engine.classes().items(), reverse=True):
+            numbers[name] = number
+        for rule, classes, attributes in self.engine.matches(self.program.tables):
+            # A result of several that is new here is made by a match, and no pattern catches it.
+            listed = tuple(numbers.get(c, -1) for c in classes)
+            key = (rule, listed, tuple(attributes))
+            if key not in self._done:
+                self._done.add(key)
+                yield _Match(self.program.rules[rule], listed, tuple(attributes))
+
+    def refuse(self, match: _Match) -> None:
+        columns = [*(f"(N {c})" for c in match.classes), *map(str, match.attributes)]
+        self.engine.run(f"(delete {match.rule.match('good', columns)})")
+
+    def apply(self, stratum: int) -> None:
+        self.engine.run(self.program.steps(stratum)[1])
+
+    def names(self, match: _Match, egraph: EGraph) -> dict[str, Any]:
+        """What a match caught, by name, with values that stand for their classes."""
+        assert self.facts is not None
+        rule, values, attributes = match.rule, self.facts.values, self.program.words.attributes
+        caught = [values[c] for c in match.classes[rule.roots :]]
+        leaders = [egraph.find(v) if v in egraph else v for v in caught]
+        numbers = [attributes[a] for a in match.attributes]
+        return {**dict(zip(rule.values, leaders, strict=True)), **dict(zip(rule.numbers, numbers, strict=True))}
+
+
+class _Match:
+    """A match as egglog has it: numbers of classes and of attributes."""
+
+    __slots__ = ("attributes", "classes", "rule")
+
+    def __init__(self, rule: Printed, classes: tuple[int, ...], attributes: tuple[int, ...]) -> None:
+        self.rule = rule
+        self.classes = classes
+        self.attributes = attributes
+
+
+class Matched:
+    """One stratum of declared ops, found by egglog. The first after other rules tells egglog the e-graph anew."""
+
+    def __init__(self, session: Session, stratum: int, *, first: bool) -> None:
+        self._session = session
+        self._stratum = stratum
+        self._first = first
+
+    def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+        session = self._session
+        if self._first:
+            session.tell(egraph)
+        assert session.facts is not None
+        values = session.facts.values
+        found: list[Application] = []
+        for match in session.look(self._stratum):
+            root = values[match.classes[0]]
+            applications = located(match.rule.form, root, session.names(match, egraph), egraph)
+            if applications:
+                found += applications
+            else:
+                session.refuse(match)
+        session.apply(self._stratum)
+        yield from found
+
+
+def located(form: Form, root: Value, names: Mapping[str, Any], egraph: EGraph) -> tuple[Application, ...]:
+    """The applications for a match that egglog found; our matcher says which nodes it covers. Nothing if it cannot."""
+    for node in egraph.equal(root):
+        if node.op is not form.variant.pattern.op:
+            continue
+        for count, bound in enumerate(matches(form.variant.pattern, node, equal=egraph.equal)):
+            if count == _MOST_WAYS:
+                break
+            if _same(bound, names, egraph):
+                found = applied(form, bound, node, egraph)
+                if found:
+                    return found
+    return ()
+
+
+def _same(bound: Bound, names: Mapping[str, Any], egraph: EGraph) -> bool:
+    for name, found in bound.names.items():
+        wanted = names[name]
+        if isinstance(found, Value):
+            if found is not wanted and (found not in egraph or egraph.find(found) is not wanted):
+                return False
+        elif found != wanted:
+            return False
+    return True
+
+
+@lru_cache(maxsize=2)
+def _session(stages: tuple[tuple[FusedOp[...], ...], ...], guards: int, strict: bool) -> Session:
+    """Reading the rules takes longer than most graphs do."""
+    return Session(stages, strict=strict)
+
+
+def by_egglog(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[RuleSet]:
+    """Every stratum as a set of rules that egglog looks for."""
+    listed = tuple(tuple(stratum) for stratum in stages)
+    session = _session(listed, sum(len(op.guards) for stratum in listed for op in stratum), strict)
+    kinds = [stratum[0].stage for stratum in listed]
+    return [
+        Matched(session, number, first=not number or (kinds[number - 1] == "recognise" and kind == "fuse"))
+        for number, kind in enumerate(kinds)
+    ]

@@ -1,0 +1,43 @@
+"""The lines of the summary that tell what an e-graph chose from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dovetail.report.paint import Line, Piece, line
+
+if TYPE_CHECKING:
+    from dovetail.report.search import SearchEntry
+
+_HANG = 8
+
+
+def search_lines(search: SearchEntry | None, *, everything: bool = False) -> list[Line]:
+    """What was held and what it gained; times and rules, which are many, only where all is asked for."""
+    if search is None:
+        return []
+    mark = Piece(f"{'SEARCH':<{_HANG}}", "note")
+    fired = sum(search.fired.values())
+    held = f"{search.nodes:,} nodes in {search.classes:,} classes, {fired:,} applications of {len(search.fired)} rules"
+    costs = [
+        f"{_micros(seconds)} {name}"
+        for name, seconds in (
+            ("as given", search.given_seconds),
+            ("greedily", search.greedy_seconds),
+            ("chosen", search.chosen_seconds),
+        )
+    ]
+    less = f" ({100 * search.gain:.2g} % less)" if search.gain > 1e-6 else ""
+    found = [line(mark, held, hang=_HANG), line(" " * _HANG, f"predicted {', '.join(costs)}{less}", hang=_HANG)]
+    if everything:
+        steps = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in search.seconds.items())
+        phases = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in search.phases.items())
+        ranked = sorted(search.fired.items(), key=lambda item: (-item[1], item[0]))
+        rules = ", ".join(f"{count} × {name}" for name, count in ranked)
+        told = (f"took {steps}", f"phases of rules: {phases}", f"rules: {rules}")
+        found += [line(" " * _HANG, Piece(text, "dim"), hang=_HANG) for text in told]
+    return found
+
+
+def _micros(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
