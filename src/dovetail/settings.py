@@ -32,8 +32,9 @@ class Settings:
     engine: str = _option(
         "greedy",
         "How fusions are chosen: `greedy` takes the best at each place, `egraph` keeps all alternatives and chooses by "
-        "the cost of the whole graph, which is never above greedy's.",
-        choices=("greedy", "egraph"),
+        "the cost of the whole graph, which is never above greedy's; `egglog` is the same with egglog to look for "
+        "declared ops. See [egglog](egglog.md).",
+        choices=("greedy", "egraph", "egglog"),
     )
     verify_each_pass: bool = _option(
         False, "Verify the graph after every pass, so that an error names the pass that made it. Slower; tests do it."

@@ -8,11 +8,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, Value, f32, fused_op, library, ops
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bf16, f16, f64, i32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
+from dovetail.kernels.job import Job
 from dovetail.library.activation import Activation, Gate
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph
@@ -213,3 +214,38 @@ def test_other_types_stay_on_the_host() -> None:
     for dtype in (f64, i32):
         native = NativeGraph(make_plan(Graph.of(input("x", dtype[3, 4]) @ input("y", dtype[4, 5])), target="cpu"))
         assert len(native.on_host) == 1
+
+
+@fused_op
+def gated(x: Value, w: Value, v: Value, b: Value, c: Value) -> Value:
+    """Two products of one input, one of them behind a gate, scaled by a vector."""
+    return ops.tanh(x @ w + b) * ops.sigmoid(x @ v) * c + 1.0
+
+
+def test_a_declared_op_of_ones_own_is_a_contraction_too() -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph.of(
+        gated(
+            input("x", f32["m", 20]),
+            param("w", f32[20, 37]),
+            param("v", f32[20, 37]),
+            param("b", f32[37]),
+            param("c", f32[37]),
+        )
+    )
+    native = NativeGraph(make_plan(graph, target="cpu"))
+    assert not native.on_host
+    shapes = {"w": (20, 37), "v": (20, 37), "b": (37,), "c": (37,)}
+    params = {name: (rng.normal(size=shape) * 0.3).astype(np.float32) for name, shape in shapes.items()}
+    runner = native.bind(params)
+    for m in (1, 5, 9, 40):
+        x = rng.normal(size=(m, 20)).astype(np.float32)
+        w, v, b, c = (params[n].astype(np.float64) for n in "wvbc")
+        wanted = np.tanh(x @ w + b) / (1 + np.exp(-(x @ v))) * c + 1
+        assert_close(runner.run({"x": x})["y"], wanted, f32)
+
+
+def test_rows_of_a_product_with_few_columns_are_shared() -> None:
+    graph = Graph.of(library.linear(input("x", f32[128, 64]), param("w", f32[64, 10])))
+    (job,) = [j for part in NativeGraph(make_plan(graph, target="cpu")).sections for j in part.jobs]
+    assert isinstance(job, Job) and job.tiles != 1

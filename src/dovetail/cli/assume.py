@@ -73,7 +73,8 @@ def _measured(what_if: WhatIf, before: Ready, args: argparse.Namespace) -> WhatI
 
 def _lines(found: Assumptions) -> Iterable[str]:
     before = found.before
-    yield f"{before.graph} on {before.target}: {before.kernels} kernels, predicted {time_text(before.predicted_seconds)}"
+    predicted = time_text(before.predicted_seconds)
+    yield f"{before.graph} on {before.target}: {before.kernels} kernels, predicted {predicted}"
     if not found.what_ifs:
         yield "no missed fusion has a price: there is nothing to assume"
         return
@@ -120,17 +121,22 @@ def _by_type(fresh: Sequence[Value]) -> dict[tuple[str, str], list[str]]:
 def _gains(what_if: WhatIf) -> Iterable[str]:
     seen, kind = what_if.comparison, what_if.kind
     fires = f"{kind.rule} fires {what_if.fires} of {kind.count}" if what_if.fires > 0 else f"{kind.rule} does not fire"
-    yield f"   {fires}   kernels {seen.before.kernels} → {seen.after.kernels}"
+    host = (
+        f"   on the host {seen.before.on_host} → {seen.after.on_host}"
+        if seen.after.on_host > seen.before.on_host
+        else ""
+    )
+    yield f"   {fires}   kernels {seen.before.kernels} → {seen.after.kernels}{host}"
     yield f"   {_gain('predicted', seen.before.predicted_seconds, seen.after.predicted_seconds)}"
     if seen.before.measured_seconds is not None and seen.after.measured_seconds is not None:
         yield f"   {_gain('measured', seen.before.measured_seconds, seen.after.measured_seconds)}"
     own = f"{kind.rule}: {kind.reason}"
     for change in seen.missed:
         if change.what != own and (change.after or 0) > (change.before or 0):
-            yield f"   then missed: {change.what} ({change.before:.0f} → {change.after:.0f})"
+            yield f"   then missed {change.before:.0f} → {change.after:.0f} × {change.what}"
     for change in seen.fused:
         if change.what != kind.rule:
-            yield f"   then fused: {change.what} ({change.before:.0f} → {change.after:.0f})"
+            yield f"   then fused {change.before:.0f} → {change.after:.0f} × {change.what}"
 
 
 def _gain(how: str, before: float, after: float) -> str:

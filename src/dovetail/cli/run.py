@@ -25,10 +25,9 @@ from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
+from dovetail.runtime.deviation import difference, tolerance_of
 from dovetail.targets.feeds import named_leaf
 
-TOLERANCES: Mapping[str, float] = {"f16": 1e-2, "bf16": 5e-2}
-"""How far outputs may lie apart, relative to the largest value; other floats 1e-4, all else not at all."""
 _SHOWN = 6
 
 
@@ -118,33 +117,14 @@ def compared(args: argparse.Namespace, feeds: Mapping[str, Array], outputs: Mapp
     fixed = {n: np.asarray(a, peer.dtypes.get(n)) for n, a in named_arrays("--fixed", args.fixed).items()}
     wanted = peer.run({**fixed, **feeds})
     return [
-        Difference(name, difference(got, wanted[name]), _tolerance(got) if args.tolerance is None else args.tolerance)
+        Difference(
+            name,
+            difference(got, wanted[name]),
+            tolerance_of(of_numpy(got.dtype)) if args.tolerance is None else args.tolerance,
+        )
         for name, got in outputs.items()
         if name in wanted
     ]
-
-
-def difference(got: Array, wanted: Array) -> float:
-    """The largest difference relative to the largest value; numbers that are not finite have to be the same."""
-    if got.shape != wanted.shape or got.dtype != wanted.dtype:
-        return float("inf")
-    wide = np.complex128 if got.dtype.kind == "c" else np.float64
-    with np.errstate(all="ignore"):
-        x, y = got.astype(wide), wanted.astype(wide)
-        finite = np.isfinite(x) & np.isfinite(y)
-        if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
-            return float("inf")
-        if not finite.any():
-            return 0.0
-        apart, most = np.abs(x[finite] - y[finite]).max(), np.abs(y[finite]).max()
-    return float(apart / most if most > 0 else apart)
-
-
-def _tolerance(array: Array) -> float:
-    dtype = of_numpy(array.dtype)
-    if dtype is None or not dtype.is_inexact:
-        return 0.0
-    return TOLERANCES.get(dtype.name, 1e-4)
 
 
 def _spelled(array: Array) -> str:

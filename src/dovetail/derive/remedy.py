@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import Parameter
 from typing import Any
 
 from dovetail import ops
@@ -95,7 +96,8 @@ class _Fresh:
     def of_type(self, value: Value, type: TensorType, called: str, *, late: bool) -> Value:
         """The value in another type; a leaf where its numbers do not tell those of the new one."""
         view = viewed(value, type)
-        if view is not None:
+        # Axes of size 1 in front of others say nothing in a broadcast, and the normal form has none.
+        if view is not None and not (type.rank > value.rank and type.shape[0] == 1):
             return view
         if late:
             self.replaced.append(value)
@@ -106,8 +108,9 @@ class _Fresh:
         while name in self.taken:
             name = f"{base}_{len(self.taken)}"
         self.taken.add(name)
-        # A parameter has sizes that are known.
-        made = leaf.input(name, type) if late or not type.is_static else leaf.param(name, type)
+        # One number for each element of an axis is what models learn, whatever stood in its place.
+        learnt = type.is_static and (not late or len(_long(type.shape)) < 2)
+        made = leaf.param(name, type) if learnt else leaf.input(name, type)
         self.made[made] = None
         return made
 
@@ -137,7 +140,7 @@ def _long(shape: Sequence[Size]) -> list[Size]:
 
 def _changes(op: FusedOp[...], miss: Missed) -> Change:
     """What has to change of what a miss caught."""
-    lacking = [p.name for p in op.signature.parameters if p.name not in miss.caught]
+    lacking = [p.name for p in op.signature.parameters if p.name not in miss.caught and p.default is Parameter.empty]
     if lacking:
         raise NoRemedyError(f"no automatic remedy: {', '.join(lacking)} of {op.name} not found", hint=miss.hint)
     guard = next((g for g in op.guards if g.name == miss.reason), None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import overload
+from typing import TypeAlias, overload
 
 from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp
@@ -21,10 +21,10 @@ from dovetail.egraph.fold import Fold, UnfoldableError, folded, unfolded
 from dovetail.egraph.groups import Joining
 from dovetail.egraph.identity import Identities, Identity
 from dovetail.egraph.layers import Layers
-from dovetail.egraph.problem import RUNS_A_BINDING, Problem, graph_seconds, problem_of
+from dovetail.egraph.problem import RUNS_A_BINDING, Problem, graph_seconds, problem_of, standing
 from dovetail.egraph.replay import Replayed, solve
-from dovetail.egraph.rules import Declared, Rewrite, Rewrites, Unfolding
-from dovetail.egraph.saturate import Budget, Phase, Stopped
+from dovetail.egraph.rules import Declared, Rewrite, Rewrites, RuleSet, Unfolding
+from dovetail.egraph.saturate import Budget, Phase, Stopped, saturate
 from dovetail.egraph.seed import choice_of, seed
 from dovetail.egraph.selection import Selection, selection_of
 from dovetail.ir.dim import Size
@@ -33,6 +33,9 @@ from dovetail.ir.value import Value
 
 SAME = 1e-9
 """Costs that differ by less, as a share, are the same cost added in another order."""
+
+Finder: TypeAlias = Callable[[Sequence[Sequence[FusedOp[...]]], bool], Sequence[RuleSet]]
+"""Makes the rules that look for declared ops, stratum by stratum; strictly, of those that keep every bit alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Vocabulary:
     """Algebra that may pay, and may not."""
     strict: bool = False
     """Whether only rules that keep every bit are admitted."""
+    finder: Finder | None = None
+    """Who looks for the declared ops in place of our own matcher. It is shown the whole graph, unfolded."""
 
     def phases(self) -> list[Phase]:
         """Normalise, recognise, normalise, fuse, join; nothing that was there goes."""
@@ -55,11 +60,16 @@ class Vocabulary:
         if self.identities:
             found += [Phase("algebra", Identities(self.identities, strict=self.strict), repeats=True), normalise]
         stages = strata(self.ops)
-        for index, stratum in enumerate(stages):
-            found.append(Phase(stratum[0].stage, Declared(stratum, strict=self.strict)))
+        declared = (self.finder or _declared)(stages, self.strict)
+        for index, (stratum, rules) in enumerate(zip(stages, declared, strict=True)):
+            found.append(Phase(stratum[0].stage, rules))
             if stratum[0].stage == "recognise" and index + 1 < len(stages) and stages[index + 1][0].stage == "fuse":
                 found.append(normalise)
         return [*found, *(Phase("join", Joining(group)) for group in self.groups)]
+
+
+def _declared(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[RuleSet]:
+    return [Declared(stratum, strict=strict) for stratum in stages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,7 @@ def decide(
     """The cheapest graph that the rules lead to, as far as the search finds it; never dearer than greedy fusion's."""
     base, graph = graph, graph.settled()
     work = task(vocabulary, machine=machine, sizes=sizes, budget=budget)
-    fold = folded(graph)
+    fold = folded(graph) if vocabulary.finder is None else None
     try:
         found = work.run(unfolded(graph) if fold is None else fold)
     except UnfoldableError:
@@ -141,7 +151,10 @@ class Task:
         joined = join(fused.graph.settled(), words.groups, machine=self.machine, sizes=self.sizes)
         clock.lap("greedy")
         egraph = egraph_of(graph.values, {v: graph.uses.count(v) for v in graph.values})
-        replayed = solve(Layers(graph), words.phases(), self.budget, egraph)
+        if words.finder is None:
+            replayed = solve(Layers(graph), words.phases(), self.budget, egraph)
+        else:
+            replayed = Replayed([saturate(egraph, words.phases(), self.budget)], pieces=1)
         clock.lap("rules")
         if not words.strict:
             for round in fused.rounds:
@@ -198,7 +211,7 @@ class _Rounds(Sequence[Round]):
 
 
 def _share(egraph: EGraph, node: Value, seconds: Prices) -> float:
-    price = seconds([node])
+    price = seconds([standing(node, egraph.is_constant)])
     return price / RUNS_A_BINDING if egraph.is_constant(node) else price
 
 

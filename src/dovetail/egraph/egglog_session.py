@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+import threading
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dovetail.match import Bound, matches
 
 _MOST_WAYS = 64
 """How many ways to match are looked through for the one that egglog found."""
+_MOST_KEPT = 2
 
 
 class Engine:
@@ -149,16 +150,18 @@ class Matched:
             session.tell(egraph)
         assert session.facts is not None
         values = session.facts.values
-        found: list[Application] = []
+        found: dict[Hashable, tuple[Application, ...]] = {}
         for match in session.look(self._stratum):
             root = values[match.classes[0]]
             applications = located(match.rule.form, root, session.names(match, egraph), egraph)
             if applications:
-                found += applications
+                # Another order of the same operands would be another node of the same cost.
+                found.setdefault((match.rule.number, frozenset(applications[0].covers)), applications)
             else:
                 session.refuse(match)
         session.apply(self._stratum)
-        yield from found
+        for applications in found.values():
+            yield from applications
 
 
 def located(form: Form, root: Value, names: Mapping[str, Any], egraph: EGraph) -> tuple[Application, ...]:
@@ -187,16 +190,30 @@ def _same(bound: Bound, names: Mapping[str, Any], egraph: EGraph) -> bool:
     return True
 
 
-@lru_cache(maxsize=2)
-def _session(stages: tuple[tuple[FusedOp[...], ...], ...], guards: int, strict: bool) -> Session:
-    """Reading the rules takes longer than most graphs do."""
-    return Session(stages, strict=strict)
+class _Kept(threading.local):
+    """Sessions that are kept, since reading the rules takes longer than most graphs do; egglog stays in its thread."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[Hashable, Session] = {}
+
+
+_KEPT = _Kept()
+
+
+def session_of(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> Session:
+    """A session for these ops: the one of before, where they are the same."""
+    listed = tuple(tuple((op, len(op.guards), len(op.spellings)) for op in stratum) for stratum in stages)
+    key = (listed, strict)
+    found = _KEPT.sessions.pop(key, None) or Session(stages, strict=strict)
+    while len(_KEPT.sessions) >= _MOST_KEPT:
+        del _KEPT.sessions[next(iter(_KEPT.sessions))]
+    _KEPT.sessions[key] = found
+    return found
 
 
 def by_egglog(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[RuleSet]:
     """Every stratum as a set of rules that egglog looks for."""
-    listed = tuple(tuple(stratum) for stratum in stages)
-    session = _session(listed, sum(len(op.guards) for stratum in listed for op in stratum), strict)
+    listed, session = [list(stratum) for stratum in stages], session_of(stages, strict)
     kinds = [stratum[0].stage for stratum in listed]
     return [
         Matched(session, number, first=not number or (kinds[number - 1] == "recognise" and kind == "fuse"))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dovetail.declare.cost import Prices
 from dovetail.egraph.engine import EGraph, is_early
+from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
-from dovetail.ir.value import Value
+from dovetail.ir.value import Value, make
 
 RUNS_A_BINDING = 1000
 """How many runs share the work of binding parameters: what weights alone decide is nearly free."""
@@ -78,7 +79,7 @@ def problem_of(egraph: EGraph, roots: Iterable[Value], seconds: Prices, keep: It
             if leader in node.operands or (early and not all([egraph.is_constant(v) for v in node.operands])):
                 continue
             reads = tuple(dict.fromkeys([numbered(v) for v in node.operands]))
-            price = seconds([node])
+            price = seconds([standing(node, egraph.is_constant)])
             option = Option(price / RUNS_A_BINDING if early else price, reads, node)
             known = best.get(reads)
             if node in kept:
@@ -90,12 +91,21 @@ def problem_of(egraph: EGraph, roots: Iterable[Value], seconds: Prices, keep: It
     return Problem(options, tops, names)
 
 
+def standing(node: Value, is_constant: Callable[[Value], bool]) -> Value:
+    """A node as a run meets it: what weights alone decide was there before, and is read like a parameter."""
+    made = [v for v in node.operands if v.operands and is_constant(v)]
+    if not made:
+        return node
+    now = {v: make(leaf.PARAM, (), {"name": f"bound.{i}", "type": v.type}) for i, v in enumerate(dict.fromkeys(made))}
+    return node.with_operands(tuple([now.get(v, v) for v in node.operands]))
+
+
 def graph_seconds(graph: Graph, seconds: Prices) -> float:
     """What a graph costs by the same measure: weight-only work is shared by many runs."""
     early: set[Value] = set()
     total = 0.0
     for value in graph.values:
-        price = seconds([value])
+        price = seconds([standing(value, early.__contains__)])
         if is_early(value, early):
             early.add(value)
             price /= RUNS_A_BINDING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.kernels.attend import make_attend
-from dovetail.kernels.contract import make_contract
+from dovetail.kernels.contract import make_contract, make_declared_contract
 from dovetail.kernels.contract_bytes import make_byte_contract
 from dovetail.kernels.conv_forms import make_conv
 from dovetail.kernels.conv_line import make_line
@@ -69,4 +69,4 @@ def make_job(step: Step, places: Places, vectors: Vectors) -> Job | None:
         job = archetype(step, places)
         if job is not None:
             return job
-    return None
+    return make_declared_contract(step, places, vectors)

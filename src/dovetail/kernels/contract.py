@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from dovetail import library, ops
+from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product, smallest, symbol
 from dovetail.ir.dtype import bf16, f16, f32
+from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.kernels.body import Body, body_of, cast_to, is_compiled, is_number, number, reads
 from dovetail.kernels.contract_cell import cell_declared, cell_name, cell_text
@@ -24,8 +26,9 @@ SUMMED_IN_F32 = (f32, f16, bf16)
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
 NEAR = 64 * 1024
 """Bytes of rows that are gone through for every panel, for each lane of a vector: they stay in the second cache."""
-MOST_TILES = 40
-"""Tiles of rows in a block, at most."""
+MOST_TILES, FEW_TILES = 40, 4
+"""Tiles of rows in a block, at most; and where there are few panels of columns."""
+FEW_PANELS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,18 @@ class Contraction:
 
 def make_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
     """The job of a contraction of floats, summed in f32; None where something in it is not compiled."""
-    if step.value.op not in SERVED:
-        return None
+    return _made(step, places, vectors) if step.value.op in SERVED else None
+
+
+def make_declared_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
+    """The same for whatever declared op is such a contraction; who asks has tried everything else."""
+    op = step.value.op
+    return (
+        _made(step, places, vectors) if isinstance(op, FusedOp) and not isinstance(step.value.type, TupleType) else None
+    )
+
+
+def _made(step: Step, places: Places, vectors: Vectors) -> Job | None:
     found = find_contraction(step.value, places)
     return None if found is None else _Writer(step.value, found, places, tile_of(vectors, len(found.streams))).job()
 
@@ -226,7 +239,9 @@ class _Writer:
         if not isinstance(self.deep, int):
             return 8 * self.tile.rows
         tiles = NEAR * max(8, self.tile.lanes) // max(1, f32.itemsize * self.deep * self.tile.rows)
-        return self.tile.rows * min(MOST_TILES, max(1, tiles))
+        # Where there are few columns, threads share the rows.
+        most = FEW_TILES if isinstance(self.panels, int) and self.panels <= FEW_PANELS else MOST_TILES
+        return self.tile.rows * min(most, max(1, tiles))
 
     def _scratch(self, start: int, block: Size, rows: Source | None, panels: tuple[Source, ...]) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""

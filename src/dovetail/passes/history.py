@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from dovetail.derive.edit import Edit, Sweep
 from dovetail.ir import leaf
-from dovetail.ir.graph import Graph
+from dovetail.ir.graph import Graph, subgraphs
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, rebuild, replace_roots
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
@@ -70,6 +70,32 @@ class History:
         return Chain(value, tuple(here), tuple(reversed(links)))
 
     @cached_property
+    def twins(self) -> dict[Value, Value]:
+        """Values that came to be on the way, each with the value of the start that it equals up to rounding."""
+        found: dict[Value, Value] = {v: v for v in self.start.values}
+        now = dict(found)
+        for stage in self._stages:
+            now = {old: stage.moved.get(v, v) for old, v in now.items() if v not in stage.swallowed}
+            for old, v in now.items():
+                found.setdefault(v, old)
+        return found
+
+    @cached_property
+    def bodies(self) -> tuple[Made, ...]:
+        """Branches and loops whose bodies were rewritten inside, each as one edit; they are no edits of their own."""
+        found: list[Made] = []
+        for stage in self._stages:
+            for new, olds in stage.before.items():
+                if subgraphs(new) and new not in stage.made:
+                    changed = [v for v in olds if v.op is new.op and v.attrs is not new.attrs]
+                    found += [
+                        Made(stage.sweep.title, Edit(f"inside {v.op.name}", "", "reassociated", (v,), (new,)))
+                        for v in (old.with_operands(new.operands) for old in changed)
+                        if v is not new
+                    ]
+        return tuple(found)
+
+    @cached_property
     def _stages(self) -> list[_Stage]:
         graph = self.start.settled()
         found: list[_Stage] = []
@@ -86,8 +112,10 @@ class _Stage:
     """One sweep, seen from what it left: which edits made each value, and what stood there before."""
 
     sweep: Sweep
+    moved: Mapping[Value, Value]
     made: dict[Value, list[Edit]]
     before: dict[Value, list[Value]]
+    swallowed: frozenset[Value]
 
 
 def _stage(graph: Graph, after: Graph, sweep: Sweep, engine: Canonicalizer | None) -> _Stage:
@@ -103,7 +131,16 @@ def _stage(graph: Graph, after: Graph, sweep: Sweep, engine: Canonicalizer | Non
                 made.setdefault(value, []).append(edit)
                 if value is not now:
                     before.setdefault(value, []).extend(before.get(now, ()))
-    return _Stage(sweep, made, before)
+    return _Stage(sweep, after.moved, made, before, _swallowed(after, sweep))
+
+
+def _swallowed(after: Graph, sweep: Sweep) -> frozenset[Value]:
+    """Inner values that are part of what stands in place of their root, and equal nothing there."""
+    found: set[Value] = set()
+    for edit in sweep.edits:
+        homes = {after.moved.get(v) for v in edit.before}
+        found.update(v for v in edit.covers if v not in edit.before and after.moved.get(v) in homes)
+    return frozenset(found)
 
 
 def _with_fresh(value: Value, fresh: set[Value]) -> Iterator[Value]:

@@ -16,6 +16,7 @@ from dovetail.derive.missed import Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
 from dovetail.egraph.algebra import ALGEBRA
 from dovetail.egraph.decide import Decided, Vocabulary, decide
+from dovetail.egraph.egglog_session import by_egglog
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
@@ -32,6 +33,8 @@ from dovetail.passes.lowerings import LOWERINGS
 from dovetail.passes.regions import mark_regions
 from dovetail.progress import phase
 
+SEARCHING = ("egraph", "egglog")
+"""The engines that keep all alternatives and choose by the cost of the whole graph."""
 StageName = Literal["hir", "mir", "canonical", "fused", "legal"]
 """The stages of a graph, each named for what the passes of that stage make."""
 
@@ -53,7 +56,7 @@ class Setup:
     """What symbols count as in estimates."""
     verify_each_pass: bool = False
     engine: str = "greedy"
-    """How fusions are chosen: `greedy` or `egraph`."""
+    """How fusions are chosen: `greedy`, or by one of those that search."""
     history: bool = False
     """Whether every edit is written down, to be replayed and verified."""
 
@@ -150,7 +153,7 @@ def _canonicalize(state: State, setup: Setup) -> State:
 
 
 def _fuse(state: State, setup: Setup) -> State:
-    if setup.engine == "egraph":
+    if setup.engine in SEARCHING:
         decided = decide(state.graph, vocabulary(setup), machine=setup.claims.machine, sizes=setup.sizes)
         return replace(state.after(decided.fused), decided=decided)
     ops, machine, sizes = worthwhile(setup), setup.claims.machine, setup.sizes
@@ -176,11 +179,12 @@ def vocabulary(setup: Setup) -> Vocabulary:
         rewrites=[] if "canonicalize" in setup.without else [rule for rule in RULES if on([rule.name])],
         identities=[identity for identity in ALGEBRA if on([identity.name])],
         strict=setup.strict,
+        finder=by_egglog if setup.engine == "egglog" else None,
     )
 
 
 def _join(state: State, setup: Setup) -> State:
-    if setup.engine == "egraph" and "fuse" not in setup.without:
+    if setup.engine in SEARCHING and "fuse" not in setup.without:
         return state
     groups = [g for g in setup.groups if g.name not in setup.without]
     return state.after(join(state.graph, groups, machine=setup.claims.machine, sizes=setup.sizes, log=state.log))

@@ -50,7 +50,7 @@ def build_report(
         nodes_after=final.count(),
         ops_before=_histogram(written),
         ops_after=_histogram(final),
-        fused=_all_fused(kernels, lowered.state.applied, machine, known),
+        fused=_all_fused(kernels, lowered.state.applied, _joins(setup), machine, known),
         missed=tuple(_missed(m, kernels, machine, known) for m in missed),
         boundaries=boundaries(kernels, missed, bind_time, machine, known),
         kernels=listed,
@@ -122,8 +122,13 @@ def _kernel(
     )
 
 
+def _joins(setup: Setup) -> frozenset[str]:
+    """The rules whose result is a plain op that does the work of several: the rest of a chain is algebra."""
+    return frozenset(group.name for group in setup.groups)
+
+
 def _all_fused(
-    kernels: KernelMap, applied: Iterable[Applied], machine: Machine, sizes: Sizes
+    kernels: KernelMap, applied: Iterable[Applied], joins: Collection[str], machine: Machine, sizes: Sizes
 ) -> tuple[FusedEntry, ...]:
     """Every kernel that fuses, with the nodes as written that it computes."""
     led_to: dict[Value, list[Applied]] = {}
@@ -131,21 +136,23 @@ def _all_fused(
         kernel = kernels.kernel_of(fusion.value)
         if kernel is not None:
             led_to.setdefault(kernel, []).append(fusion)
-    fused = [k for k in kernels.kernels if _is_fused(k) or k in led_to]
-    return tuple(_fused(k, kernels, led_to.get(k, []), machine, sizes) for k in fused)
+    fused = [k for k in kernels.kernels if _is_fused(k) or any(a.rule in joins for a in led_to.get(k, ()))]
+    return tuple(_fused(k, kernels, led_to.get(k, []), joins, machine, sizes) for k in fused)
 
 
 def _is_fused(kernel: Value) -> bool:
     return isinstance(kernel.op, FusedOp) or kernel.op is region
 
 
-def _fused(kernel: Value, kernels: KernelMap, applied: list[Applied], machine: Machine, sizes: Sizes) -> FusedEntry:
+def _fused(
+    kernel: Value, kernels: KernelMap, applied: list[Applied], joins: Collection[str], machine: Machine, sizes: Sizes
+) -> FusedEntry:
     chain = tuple(dict.fromkeys(a.rule for a in applied))
     inner = max(len(kernels.nodes[kernel]) - 1, 0)
     saved = estimate(_saved_bytes(applied), sizes)
     seconds = machine.moving(saved) + inner * machine.launch_seconds
     # Matmuls that were joined are a matmul again; the rule that joined them says what it is.
-    rule = kernel.op.name if _is_fused(kernel) else chain[-1]
+    rule = kernel.op.name if _is_fused(kernel) else [rule for rule in chain if rule in joins][-1]
     return FusedEntry(rule, kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
 
 

@@ -1,0 +1,295 @@
+"""Verifying: every edit that was made to a graph, evaluated before and after in float64, then the graph as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import ml_dtypes
+import numpy as np
+
+from dovetail.derive.edit import Numerics
+from dovetail.errors import DovetailError
+from dovetail.ir import leaf
+from dovetail.ir.dtype import DType
+from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
+from dovetail.ir.type import TensorType, tensors
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+from dovetail.passes.history import History, Made
+from dovetail.progress import phase
+from dovetail.runtime.deviation import difference, tolerance_of
+from dovetail.runtime.draw import Drawn
+from dovetail.runtime.piece import Cutter, Piece
+from dovetail.targets.feeds import bind_leaves
+from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
+
+BOUNDS: Mapping[Numerics, float] = {"exact": 1e-12, "reassociated": 1e-9, "approximate": 1e-3}
+"""How far an edit may move a value in float64. An exact one leaves room for the order in which a matmul adds."""
+ROUNDINGS = 8
+"""How many roundings of its dtype a number may have that an edit writes: it is kept in that dtype, not in float64."""
+SAMPLES = 3
+"""How many of the edits that are alike are evaluated."""
+Where = Literal["float64", "program"]
+
+
+@dataclass(frozen=True, slots=True)
+class EditCheck:
+    """One edit that was evaluated."""
+
+    made: Made
+    deviation: float
+    """The largest difference of the two sides, relative to the largest value."""
+    bound: float
+    message: str = ""
+    """Why the edit cannot be evaluated, where it cannot."""
+
+    @property
+    def holds(self) -> bool:
+        return self.deviation <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCheck:
+    """All applications of one rule in one numeric class."""
+
+    rule: str
+    numerics: Numerics
+    applications: int
+    kinds: int
+    """How many of them look different."""
+    checked: int
+    worst: EditCheck | None
+    """The one that moved its value furthest, by its bound; None where none could be evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCheck:
+    """One output beside that of the graph as written, computed in float64."""
+
+    name: str
+    where: Where
+    """What gave it: the graph as compiled in float64, or the program in its own precision."""
+    deviation: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        return self.deviation <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What verifying found."""
+
+    rules: tuple[RuleCheck, ...]
+    """The one that came nearest to its bound first."""
+    outputs: tuple[OutputCheck, ...]
+    replays: bool
+    """Whether the edits, made again, give the graph as compiled: nothing happened to it beside them."""
+    sizes: Mapping[str, int]
+    in_bodies: int
+    """Edits inside branches and loops; these are evaluated as a whole."""
+
+    @property
+    def wrong(self) -> tuple[EditCheck, ...]:
+        return tuple(r.worst for r in self.rules if r.worst is not None and not r.worst.holds)
+
+    @property
+    def holds(self) -> bool:
+        return self.replays and not self.wrong and all(o.holds for o in self.outputs)
+
+
+def verify_history(
+    history: History,
+    final: Graph,
+    drawn: Drawn,
+    *,
+    run: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None = None,
+    tolerance: float | None = None,
+) -> Verification:
+    """Check each kind of edit, the replayed graph, the final graph in float64, and what `run` gives for the inputs.
+
+    `tolerance` is for whole outputs, and is by dtype unless given.
+    """
+    with phase("verify") as told:
+        told.at(1, 4, "sort edits", done=0.0)
+        study = _Study(history)
+        told.at(2, 4, "run as written", done=0.1)
+        arrays = study.arrays(drawn)
+        told.at(3, 4, "edits", done=0.4)
+        rules = study.checked(arrays, drawn.sizes)
+        told.at(4, 4, "run as compiled", done=0.6)
+        wanted = {name: cast(Array, arrays[v]) for name, v in history.start.outputs.items()}
+        found = outputs_of(final, drawn)
+        outputs = _compared("float64", history.start, found, wanted, 0.1, tolerance)
+        if run is not None:
+            outputs += _compared("program", history.start, run(drawn.feeds), wanted, 1.0, tolerance)
+        again = history.replay()
+    same = all(again.outputs[name] is value for name, value in final.outputs.items())
+    return Verification(rules, tuple(outputs), same, drawn.sizes, study.in_bodies)
+
+
+def outputs_of(graph: Graph, drawn: Drawn) -> dict[str, Array]:
+    """The outputs of a graph in float64."""
+    leaves = bind_leaves(graph, drawn.feeds, _known(graph, drawn.params))
+    found = dict(evaluate_in_turn(list(graph.outputs.values()), leaves, lift=True, sizes=drawn.sizes))
+    return {name: cast(Array, found[v]) for name, v in graph.outputs.items()}
+
+
+def _known(graph: Graph, params: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of the parameters that are left in a graph."""
+    names = {str(v.attrs["name"]) for v in graph.parameters}
+    return {name: array for name, array in params.items() if name in names}
+
+
+class _Study:
+    """The edits of a history, sorted by what they look like, with some of each kind to be evaluated."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.in_bodies = 0
+        self._kinds: dict[tuple[str, Numerics], dict[Hashable, list[_Sample]]] = {}
+        self._cutter = Cutter()
+        for made in _flat([*history.edits, *history.bodies]):
+            self._add(made)
+
+    def _add(self, made: Made) -> None:
+        if self._cutter.is_in_body(made.edit):
+            self.in_bodies += 1
+            return
+        piece = self._cutter.cut(made.edit)
+        kinds = self._kinds.setdefault((made.edit.rule, made.edit.numerics), {})
+        kinds.setdefault(piece.key, []).append(_Sample(made, piece))
+
+    def arrays(self, drawn: Drawn) -> dict[Value, Result]:
+        """What a run of the graph as written gives: its outputs, and all that the samples stand on."""
+        start, twins = self.history.start, self.history.twins
+        wanted = {v: None for v in start.outputs.values()}
+        for sample in self._samples():
+            wanted.update((twins[v], None) for v in sample.given(twins))
+        leaves = bind_leaves(start, drawn.feeds, drawn.params)
+        return dict(evaluate_in_turn(list(wanted), leaves, lift=True, sizes=drawn.sizes))
+
+    def _samples(self) -> Iterator[_Sample]:
+        for kinds in self._kinds.values():
+            for alike in kinds.values():
+                yield from _some(alike)
+
+    def checked(self, arrays: Mapping[Value, Result], sizes: Mapping[str, int]) -> tuple[RuleCheck, ...]:
+        twins = self.history.twins
+        found: list[RuleCheck] = []
+        for (rule, numerics), kinds in self._kinds.items():
+            checks = [s.check(twins, arrays, sizes) for alike in kinds.values() for s in _some(alike)]
+            done = [c for c in checks if c is not None]
+            worst = max(done, key=_nearness, default=None)
+            count = sum(map(len, kinds.values()))
+            found.append(RuleCheck(rule, numerics, count, len(kinds), len(done), worst))
+        return tuple(sorted(found, key=lambda r: -_nearness(r.worst)))
+
+
+def _nearness(check: EditCheck | None) -> float:
+    """How much of its bound an edit used up."""
+    if check is None:
+        return -1.0
+    return check.deviation / check.bound if check.bound else (np.inf if check.deviation else 0.0)
+
+
+def _flat(all_made: Iterable[Made]) -> Iterator[Made]:
+    """Edits with those of their proofs."""
+    for made in all_made:
+        yield from (Made(made.sweep, edit) for edit in made.edit.proof)
+        yield made
+
+
+def _some(alike: Sequence[_Sample]) -> Sequence[_Sample]:
+    """The first, the last and one between."""
+    return alike if len(alike) <= SAMPLES else [alike[0], alike[len(alike) // 2], alike[-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """An edit that is evaluated on what the graph as written has in its place."""
+
+    made: Made
+    piece: Piece
+
+    def given(self, twins: Mapping[Value, Value]) -> list[Value]:
+        """The values that it stands on: those nearest to it that the graph as written has too."""
+        edit = self.made.edit
+        stop = _Stop(self.piece, twins)
+        return [v for v in walk([*edit.before, *edit.after], until=stop) if v in stop]
+
+    def check(
+        self, twins: Mapping[Value, Value], arrays: Mapping[Value, Result], sizes: Mapping[str, int]
+    ) -> EditCheck | None:
+        """Both sides on the same operands; None where the side before cannot be computed either."""
+        edit = self.made.edit
+        given = {v: cast(Array, arrays[twins[v]]) for v in self.given(twins)}
+        bound = self._bound()
+        try:
+            before = dict(evaluate_in_turn(edit.before, given, lift=True, sizes=sizes))
+        except DovetailError:
+            return None
+        try:
+            after = dict(evaluate_in_turn(edit.after, given, lift=True, sizes=sizes))
+        except DovetailError as error:
+            return EditCheck(self.made, np.inf, bound, error.message)
+        pairs = zip(edit.before, edit.after, strict=True)
+        apart = max(_apart(after[new], before[old]) for old, new in pairs)
+        return EditCheck(self.made, apart, bound)
+
+    def _bound(self) -> float:
+        bound = BOUNDS[self.made.edit.numerics]
+        if not self.piece.writes_numbers:
+            return bound
+        dtypes = [t.dtype for v in self.made.edit.before for t in tensors(v.type)]
+        return max([bound, *(ROUNDINGS * roundoff(dtype) for dtype in dtypes)])
+
+
+class _Stop:
+    """Values outside an edit that stand for values of the graph as written."""
+
+    def __init__(self, piece: Piece, twins: Mapping[Value, Value]) -> None:
+        self._inside = piece.inside
+        self._twins = twins
+
+    def __contains__(self, value: object) -> bool:
+        if value in self._inside or value not in self._twins:
+            return False
+        known = cast(Value, value)
+        return known.op is not leaf.CONST and isinstance(known.type, TensorType)
+
+
+def roundoff(dtype: DType) -> float:
+    """Half the distance from 1 to the next number; 0 for what is no float."""
+    return float(cast(Any, ml_dtypes.finfo(dtype.numpy)).eps) / 2 if dtype.is_inexact else 0.0
+
+
+def _apart(got: Result, wanted: Result) -> float:
+    if isinstance(got, tuple) or isinstance(wanted, tuple):
+        if not isinstance(got, tuple) or not isinstance(wanted, tuple) or len(got) != len(wanted):
+            return np.inf
+        return max([difference(a, b) for a, b in zip(got, wanted, strict=True)], default=0.0)
+    return difference(got, wanted)
+
+
+def _compared(
+    where: Where,
+    graph: Graph,
+    got: Mapping[str, Array],
+    wanted: Mapping[str, Array],
+    share: float,
+    tolerance: float | None,
+) -> list[OutputCheck]:
+    found: list[OutputCheck] = []
+    for name, array in wanted.items():
+        wide = got[name].astype(array.dtype) if got[name].dtype.kind == array.dtype.kind else got[name]
+        most = share * tolerance_of(graph.outputs[name].dtype) if tolerance is None else tolerance
+        found.append(OutputCheck(name, where, difference(wide, array), most))
+    return found
+
+
+__all__ = ["BOUNDS", "EditCheck", "OutputCheck", "RuleCheck", "Verification", "outputs_of", "verify_history"]
