@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import dovetail
 from dovetail.frontends.safetensors import read_safetensors
-from dovetail.models import bert, bert_shape, bert_weights
+from dovetail.models import BertShape, bert, bert_shape, bert_weights
 
 Array = NDArray[Any]
 
@@ -63,6 +63,7 @@ SENTENCES = (
     "Glaciers have carved this valley over thousands of years.",
     "It rained all night and the river is rising.",
 )
+REPORT = Path("build/report.html")
 QUESTIONS = (
     "How do I join wood without screws?",
     "My software is slow because it waits for data",
@@ -78,6 +79,7 @@ class Encoder:
 
     program: dovetail.Program
     tokenizer: Any
+    shape: BertShape
 
     def words(self, sentences: Sequence[str]) -> Mapping[str, Array]:
         """The ids of word pieces, and which of them are there."""
@@ -101,7 +103,7 @@ def encoder(folder: Path) -> Encoder:
     weights = bert_weights(read_safetensors(folder / "model.safetensors"), shape)
     tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_padding()
-    return Encoder(dovetail.compile(bert(shape), params=weights), tokenizer)
+    return Encoder(dovetail.compile(bert(shape), params=weights), tokenizer, shape)
 
 
 def main(folder: Path) -> None:
@@ -121,12 +123,20 @@ def main(folder: Path) -> None:
         print(f"? {question}")
         for index in np.argsort(-likeness)[:3]:
             print(f"    {likeness[index]:.2f}  {SENTENCES[index]}")
+    show(bert(encode.shape, batch=batch, seq=length), inputs=encode.words(SENTENCES), params=encode.program.params)
     print(NEXT)
+
+
+def show(graph: dovetail.Graph, **measured: Any) -> None:
+    """Write the report as a page."""
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    print(f"\nThe report is {dovetail.write_report(graph, REPORT, runs=5, **measured)}: open it in a browser.")
 
 
 NEXT = """
 Where to look next
-  dovetail explain model.onnx                what fuses in a model of yours, what does not, and why
+  dovetail explain model.onnx --html report.html
+                                             what fuses in a model of yours, what does not, and why
   dovetail run model.onnx --random 0 --check onnxruntime
   examples/built_in_models.py                models built in Python, judged by float64
   examples/declare_an_op.py                  a fused op of your own in ten lines
@@ -141,3 +151,4 @@ if __name__ == "__main__":
         missing = f"{asked} has no model" if asked is not None else "no folder with a model was given"
         print(f"{missing}, so that built-in models with random weights are shown instead of MiniLM\n")
         built_in_models.main()
+        show(bert(batch=1, seq=128))

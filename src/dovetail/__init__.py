@@ -56,6 +56,7 @@ from dovetail.report.analysis import Analysis, analyze
 from dovetail.report.record import Report
 from dovetail.runtime.compile import compile, scan
 from dovetail.runtime.load import load, parse
+from dovetail.runtime.page import write_report
 from dovetail.runtime.program import Program
 from dovetail.settings import Settings
 from dovetail.version import __version__
@@ -127,4 +128,5 @@ __all__ = [
     "u32",
     "u64",
     "verify",
+    "write_report",
 ]

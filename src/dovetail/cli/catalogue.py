@@ -48,7 +48,10 @@ def as_dict(entry: Entry) -> dict[str, Any]:
         "stage": stage_of(entry),
         "doc": entry.doc,
         "shapes": entry.shapes,
-        "guards": [{"name": g.name, "reason": g.reason, "hint": g.hint} for g in entry.guards],
+        "guards": [
+            {"name": g.name, "reason": g.reason, "hint": g.hint, "remedy": g.remedy and g.remedy.words}
+            for g in entry.guards
+        ],
         "spellings": [s.__name__ for s in entry.spellings] if isinstance(entry, FusedOp) else [],
         "patterns": len(entry.variants),
     }

@@ -14,14 +14,11 @@ from dovetail.cli.options import COMPILING, JSON, compiled, numbers
 from dovetail.cli.progress import tell
 from dovetail.cli.terminal import look_of
 from dovetail.errors import GateError
-from dovetail.progress import phase
-from dovetail.report.html.page import page, page_source
-from dovetail.report.html.timeline import spans_of
 from dovetail.report.json_form import as_json
 from dovetail.report.measured import Measured
 from dovetail.report.text import as_text
-from dovetail.report.whole import write_whole
 from dovetail.runtime.compile import check_gates
+from dovetail.runtime.page import watched, write_page
 from dovetail.targets.marks import Mark
 
 
@@ -35,10 +32,7 @@ def run(args: argparse.Namespace) -> Answer:
     report = replace(made.report(), measured=measured)
     text = as_json(report) if args.json else as_text(report, look_of(sys.stdout), everything=args.all)
     if args.html is not None:
-        spans = spans_of(marks, made.plan) if marks is not None else None
-        with phase("write the page"):
-            source = page_source(report, made.lowered, made.plan, made.machine, made.setup.sizes, spans)
-            place = write_whole(args.html, page(source), "page")
+        place = write_page(made, report, args.html, marks)
         tell(f"the page is {place}")
     try:
         check_gates(report, require, args.require_clean)
@@ -50,9 +44,7 @@ def run(args: argparse.Namespace) -> Answer:
 def _measured(args: argparse.Namespace) -> tuple[Measured, Sequence[Mark]]:
     """What many runs took, and the quickest of a few step by step."""
     made = ready(args)
-    measured = made.program.profile(made.feeds, runs=args.runs)
-    marked = [made.program.run_marked(made.feeds)[1] for _ in range(min(args.runs, 5))]
-    return measured, min(marked, key=lambda marks: marks[-1].end - marks[0].begin if marks else 0)
+    return watched(made.program, made.feeds, args.runs)
 
 
 _SWITCH = {"action": "store_true"}

@@ -21,15 +21,17 @@ class Remedy:
     """A change to what a pattern caught that makes its guard hold. It may change what the model computes."""
 
     name: str
-    doc: str
+    words: str
     """The change in words, as reports say it."""
     change: Callable[..., Change | None]
     asks: tuple[str, ...]
 
     @staticmethod
     def of(change: Callable[..., Change | None]) -> Remedy:
-        doc = (inspect.getdoc(change) or "").split("\n")[0].rstrip(".")
-        return Remedy(change.__name__, doc, change, tuple(inspect.signature(change).parameters))
+        first = (inspect.getdoc(change) or "").split("\n")[0].rstrip(".")
+        return Remedy(
+            change.__name__, first[:1].lower() + first[1:], change, tuple(inspect.signature(change).parameters)
+        )
 
     def changes(self, names: Mapping[str, Any]) -> Change | None:
         """What has to change of what was caught; None where this remedy does not help."""

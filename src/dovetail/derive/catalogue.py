@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
+from dovetail.declare.guard import Guard
 from dovetail.derive.rules import rules
 
 Entry: TypeAlias = FusedOp[...] | Group
@@ -22,7 +23,7 @@ def page(entry: Entry) -> str:
     lines += [f"## {title}", "", "```py", _source(body), "```", ""]
     if entry.guards:
         lines += ["## Fuses when", ""]
-        lines += [f"- `{g.name}`. Otherwise: {g.reason}. Hint: {g.hint}." for g in entry.guards]
+        lines += [f"- `{g.name}`. Otherwise: {g.reason}. Hint: {g.hint}. {_what_if(g)}." for g in entry.guards]
         lines.append("")
     lines += _derived(entry) if isinstance(entry, FusedOp) else _joined(entry)
     return "\n".join(lines) + "\n"
@@ -62,6 +63,10 @@ def _joined(group: Group) -> list[str]:
         f"Members that share `{group.shared}` become one; a member that a guard refuses stays out alone.",
         f"{len(group.variants)} patterns of a member.",
     ]
+
+
+def _what_if(guard: Guard) -> str:
+    return "No automatic remedy" if guard.remedy is None else f"What if: {guard.remedy.words}"
 
 
 def _name(entry: Entry) -> str:

@@ -52,13 +52,13 @@ class Remedied:
 def remedy_of(op: FusedOp[...], reason: str) -> str:
     """The remedy for a reason, in words; empty where there is none."""
     own = next((g.remedy for g in op.guards if g.name == reason), None)
-    return own.doc if own is not None else _GENERIC.get(reason, "")
+    return own.words if own is not None else _GENERIC.get(reason, "")
 
 
 _GENERIC = {
-    PRIVATE: "Nobody else reads the inner value",
-    TYPE: "All operands are in the dtype of the result",
-    NEAR: "It is written as the rule has it",
+    PRIVATE: "nobody else reads the inner value",
+    TYPE: "all operands are in the dtype of the result",
+    NEAR: "it is written as the rule has it",
 }
 
 

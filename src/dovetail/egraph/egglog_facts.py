@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dovetail.egraph.egglog_program import Program
+from dovetail.egraph.egglog_program import Printed, Program
 from dovetail.egraph.egglog_words import WRITTEN, rows_text, text
 from dovetail.egraph.engine import EGraph
 from dovetail.ir import leaf
@@ -30,16 +30,16 @@ _X = leaf.hole("x")
 class Facts:
     """Everything that egglog is told about one e-graph."""
 
-    def __init__(self, program: Program, egraph: EGraph) -> None:
+    def __init__(self, program: Program, egraph: EGraph, strata: Collection[int]) -> None:
+        self.rules = program.rules(egraph.nodes, strata)
+        """The rules that can apply to it."""
         self._words = program.words
         self._egraph = egraph
         self.numbers: dict[Value, int] = {}
         """The number of each class, by what stands for it, and of values that matching may make."""
         self.values: list[Value] = []
         self.rows: Rows = {}
-        self.symbols = len(program.words.symbols)
-        """How many symbols were known before."""
-        asked = _Asked(program)
+        asked = _Asked(self.rules)
         for leader in egraph.leaders:
             self._number(leader)
         for leader in egraph.leaders:
@@ -163,8 +163,8 @@ class Facts:
 class _Asked:
     """What the patterns of a program ask for beyond ops and attributes."""
 
-    def __init__(self, program: Program) -> None:
-        inside = walk([v for rule in program.rules for v in rule.form.variant.results])
+    def __init__(self, rules: Sequence[Printed]) -> None:
+        inside = walk([v for rule in rules for v in rule.form.variant.results])
         fixed = [v.attrs["value"] for v in inside if v.op is leaf.NUMBER and not isinstance(v.attrs["value"], Hole)]
         inverses = [1.0 / n for n in fixed if isinstance(n, int | float) and n]
         self.numbers = tuple(dict.fromkeys([*fixed, *inverses]))

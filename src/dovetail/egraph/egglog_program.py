@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.guard import Guard
 from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of
 from dovetail.egraph.egglog_guard import Asked, Guards, UnprintableError
+from dovetail.egraph.egglog_known import Known
 from dovetail.egraph.egglog_pattern import Query, products
-from dovetail.egraph.egglog_words import Symbol, Words, prelude, text
+from dovetail.egraph.egglog_words import Words, prelude, text
 from dovetail.egraph.rules import Form, admitted, numerics_of
 from dovetail.ir import leaf
 from dovetail.ir.origin import unrecorded
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+
+GIVEN = "(run-schedule (run given))"
+"""The command that makes nodes of the facts that were told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +29,14 @@ class Printed:
 
     number: int
     form: Form
+    fused: Value
+    """What it makes, with holes for what it catches."""
     roots: int
     values: tuple[str, ...]
     numbers: tuple[str, ...]
     open: tuple[Guard, ...]
     """Guards that no rule can ask; they are asked about every match that was found."""
+    commands: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -44,41 +52,46 @@ def table_of(kind: str, columns: tuple[int, int]) -> str:
 
 
 class Program:
-    """The text of all rules, one command each, and the words that it is written in."""
+    """Rules as commands, printed when they are asked for, and the words that they are written in."""
 
     def __init__(self, stages: Sequence[Sequence[FusedOp[...]]], *, strict: bool = False) -> None:
         self.words = Words()
         self.guards = Guards(self.words)
-        self.rules: list[Printed] = []
-        self._commands: list[str] = []
-        self._tables: dict[tuple[int, int], None] = {}
+        self.strata = range(len(stages))
+        self._forms = [
+            (stratum, Form(op, variant))
+            for stratum, ops in enumerate(stages)
+            for op in ops
+            for variant in op.patterns
+            if admitted(numerics_of(variant), strict)
+        ]
+        self._printed: dict[int, Printed] = {}
         for sample in (leaf.hole("x") * leaf.hole("y"), leaf.hole("x") / leaf.hole("y")):
             self.words.symbol(sample)
-        for number, ops in enumerate(stages):
-            self._commands += [f"(ruleset match-{number})", f"(ruleset good-{number})", f"(ruleset apply-{number})"]
-            for op in ops:
-                for variant in op.patterns:
-                    if admitted(numerics_of(variant), strict):
-                        self._print(Form(op, variant), number)
 
-    @property
-    def commands(self) -> list[str]:
+    def rules(self, nodes: Iterable[Value], strata: Collection[int]) -> list[Printed]:
+        """The rules of some strata that can apply to these nodes, and to what they make of them."""
+        known, found = Known(nodes), list[Printed]()
+        for number, (stratum, form) in enumerate(self._forms):
+            if stratum in strata and known.may_hold(walk([form.variant.pattern])):
+                printed = self._printed.get(number) or self._print(number, stratum, form)
+                self._printed[number] = printed
+                found.append(printed)
+                known.add(printed.fused)
+                known.add(leaf.item(printed.fused, leaf.Hole("index")))  # type: ignore[arg-type]  # any of its results
+        return found
+
+    def commands(self, rules: Sequence[Printed]) -> list[str]:
         """Everything but facts, in an order in which it can be read."""
         tables = [
             f"(relation {table_of(kind, c)} ({' '.join(['i64', *['V'] * c[0], *['i64'] * c[1]])}))"
-            for c in self._tables
+            for c in dict.fromkeys(rule.columns for rule in rules)
             for kind in ("found", "good")
         ]
-        symbols = [command for symbol in self.symbols for command in symbol.declared()]
-        return [*prelude(), *symbols, *products(), *tables, *self.guards.commands, *self._commands]
-
-    @property
-    def symbols(self) -> list[Symbol]:
-        return list(self.words.symbols.values())
-
-    @property
-    def tables(self) -> list[tuple[int, int]]:
-        return list(self._tables)
+        symbols = [command for symbol in self.words.symbols.values() for command in symbol.declared()]
+        sets = [f"(ruleset {step}-{number})" for number in self.strata for step in ("match", "good", "apply")]
+        listed = [command for rule in rules for command in rule.commands]
+        return [*prelude(), *symbols, *products(), *tables, *self.guards.commands, *sets, *listed]
 
     @staticmethod
     def steps(stratum: int) -> tuple[str, str]:
@@ -86,7 +99,7 @@ class Program:
         look = f"(run-schedule (saturate (run mirror)) (run match-{stratum}) (run guards) (run good-{stratum}))"
         return look, f"(run-schedule (run apply-{stratum}))"
 
-    def _print(self, form: Form, stratum: int) -> None:
+    def _print(self, number: int, stratum: int, form: Form) -> Printed:
         query = Query(self.words, form.variant.results)
         root, *others = (self._result(query, result) for result in form.variant.results)
         # What a spelling does not write is left out of the call too.
@@ -97,26 +110,24 @@ class Program:
         asked, open_ = self._conditions(form, given, is_value)
         values = tuple(name for name, v in choice.items() if isinstance(v, Value))
         numbers = tuple(name for name, v in choice.items() if isinstance(v, leaf.Hole))
-        rule = Printed(len(self.rules), form, 1 + len(others), values, numbers, open_)
-        self.rules.append(rule)
-        self._tables[rule.columns] = None
+        with unrecorded():
+            fused = form.op(**choice)
+        rule = Printed(number, form, fused, 1 + len(others), values, numbers, open_)
         columns = [root, *others, *(query.caught[n] for n in values), *(query.numbers[n] for n in numbers)]
         answers = {n: query.type_of(variables[n]) if is_value[n] else query.numbers[n] for a in asked for n in a.names}
         asks = " ".join(a.of(answers, holds=False) for a in asked)
         name = text(f"{form.op.name}[{form.label}]")
         body, found = " ".join(query.atoms), rule.match("found" if asked else "good", columns)
-        self._commands.append(f"; {name}")
-        self._commands.append(f"(rule ({body}) ({found} {asks}) :ruleset match-{stratum})")
+        commands = [f"; {name}", f"(rule ({body}) ({found} {asks}) :ruleset match-{stratum})"]
         if asked:
             types = [f"(= {t} (type {variables[n]}))" for n, t in answers.items() if is_value[n]]
             holds = [a.of(answers, holds=True) for a in asked]
-            self._commands.append(
+            commands.append(
                 f"(rule ({' '.join([found, *types, *holds])}) ({rule.match('good', columns)}) :ruleset good-{stratum})"
             )
-        with unrecorded():
-            fused = form.op(**choice)
         actions = " ".join(self._actions(fused, form, query, columns))
-        self._commands.append(f"(rule ({rule.match('good', columns)}) ({actions}) :ruleset apply-{stratum})")
+        commands.append(f"(rule ({rule.match('good', columns)}) ({actions}) :ruleset apply-{stratum})")
+        return replace(rule, commands=tuple(commands))
 
     def _result(self, query: Query, result: Value) -> str:
         """The variable of a result; of an item that the pattern does not find itself, that of what it is an item of."""
@@ -161,4 +172,6 @@ def check_of(program: Program, root: int, result: Value, ids: dict[Value, int]) 
         return None
     symbol = program.words.symbol(result)
     attributes = [str(program.words.attribute(result.attrs[key])) for key in symbol.keys]
-    return f"(check (= (N {root}) ({' '.join([symbol.name, *(f'(N {ids[v]})' for v in result.operands), *attributes])})))"
+    return (
+        f"(check (= (N {root}) ({' '.join([symbol.name, *(f'(N {ids[v]})' for v in result.operands), *attributes])})))"
+    )

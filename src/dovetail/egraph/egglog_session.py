@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-import threading
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.egraph.egglog_facts import Facts
-from dovetail.egraph.egglog_program import Printed, Program, table_of
+from dovetail.egraph.egglog_program import GIVEN, Printed, Program, table_of
 from dovetail.egraph.egglog_words import table
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import Application
@@ -21,7 +20,6 @@ from dovetail.match import Bound, matches
 
 _MOST_WAYS = 64
 """How many ways to match are looked through for the one that egglog found."""
-_MOST_KEPT = 2
 
 
 class Engine:
@@ -54,7 +52,7 @@ class Engine:
         return {self._running.value_to_i64(row.inputs[0]): row.output for row in rows}
 
     def matches(self, tables: Iterable[tuple[int, int]]) -> list[tuple[int, list[Any], list[int]]]:
-        """The matches whose guards hold: number of the rule, classes, numbers; in the order of rules."""
+        """The matches whose guards hold: number of the rule, classes, numbers."""
         functions, number = self._running.freeze().functions, self._running.value_to_i64
         found: list[tuple[int, list[Any], list[int]]] = []
         for columns in tables:
@@ -62,35 +60,29 @@ class Engine:
             for row in functions[table_of("good", columns)].rows:
                 inputs = row.inputs
                 found.append((number(inputs[0]), inputs[1:values], [number(v) for v in inputs[values:]]))
-        return sorted(found, key=lambda match: match[0])
+        return found
 
 
 class Session:
-    """A program in a running egglog, and the e-graph that it was told about last."""
+    """A program, and the running egglog that was told about an e-graph last."""
 
     def __init__(self, stages: Sequence[Sequence[FusedOp[...]]], *, strict: bool = False) -> None:
-        self.engine = Engine()
         self.program = Program(stages, strict=strict)
+        self.engine = Engine()
         self.facts: Facts | None = None
+        self._rules: dict[int, Printed] = {}
         self._done: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
-        self._told = 0
-        for command in self.program.commands:
+
+    def tell(self, egraph: EGraph, strata: Collection[int]) -> None:
+        """Start anew with this e-graph, and with the rules of these strata that can apply to it."""
+        self.engine = Engine()
+        self.facts = Facts(self.program, egraph, strata)
+        self._rules = {rule.number: rule for rule in self.facts.rules}
+        for command in self.program.commands(self.facts.rules):
             if not command.startswith(";"):
                 self.engine.run(command)
-        self._told = len(self.program.symbols)
-        self.engine.run("(push)")
-
-    def tell(self, egraph: EGraph) -> None:
-        """Forget the e-graph that was, and learn this one."""
-        self.engine.run("(pop)")
-        self.facts = Facts(self.program, egraph)
-        for symbol in self.program.symbols[self._told :]:
-            for command in symbol.declared():
-                self.engine.run(command)
-        self._told = len(self.program.symbols)
-        self.engine.run("(push)")
         self.engine.load(self.facts.rows)
-        self.engine.run("(run-schedule (run given))")
+        self.engine.run(GIVEN)
         self._done.clear()
 
     def look(self, stratum: int) -> Iterator[_Match]:
@@ -100,13 +92,12 @@ class Session:
         numbers: dict[Any, int] = {}
         for number, name in sorted(self.engine.classes().items(), reverse=True):
             numbers[name] = number
-        for rule, classes, attributes in self.engine.matches(self.program.tables):
-            # A result of several that is new here is made by a match, and no pattern catches it.
-            listed = tuple(numbers.get(c, -1) for c in classes)
-            key = (rule, listed, tuple(attributes))
-            if key not in self._done:
-                self._done.add(key)
-                yield _Match(self.program.rules[rule], listed, tuple(attributes))
+        tables = dict.fromkeys(rule.columns for rule in self._rules.values())
+        # A result of several that is new here is made by a match, and no pattern catches it.
+        found = {(r, tuple(numbers.get(v, -1) for v in vs), tuple(ns)) for r, vs, ns in self.engine.matches(tables)}
+        for key in sorted(found - self._done):
+            self._done.add(key)
+            yield _Match(self._rules[key[0]], *key[1:])
 
     def refuse(self, match: _Match) -> None:
         columns = [*(f"(N {c})" for c in match.classes), *map(str, match.attributes)]
@@ -137,17 +128,17 @@ class _Match:
 
 
 class Matched:
-    """One stratum of declared ops, found by egglog. The first after other rules tells egglog the e-graph anew."""
+    """One stratum of declared ops, found by egglog. The first of a group tells egglog the e-graph anew."""
 
-    def __init__(self, session: Session, stratum: int, *, first: bool) -> None:
+    def __init__(self, session: Session, group: range, stratum: int) -> None:
         self._session = session
+        self._group = group
         self._stratum = stratum
-        self._first = first
 
     def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         session = self._session
-        if self._first:
-            session.tell(egraph)
+        if self._stratum == self._group.start:
+            session.tell(egraph, self._group)
         assert session.facts is not None
         values = session.facts.values
         found: dict[Hashable, tuple[Application, ...]] = {}
@@ -190,32 +181,13 @@ def _same(bound: Bound, names: Mapping[str, Any], egraph: EGraph) -> bool:
     return True
 
 
-class _Kept(threading.local):
-    """Sessions that are kept, since reading the rules takes longer than most graphs do; egglog stays in its thread."""
-
-    def __init__(self) -> None:
-        self.sessions: dict[Hashable, Session] = {}
-
-
-_KEPT = _Kept()
-
-
-def session_of(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> Session:
-    """A session for these ops: the one of before, where they are the same."""
-    listed = tuple(tuple((op, len(op.guards), len(op.spellings)) for op in stratum) for stratum in stages)
-    key = (listed, strict)
-    found = _KEPT.sessions.pop(key, None) or Session(stages, strict=strict)
-    while len(_KEPT.sessions) >= _MOST_KEPT:
-        del _KEPT.sessions[next(iter(_KEPT.sessions))]
-    _KEPT.sessions[key] = found
-    return found
-
-
 def by_egglog(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[RuleSet]:
     """Every stratum as a set of rules that egglog looks for."""
-    listed, session = [list(stratum) for stratum in stages], session_of(stages, strict)
-    kinds = [stratum[0].stage for stratum in listed]
-    return [
-        Matched(session, number, first=not number or (kinds[number - 1] == "recognise" and kind == "fuse"))
-        for number, kind in enumerate(kinds)
-    ]
+    session = Session(stages, strict=strict)
+    return [Matched(session, group, number) for group in groups(stages) for number in group]
+
+
+def groups(stages: Sequence[Sequence[FusedOp[...]]]) -> list[range]:
+    """Strata that no other rules come between: those that recognise, and those that fuse."""
+    cut = next((i for i, stratum in enumerate(stages) if stratum[0].stage != "recognise"), len(stages))
+    return [range(cut), range(cut, len(stages))]

@@ -241,6 +241,8 @@ def _kernel(shape: Shape) -> Written:
     run_step = t.times(t.rounded_up(of.run, lanes), 4 * lanes)
     seen = t.at(results, t.times(run_step, shape.rows))
     write_offsets(t, of, "%room")
+    lies = t.times(t.times("%column_step", "%stride_columns"), t.plus("%before", 1))
+    t(f"%lies = add i64 {lies}, 0")
     register_tiles = t.rounded_up("%filters", shape.rows)
     with t.loop("%begin", "%end") as tile:
         part, block = t.rest(tile, "%parts"), t.quotient(tile, "%parts")
@@ -249,7 +251,19 @@ def _kernel(shape: Shape) -> Written:
         group, image = t.rest(left, "%groups"), t.quotient(left, "%groups")
         first_row, first_column = t.times(row_block, "%block_rows"), t.times(column_block, "%block_columns")
         source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
+        own_rows = t.least("%block_rows", t.minus("%out_height", first_row))
+        own_columns = t.least("%block_columns", t.minus("%out_width", first_column))
+        length = t.plus(t.times(t.minus(own_rows, 1), pitch), own_columns)
+        full = t.let(f"icmp eq i64 {t.rest(length, lanes)}, 0")
         fresh = t.let(f"icmp ne i64 {block}, {t.let('load i64, ptr %scratch, align 8')}")
+        x, plane = seen, channel_plane
+        if shape.point and not shape.spread:
+            # One row of whole vectors is read where it lies.
+            alone = t.let(f"and i1 {full}, {t.let('icmp eq i64 %out_height, 1')}")
+            there = t.let(f"and i1 {alone}, {t.let('icmp eq i64 %lies, 4')}")
+            x = t.let(f"select i1 {there}, ptr {t.at(source, t.times(first_column, 4))}, ptr {seen}")
+            plane = t.chosen(there, "%channel_step", channel_plane)
+            fresh = t.let(f"and i1 {fresh}, {t.let(f'xor i1 {there}, true')}")
         t(f"store i64 {block}, ptr %scratch, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             onto = t.at(seen, t.times(channel, channel_plane))
@@ -262,16 +276,12 @@ def _kernel(shape: Shape) -> Written:
                 t.fetch(t.at(t.at(here, "%channel_step"), skipped), t.times(area, 4), "0", "1")
             write = write_spread if shape.spread else write_gather
             write(t, of, here, onto, first_row, first_column)
-        own_rows = t.least("%block_rows", t.minus("%out_height", first_row))
-        own_columns = t.least("%block_columns", t.minus("%out_width", first_column))
-        length = t.plus(t.times(t.minus(own_rows, 1), pitch), own_columns)
         # Without columns between rows a block is one run in the result too, if it has all columns of it.
         alone = t.let(f"icmp eq i64 {own_rows}, 1")
         whole = t.let(
             f"and i1 {t.let(f'icmp eq i64 {pitch}, {own_columns}')}, {t.let('icmp eq i64 %column_blocks, 1')}"
         )
         run_on = t.let(f"or i1 {alone}, {whole}")
-        full = t.let(f"icmp eq i64 {t.rest(length, lanes)}, 0")
         in_place = t.let(f"and i1 {run_on}, {full}")
         area = t.times("%out_height", "%out_width")
         stop = t.least(register_tiles, t.times(t.plus(part, 1), "%part"))
@@ -288,8 +298,8 @@ def _kernel(shape: Shape) -> Written:
             size = t.times(t.times("%channels", taps), 4 * shape.rows)
             weights = t.at("%w", t.times(packed, size))
             bias = t.at("%b", t.times(packed, 4 * shape.rows)) if shape.bias else "%w"
-            sums = f"i64 {channel_plane}, ptr %room, i64 {taps}, i64 %channels"
-            write_columns(t, shape, weights, size, seen, sums, onto, f"i64 {step}, ptr {bias}", length)
+            sums = f"i64 {plane}, ptr %room, i64 {taps}, i64 %channels"
+            write_columns(t, shape, weights, size, x, sums, onto, f"i64 {step}, ptr {bias}", length)
             if shape.act not in ("none", "relu"):
                 with t.loop("0", count) as row:
                     t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {length})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from dovetail.declare import HANDED_ON, Change, Cost, fused_op, typed
+from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
 from dovetail.library.attention import attention
 from dovetail.library.heads import merge_heads, split_heads
@@ -111,12 +111,6 @@ def projection_is_three_times_as_wide(x: Value, w: Value, wk: Value | None) -> b
 )
 def masks_broadcast(x: Value, result: Value) -> bool:
     return result.shape[:-1] == x.shape[:-1]
-
-
-@attention_block.remedy(masks_broadcast)
-def rows_with_the_axes_of_the_mask(x: Value, result: Value) -> Change:
-    """x has all axes that the mask has."""
-    return {"x": typed(x, shape=(*result.shape[:-1], x.shape[-1]))}
 
 
 @attention_block.cost

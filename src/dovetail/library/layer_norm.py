@@ -62,9 +62,3 @@ def bias_as_a_vector(x: Value, bias: Value) -> Change:
 )
 def casts_change_the_dtype(x: Value, precision: Precision) -> bool:
     return casts_anything(x, precision)
-
-
-@layer_norm.remedy(casts_change_the_dtype)
-def without_casts() -> Change:
-    """The casts are left out."""
-    return {"precision": "own"}

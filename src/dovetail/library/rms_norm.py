@@ -51,9 +51,3 @@ def gain_as_a_vector(x: Value, gain: Value) -> Change:
 )
 def casts_change_the_dtype(x: Value, precision: Precision) -> bool:
     return casts_anything(x, precision)
-
-
-@rms_norm.remedy(casts_change_the_dtype)
-def without_casts() -> Change:
-    """The casts are left out."""
-    return {"precision": "own"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from dovetail import ops
-from dovetail.declare import Change, UnwrittenError, fused_op
+from dovetail.declare import UnwrittenError, fused_op
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
@@ -41,12 +41,6 @@ def guard_apart(x: Value, *, axis: int = -1, empty: Empty = "nan", wide: Flag = 
 )
 def casts_change_the_dtype(x: Value, wide: Flag) -> bool:
     return not wide or x.dtype != f32
-
-
-@softmax.remedy(casts_change_the_dtype)
-def without_casts() -> Change:
-    """The casts are left out."""
-    return {"wide": False}
 
 
 def _guarded(weights: Value, empty: Empty) -> Value:

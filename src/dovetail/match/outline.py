@@ -21,7 +21,7 @@ Place: TypeAlias = tuple[tuple[int, ...], Op | Pair, Options]
 Outline: TypeAlias = tuple[Place, ...]
 
 _OPEN = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
-_SPELLED: dict[Op, tuple[Op, ...]] = {mul: (mul, div), div: (mul, div), part: (part, slice_), slice_: (part, slice_)}
+SPELLED: dict[Op, tuple[Op, ...]] = {mul: (mul, div), div: (mul, div), part: (part, slice_), slice_: (part, slice_)}
 """What a loose op can be spelled with; anything where it is not listed."""
 
 
@@ -51,7 +51,7 @@ def _asked(operand: Value) -> tuple[Op, ...]:
         return (leaf.CONST,)
     if operand.op in _OPEN:
         return ()
-    return _SPELLED.get(operand.op, ()) if is_loose(operand) else (operand.op,)
+    return SPELLED.get(operand.op, ()) if is_loose(operand) else (operand.op,)
 
 
 def fits(outline: Outline, value: Value) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,10 +64,31 @@ class History:
         here = {value: None}
         for stage in reversed(self._stages):
             edits = dict.fromkeys(edit for v in here for edit in stage.made.get(v, ()))
-            order = {edit: i for i, edit in enumerate(stage.sweep.edits)} if len(edits) > 1 else {}
-            links += [Made(stage.sweep.title, e) for e in sorted(edits, key=lambda e: -order.get(e, 0))]
-            here = {old: None for v in here for old in stage.before.get(v, (v,))}
+            links += [Made(stage.sweep.title, e) for e in sorted(edits, key=lambda e: -stage.place[e])]
+            here = stage.back(here)
         return Chain(value, tuple(here), tuple(reversed(links)))
+
+    def nodes(self, edit: Edit) -> tuple[Value, ...]:
+        """The nodes as written that an edit was about, or that it became part of."""
+        found = self._homes.get(edit)
+        if found is None:
+            return ()
+        number, here = found
+        for stage in reversed(self._stages[: number + 1]):
+            here = stage.back(here)
+        known = {v: i for i, v in enumerate(self.start.values)}
+        return tuple(sorted((v for v in here if v in known), key=lambda v: -known[v]))
+
+    @cached_property
+    def _homes(self) -> dict[Edit, tuple[int, dict[Value, None]]]:
+        """For each edit, its sweep and the values that it made."""
+        found: dict[Edit, tuple[int, dict[Value, None]]] = {}
+        for number, stage in enumerate(self._stages):
+            for value, edits in stage.made.items():
+                for edit in edits:
+                    for each in (edit, *edit.proof):
+                        found.setdefault(each, (number, {}))[1][value] = None
+        return found
 
     @cached_property
     def twins(self) -> dict[Value, Value]:
@@ -116,6 +137,12 @@ class _Stage:
     made: dict[Value, list[Edit]]
     before: dict[Value, list[Value]]
     swallowed: frozenset[Value]
+    place: dict[Edit, int]
+    """The edits, counted."""
+
+    def back(self, values: Iterable[Value]) -> dict[Value, None]:
+        """What stood in the place of values before."""
+        return {old: None for v in values for old in self.before.get(v, (v,))}
 
 
 def _stage(graph: Graph, after: Graph, sweep: Sweep, engine: Canonicalizer | None) -> _Stage:
@@ -131,7 +158,7 @@ def _stage(graph: Graph, after: Graph, sweep: Sweep, engine: Canonicalizer | Non
                 made.setdefault(value, []).append(edit)
                 if value is not now:
                     before.setdefault(value, []).extend(before.get(now, ()))
-    return _Stage(sweep, after.moved, made, before, _swallowed(after, sweep))
+    return _Stage(sweep, after.moved, made, before, _swallowed(after, sweep), {e: i for i, e in enumerate(sweep.edits)})
 
 
 def _swallowed(after: Graph, sweep: Sweep) -> frozenset[Value]:
