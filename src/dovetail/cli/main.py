@@ -13,6 +13,7 @@ from typing import NoReturn, TextIO
 
 from dovetail.cli import (
     bench,
+    bisect,
     cache,
     catalogue,
     diff,
@@ -25,6 +26,7 @@ from dovetail.cli import (
     run,
     show,
     trace,
+    verify,
     why,
 )
 from dovetail.cli.command import Answer, Command
@@ -42,6 +44,8 @@ COMMANDS: tuple[Command, ...] = (
     diff.COMMAND,
     lock.LOCK,
     lock.CHECK,
+    verify.COMMAND,
+    bisect.COMMAND,
     profile.COMMAND,
     trace.COMMAND,
     bench.COMMAND,

@@ -46,10 +46,18 @@ JSON = Argument("--json", "print data for programs instead of text for people", 
 COMPILING = (MODEL, TARGET, WITHOUT, SIZE, FIXED)
 
 
-def compiled(args: argparse.Namespace, require: Mapping[str, int] | None = None) -> Compilation:
+def compiled(
+    args: argparse.Namespace, require: Mapping[str, int] | None = None, *, history: bool = False
+) -> Compilation:
     """The model of a command line, compiled. Names are checked here; gates are up to the caller."""
     request = make_request(target=args.target, without=args.without, require=require or {})
-    return compilation(asked_graph(args), request)
+    return compilation(asked_graph(args), request, history=history)
+
+
+def refuse_negative(flag: str, number: float | None) -> None:
+    """A tolerance or a bound is zero or more."""
+    if number is not None and not number >= 0:
+        raise OptionError(f"{flag} {number}", hint="write a number that is not negative, as in 1e-3")
 
 
 def asked_graph(args: argparse.Namespace) -> Graph:

@@ -15,7 +15,7 @@ from dovetail.adapters.onnxruntime_peer import Peer
 from dovetail.cli.arrays import Given, named_arrays, save_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.model import is_onnx
-from dovetail.cli.options import COMPILING, JSON, asked_graph
+from dovetail.cli.options import COMPILING, JSON, asked_graph, refuse_negative
 from dovetail.errors import BindError, CheckError, OptionError
 from dovetail.ir.dim import Dim, evaluate, symbols
 from dovetail.ir.dtype import of_numpy
@@ -48,8 +48,7 @@ class Difference:
 def run(args: argparse.Namespace) -> Answer:
     if args.check is not None and not is_onnx(args.model):
         raise OptionError(f"{args.model} is no ONNX model", hint=f"{args.check} can only be asked about those")
-    if args.tolerance is not None and not args.tolerance >= 0:
-        raise OptionError(f"--tolerance {args.tolerance}", hint="write a number that is not negative, as in 1e-3")
+    refuse_negative("--tolerance", args.tolerance)
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
     params = random_weights(graph, args.random) if args.random is not None and not graph.params else None
@@ -73,11 +72,7 @@ def run(args: argparse.Namespace) -> Answer:
 def feeds_of(graph: Graph, given: Mapping[str, Given], seed: int | None) -> dict[str, Array]:
     """An array for each input: those that were given, and others made up only if there is a seed."""
     inputs = {str(v.attrs["name"]): v for v in graph.inputs}
-    for name in given:
-        if name not in inputs:
-            listed = ", ".join(f"{n} ({v.type})" for n, v in inputs.items()) or "none"
-            raise BindError(f"there is no input {name!r}", hint=f"the inputs are {listed}")
-    feeds = {name: _in_dtype(inputs[name], array) for name, array in given.items()}
+    feeds = given_feeds(graph, given)
     missing = {name: v for name, v in inputs.items() if name not in feeds}
     if missing and seed is None:
         listed = ", ".join(f"{n} ({v.type})" for n, v in missing.items())
@@ -87,6 +82,16 @@ def feeds_of(graph: Graph, given: Mapping[str, Given], seed: int | None) -> dict
     for name, value in missing.items():
         feeds[name] = _made_up(name, value, sizes, np.random.default_rng((seed or 0, len(feeds))))
     return {name: feeds[name] for name in inputs}
+
+
+def given_feeds(graph: Graph, given: Mapping[str, Given]) -> dict[str, Array]:
+    """The inputs that were given, in their dtypes."""
+    inputs = {str(v.attrs["name"]): v for v in graph.inputs}
+    for name in given:
+        if name not in inputs:
+            listed = ", ".join(f"{n} ({v.type})" for n, v in inputs.items()) or "none"
+            raise BindError(f"there is no input {name!r}", hint=f"the inputs are {listed}")
+    return {name: _in_dtype(inputs[name], array) for name, array in given.items()}
 
 
 def _in_dtype(value: Value, given: Given) -> Array:

@@ -21,6 +21,7 @@ from dovetail.ir.text import local_names
 from dovetail.ir.value import Value
 from dovetail.passes.pipeline import worthwhile
 from dovetail.plain import visible
+from dovetail.report.chain import Link, Teller, chain_lines, link_dict
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
 from dovetail.report.text import bytes_text, percent, time_text
@@ -47,6 +48,8 @@ class Story:
     """Why that kernel is not one with its neighbours."""
     code: Code | None = None
     """That kernel's code, where somebody asked."""
+    links: tuple[Link, ...] = ()
+    """Every rule application that led from the nodes as written to that kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Code:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    story = story_of(compiled(args), args.node, args.code)
+    story = story_of(compiled(args, history=True), args.node, args.code)
     if args.json:
         return Answer(json.dumps(as_dict(story), indent=2))
     return Answer(as_text(story, look_of(sys.stdout)), painted=True)
@@ -84,7 +87,14 @@ def story_of(made: Compilation, asked: str, form: Notation | None = None) -> Sto
         missed=tuple(m for m in report.missed if name in m.kernels) if name else (),
         apart=tuple(b for b in report.boundaries if name in (b.producer, b.consumer)) if name else (),
         code=None if form is None else Code(form, code_of(made, report.kernels, kernel, node, form)),
+        links=() if kernel is None else links_to(made, made.plan.steps[report.kernels.index(kernel)].value),
     )
+
+
+def links_to(made: Compilation, value: Value) -> tuple[Link, ...]:
+    """The chain behind a value of the final graph, where edits were written down."""
+    history = made.lowered.history
+    return () if history is None else Teller(history).chain(value)
 
 
 def code_of(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None, node: Node, form: Notation) -> str:
@@ -157,6 +167,7 @@ def as_dict(story: Story) -> dict[str, Any]:
         "where": story.node.where,
         "attempts": [asdict(a) for a in story.attempts],
         "chain": list(story.chain),
+        "links": [link_dict(link) for link in story.links],
         "kernel": asdict(kernel) if kernel is not None else None,
         "missed": [
             {"rule": m.rule, "reason": m.reason, "message": m.message, "hint": m.hint, "kernels": list(m.kernels)}
@@ -180,6 +191,8 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
         if miss.rule not in told:
             lines.append(line("  ", Piece(f"{'missed':<10}  ", "warn"), f"{miss.rule} at {miss.node}", hang=_INDENT))
             lines += _because(miss.reason, miss.message, miss.hint)
+    if story.links:
+        lines += [line(), line("the chain from the nodes as written to its kernel"), *chain_lines(story.links)]
     if story.apart:
         lines += [line(), line("its kernel stays apart from (names of stage legal)")]
         lines += [said for boundary in story.apart for said in _apart(boundary, story.kernel)]

@@ -49,17 +49,19 @@ def fuse(
     near: bool = False,
     always: bool = False,
     log: Log | None = None,
+    prices: Prices | None = None,
 ) -> Fused:
     """Fuse with these ops. Earlier ops are preferred; an op waits for the ops that its body is made of.
 
     With `near`, patterns that fit but for one op are reported as misses too; with `always`, nobody asks whether
-    it pays to fuse a pattern whose inner values nobody else reads. `log` is told each fusion.
+    it pays to fuse a pattern whose inner values nobody else reads. `log` is told each fusion. `prices` are those of
+    this machine and these sizes, where a caller has them.
     """
     applied: list[Applied] = []
     missed: list[Missed] = []
     rounds: list[Round] = []
     base, graph = graph, graph.settled()
-    seconds = Prices(machine, sizes)
+    seconds = prices or Prices(machine, sizes)
     for stratum in strata(ops):
         before = graph.settled()
         step = _Round(before, stratum, seconds, always)

@@ -116,7 +116,7 @@ class _Fresh:
 
     def is_late(self, value: Value) -> bool:
         """Whether a run is needed to know it. A view that matching made is asked for what it looks at."""
-        return value in self.late or any(v in self.late for v in value.operands)
+        return value in self.late or any(v in self.late for v in value.operands) or not value.tensor.is_static
 
 
 _NAMED = (leaf.INPUT, leaf.PARAM)
@@ -157,7 +157,7 @@ def _changes(op: FusedOp[...], miss: Missed) -> Change:
 
 
 def _changed(graph: Graph, op: FusedOp[...], misses: Sequence[Missed], fresh: _Fresh) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with each miss written out by the body of its op, with other operands or options."""
+    """The graph with each miss written out again, with other operands or options."""
     roots: dict[Value, Replacement] = {}
     told: dict[str, None] = {}
     for miss in misses:
@@ -180,7 +180,7 @@ def _shown(what: Any) -> str:
 
 @dataclass
 class _Build:
-    """Builds the results of one miss by the body of its op, once for all of them."""
+    """Builds the results of one miss as its op is spelled there, once for all of them."""
 
     op: FusedOp[...]
     miss: Missed
@@ -210,8 +210,14 @@ class _Build:
                 called = f"{self.op.name}.{name}"
                 wanted = self.fresh.of_type(names[name], wanted, called, late=self.fresh.is_late(old))
             names[name] = wanted
-        results: Result = self.op.body(**names)
+        results = _spelling(self.op, self.miss)(**names)
         return results if isinstance(results, tuple) else (results,)
+
+
+def _spelling(op: FusedOp[...], miss: Missed) -> Callable[..., Result]:
+    """The way of writing the op that was matched: its body may be another one, as where it folds weights."""
+    spelling = next((v.spelling for v in op.variants if v.label == miss.variant), "")
+    return next((s for s in op.spellings if s.__name__ == spelling), op.body)
 
 
 def _made_private(

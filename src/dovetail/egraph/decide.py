@@ -115,11 +115,12 @@ def decide(
     """The cheapest graph that the rules lead to, as far as the search finds it; never dearer than greedy fusion's."""
     base, graph = graph, graph.settled()
     work = task(vocabulary, machine=machine, sizes=sizes, budget=budget)
-    fold = folded(graph) if vocabulary.finder is None else None
+    layers = Layers(graph)
+    fold = folded(graph, layers) if vocabulary.finder is None else None
     try:
-        found = work.run(unfolded(graph) if fold is None else fold)
+        found = work.run(unfolded(graph), layers) if fold is None else work.run(fold, Layers(fold.graph))
     except UnfoldableError:
-        found = work.run(unfolded(graph))
+        found = work.run(unfolded(graph), layers)
     whole = replace(found.fused.graph, moved=follow(base.moved, found.fused.graph.moved))
     return replace(found, fused=replace(found.fused, graph=whole))
 
@@ -144,15 +145,15 @@ class Task:
     sizes: Mapping[str, Size] | None
     budget: Budget
 
-    def run(self, fold: Fold) -> Decided:
+    def run(self, fold: Fold, layers: Layers | None = None) -> Decided:
         words, clock = self.vocabulary, _Clock()
         graph, seconds = fold.graph, Prices(self.machine, self.sizes)
-        fused = fuse(graph, words.ops, machine=self.machine, sizes=self.sizes)
+        fused = fuse(graph, words.ops, machine=self.machine, sizes=self.sizes, prices=seconds)
         joined = join(fused.graph.settled(), words.groups, machine=self.machine, sizes=self.sizes)
         clock.lap("greedy")
         egraph = egraph_of(graph.values, {v: graph.uses.count(v) for v in graph.values})
         if words.finder is None:
-            replayed = solve(Layers(graph), words.phases(), self.budget, egraph)
+            replayed = solve(layers or Layers(graph), words.phases(), self.budget, egraph)
         else:
             replayed = Replayed([saturate(egraph, words.phases(), self.budget)], pieces=1)
         clock.lap("rules")
@@ -166,7 +167,7 @@ class Task:
         clock.lap("extract")
         greedy = graph_seconds(joined.graph, seconds)
         if found.cost > greedy * (1 + SAME) and not words.strict:
-            if fold.graph is not fold.whole:
+            if not fold.is_whole:
                 raise UnfoldableError("greedy fusion was not reached")
             search = _search(egraph, replayed, clock, graph_seconds(graph, seconds), greedy, greedy)
             return Decided(_greedy(fused, joined), search)
@@ -177,8 +178,8 @@ class Task:
         layer = fold.copies[1] if len(fold.copies) > 2 else None
         left_out = [node for leader, node in choice.items() if layer is not None and layer.owns(leader)]
         more = sum(_share(egraph, node, seconds) for node in left_out) * (len(fold.copies) - 2)
-        given, chosen = (graph_seconds(g, seconds) for g in (fold.whole, result.graph))
-        search = _search(egraph, replayed, clock, given, greedy + more, chosen)
+        chosen = found.cost if fold.is_whole else graph_seconds(result.graph, seconds)
+        search = _search(egraph, replayed, clock, graph_seconds(fold.whole, seconds), greedy + more, chosen)
         return Decided(replace(result, rounds=_Rounds(self, fold.whole)), search, selection)
 
     def rounds(self, graph: Graph) -> Sequence[Round]:

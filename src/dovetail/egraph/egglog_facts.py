@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dovetail.egraph.egglog_program import Printed, Program
 from dovetail.egraph.egglog_words import WRITTEN, rows_text, text
 from dovetail.egraph.engine import EGraph
@@ -18,6 +16,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.match.attributes import attributes_as
+from dovetail.match.matcher import is_number, rounded_to
 from dovetail.match.undo import part_of, undone
 from dovetail.ops.elementwise import bit_not
 from dovetail.ops.movement import part, permute, slice_, split
@@ -90,6 +89,8 @@ class Facts:
         if node.op is leaf.CONST:
             self._constant(asked, number, node)
             return
+        if not isinstance(node.type, TensorType):
+            return
         # The same questions as the matcher's, asked of every node beforehand.
         for name, pattern in asked.undone.items():
             if node.op is pattern.op and node.attrs == pattern.attrs:
@@ -128,13 +129,13 @@ class Facts:
             return
         array = node.attrs["value"].array
         for wanted in asked.numbers:
-            if _is_the(array, wanted):
+            if is_number(array, wanted):
                 self._tell("is-number", number, self._words.attribute(wanted))
         if isinstance(found, complex):
             return
         plain = float(found) if isinstance(found, bool) else found
         self._tell("holds-number", number, WRITTEN.index("as_is"), self._words.attribute(plain))
-        rounded = partial(_rounded, array.dtype)
+        rounded = partial(rounded_to, array.dtype)
         for written in WRITTEN[1:]:
             inner = Hole("x", written).recover(float(found), rounded)
             if math.isfinite(rounded(inner)) and rounded(inner):
@@ -177,12 +178,3 @@ class _Asked:
 
 _SLICE = slice_(_X, axis=-1, start=0, stop=1)
 _PART = part(_X, axis=-1, index=0, parts=2)
-
-
-def _is_the(array: Any, wanted: Any) -> bool:
-    return array.dtype.type(wanted).tobytes() == array.tobytes()
-
-
-def _rounded(dtype: np.dtype[Any], number: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(dtype.type(number))

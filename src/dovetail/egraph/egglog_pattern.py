@@ -178,6 +178,6 @@ def _is_open(wanted: tuple[Any, ...]) -> bool:
 
 
 def _caught_by_parts_alone(inside: list[Value]) -> set[Value]:
-    """The holes that only parts are taken of. A slice could be a part of many things, so these must be parts as such."""
+    """The holes that only parts are taken of. A slice could be a part of many things, so these are parts as such."""
     read = {v for value in inside if value.op is not part for v in value.operands}
     return {v for v in inside if v.op is leaf.HOLE and v not in read}

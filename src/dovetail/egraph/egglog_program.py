@@ -164,14 +164,3 @@ class Program:
                 old = f"({item} {variable} {self.words.attribute(result.attrs['index'])})"
             found.append(f"(union {old} ({item} fused {self.words.attribute(index)}))")
         return found
-
-
-def check_of(program: Program, root: int, result: Value, ids: dict[Value, int]) -> str | None:
-    """The claim that a value is in the class with a number, as a command; none where its operands have no number."""
-    if any(v not in ids for v in result.operands):
-        return None
-    symbol = program.words.symbol(result)
-    attributes = [str(program.words.attribute(result.attrs[key])) for key in symbol.keys]
-    return (
-        f"(check (= (N {root}) ({' '.join([symbol.name, *(f'(N {ids[v]})' for v in result.operands), *attributes])})))"
-    )

@@ -74,10 +74,16 @@ class EGraph:
     def add(self, value: Value) -> Value:
         """Add a value and everything below it; what stands for its class is given back."""
         if value not in self._leader:
-            for each in walk([value], until=self._leader):
-                if each not in self._leader:
-                    self._insert(each)
+            for each in self._fresh(value):
+                self._insert(each)
         return self.find(value)
+
+    def _fresh(self, value: Value) -> list[Value]:
+        """A value and everything below it that is not known yet, operands first."""
+        known = self._leader
+        if all([v in known for v in value.operands]):
+            return [value]
+        return [v for v in walk([value], until=known) if v not in known]
 
     def canonical(self, value: Value) -> Value:
         """A known value as a node: on the values that stand for the classes of its operands."""
@@ -88,9 +94,8 @@ class EGraph:
         self.add(application.root)
         result = application.result
         if result not in self._leader:
-            fresh = [v for v in walk([result], until=self._leader) if v not in self._leader]
             known = self.size
-            for value in fresh:
+            for value in self._fresh(result):
                 size = self.size
                 self._insert(value)
                 if self.size > size:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dovetail.egraph.layers import Layers, Piece, Run, Seen, halo_of, runs
+from dovetail.egraph.layers import Layers, Piece, Run, Seen, halo_of
 from dovetail.errors import GraphError
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
@@ -35,10 +35,12 @@ class Copy:
     now: dict[Value, Value]
 
     def owns(self, value: Value) -> bool:
-        return self.start <= self.fold.place_of(value) < self.stop
+        return self.fold.is_whole or self.start <= self.fold.place_of(value) < self.stop
 
     def move(self, value: Value) -> Value:
         """What a value of the folded graph is in this stretch."""
+        if self.fold.is_whole:
+            return value
         known = self.now.get(value)
         if known is None:
             for each in walk([value], until=_Both(self.now, self.fold.place)):
@@ -73,6 +75,11 @@ class Fold:
     """For each value of the whole graph: the stretch that it is in, and what stands for it in the folded graph."""
     _places: dict[Value, int] = field(default_factory=dict[Value, int])
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was left out: then the only stretch is the graph itself."""
+        return self.graph is self.whole
+
     def place_of(self, value: Value) -> int:
         """Where a value is; one that rules made is where its last part is."""
         known = self.place.get(value)
@@ -103,10 +110,10 @@ def unfolded(graph: Graph) -> Fold:
     return fold
 
 
-def folded(graph: Graph) -> Fold | None:
+def folded(graph: Graph, layers: Layers | None = None) -> Fold | None:
     """The graph with all but a few of its equal layers left out; None where there are not enough of them."""
-    layers = Layers(graph)
-    found = sorted(runs(layers.looks), key=lambda run: -run.period * run.times)
+    layers = layers or Layers(graph)
+    found = sorted(layers.runs, key=lambda run: -run.period * run.times)
     stretch = _stretch(layers, found[0]) if found else None
     if stretch is None:
         return None

@@ -34,6 +34,10 @@ class Sight:
         """Whether all of them are known when parameters are bound."""
         return all(self.egraph.is_constant(v) for v in values if v in self.egraph)
 
+    def is_one_of(self, value: Value, *ops: Op) -> bool:
+        """Whether one of these ops computes it, or a value that it equals."""
+        return value in self.egraph and any([v.op in ops for v in self.egraph.equal(value)])
+
     def is_read_once(self, value: Value) -> bool:
         return value not in self.egraph or self.egraph.count_uses(value) <= 1
 

@@ -100,10 +100,15 @@ class Layers:
             self.sizes.append(min(1 + sum([self.sizes[r] for r in reads]), _SMALL + 1))
         self.early = [v in early for v in self.values]
 
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The stretches that repeat, in order."""
+        return runs(self.looks)
+
     def pieces(self) -> list[Piece]:
         """The graph cut between the stretches that repeat, where the fewest values are handed over."""
         borders: dict[int, int] = {0: 0}
-        for run in runs(self.looks):
+        for run in self.runs:
             # The first windows of a run show what stands before it: where none comes after them, nothing is saved.
             if run.period * (run.times - 1) > halo_of(run) + run.period:
                 borders |= dict.fromkeys(self.cuts(run), halo_of(run))

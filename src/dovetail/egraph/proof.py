@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
+from dovetail.derive.edit import Numerics
 from dovetail.ir.value import Value
 
-Numerics: TypeAlias = Literal["exact", "reassociated", "approximate"]
-"""Every bit stays; rounding and the sign of zero may change; or the result is another one, near enough."""
 STRICTNESS: dict[Numerics, int] = {"exact": 0, "reassociated": 1, "approximate": 2}
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from dovetail.derive.edit import Edit
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.extract import Extraction
 from dovetail.egraph.fold import Copy, Fold
 from dovetail.egraph.problem import Problem
-from dovetail.egraph.proof import Application, Step
+from dovetail.egraph.proof import STRICTNESS, Application, Step
 from dovetail.ir import leaf
 from dovetail.ir.rewrite import Replacement, replace_roots
 from dovetail.ir.value import Value
@@ -60,6 +61,23 @@ class Selection:
         steps = self.egraph.explain(value, leader) if self.egraph.find(value) is leader else []
         steps += self.explain(leader) if leader in self.nodes else []
         return [Step(s.application, copy.move(s.before), copy.move(s.after)) for s in dict.fromkeys(steps)]
+
+    def edits(self) -> Iterator[Edit]:
+        """What was chosen, as edits of the whole graph, each with the applications that prove it."""
+        roots = self._replacements(self._owners())
+        proofs: dict[Value, list[Step]] = {}
+        for copy, leader, node in self._copied():
+            old, new = copy.move(leader), copy.move(node)
+            root = roots.pop(old, None)
+            if root is not None:
+                steps = proofs.get(leader)
+                if steps is None:
+                    steps = proofs[leader] = self.explain(leader)
+                yield _edit(old, new, copy, steps, root)
+        for old, root in roots.items():
+            copy, value = self.fold.homes[self._position(old)]
+            steps = self.egraph.explain(value, self.egraph.find(value))
+            yield _edit(old, root.needs[0], copy, steps, root)
 
     def _copied(self) -> Iterator[tuple[Copy, Value, Value]]:
         """Every stretch with what stands for its classes and the nodes that were chosen there."""
@@ -173,6 +191,17 @@ class Selection:
                     taken.add((a.name, root, covers))
                     found.append(Applied(a.rule, a.variant, root, covers, self.built[copy.move(leader)]))
         return tuple(reversed(found))
+
+
+def _edit(old: Value, new: Value, copy: Copy, steps: Sequence[Step], root: Replacement) -> Edit:
+    """A choice in a stretch of the whole graph; it is named by the rule that comes last, and proven by all."""
+    proof: list[Edit] = []
+    for step in steps:
+        a = step.application
+        proof.append(Edit(a.rule, a.variant, a.numerics, (copy.move(step.before),), (copy.move(step.after),)))
+    numerics = max((edit.numerics for edit in proof), key=STRICTNESS.__getitem__, default="exact")
+    rule, variant = (proof[-1].rule, proof[-1].variant) if proof else ("congruence", "")
+    return Edit(rule, variant, numerics, (old,), (new,), root.needs, root.covers, proof=tuple(proof))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail.errors import GraphError
 from dovetail.kernels.conv import Convolution, direct, first_of
+from dovetail.kernels.conv_point import point
 from dovetail.kernels.conv_small import small
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.vector import Vectors
@@ -20,7 +21,8 @@ def make_conv(step: Step, places: Places, vectors: Vectors) -> Job | None:
         expanse = found.expanse(places)
         # Winograd's sums are in another order: not where that matters.
         others = [] if places.strict else winograd(found, expanse, vectors)
-        return first_of([*others, *small(found, expanse, vectors), direct(found, expanse, vectors)])
+        others += [*small(found, expanse, vectors), *point(found, expanse, vectors)]
+        return first_of([*others, direct(found, expanse, vectors)])
     except GraphError:
         # Sizes that are too long to be written down.
         return None

@@ -15,6 +15,9 @@ MOST_PLACES = 800
 """Places above which vectors along them waste little, and need no turning round."""
 MOST_POINTS = 200
 """The same where the window has one tap, and each number is used but once for a filter."""
+FEW_POINTS, DEEP = 64, 400
+"""Places up to which lanes of places waste too much in any case; with more, fewer channels than `DEEP` make sums too
+short to be turned round, where places lie side by side."""
 FEWEST_SUMS = 128
 """Products in a sum below which turning results round costs more than full lanes save."""
 PIECE = 64
@@ -55,9 +58,11 @@ class Small:
         """The cut, where there are few places and no other form wastes less of them."""
         field, square = of.field, self.square
         count = known(field.out[0]) * known(field.out[1])
-        # Of strided points most of what is read with them is not used.
-        most = MOST_PLACES if not square.point else MOST_POINTS // max(field.strides)
-        if not 0 < count <= most or square.places != least_waste(square.vectors, count)[1]:
+        if not 0 < count <= (MOST_POINTS if square.point else MOST_PLACES):
+            return None
+        if field.is_point and count > FEW_POINTS and of.channels < DEEP:
+            return None
+        if square.places != least_waste(square.vectors, count)[1]:
             return None
         parts = -(-count // PART_PLACES)
         part = -(-count // (parts * square.places)) * square.places

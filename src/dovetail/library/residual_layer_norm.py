@@ -49,3 +49,9 @@ def operands_in_one_shape(x: Value, r: Value) -> Change:
 )
 def bias_is_a_vector(x: Value, b: Value | None) -> bool:
     return is_a_row(b, x)
+
+
+@residual_layer_norm.remedy(bias_is_a_vector)
+def bias_as_a_vector(x: Value, b: Value) -> Change:
+    """The bias is one vector for all rows."""
+    return {"b": typed(b, shape=x.shape[-1:])}

@@ -210,13 +210,12 @@ class _Attempt:
             if isinstance(number, complex):
                 return self._miss(value, "a real number", "a complex one")
             if wanted.written != "as_is":
-                rounded = partial(_rounded, value.attrs["value"].array.dtype)
+                rounded = partial(rounded_to, value.attrs["value"].array.dtype)
                 number = wanted.recover(float(number), rounded)
                 if not math.isfinite(rounded(number)) or not rounded(number):
                     return self._miss(value, f"a number whose {wanted.name} is in range", str(number))
             return self._catch(wanted.name, float(number) if isinstance(number, bool) else number, value)
-        array: Array = value.attrs["value"].array
-        if array.dtype.type(wanted).tobytes() == array.tobytes():
+        if is_number(value.attrs["value"].array, wanted):
             return None
         return self._miss(value, f"the constant {wanted}", str(number))
 
@@ -256,7 +255,16 @@ def _are_one(known: Any, found: Any) -> bool:
     return bool(known == found)
 
 
-def _rounded(dtype: np.dtype[Any], number: float) -> float:
+def is_number(array: Array, wanted: complex) -> bool:
+    """Whether a constant of one element is this number as its dtype has it."""
+    try:
+        return bool(array.dtype.type(wanted).tobytes() == array.tobytes())
+    except (OverflowError, ValueError):
+        # No whole number is infinite.
+        return False
+
+
+def rounded_to(dtype: np.dtype[Any], number: float) -> float:
     """A number as a constant of this dtype has it."""
     with np.errstate(over="ignore"):
         return float(dtype.type(number))

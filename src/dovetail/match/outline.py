@@ -183,10 +183,16 @@ def _has_any(value: Value, place: Place, equal: Callable[[Value], Sequence[Value
     if len(value.operands) != 2:
         return False
     left, right = asked
-    x, y = ([v.op for v in equal(operand)] for operand in value.operands)
+    x, y = equal(value.operands[0]), equal(value.operands[1])
     straight = _meets(x, left) and _meets(y, right)
     return straight or (_meets(y, left) and _meets(x, right))
 
 
-def _meets(found: Sequence[Op], asked: tuple[Op, ...]) -> bool:
-    return not asked or any([op in asked for op in found])
+def _meets(found: Sequence[Value], asked: tuple[Op, ...]) -> bool:
+    if not asked:
+        return True
+    # A loop, because generators cost more than what they skip here.
+    for value in found:  # noqa: SIM110
+        if value.op in asked:
+            return True
+    return False

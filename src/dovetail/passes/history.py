@@ -26,10 +26,10 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """How a value of the final graph came to be: the nodes as written that are in it, and the edits in their order."""
+    """How a value of the final graph came to be: the values of the start that are in it, and the edits in order."""
 
     value: Value
-    nodes: tuple[Value, ...]
+    origins: tuple[Value, ...]
     links: tuple[Made, ...]
 
 
@@ -38,6 +38,8 @@ class History:
     """A graph as it was given to the passes, and all edits in the order in which they were made."""
 
     start: Graph
+    written: Graph
+    """The same with its blocks spelled out: people are told of its nodes."""
     sweeps: tuple[Sweep, ...]
 
     @cached_property
@@ -74,9 +76,10 @@ class History:
         if found is None:
             return ()
         number, here = found
-        for stage in reversed(self._stages[: number + 1]):
+        first = self._first_sweep if number >= self._first_sweep else 0
+        for stage in reversed(self._stages[first : number + 1]):
             here = stage.back(here)
-        known = {v: i for i, v in enumerate(self.start.values)}
+        known = self._places if first or not self._first_sweep else {v: i for i, v in enumerate(self.start.values)}
         return tuple(sorted((v for v in here if v in known), key=lambda v: -known[v]))
 
     @cached_property
@@ -91,14 +94,32 @@ class History:
         return found
 
     @cached_property
+    def _places(self) -> dict[Value, int]:
+        return {v: i for i, v in enumerate(self.written.values)}
+
+    @cached_property
+    def _first_sweep(self) -> int:
+        """The sweep that was given the graph as written."""
+        return sum(sweep.title == "lower_blocks" for sweep in self.sweeps)
+
+    @cached_property
     def twins(self) -> dict[Value, Value]:
         """Values that came to be on the way, each with the value of the start that it equals up to rounding."""
-        found: dict[Value, Value] = {v: v for v in self.start.values}
+        return self._twins_of(self.start, 0)
+
+    @cached_property
+    def written_twins(self) -> dict[Value, Value]:
+        """The same with values of the graph as written."""
+        return self._twins_of(self.written, self._first_sweep) if self._first_sweep else self.twins
+
+    def _twins_of(self, graph: Graph, first: int) -> dict[Value, Value]:
+        found: dict[Value, Value] = {v: v for v in graph.values}
         now = dict(found)
-        for stage in self._stages:
+        for stage in self._stages[first:]:
             now = {old: stage.moved.get(v, v) for old, v in now.items() if v not in stage.swallowed}
             for old, v in now.items():
-                found.setdefault(v, old)
+                if v.type == old.type:
+                    found.setdefault(v, old)
         return found
 
     @cached_property
@@ -165,8 +186,8 @@ def _swallowed(after: Graph, sweep: Sweep) -> frozenset[Value]:
     """Inner values that are part of what stands in place of their root, and equal nothing there."""
     found: set[Value] = set()
     for edit in sweep.edits:
-        homes = {after.moved.get(v) for v in edit.before}
-        found.update(v for v in edit.covers if v not in edit.before and after.moved.get(v) in homes)
+        homes = {after.moved.get(v, v) for v in edit.before}
+        found.update(v for v in edit.covers if v not in edit.before and after.moved.get(v, v) in homes)
     return frozenset(found)
 
 

@@ -155,9 +155,23 @@ def _canonicalize(state: State, setup: Setup) -> State:
 def _fuse(state: State, setup: Setup) -> State:
     if setup.engine in SEARCHING:
         decided = decide(state.graph, vocabulary(setup), machine=setup.claims.machine, sizes=setup.sizes)
+        if state.log is not None:
+            _note_choice(state.graph, decided, setup, state.log)
         return replace(state.after(decided.fused), decided=decided)
     ops, machine, sizes = worthwhile(setup), setup.claims.machine, setup.sizes
     return state.after(fuse(state.graph, ops, machine=machine, sizes=sizes, log=state.log))
+
+
+def _note_choice(graph: Graph, decided: Decided, setup: Setup, log: Log) -> None:
+    """Write down what the e-graph chose; where it kept what greedy fusion had made, that."""
+    if decided.selection is not None:
+        log.begin("roots")
+        for edit in decided.selection.edits():
+            log.add(edit)
+        return
+    words, machine, sizes = vocabulary(setup), setup.claims.machine, setup.sizes
+    fused = fuse(graph, words.ops, machine=machine, sizes=sizes, log=log)
+    join(fused.graph.settled(), words.groups, machine=machine, sizes=sizes, log=log)
 
 
 def with_near_misses(lowered: Lowered) -> tuple[Missed, ...]:
@@ -283,5 +297,5 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
                 log.entitle(step.name)
             if setup.verify_each_pass:
                 verify(state.graph)
-    history = None if log is None else History(graph, tuple(sweep for sweep in log.sweeps if sweep.edits))
+    history = None if log is None else History(graph, written, tuple(sweep for sweep in log.sweeps if sweep.edits))
     return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), written, moved, history)

@@ -47,12 +47,8 @@ class WhatIf:
     refusal: str
     """Why nothing could be changed; empty where something was."""
     comparison: Comparison
-
-    @property
-    def fires(self) -> int:
-        """How many more kernels the rule makes."""
-        before, after = self.comparison.before.fused, self.comparison.after.fused
-        return after.get(self.kind.rule, 0) - before.get(self.kind.rule, 0)
+    fires: int = 0
+    """How many fusions more the rule makes; some of them may be part of larger ones."""
 
     @property
     def predicted_gain(self) -> float:
@@ -133,8 +129,13 @@ def _what_if(
     except DovetailError as error:
         # The change is right where it is made; what reads the new value need not take it.
         return WhatIf(kind, None, f"no automatic remedy: the rest of the model does not take it: {error.message}", same)
-    after = outline_of(compilation(changed.graph, request).report())
-    return WhatIf(kind, changed, "", Comparison(before, after, {}))
+    after = compilation(changed.graph, request)
+    more = _applied(kind.rule, after) - _applied(kind.rule, made)
+    return WhatIf(kind, changed, "", Comparison(before, outline_of(after.report()), {}), more)
+
+
+def _applied(rule: str, made: Compilation) -> int:
+    return sum(fusion.rule == rule for fusion in made.lowered.state.applied)
 
 
 def _remedied(kind: Kind, made: Compilation, fused: Fused, missed: Sequence[Missed]) -> Remedied:

@@ -92,14 +92,14 @@ def scan(graph: Graph | str | os.PathLike[str], **options: Any) -> Report:
     return compilation(source.graph(), make_request(**options)).report()
 
 
-def compilation(graph: Graph, request: Request) -> Compilation:
-    """Lower and plan a graph."""
+def compilation(graph: Graph, request: Request, *, history: bool = False) -> Compilation:
+    """Lower and plan a graph; `history` keeps every edit, to be replayed and verified."""
     claims = request.setup.claims
     with collector_paused():
         sizes = request.setup.sizes
         machine = claims.machine.streaming(streamed_bytes(graph.values, sizes))
         even = machine.flat(2 * largest_bytes(graph.values, sizes))
-        setup = replace(request.setup, claims=replace(claims, machine=even))
+        setup = replace(request.setup, claims=replace(claims, machine=even), history=history)
         lowered = lower(graph, setup)
         with phase("plan"):
             plan = make_plan(lowered.graph, target=request.target.name, options=_plan_options(setup))

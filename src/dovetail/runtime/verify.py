@@ -22,7 +22,7 @@ from dovetail.passes.history import History, Made
 from dovetail.progress import phase
 from dovetail.runtime.deviation import difference, tolerance_of
 from dovetail.runtime.draw import Drawn
-from dovetail.runtime.piece import Cutter, Piece
+from dovetail.passes.piece import Cutter, Piece
 from dovetail.targets.feeds import bind_leaves
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
 
