@@ -31,6 +31,7 @@ IMPORTED_BY = {
     "onnxruntime": {"adapters"},
     "llvmlite": {"targets"},
     "safetensors": {"frontends"},
+    "egglog": {"egraph"},
     "torch": {"bench"},
     "jax": {"bench"},
 }

@@ -46,6 +46,7 @@ def evil(tmp_path: Path) -> str:
         ["plan"],
         ["show", "--stage", "mir"],
         ["show", "--stage", "lir"],
+        ["show", "--stage", "egglog"],
         ["profile", "--runs", "1"],
         ["run"],
         ["run", "--random", "0"],

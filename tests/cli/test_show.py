@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,6 +12,7 @@ from dovetail.ir.text import parse_graph, print_graph
 from dovetail.plan.text import parse_plan, print_plan
 from dovetail.runtime.vocabulary import vocabulary
 from tests.cli.commands import LAYER, SMALL, Shell
+from tests.egraph.engines import needs_egglog, run
 
 
 @pytest.mark.parametrize("stage", ["hir", "mir", "canonical", "fused", "legal"])
@@ -45,6 +47,14 @@ def test_rules_are_those_that_are_looked_for(shell: Shell, layer: str) -> None:
     assert "linear[x, w, b, act=relu]\n  relu(add(matmul(?x, ?w), ?b))" in rules
     assert "when bias_is_a_vector:" in rules
     assert "linear[" not in shell("show", layer, "--stage", "rules", "--without", "linear").out
+
+
+@needs_egglog
+def test_a_program_for_egglog_runs_there(shell: Shell, tmp_path: Path) -> None:
+    said = shell("show", SMALL["resnet"], "--stage", "egglog")
+    assert said.code == 0 and not said.err
+    assert "conv_batch_norm" in said.out and "(check " in said.out
+    run(said.out, tmp_path)
 
 
 def test_an_unknown_stage_is_a_user_error(shell: Shell, layer: str) -> None:

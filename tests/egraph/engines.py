@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from dovetail.egraph.egglog_session import by_egglog
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.extract import extract
 from dovetail.egraph.problem import problem_of
-from dovetail.egraph.saturate import Saturation, saturate
+from dovetail.egraph.saturate import Budget, Saturation, saturate
 from dovetail.ir.graph import Graph
 
 needs_egglog = pytest.mark.skipif(
@@ -38,7 +40,8 @@ class Searched:
 
 def searched(graph: Graph, words: Vocabulary, machine: Machine) -> Searched:
     egraph = egraph_of(graph.values, {v: graph.uses.count(v) for v in graph.values})
-    saturation = saturate(egraph, words.phases())
+    saturation = saturate(egraph, words.phases(), Budget(seconds=inf))
+    assert not saturation.stopped
     problem = problem_of(egraph, graph.outputs.values(), Prices(machine))
     return Searched(egraph, saturation, extract(problem).cost)
 
@@ -52,3 +55,12 @@ def agree(graph: Graph, words: Vocabulary, machine: Machine) -> Searched:
     together = [[e.find(v) for v in graph.values] for e in (ours.egraph, theirs.egraph)]
     assert len(set(together[0])) == len(set(together[1])), "the engines unite different values of the graph"
     return theirs
+
+
+def run(program: str, folder: Path) -> None:
+    """A program in a fresh egglog, read as a file: a parse from Python copies the source into each of its parts."""
+    from egglog import bindings
+
+    (folder / "program.egg").write_text(program, encoding="utf-8")
+    egraph = bindings.EGraph()
+    egraph.run_program(*egraph.parse_program(f'(include "{folder / "program.egg"}")'))

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f16, f32, ops
+from dovetail import Graph, Value, f16, f32, f64, i64, ops
 from dovetail.egraph.algebra import ALGEBRA
+from dovetail.egraph.decide import SAME
 from dovetail.egraph.engine import egraph_of
 from dovetail.egraph.identity import Identities, Identity, Sight
 from dovetail.egraph.proof import Application
 from dovetail.egraph.rules import admitted
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
+from dovetail.library.layer_norm import layer_norm
+from dovetail.library.linear import linear
+from dovetail.ops.convolution import conv
 from dovetail.targets.reference.interpreter import evaluate
 from tests.egraph.models import decided
 
 X, Y = input("x", f32[3, 4]), input("y", f32[3, 4])
-SHAPES: Mapping[str, Mapping[str, Value]] = {
+PLACES = input("places", i64[5])
+IMAGE, WINDOWS = input("image", f32[2, 3, 6, 6]), param("windows", f32[4, 3, 3, 3])
+WINDOW = {"strides": (1, 1), "dilations": (1, 1), "padding": (1, 1, 1, 1), "groups": 1}
+SHAPES: Mapping[str, Mapping[str, Any]] = {
     "scaled_operand": {"x": X, "w": param("w", f32[4, 5]), "s": param("s", f32[()])},
     "scaled_rows": {"x": X, "w": param("w", f32[4, 5]), "s": param("s", f32[4])},
     "scaled_columns": {"x": X, "w": param("w", f32[4, 5]), "s": param("s", f32[5])},
@@ -30,11 +38,24 @@ SHAPES: Mapping[str, Mapping[str, Value]] = {
     "product_in_parts": {"x": X, "y": Y, "w": param("w", f32[8, 5])},
     "sum_of_known": {"x": X, "a": param("a", f32[4]), "b": param("b", f32[3, 1])},
     "product_of_known": {"x": X, "a": param("a", f32[4]), "b": param("b", f32[3, 1])},
+    "shifted_rows": {"x": X, "w": param("w", f32[4, 5]), "s": param("s", f32[4])},
+    "scaled_sum": {"x": X @ param("w", f32[4, 5]), "a": param("a", f32[5]), "b": param("b", f32[5])},
+    "scaled_channels": {"x": IMAGE, "w": WINDOWS, "s": param("s", f32[4, 1, 1]), **WINDOW},
+    "scaled_image": {"x": IMAGE, "w": WINDOWS, "s": param("s", f32[()]), **WINDOW},
+    "three_joined_products": {"x": X, **{n: param(n, f32[4, 2]) for n in "abc"}},
+    "stacked_products": {"x": X, "y": Y, "w": param("w", f32[4, 5])},
+    "product_of_stacked": {"x": param("x", f32[2, 4]), "y": Y, "w": param("w", f32[4, 5])},
     "product_of_exponentials": {"x": X, "y": Y},
+    "quotient_of_exponentials": {"x": X, "y": Y},
+    "log_of_an_exponential": {"x": X},
+    "log_of_a_share": {"x": X, "axes": (-1,)},
+    "cast_of_a_gather": {"table": param("t", f32[7, 4]), "indices": PLACES, "axis": -2, "dtype": f64},
+    "cast_of_parts": {"x": param("p", f32[3, 4]), "y": Y, "axis": -1, "dtype": f64},
+    "cast_of_a_permute": {"x": ops.cast(X, dtype=f64), "order": (-1, -2), "dtype": f32},
 }
 
 
-def applications(each: Identity, caught: Mapping[str, Value]) -> list[Application]:
+def applications(each: Identity, caught: Mapping[str, Any]) -> list[Application]:
     """What one identity says of its own left side, and of that alone."""
     left = next(each.sides(**caught))
     egraph = egraph_of([left])
@@ -43,8 +64,13 @@ def applications(each: Identity, caught: Mapping[str, Value]) -> list[Applicatio
 
 def numbers(values: Iterable[Value]) -> dict[str, Array]:
     rng = np.random.default_rng(1)
-    shapes = {str(v.attrs["name"]): [s for s in v.shape if isinstance(s, int)] for v in values}
-    return {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in shapes.items()}
+    found: dict[str, Array] = {}
+    for value in values:
+        drawn = rng.normal(size=[s for s in value.shape if isinstance(s, int)])
+        found[str(value.attrs["name"])] = np.asarray(np.abs(drawn) if value.dtype.is_integer else drawn).astype(
+            value.dtype.numpy
+        )
+    return found
 
 
 def test_every_identity_is_tried() -> None:
@@ -57,13 +83,22 @@ def test_both_sides_are_equal(each: Identity) -> None:
     found = applications(each, SHAPES[each.name])
     assert found
     for application in found:
-        graph = Graph.of({"left": application.root, "right": application.result}, inputs=(X, Y))
+        graph = Graph.of({"left": application.root, "right": application.result})
         sides = evaluate(graph, numbers(graph.inputs), params=numbers(graph.parameters), lift=True)
         np.testing.assert_allclose(sides["left"], sides["right"], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(
-    "name", ["scaled_operand", "scaled_rows", "scaled_columns", "sum_of_known", "product_of_known"]
+    "name",
+    [
+        "scaled_operand",
+        "scaled_rows",
+        "scaled_columns",
+        "shifted_rows",
+        "scaled_sum",
+        "sum_of_known",
+        "product_of_known",
+    ],
 )
 def test_what_a_run_is_given_does_not_move_to_the_weights(name: str) -> None:
     (each,) = (e for e in ALGEBRA if e.name == name)
@@ -86,7 +121,14 @@ def test_a_value_that_others_read_is_kept() -> None:
 
 def test_strictly_only_exact_identities_are_admitted() -> None:
     exact = {each.name for each in ALGEBRA if admitted(each.numerics, strict=True)}
-    assert exact == {"transposed_product", "joined_products"}
+    assert exact == {
+        "transposed_product",
+        "joined_products",
+        "three_joined_products",
+        "cast_of_a_gather",
+        "cast_of_parts",
+        "cast_of_a_permute",
+    }
 
 
 def test_a_chain_of_products_is_done_in_the_cheapest_order() -> None:
@@ -112,3 +154,79 @@ def test_a_gain_after_a_norm_moves_into_the_weight_where_that_pays() -> None:
     assert not any(
         v.op is ops.mul and gain in v.operands and ops.tanh(x) in v.operands for v in found.fused.graph.values
     )
+
+
+def _conv(x: Value, w: Value) -> Value:
+    return conv(x, w, strides=(1, 1), dilations=(1, 1), padding=(0, 0, 0, 0), groups=1)
+
+
+TALL, THIN = input("tall", f32[512, 256]), param("thin", f32[256, 16])
+FEW, WIDE = input("few", f32[2, 64]), param("wide", f32[64, 4096])
+PICTURE = input("picture", f32[1, 16, 64, 64])
+TINY = input("tiny", f32[1, 16_384, 1, 1])
+KERNELS, MANY = param("kernels", f32[16, 16, 1, 1]), param("many", f32[8192, 16_384, 1, 1])
+SQUARE = input("square", f32[256, 256])
+PAYS: Mapping[str, Value] = {
+    "shifted_rows": (ops.tanh(TALL) + param("s", f32[256])) @ THIN,
+    "scaled_sum": (TALL @ THIN + param("a", f32[16])) * param("b", f32[16]),
+    "scaled_channels": _conv(PICTURE, KERNELS) * param("s", f32[16, 1, 1]),
+    "scaled_image": _conv(PICTURE * param("s", f32[()]), KERNELS),
+    "three_joined_products": ops.concat(*(SQUARE @ param(n, f32[256, 64]) for n in "abc"), axis=-1),
+    "stacked_products": ops.concat(FEW @ WIDE, input("more", f32[2, 64]) @ WIDE, axis=-2),
+    "product_of_stacked": ops.concat(param("prefix", f32[512, 256]), input("x", f32[16, 256]), axis=-2)
+    @ param("w", f32[256, 256]),
+    "product_of_weights": (input("q", f32[4, 512, 8]) @ input("k", f32[4, 8, 512])) @ input("v", f32[4, 512, 8]),
+    "quotient_of_exponentials": ops.exp(TALL) / ops.exp(input("other", f32[512, 256])),
+    "log_of_an_exponential": ops.tanh(ops.log(ops.exp(TALL))),
+    "log_of_a_share": ops.log(ops.exp(TALL) / ops.reduce_sum(ops.exp(TALL), axes=(-1,))),
+    "cast_of_a_gather": ops.cast(ops.gather(param("t", f32[64, 256]), PLACES, axis=-2), dtype=f64),
+    "cast_of_parts": ops.cast(ops.concat(ops.cast(input("h", f16[512, 256]), dtype=f32), TALL, axis=-1), dtype=f16),
+    "cast_of_a_permute": ops.cast(
+        ops.permute(ops.cast(input("h", f16[512, 256]), dtype=f32), order=(-1, -2)), dtype=f16
+    ),
+}
+DECLINES: Mapping[str, Value] = {
+    "shifted_rows": (ops.tanh(FEW) + param("s", f32[64])) @ WIDE,
+    "scaled_channels": _conv(TINY, MANY) * param("s", f32[8192, 1, 1]),
+    "scaled_image": _conv(TINY * param("s", f32[()]), MANY),
+    "product_of_stacked": ops.concat(param("prefix", f32[1, 64]), input("rows", f32[512, 64]), axis=-2) @ WIDE,
+    "product_of_weights": (input("q", f32[4, 8, 512]) @ input("k", f32[4, 512, 8])) @ input("v", f32[4, 8, 512]),
+    "cast_of_a_gather": ops.cast(ops.gather(param("t", f32[500_000, 256]), PLACES, axis=-2), dtype=f64),
+    "stacked_products": ops.concat(
+        input("m", f32[4096, 512]) @ param("n", f32[512, 8]),
+        input("p", f32[4096, 512]) @ param("n", f32[512, 8]),
+        axis=-2,
+    ),
+}
+
+
+def used(value: Value) -> set[str]:
+    """The rules behind what was chosen for a graph."""
+    found = decided(Graph.of(value))
+    assert found.search.chosen <= found.search.greedy * (1 + SAME)
+    assert found.selection is not None
+    return {s.application.rule for leader in found.selection.nodes for s in found.selection.explain(leader)}
+
+
+@pytest.mark.parametrize("name", PAYS)
+def test_it_is_used_where_it_pays(name: str) -> None:
+    assert name in used(PAYS[name])
+
+
+@pytest.mark.parametrize("name", DECLINES)
+def test_it_is_declined_where_it_does_not(name: str) -> None:
+    (each,) = (e for e in ALGEBRA if e.name == name)
+    value = DECLINES[name]
+    egraph = egraph_of([value])
+    assert list(Identities([each]).found(egraph, egraph.nodes)), "it could have been used"
+    assert name not in used(value)
+
+
+def test_what_a_layer_norm_scales_and_shifts_by_moves_into_the_layer_behind_it() -> None:
+    x, w, c = input("x", f32[512, 256]), param("w", f32[256, 16]), param("c", f32[16])
+    normed = layer_norm(x, param("gain", f32[256]), param("bias", f32[256]), eps=1e-5)
+    found = decided(Graph.of(normed @ w + c))
+    assert found.search.chosen < found.search.greedy
+    norms = [v for v in found.fused.graph.values if v.op is layer_norm]
+    assert [len(v.operands) for v in norms] == [1], "the norm itself has neither gain nor bias"
+    assert len([v for v in found.fused.graph.values if v.op is linear]) == 1

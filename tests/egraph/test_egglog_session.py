@@ -28,7 +28,6 @@ from tests.strategies import graphs
 from tests.tolerances import TABLE
 
 MODELS = models()
-FOUND = [(op, variant) for op in library.ALL if op.stage != "block" for variant in op.patterns]
 SOME = [(op, op.patterns[0]) for op in library.ALL if op.stage != "block"]
 EXPORTED = ("bert__ts14__eager__dynamic", "llama__dynamo18__sdpa__dynamic", "gptj__dynamo18__eager__dynamic")
 FOLDER = Path(__file__).parents[1] / "data" / "exporters"

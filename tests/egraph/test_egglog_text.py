@@ -10,20 +10,10 @@ from dovetail import Graph, f32, ops
 from dovetail.egraph.egglog_text import program_text
 from dovetail.egraph.egglog_words import text
 from dovetail.ir.leaf import input, param
-from tests.cli.commands import SMALL, Shell
-from tests.egraph.engines import needs_egglog
+from tests.egraph.engines import needs_egglog, run
 from tests.egraph.models import EVERYTHING, models
 
 HOSTILE = ['"', "\\", "a\nb", ") (panic)", "; (", "\0", "ü 漢字 🦀", "\u202e", "", "(pop)\r\n", "x" * 500]
-
-
-def run(program: str, folder: Path) -> None:
-    """A program in a fresh egglog, read as a file: a parse from Python copies the source into each of its parts."""
-    from egglog import bindings
-
-    (folder / "program.egg").write_text(program, encoding="utf-8")
-    egraph = bindings.EGraph()
-    egraph.run_program(*egraph.parse_program(f'(include "{folder / "program.egg"}")'))
 
 
 def layer(names: list[str]) -> Graph:
@@ -71,11 +61,3 @@ def test_text_is_one_line_of_plain_characters_in_quotes(name: str) -> None:
     found = text(name)
     assert found.isascii() and found.isprintable() and found[0] == found[-1] == '"' and '"' not in found[1:-1]
     assert len(found) < 1000
-
-
-@needs_egglog
-def test_show_prints_a_program_that_runs(shell: Shell, tmp_path: Path) -> None:
-    said = shell("show", SMALL["resnet"], "--stage", "egglog")
-    assert said.code == 0 and not said.err
-    assert "conv_batch_norm" in said.out and "(check " in said.out
-    run(said.out, tmp_path)

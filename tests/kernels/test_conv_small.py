@@ -69,8 +69,8 @@ def check(graph: Graph, feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 14])
 @pytest.mark.parametrize(("window", "around"), [(1, 0), (3, 1)])
 def test_every_size(size: int, window: int, around: int) -> None:
-    graph = network((2, 130, size, size), (64, 130, window, window), padding=(around,) * 4)
-    check(graph, {"x": normal(2, 130, size, size)})
+    graph = network((2, 202, size, size), (64, 202, window, window), padding=(around,) * 4)
+    check(graph, {"x": normal(2, 202, size, size)})
 
 
 @pytest.mark.parametrize("filters", [61, 64, 125, 128])

@@ -37,8 +37,8 @@ def without_near(lowered: Lowered) -> Misses:
 def without_cuts(mark: Callable[..., Fused]) -> Callable[..., Fused]:
     """Regions are cut, and nobody is told."""
 
-    def marked(graph: Graph, limits: Any = None) -> Fused:
-        return replace(mark(graph, limits), missed=())
+    def marked(graph: Graph, *options: Any) -> Fused:
+        return replace(mark(graph, *options), missed=())
 
     return marked
 

@@ -108,7 +108,8 @@ def _changes(what_if: WhatIf) -> Iterable[str]:
         several = f"{len(values)} new {op}s {values[0]}, …" if len(values) > 1 else f"a new {op} {values[0]}"
         yield f"{several}: {type}"
     if remedied.kept:
-        yield f"{len(remedied.kept)} more outputs, so that what was computed for it still counts"
+        several = f"{len(remedied.kept)} more outputs" if len(remedied.kept) > 1 else "one more output"
+        yield f"{several}, so that what was computed for it still counts"
 
 
 def _by_type(fresh: Sequence[Value]) -> dict[tuple[str, str], list[str]]:

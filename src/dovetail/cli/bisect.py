@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> Answer:
         link = teller.link(culprit.made)
         at = f" at {link.node}" if link.node is not None else ""
         told = f"{link.name}{at} moves {culprit.after.output} by {culprit.after.deviation:.3g} {place}"
-        failure = CheckError(told, hint=f"--without {link.rule} switches the rule off; dovetail verify checks all rules")
+        failure = CheckError(
+            told, hint=f"--without {link.rule} switches the rule off; dovetail verify checks all rules"
+        )
     elif found.start.deviation > args.bound:
         told = f"{found.start.output} deviates by {found.start.deviation:.3g} {place} before any rule is applied"
         failure = CheckError(told, hint="no rule is to blame: raise --bound above what its precision gives")

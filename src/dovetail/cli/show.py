@@ -42,8 +42,8 @@ COMMAND = Command(
         Argument(
             "--stage",
             "hir: as it came; mir: blocks spelled out, the nodes that reports name; canonical: in normal form; fused; "
-            "legal: as the target runs it; lir: with its plan; rules: the rewrites that are looked for; egglog: graph and "
-            "rules as a program for egglog (fused)",
+            "legal: as the target runs it; lir: with its plan; rules: the rewrites that are looked for; egglog: rules "
+            "and graph as a program for egglog (fused)",
             {"choices": cast("tuple[str, ...]", get_args(Shown)), "default": "fused"},
         ),
     ),

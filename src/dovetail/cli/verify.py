@@ -22,7 +22,7 @@ from dovetail.report.chain import Link, Teller, link_dict
 from dovetail.report.paint import PLAIN, Line, Look, Piece, line, shown
 from dovetail.runtime.compile import Compilation, compilation, compile, make_request
 from dovetail.runtime.draw import Drawn, draw
-from dovetail.runtime.verify import EditCheck, OutputCheck, RuleCheck, Verification, verify_history
+from dovetail.runtime.verify import EditCheck, OutputCheck, RuleCheck, Verification, verify_compilation
 
 SEED = 0
 _MOST_RULES = 12
@@ -52,9 +52,7 @@ def run(args: argparse.Namespace) -> Answer:
     refuse_negative("--tolerance", args.tolerance)
     task = task_of(args)
     program = compile(task.graph, target=args.target, without=args.without, params=task.drawn.params)
-    found = verify_history(
-        task.history, task.made.lowered.graph, task.drawn, run=program.run, tolerance=args.tolerance
-    )
+    found = verify_compilation(task.made, task.drawn, run=program.run, tolerance=args.tolerance)
     teller = Teller(task.history)
     failure = failure_of(found, teller, args.target)
     if args.json:
@@ -198,7 +196,7 @@ TOLERANCE = Argument(
 )
 COMMAND = Command(
     "verify",
-    "Evaluate every kind of rule application before and after in float64, then the whole model, and name what is wrong.",
+    "Evaluate every kind of rule application before and after in float64, then the whole model; name what is wrong.",
     (*COMPILING, INPUT, TOLERANCE, JSON),
     run,
 )

@@ -10,6 +10,8 @@ from dovetail.ir.value import Value
 
 Numerics: TypeAlias = Literal["exact", "reassociated", "approximate"]
 """Every bit stays; rounding and the sign of zero may change; or the result is another one, near enough."""
+CONGRUENCE = "congruence"
+"""What stands for a rule where a value is only read through others that equal its operands."""
 Manner: TypeAlias = Literal["rewrite", "roots"]
 """Operands first, each value once; or roots at once, all in terms of the graph as it was before."""
 
@@ -82,4 +84,4 @@ class Log:
             sweep.title = sweep.title or title
 
 
-__all__ = ["Edit", "Log", "Manner", "Numerics", "Sweep"]
+__all__ = ["CONGRUENCE", "Edit", "Log", "Manner", "Numerics", "Sweep"]

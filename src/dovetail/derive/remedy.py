@@ -1,12 +1,12 @@
 """What if: the graph with the change that a missed fusion asks for.
 
 A guard's own remedy is declared beside it. Remedies for what can happen to any op are here: an inner value that others
-read, results of another type, a pattern that fits but for one op.
+read, and a pattern that fits but for one op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 from dovetail import ops
 from dovetail.declare.cost import is_free
 from dovetail.declare.fused import FusedOp, Result
-from dovetail.declare.remedy import Change, typed
+from dovetail.declare.remedy import Change
 from dovetail.derive.fuse import Fused
-from dovetail.derive.missed import NEAR, PRIVATE, TYPE, Missed
+from dovetail.derive.missed import NEAR, PRIVATE, Missed
 from dovetail.derive.unfuse import unfuse
 from dovetail.errors import GraphError
 from dovetail.ir import leaf
@@ -57,7 +57,6 @@ def remedy_of(op: FusedOp[...], reason: str) -> str:
 
 _GENERIC = {
     PRIVATE: "nobody else reads the inner value",
-    TYPE: "all operands are in the dtype of the result",
     NEAR: "it is written as the rule has it",
 }
 
@@ -144,13 +143,9 @@ def _changes(op: FusedOp[...], miss: Missed) -> Change:
     if lacking:
         raise NoRemedyError(f"no automatic remedy: {', '.join(lacking)} of {op.name} not found", hint=miss.hint)
     guard = next((g for g in op.guards if g.name == miss.reason), None)
-    if guard is not None and guard.remedy is not None:
-        found = guard.remedy.changes({**miss.caught, "result": miss.root})
-    elif miss.reason == TYPE:
-        floats = {k: v for k, v in miss.caught.items() if isinstance(v, Value) and v.dtype.is_float}
-        found = {k: typed(v, dtype=miss.root.dtype) for k, v in floats.items() if v.dtype is not miss.root.dtype}
-    else:
+    if guard is None or guard.remedy is None:
         return {}
+    found = guard.remedy.changes({**miss.caught, "result": miss.root})
     if not found:
         raise NoRemedyError("no automatic remedy for what was found here", hint=miss.hint)
     return {name: new for name, new in found.items() if _shown(miss.caught[name]) != _shown(new)}
@@ -231,7 +226,7 @@ def _made_private(
     dropped = tuple(name for name, value in graph.outputs.items() if value in inside)
     if len(dropped) == len(graph.outputs):
         raise NoRemedyError("no automatic remedy: no output would be left", hint=misses[0].hint)
-    told = dict.fromkeys(f"the output {name} is dropped" for name in dropped)
+    told = dict.fromkeys([_told_dropped(dropped)] if dropped else [])
     stand_ins: dict[Value, Value] = {}
 
     def detach(value: Value, operands: tuple[Value, ...]) -> Value | None:
@@ -251,13 +246,20 @@ def _made_private(
     return rebuild(left, detach), dropped, tuple(told)
 
 
+def _told_dropped(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"the output {names[0]} is dropped"
+    return f"{len(names)} outputs are dropped: {', '.join(names[:3])}" + (", …" if len(names) > 3 else "")
+
+
 def _spelled(before: Graph, changed: Graph, found: Remedied, fresh: _Fresh) -> Remedied:
     """The changed graph without what fusing had made, and with all that it reads."""
     alive = set(changed.values)
-    kept: dict[str, Value] = {}
-    for value in map(_computed, fresh.replaced):
-        if value.operands and value not in alive and value not in kept.values():
-            kept[f"kept_{len(kept)}"] = value
+    lost = dict.fromkeys(v for v in map(_computed, fresh.replaced) if v.operands and v not in alive)
+    prefix = "kept_"
+    while any(name.startswith(prefix) for name in changed.outputs):
+        prefix = f"_{prefix}"
+    kept = {f"{prefix}{index}": value for index, value in enumerate(lost)}
     whole = replace(changed, outputs={**changed.outputs, **kept})
     born = {v.op for v in before.values}
     spelled = unfuse(whole, keep=lambda v: not isinstance(v.op, FusedOp) or v.op in born)
@@ -267,7 +269,7 @@ def _spelled(before: Graph, changed: Graph, found: Remedied, fresh: _Fresh) -> R
     graph = replace(
         spelled.settled(),
         inputs=(*spelled.inputs, *(v for v in made if v.op is leaf.INPUT)),
-        params=_still(spelled.params, names),
+        params={name: array for name, array in spelled.params.items() if name in names},
     )
     return replace(found, graph=graph, fresh=made, kept=tuple(kept))
 
@@ -277,10 +279,6 @@ def _computed(value: Value) -> Value:
     while is_free(value) and value.operands:
         value = value.operands[0]
     return value
-
-
-def _still(params: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: array for name, array in params.items() if name in names}
 
 
 __all__ = ["NoRemedyError", "Remedied", "remedied", "remedy_of", "viewed"]

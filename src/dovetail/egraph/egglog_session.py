@@ -15,6 +15,7 @@ from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import Application
 from dovetail.egraph.rules import Form, RuleSet, applied
 from dovetail.errors import OptionError
+from dovetail.ir.spell import quote
 from dovetail.ir.value import Value
 from dovetail.match import Bound, matches
 
@@ -32,19 +33,19 @@ class Engine:
             raise OptionError(
                 "the engine egglog is not installed", hint="python -m pip install 'dovetail[egglog]'"
             ) from None
-        self._folder = tempfile.TemporaryDirectory(prefix="dovetail-egglog-")
-        self._running = bindings.EGraph(fact_directory=self._folder.name)
+        self._running = bindings.EGraph()
 
     def run(self, command: str) -> None:
         self._running.run_program(*self._running.parse_program(command))
 
     def load(self, rows: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
         """Tables of facts, as files: much faster than as commands."""
-        for number, (name, listed) in enumerate(rows.items()):
-            if listed:
-                file = Path(self._folder.name, f"{number}.tsv")
-                file.write_text("".join(["\t".join(map(str, row)) + "\n" for row in listed]), encoding="ascii")
-                self.run(f'(input {table(name)} "{number}.tsv")')
+        with tempfile.TemporaryDirectory(prefix="dovetail-egglog-") as folder:
+            for number, (name, listed) in enumerate(rows.items()):
+                if listed:
+                    file = Path(folder, f"{number}.tsv")
+                    file.write_text("".join(["\t".join(map(str, row)) + "\n" for row in listed]), encoding="ascii")
+                    self.run(f"(input {table(name)} {quote(file.as_posix())})")
 
     def classes(self) -> dict[int, Any]:
         """What egglog calls the class of each number."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dovetail.derive.edit import Edit
+from dovetail.derive.edit import CONGRUENCE, Edit, Numerics
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed
 from dovetail.egraph.engine import EGraph
@@ -199,8 +199,8 @@ def _edit(old: Value, new: Value, copy: Copy, steps: Sequence[Step], root: Repla
     for step in steps:
         a = step.application
         proof.append(Edit(a.rule, a.variant, a.numerics, (copy.move(step.before),), (copy.move(step.after),)))
-    numerics = max((edit.numerics for edit in proof), key=STRICTNESS.__getitem__, default="exact")
-    rule, variant = (proof[-1].rule, proof[-1].variant) if proof else ("congruence", "")
+    numerics: Numerics = max([edit.numerics for edit in proof], key=lambda n: STRICTNESS[n], default="exact")
+    rule, variant = (proof[-1].rule, proof[-1].variant) if proof else (CONGRUENCE, "")
     return Edit(rule, variant, numerics, (old,), (new,), root.needs, root.covers, proof=tuple(proof))
 
 

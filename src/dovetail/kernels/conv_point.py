@@ -15,8 +15,9 @@ DEPTH = 128
 """Channels that go together, at most: what a band of places sees of them stays in the first cache."""
 FEWEST_PLACES = 5
 """Vectors of places below which the last one, which is not whole, wastes too much."""
-FEWEST_CHANNELS = 48
-"""Channels below which results are written too fast to be written to so many rows in turn."""
+FEWEST_CHANNELS, FAR, FEWEST_FAR = 48, 1024, 128
+"""Channels below which results are written too fast to be written to so many rows in turn; more of them are needed
+where a row has so many places that each lies in a page of its own."""
 TOGETHER, FEWEST_TILES = 8, 16
 """Register tiles of filters that go together even where that is much work, unless it leaves too few tiles to share."""
 
@@ -25,8 +26,6 @@ def point(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice
     """The kernel of a convolution whose places lie side by side, and see a pixel each."""
     flat = replace(expanse, field=expanse.field.flat())
     if not flat.field.is_point or flat.field.sizes[0] != 1 or flat.field.steps[1] != 4:
-        return []
-    if expanse.channels < FEWEST_CHANNELS:
         return []
     shape = Shape.of(vectors, expanse.filters, found.act, found.b is not None, True)
     return [Choice(found.packed(shape.rows), Point(flat, shape), lambda: point_text(shape))]
@@ -46,7 +45,7 @@ class Point:
         """The cut, where there are places enough."""
         shape, places, lanes = self.shape, known(of.field.out[1]), self.shape.vectors.lanes
         vectors = -(-places // lanes)
-        if vectors < FEWEST_PLACES:
+        if vectors < FEWEST_PLACES or of.channels < (FEWEST_CHANNELS if places <= FAR else FEWEST_FAR):
             return None
         bands, tiles = -(-vectors // shape.columns), -(-of.filters // shape.rows)
         work = shape.columns * lanes * of.channels * shape.rows

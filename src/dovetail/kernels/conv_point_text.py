@@ -18,12 +18,9 @@ SIZES = (
 A part of places is some bands, one of filters some register tiles; `depth` channels go together."""
 
 
-AHEAD = 3
-
-
 def point_text(shape: Shape) -> Code:
     """The kernel."""
-    tiles = [_tile(shape, columns) for columns in range(1, shape.columns + 1)]
+    tiles = [tile_text(shape, columns) for columns in range(1, shape.columns + 1)]
     return Code.of("point_conv", [finish_text(shape), _kernel(shape)], tiles)
 
 
@@ -33,18 +30,17 @@ def _tile_name(shape: Shape, columns: int) -> str:
     return f"@point_tile.{shape.vectors.lanes}.{shape.rows}.{columns}{marks}"
 
 
-def _tile(shape: Shape, columns: int) -> Written:
+def tile_text(shape: Shape, columns: int) -> Written:
     """The function of a register tile: some filters by some vectors of places, summed over some channels and added to
     what is there, or to the bias."""
     t = BlockText(shape.vectors.lanes)
     spots = [(i, j) for i in range(shape.rows) for j in range(columns)]
     t.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    if AHEAD & 1:
-        # What results go to was written long ago.
-        for i in range(shape.rows):
-            row = t.at("%y", t.times("%pitch", i))
-            for j in range(columns):
-                t(f"call void @llvm.prefetch.p0(ptr {t.at(row, 4 * t.lanes * j)}, i32 1, i32 3, i32 1)")
+    # Where results go nobody was for long.
+    for i in range(shape.rows):
+        row = t.at("%y", t.times("%pitch", i))
+        for j in range(columns):
+            t(f"call void @llvm.prefetch.p0(ptr {t.at(row, 4 * t.lanes * j)}, i32 1, i32 3, i32 1)")
     t("br label %channel")
     t.label("channel")
     t("%c = phi i64 [ 0, %entry ], [ %c.next, %channel ]")
@@ -53,10 +49,10 @@ def _tile(shape: Shape, columns: int) -> Written:
     at = len(t.lines)
     seen = [t.load(t.at("%x.here", 4 * t.lanes * j)) for j in range(columns)]
     sums: dict[tuple[int, int], str] = {}
-    if AHEAD & 2:
-        # What the next band sees lies far apart: nobody else asks for it ahead.
-        for j in range(columns):
-            t(f"call void @llvm.prefetch.p0(ptr {t.at(t.at('%x.here', '%ahead'), 4 * t.lanes * j)}, i32 0, i32 2, i32 1)")
+    # What the next band sees lies far apart: nobody else asks for it ahead.
+    after = t.at("%x.here", "%ahead")
+    for j in range(columns):
+        t(f"call void @llvm.prefetch.p0(ptr {t.at(after, 4 * t.lanes * j)}, i32 0, i32 2, i32 1)")
     for i in range(shape.rows):
         weight = t.spread_from(t.at("%w.here", 4 * i))
         for j in range(columns):
@@ -145,8 +141,8 @@ def _kernel(shape: Shape) -> Written:
                     bias = t.at("%b", t.times(packed, 4 * rows)) if shape.bias else "%w"
                     ahead = t.chosen(t.let(f"icmp eq i64 {filter_tile}, {first_tile}"), t.times(width, 4 * lanes), 0)
                     given = (
-                        f"ptr {weights}, ptr {there}, i64 {plane}, i64 {some}, i64 {ahead}, ptr {onto}, i64 {step}, ptr {bias}, "
-                        f"i1 {first}, i1 {last}"
+                        f"ptr {weights}, ptr {there}, i64 {plane}, i64 {some}, i64 {ahead}, ptr {onto}, i64 {step}, "
+                        f"ptr {bias}, i1 {first}, i1 {last}"
                     )
                     for columns in range(1, shape.columns + 1):
                         with t.when(t.let(f"icmp eq i64 {width}, {columns}")):

@@ -15,7 +15,7 @@ MOST_PLACES = 800
 """Places above which vectors along them waste little, and need no turning round."""
 MOST_POINTS = 200
 """The same where the window has one tap, and each number is used but once for a filter."""
-FEW_POINTS, DEEP = 64, 400
+FEW_POINTS, DEEP = 64, 200
 """Places up to which lanes of places waste too much in any case; with more, fewer channels than `DEEP` make sums too
 short to be turned round, where places lie side by side."""
 FEWEST_SUMS = 128

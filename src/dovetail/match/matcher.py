@@ -260,14 +260,17 @@ def is_number(array: Array, wanted: complex) -> bool:
     try:
         return bool(array.dtype.type(wanted).tobytes() == array.tobytes())
     except (OverflowError, ValueError):
-        # No whole number is infinite.
         return False
 
 
 def rounded_to(dtype: np.dtype[Any], number: float) -> float:
     """A number as a constant of this dtype has it."""
-    with np.errstate(over="ignore"):
-        return float(dtype.type(number))
+    try:
+        with np.errstate(over="ignore"):
+            return float(dtype.type(number))
+    except (OverflowError, ValueError):
+        # No whole number is infinite.
+        return math.inf
 
 
 def _may(pattern: Value, value: Value) -> bool:

@@ -192,14 +192,15 @@ def _swallowed(after: Graph, sweep: Sweep) -> frozenset[Value]:
 
 
 def _with_fresh(value: Value, fresh: set[Value]) -> Iterator[Value]:
-    """A value, and what was made together with it: nothing stood there before."""
-    seen = {value}
-    stack = [value]
+    """A value, and what was made together with it: nothing stood there before, or it is one of several results."""
+    # Several results go apart at once: each is an item of what was packed.
+    stack = list(value.operands) if value.op is leaf.PACK else [value]
+    seen = set(stack)
     while stack:
         value = stack.pop()
         yield value
         for operand in value.operands:
-            if operand in fresh and operand not in seen:
+            if operand not in seen and (operand in fresh or value.op is leaf.ITEM):
                 seen.add(operand)
                 stack.append(operand)
 

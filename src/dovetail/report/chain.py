@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from dovetail.derive.edit import Edit, Numerics
+from dovetail.derive.edit import CONGRUENCE, Edit, Numerics
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.literal import Literal
@@ -50,7 +50,9 @@ class Teller:
 
     def chain(self, value: Value) -> tuple[Link, ...]:
         """What led to a value of the final graph, step by step."""
-        return tuple(self.link(made) for made in self.history.chain(value).links)
+        links = self.history.chain(value).links
+        # Equal operands alone are no rule: those of the operands are told where they were applied.
+        return tuple(self.link(made) for made in links if made.edit.proof or made.edit.rule != CONGRUENCE)
 
     def link(self, made: Made) -> Link:
         edit = made.edit

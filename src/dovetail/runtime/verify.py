@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from dovetail.derive.edit import Numerics
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Graph
@@ -19,10 +19,11 @@ from dovetail.ir.type import TensorType, tensors
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.passes.history import History, Made
-from dovetail.progress import phase
-from dovetail.runtime.deviation import difference, tolerance_of
-from dovetail.runtime.draw import Drawn
 from dovetail.passes.piece import Cutter, Piece
+from dovetail.progress import phase
+from dovetail.runtime.compile import Compilation
+from dovetail.runtime.deviation import difference, tolerance_of
+from dovetail.runtime.draw import Drawn, draw
 from dovetail.targets.feeds import bind_leaves
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
 
@@ -102,18 +103,21 @@ class Verification:
         return self.replays and not self.wrong and all(o.holds for o in self.outputs)
 
 
-def verify_history(
-    history: History,
-    final: Graph,
-    drawn: Drawn,
+def verify_compilation(
+    made: Compilation,
+    drawn: Drawn | None = None,
     *,
     run: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None = None,
     tolerance: float | None = None,
 ) -> Verification:
     """Check each kind of edit, the replayed graph, the final graph in float64, and what `run` gives for the inputs.
 
-    `tolerance` is for whole outputs, and is by dtype unless given.
+    Arrays are made up unless given. `tolerance` is for whole outputs, and is by dtype unless given.
     """
+    history, final = made.lowered.history, made.lowered.graph
+    if history is None:
+        raise OptionError("a compilation without its history", hint="compile it with history=True")
+    drawn = drawn or draw(history.start)
     with phase("verify") as told:
         told.at(1, 4, "sort edits", done=0.0)
         study = _Study(history)
@@ -292,4 +296,4 @@ def _compared(
     return found
 
 
-__all__ = ["BOUNDS", "EditCheck", "OutputCheck", "RuleCheck", "Verification", "outputs_of", "verify_history"]
+__all__ = ["BOUNDS", "EditCheck", "OutputCheck", "RuleCheck", "Verification", "outputs_of", "verify_compilation"]

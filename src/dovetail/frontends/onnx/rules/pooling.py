@@ -96,6 +96,9 @@ def average_pool(
 ) -> Value:
     """The mean at each place of a window."""
     window = _window(n, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    if kernel_shape == x.shape[2:] and not any(window["padding"]) and all(d == 1 for d in window["dilations"]):
+        # One window is the whole image.
+        return ops.reduce_mean(x, axes=tuple(range(2, x.rank)))
     return ops.average_pool(x, **window, count_padding=count_include_pad)
 
 
