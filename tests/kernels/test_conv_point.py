@@ -74,7 +74,9 @@ def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) ->
         assert_close(got, expected, f32)
 
 
-@pytest.mark.parametrize(("height", "width"), [(5, 13), (8, 8), (9, 9), (10, 10), (12, 16), (7, 33), (20, 50), (1, 99)])
+@pytest.mark.parametrize(
+    ("height", "width"), [(5, 13), (8, 10), (9, 9), (10, 10), (12, 16), (7, 33), (20, 50), (1, 99)]
+)
 @pytest.mark.parametrize("bias", [False, True])
 def test_every_size(height: int, width: int, bias: bool) -> None:
     check(network((2, 50, height, width), 30, bias), {"x": normal(2, 50, height, width)})
@@ -83,7 +85,7 @@ def test_every_size(height: int, width: int, bias: bool) -> None:
 @pytest.mark.parametrize("filters", [1, 7, 8, 9, 64, 129])
 @pytest.mark.parametrize("channels", [48, 127, 128, 129, 300])
 def test_every_number_of_filters(filters: int, channels: int) -> None:
-    check(network((1, channels, 9, 12), filters), {"x": normal(1, channels, 9, 12)})
+    check(network((1, channels, 14, 15), filters), {"x": normal(1, channels, 14, 15)})
 
 
 @pytest.mark.parametrize("act", get_args(Activation))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -142,33 +143,35 @@ class Matched:
             session.tell(egraph, self._group)
         assert session.facts is not None
         values = session.facts.values
-        found: dict[Hashable, tuple[Application, ...]] = {}
+        together: dict[tuple[int, int], list[_Match]] = {}
         for match in session.look(self._stratum):
-            root = values[match.classes[0]]
-            applications = located(match.rule.form, root, session.names(match, egraph), egraph)
-            if applications:
+            together.setdefault((match.rule.number, match.classes[0]), []).append(match)
+        found: dict[Hashable, tuple[Application, ...]] = {}
+        for (rule, root), listed in together.items():
+            names = [session.names(match, egraph) for match in listed]
+            left = dict(enumerate(listed))
+            for index, applications in located(listed[0].rule.form, values[root], names, egraph):
                 # Another order of the same operands would be another node of the same cost.
-                found.setdefault((match.rule.number, frozenset(applications[0].covers)), applications)
-            else:
+                found.setdefault((rule, frozenset(applications[0].covers)), applications)
+                left.pop(index, None)
+            for match in left.values():
                 session.refuse(match)
         session.apply(self._stratum)
         for applications in found.values():
             yield from applications
 
 
-def located(form: Form, root: Value, names: Mapping[str, Any], egraph: EGraph) -> tuple[Application, ...]:
-    """The applications for a match that egglog found; our matcher says which nodes it covers. Nothing if it cannot."""
+def located(
+    form: Form, root: Value, caught: Sequence[Mapping[str, Any]], egraph: EGraph
+) -> Iterator[tuple[int, tuple[Application, ...]]]:
+    """The applications for matches of one pattern at one root; our matcher says which nodes each of them covers."""
     for node in egraph.equal(root):
-        if node.op is not form.variant.pattern.op:
-            continue
-        for count, bound in enumerate(matches(form.variant.pattern, node, equal=egraph.equal)):
-            if count == _MOST_WAYS:
-                break
-            if _same(bound, names, egraph):
-                found = applied(form, bound, node, egraph)
-                if found:
-                    return found
-    return ()
+        if node.op is form.variant.pattern.op:
+            for bound in islice(matches(form.variant.pattern, node, equal=egraph.equal), _MOST_WAYS):
+                index = next((i for i, names in enumerate(caught) if _same(bound, names, egraph)), None)
+                applications = () if index is None else applied(form, bound, node, egraph)
+                if index is not None and applications:
+                    yield index, applications
 
 
 def _same(bound: Bound, names: Mapping[str, Any], egraph: EGraph) -> bool:

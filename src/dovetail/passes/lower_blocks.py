@@ -28,7 +28,7 @@ def lower_blocks(graph: Graph, ops: Sequence[FusedOp[...]], log: Log | None = No
             log.rewrite(f"lower {op.name}", "reassociated", value.with_operands(operands), lowered)
         return lowered
 
-    def spelled(op: Block, value: Value, operands: tuple[Value, ...]) -> Value:
+    def spelled(op: Block[...], value: Value, operands: tuple[Value, ...]) -> Value:
         if value.attrs["policy"] == "fusable":
             return op.expansion(operands, value.attrs)
         types = tuple(v.type for v in operands)

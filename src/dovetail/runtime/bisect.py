@@ -9,7 +9,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.history import History, Made
 from dovetail.progress import phase
-from dovetail.runtime.deviation import difference
+from dovetail.runtime.deviation import deviations
 
 Run = Callable[[Graph], Mapping[str, Array]]
 """Gives the outputs of a graph that is on its way, for inputs that stay the same."""
@@ -55,9 +55,9 @@ def bisect(
 
     def probe(count: int) -> Moved:
         if count not in probed:
-            found = run(history.replay(count))
-            away = {n: difference(found[n].astype(wanted[n].dtype), wanted[n]) for n in names}
-            probed[count] = Moved(*max(away.items(), key=lambda item: item[1]))
+            graph = history.replay(count)
+            away = deviations(lambda: run(graph), wanted)
+            probed[count] = Moved(*max(((n, away[n]) for n in names), key=lambda item: item[1]))
         return probed[count]
 
     total = len(history.edits)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
+from dovetail.errors import DovetailError
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 
@@ -27,6 +30,20 @@ def difference(got: Array, wanted: Array) -> float:
     return float(apart / most if most > 0 else apart)
 
 
+def deviations(run: Callable[[], Mapping[str, Array]], wanted: Mapping[str, Array]) -> dict[str, float]:
+    """How far each output lies from what is wanted, which may be wider; infinitely where nothing can be computed."""
+    try:
+        got = run()
+    except DovetailError:
+        return dict.fromkeys(wanted, float("inf"))
+    found: dict[str, float] = {}
+    for name, array in wanted.items():
+        # Floats that NumPy does not know are of no kind; what is no float is not converted.
+        convert = array.dtype.kind in "fc"
+        found[name] = difference(got[name].astype(array.dtype) if convert else got[name], array)
+    return found
+
+
 def tolerance_of(dtype: DType | None) -> float:
     """How far outputs of this dtype may lie apart."""
     if dtype is None or not dtype.is_inexact:
@@ -34,4 +51,4 @@ def tolerance_of(dtype: DType | None) -> float:
     return TOLERANCES.get(dtype.name, 1e-4)
 
 
-__all__ = ["TOLERANCES", "difference", "tolerance_of"]
+__all__ = ["TOLERANCES", "deviations", "difference", "tolerance_of"]

@@ -22,7 +22,7 @@ from dovetail.passes.history import History, Made
 from dovetail.passes.piece import Cutter, Piece
 from dovetail.progress import phase
 from dovetail.runtime.compile import Compilation
-from dovetail.runtime.deviation import difference, tolerance_of
+from dovetail.runtime.deviation import deviations, difference, tolerance_of
 from dovetail.runtime.draw import Drawn, draw
 from dovetail.targets.feeds import bind_leaves
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
@@ -127,10 +127,9 @@ def verify_compilation(
         rules = study.checked(arrays, drawn.sizes)
         told.at(4, 4, "run as compiled", done=0.6)
         wanted = {name: cast(Array, arrays[v]) for name, v in history.start.outputs.items()}
-        found = outputs_of(final, drawn)
-        outputs = _compared("float64", history.start, found, wanted, 0.1, tolerance)
+        outputs = _compared("float64", history.start, lambda: outputs_of(final, drawn), wanted, 0.1, tolerance)
         if run is not None:
-            outputs += _compared("program", history.start, run(drawn.feeds), wanted, 1.0, tolerance)
+            outputs += _compared("program", history.start, lambda: run(drawn.feeds), wanted, 1.0, tolerance)
         again = history.replay()
     same = all(again.outputs[name] is value for name, value in final.outputs.items())
     return Verification(rules, tuple(outputs), same, drawn.sizes, study.in_bodies)
@@ -283,16 +282,16 @@ def _apart(got: Result, wanted: Result) -> float:
 def _compared(
     where: Where,
     graph: Graph,
-    got: Mapping[str, Array],
+    run: Callable[[], Mapping[str, Array]],
     wanted: Mapping[str, Array],
     share: float,
     tolerance: float | None,
 ) -> list[OutputCheck]:
+    away = deviations(run, wanted)
     found: list[OutputCheck] = []
-    for name, array in wanted.items():
-        wide = got[name].astype(array.dtype) if got[name].dtype.kind == array.dtype.kind else got[name]
+    for name, apart in away.items():
         most = share * tolerance_of(graph.outputs[name].dtype) if tolerance is None else tolerance
-        found.append(OutputCheck(name, where, difference(wide, array), most))
+        found.append(OutputCheck(name, where, apart, most))
     return found
 
 
