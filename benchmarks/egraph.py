@@ -13,7 +13,8 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from random import Random
 
 from dovetail import Graph, f32, input, ops, param
@@ -145,6 +146,24 @@ def gains() -> None:
         print(f"{name:34} {costs}  {less:5.2f} % less than greedy")
 
 
+def second_engine(repeats: int) -> None:
+    """The same with egglog to look for declared ops: whole graphs, nothing folded."""
+    if find_spec("egglog") is None:
+        print("egglog is not installed, and not measured")
+        return
+    words = vocabulary(replace(SETUP, engine="egglog"))
+    decide(model(2), words, machine=SETUP.claims.machine)
+    graph, layers = model(min(LIMITS)), min(LIMITS)
+    ours = decided(graph).chosen
+    for _ in range(repeats):
+        started = time.perf_counter()
+        with collector_paused():
+            search = decide(graph, words, machine=SETUP.claims.machine, sizes=SETUP.sizes).search
+        wall = time.perf_counter() - started
+        steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in search.seconds.items())
+        print(f"{layers:6,} layers with egglog {wall:7.3f} s, cost {search.chosen / ours:.9f} of ours  [{steps}]")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, help="measure this one size here and print it as JSON")
@@ -177,6 +196,7 @@ def main() -> None:
                 compare(f"{alone.nodes:,} nodes, peak", alone.peak_bytes / 1e9, LIMIT_LARGE_BYTES / 1e9, "GB")
     for layers, limit in LIMITS.items():
         compare(f"{layers} layers, {small[layers].nodes:,} nodes", walls[layers], limit, "s")
+    second_engine(repeats=5)
     gains()
     print(HOW)
 

@@ -4,7 +4,7 @@ DovetailError
 ├── GraphError            a value or graph that does not hold together
 │   ├── TypeRuleError     operands or attributes that an op does not take
 │   ├── TraceError        a declared body that asks what a pattern cannot know
-│   └── VerifyError       a graph that breaks a rule of its level
+│   └── VerifyError       a graph that breaks a rule of its level, or a rule that is wrong
 ├── ParseError            text that is not a graph, with line and column
 ├── LoadError             a file that is not what it says it is
 ├── BindError             arrays, parameters or symbols that do not fit a program
@@ -12,7 +12,7 @@ DovetailError
 ├── UnsupportedError      an operator or type that we do not have
 │   └── NeedsValueError   an input or a size whose value decides the structure of a model
 ├── GateError             a required fusion that is missing
-└── CheckError            results that differ from those of another runtime
+└── CheckError            results that differ from those of another runtime, or of the graph as written
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TraceError(GraphError):
 
 
 class VerifyError(GraphError):
-    """A graph that breaks a rule of its level."""
+    """A graph that breaks a rule of its level, or a rule that is wrong."""
 
     exit_code = 3
 
@@ -107,7 +107,7 @@ class GateError(DovetailError):
 
 
 class CheckError(DovetailError):
-    """Results that differ from those of another runtime."""
+    """Results that differ from those of another runtime, or of the graph as written."""
 
     exit_code = 5
 

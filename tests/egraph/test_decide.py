@@ -104,7 +104,7 @@ def test_a_wrong_step_is_found_out() -> None:
 def test_greedy_and_the_e_graph_agree_where_both_apply(op: FusedOp[...], variant: Variant) -> None:
     chosen = laws.fitting(op, variant, seed=3)
     graph = canonicalize(laws.graph_of(laws.spelled(op, variant)(**chosen), chosen)).settled()
-    needed = [p for p in library.ALL if p is op or p in _parts(op)]
+    needed = [p for p in library.ALL if p is op or p in parts_of(op)]
     greedy = fuse(graph, needed).graph
     found = decide(graph, Vocabulary(needed))
     seconds = Prices(ANY_MACHINE)
@@ -112,7 +112,7 @@ def test_greedy_and_the_e_graph_agree_where_both_apply(op: FusedOp[...], variant
     verify(found.fused.graph)
 
 
-def _parts(op: FusedOp[...]) -> set[FusedOp[...]]:
+def parts_of(op: FusedOp[...]) -> set[FusedOp[...]]:
     found: set[FusedOp[...]] = set()
     pending = list(op.parts)
     while pending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import Value, f32, ops
+from dovetail import Value, f32, i32, ops
 from dovetail.ir.leaf import Hole, constant, hole, input, scalar
 from dovetail.match import Bound, Mismatch, match
 from dovetail.ops.question import dtype_of, size_of
@@ -62,6 +62,15 @@ def test_numbers_are_caught_and_compared_in_their_own_dtype() -> None:
     assert caught(hole("a") * scalar(Hole("c"), None), X * 0.5) == {"a": X, "c": 0.5}
     assert caught(hole("a") * scalar(0.1, None), X * 0.1) == {"a": X}
     assert "constant 0.1" in missed(hole("a") * scalar(0.1, None), X * 0.2).wanted
+
+
+def test_no_whole_number_is_infinite() -> None:
+    """The conversion to an integer raised, and ended the compilation of a graph that selects whole numbers."""
+    seven, ints = constant(np.array(7, np.int32)), input("i", i32[4])
+    for wanted in (-np.inf, np.nan):
+        assert "constant" in missed(hole("a") + scalar(wanted, None), ints + seven).wanted
+    nought = constant(np.array(0, np.int32))
+    assert missed(hole("a") + scalar(Hole("n", "inverse"), None), ints + nought).at is nought
 
 
 def test_zeros_of_either_sign_are_two_numbers_and_nan_is_one() -> None:

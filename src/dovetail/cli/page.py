@@ -19,9 +19,9 @@ one line for each such phase, with `--json` nothing. Names of a model are shown 
 | 0 | ok |
 | 1 | something in the command line, the file or the sizes is wrong; stderr says what, and what to do |
 | 2 | an operator, a type or a target that there is not |
-| 3 | a graph that does not verify |
+| 3 | a graph that does not verify, or a rule that is wrong on a model (`verify`) |
 | 4 | a gate: a required fusion is missing (`--require`), or one was missed (`--require-clean`) |
-| 5 | a check: results differ from those of another runtime (`run --check`) |
+| 5 | a check: results differ from those of another runtime (`run --check`), or of the graph as written (`verify`) |
 | 130 | interrupted by Ctrl-C |
 """
 

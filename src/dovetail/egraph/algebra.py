@@ -29,8 +29,10 @@ def _row_factor(w: Value, s: Value, sight: Sight) -> bool:
     return s.rank == 1 and s.shape == w.shape[:1] and _bound_matrix(w, s, sight)
 
 
-def _column_factor(w: Value, s: Value, sight: Sight) -> bool:
-    return (s.rank == 0 or (s.rank == 1 and s.shape == w.shape[1:])) and _bound_matrix(w, s, sight)
+def _column_factor(x: Value, w: Value, s: Value, sight: Sight) -> bool:
+    """Where others read the product as it is, it would be computed twice."""
+    fits = s.rank == 0 or (s.rank == 1 and s.shape == w.shape[1:])
+    return fits and _bound_matrix(w, s, sight) and sight.is_read_once(x @ w)
 
 
 @identity(numerics="reassociated", when=_one_number)
@@ -65,8 +67,13 @@ def _both_known(a: Value, b: Value, sight: Sight) -> bool:
     return sight.is_constant(a, b)
 
 
+def _known_in_turn(x: Value, a: Value, b: Value, sight: Sight) -> bool:
+    """Known early both; what the first makes is for the second alone, or work would be done for each."""
+    return _both_known(a, b, sight) and all([sight.is_read_once(v) for v in (x + a, a + x)])
+
+
 def _known_around_a_product(x: Value, a: Value, b: Value, sight: Sight) -> bool:
-    return _both_known(a, b, sight) and x.dtype is not f16 and sight.is_one_of(x, ops.matmul, conv)
+    return x.dtype is not f16 and sight.is_one_of(x, ops.matmul, conv) and _known_in_turn(x, a, b, sight)
 
 
 @identity(numerics="reassociated", when=_known_around_a_product)
@@ -76,10 +83,14 @@ def scaled_sum(x: Value, a: Value, b: Value) -> Iterator[Value]:
     yield x * b + a * b
 
 
-def _channel_factor(w: Value, s: Value, sight: Sight) -> bool:
-    """One number, or one for each channel that the weights make, known early."""
+def _channel_factor(
+    x: Value, w: Value, s: Value, strides: Any, dilations: Any, padding: Any, groups: Any, sight: Sight
+) -> bool:
+    """One number, or one for each channel that the weights make, known early, of what nobody else reads."""
     fits = s.rank == 0 or is_one_for_each_channel(s, w)
-    return fits and sight.is_constant(w, s) and w.dtype is not f16
+    if not fits or not sight.is_constant(w, s) or w.dtype is f16:
+        return False
+    return sight.is_read_once(conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups))
 
 
 @identity(numerics="reassociated", when=_channel_factor)
@@ -183,7 +194,7 @@ def product_in_parts(x: Value, y: Value, w: Value) -> Iterator[Value]:
     yield x @ upper + y @ ops.slice_(w, axis=-2, start=width, stop=whole)
 
 
-@identity(numerics="reassociated", when=_both_known)
+@identity(numerics="reassociated", when=_known_in_turn)
 def sum_of_known(x: Value, a: Value, b: Value) -> Iterator[Value]:
     """What is known early is added early."""
     yield (x + a) + b

@@ -118,7 +118,8 @@ class Program:
         asks = " ".join(a.of(answers, holds=False) for a in asked)
         name = text(f"{form.op.name}[{form.label}]")
         body, found = " ".join(query.atoms), rule.match("found" if asked else "good", columns)
-        commands = [f"; {name}", f"(rule ({body}) ({found} {asks}) :ruleset match-{stratum})"]
+        later = [f"; asked of each match, for no rule can: {text(guard.name)}" for guard in open_]
+        commands = [f"; {name}", *later, f"(rule ({body}) ({found} {asks}) :ruleset match-{stratum})"]
         if asked:
             types = [f"(= {t} (type {variables[n]}))" for n, t in answers.items() if is_value[n]]
             holds = [a.of(answers, holds=True) for a in asked]

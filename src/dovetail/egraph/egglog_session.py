@@ -14,7 +14,7 @@ from dovetail.egraph.egglog_program import GIVEN, Printed, Program, table_of
 from dovetail.egraph.egglog_words import table
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import Application
-from dovetail.egraph.rules import Form, RuleSet, applied
+from dovetail.egraph.rules import Form, applied
 from dovetail.errors import OptionError
 from dovetail.ir.spell import quote
 from dovetail.ir.value import Value
@@ -29,12 +29,12 @@ class Engine:
 
     def __init__(self) -> None:
         try:
-            from egglog import bindings
+            from egglog import bindings  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
         except ImportError:
             raise OptionError(
                 "the engine egglog is not installed", hint="python -m pip install 'dovetail[egglog]'"
             ) from None
-        self._running = bindings.EGraph()
+        self._running: Any = bindings.EGraph()  # pyright: ignore[reportUnknownMemberType]
 
     def run(self, command: str) -> None:
         self._running.run_program(*self._running.parse_program(command))
@@ -133,12 +133,12 @@ class Matched:
     """One stratum of declared ops, found by egglog. The first of a group tells egglog the e-graph anew."""
 
     def __init__(self, session: Session, group: range, stratum: int) -> None:
-        self._session = session
+        self.session = session
         self._group = group
         self._stratum = stratum
 
     def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
-        session = self._session
+        session = self.session
         if self._stratum == self._group.start:
             session.tell(egraph, self._group)
         assert session.facts is not None
@@ -185,7 +185,7 @@ def _same(bound: Bound, names: Mapping[str, Any], egraph: EGraph) -> bool:
     return True
 
 
-def by_egglog(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[RuleSet]:
+def by_egglog(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[Matched]:
     """Every stratum as a set of rules that egglog looks for."""
     session = Session(stages, strict=strict)
     return [Matched(session, group, number) for group in groups(stages) for number in group]

@@ -199,7 +199,8 @@ def _edit(old: Value, new: Value, copy: Copy, steps: Sequence[Step], root: Repla
     for step in steps:
         a = step.application
         proof.append(Edit(a.rule, a.variant, a.numerics, (copy.move(step.before),), (copy.move(step.after),)))
-    numerics: Numerics = max([edit.numerics for edit in proof], key=lambda n: STRICTNESS[n], default="exact")
+    classes: list[Numerics] = ["exact", *(edit.numerics for edit in proof)]
+    numerics = max(classes, key=STRICTNESS.__getitem__)
     rule, variant = (proof[-1].rule, proof[-1].variant) if proof else (CONGRUENCE, "")
     return Edit(rule, variant, numerics, (old,), (new,), root.needs, root.covers, proof=tuple(proof))
 

@@ -48,6 +48,11 @@ class DType:
             return float(limits.min), float(limits.max)
         return whole_range(self)
 
+    @property
+    def roundoff(self) -> float:
+        """Half the distance from 1 to the next number; 0 for what is not rounded."""
+        return float(cast(Any, ml_dtypes.finfo(self.numpy)).eps) / 2 if self.is_inexact else 0.0
+
     def __str__(self) -> str:
         return self.name
 

@@ -1,6 +1,6 @@
 """What a block of a sliding window's places sees of an image, laid out for vectors.
 
-The block has zeros (or another number) around the image, and one plane for each phase of the strides: then what a tap
+The block has zeros around the image, and one plane for each phase of the strides: then what a tap
 of the window sees in successive columns lies in successive places, and rows follow each other at one pitch.
 """
 
@@ -192,9 +192,7 @@ def write_offsets(t: BlockText, of: Layout, onto: str) -> None:
         t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr {onto}, i64 {number}')}, align 8")
 
 
-def write_gather(
-    t: BlockText, of: Layout, source: str, onto: str, first_row: str, first_column: str, around: float = 0.0
-) -> None:
+def write_gather(t: BlockText, of: Layout, source: str, onto: str, first_row: str, first_column: str) -> None:
     """Instructions that lay out what a block sees of one channel."""
     step = t.times("%column_step", "%stride_columns")
     with t.loop("0", of.phases_down) as i, t.loop("0", of.phases_across) as j:
@@ -205,7 +203,7 @@ def write_gather(
             "%height", "%width", "%row_step", "%column_step", step, "%stride_rows", "%stride_columns",
             line, column, of.rows, of.pitch, t.times(of.pitch, 4),
         ]  # fmt: skip
-        t(f"call void {gather_name(t.lanes, around)}(ptr {source}, ptr {here}, {words(given)})")
+        t(f"call void {gather_name(t.lanes)}(ptr {source}, ptr {here}, {words(given)})")
 
 
 def words(numbers: Sequence[str | int]) -> str:
@@ -213,15 +211,15 @@ def words(numbers: Sequence[str | int]) -> str:
     return ", ".join(f"i64 {n}" for n in numbers)
 
 
-def gather_name(lanes: int, around: float = 0.0) -> str:
-    """The function that lays out what is seen of an image with some number around it."""
-    return f"@gather.{lanes}.{'nothing' if around == 0 else 'lowest'}"
+def gather_name(lanes: int) -> str:
+    """The function that lays out what is seen of an image with zeros around it."""
+    return f"@gather.{lanes}"
 
 
-def gather_text(vectors: Vectors, around: float = 0.0) -> Written:
+def gather_text(vectors: Vectors) -> Written:
     """The function that lays out what a block sees of one phase of one channel."""
     t = BlockText(vectors.lanes)
-    nothing = t.number(around)
+    nothing = t.number(0.0)
     dense = t.let("icmp eq i64 %step, 4")
     packed = t.let("icmp eq i64 %element, 4")
     second = t.let(f"and i1 {t.let('icmp eq i64 %step, 8')}, {packed}")
@@ -262,7 +260,7 @@ def gather_text(vectors: Vectors, around: float = 0.0) -> Written:
                 t.store(t.gather_where(mask, place, "%step", nothing), here)
     names = "height width row_step element step row_stride column_stride first_row first_column rows columns pitch"
     header = (
-        f"internal void {gather_name(vectors.lanes, around)}(ptr noalias readonly %x, ptr noalias %s, "
+        f"internal void {gather_name(vectors.lanes)}(ptr noalias readonly %x, ptr noalias %s, "
         f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
     )
     return t.function(header), tuple(t.used)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dovetail.errors import GraphError
+from dovetail.ir.dim import floordiv, largest, smallest
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.job import Job, Packed, Places
-from dovetail.kernels.pool_text import TOGETHER, pool_text
+from dovetail.kernels.pool_text import pool_text
 from dovetail.kernels.vector import Vectors
 from dovetail.ops.pooling import average_pool, max_pool
 from dovetail.plan.plan import Step
+
+TILE = 4096
+"""Places of a tile, about."""
 
 
 def make_pool(step: Step, places: Places, vectors: Vectors) -> Job | None:
@@ -38,13 +42,19 @@ def _job(value: Value, places: Places, vectors: Vectors) -> Job:
         down, across = [(-b, s + a) for b, s, a in zip(field.before, field.sizes, behind, strict=True)]
         ends = (*down, *across)
     lanes = vectors.lanes
-    blocks = field.blocks(1, lanes, TOGETHER)
     code = pool_text(vectors, "max" if value.op is max_pool else "average")
-    sizes = (*field.words(blocks), x.shape[1], *strides[:2], *ends)
+    height, width = field.out
+    rows = largest(1, smallest(height, floordiv(TILE, largest(1, width))))
+    down = floordiv(height + rows - 1, rows)
+    # Whole vectors of windows are read, two for each where every second number counts.
+    reach = (field.window[1] - 1) * field.dilations[1] + 1
+    kept = field.before[1] + field.sizes[1] + (width + lanes) * field.strides[1] + reach + 3 * lanes
+    sizes = (
+        *field.sizes, *field.steps, *field.out, *field.window, *field.strides, *field.dilations, *field.before,
+        rows, down, x.shape[1], *strides[:2], *ends, kept,
+    )  # fmt: skip
     points: dict[str, Value | Packed] = {"x": x, "y": value}
-    scratch = -(-field.taps // 8) * 64 + 4 * (
-        blocks.columns + field.run(blocks) + field.seen(blocks, 1) + (2 * TOGETHER + 5) * lanes
-    )
-    tiles = value.shape[0] * value.shape[1] * blocks.down * blocks.across
-    work = blocks.rows * blocks.columns * (field.taps + 4)
+    scratch = 4 * (kept + width + 3 * lanes)
+    tiles = value.shape[0] * value.shape[1] * down
+    work = rows * (field.sizes[1] * field.window[0] + width * field.window[1]) // 4
     return Job(code.template(points, sizes, scratch), points, tiles, work)

@@ -104,13 +104,13 @@ class History:
 
     @cached_property
     def twins(self) -> dict[Value, Value]:
-        """Values that came to be on the way, each with the value of the start that it equals up to rounding."""
-        return self._twins_of(self.start, 0)
+        """Values that came to be on the way, each with one of the start or as written that it equals up to rounding."""
+        return {**(self._twins_of(self.start, 0) if self._first_sweep else {}), **self.written_twins}
 
     @cached_property
     def written_twins(self) -> dict[Value, Value]:
         """The same with values of the graph as written."""
-        return self._twins_of(self.written, self._first_sweep) if self._first_sweep else self.twins
+        return self._twins_of(self.written, self._first_sweep)
 
     def _twins_of(self, graph: Graph, first: int) -> dict[Value, Value]:
         found: dict[Value, Value] = {v: v for v in graph.values}

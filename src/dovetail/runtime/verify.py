@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-import ml_dtypes
 import numpy as np
 
 from dovetail.derive.edit import Numerics
 from dovetail.errors import DovetailError, OptionError
 from dovetail.ir import leaf
-from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType, tensors
@@ -249,7 +247,7 @@ class _Sample:
         if not self.piece.writes_numbers:
             return bound
         dtypes = [t.dtype for v in self.made.edit.before for t in tensors(v.type)]
-        return max([bound, *(ROUNDINGS * roundoff(dtype) for dtype in dtypes)])
+        return max([bound, *(ROUNDINGS * dtype.roundoff for dtype in dtypes)])
 
 
 class _Stop:
@@ -264,11 +262,6 @@ class _Stop:
             return False
         known = cast(Value, value)
         return known.op is not leaf.CONST and isinstance(known.type, TensorType)
-
-
-def roundoff(dtype: DType) -> float:
-    """Half the distance from 1 to the next number; 0 for what is no float."""
-    return float(cast(Any, ml_dtypes.finfo(dtype.numpy)).eps) / 2 if dtype.is_inexact else 0.0
 
 
 def _apart(got: Result, wanted: Result) -> float:

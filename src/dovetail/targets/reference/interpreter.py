@@ -143,6 +143,7 @@ class _Scope:
     def __init__(self, sizes: Mapping[str, int], constraints: Iterable[Constraint]) -> None:
         self.sizes = dict(sizes)
         self.fitted: dict[TensorType, tuple[int, ...]] = {}
+        self.counted: dict[TensorType, int] = {}
         self.open = list(constraints)
         self._check()
 
@@ -156,9 +157,23 @@ class _Scope:
             self.sizes = known
             self._check()
 
+    def bytes(self, type: TensorType) -> int | None:
+        """How many bytes a tensor has; None where its sizes are not known yet."""
+        found = self.counted.get(type)
+        if found is None:
+            size = type.bytes
+            if isinstance(size, Dim):
+                if not dim.symbols(size) <= self.sizes.keys():
+                    return None
+                size = dim.evaluate(size, self.sizes)
+            found = self.counted[type] = size
+        return found
+
     def inner(self, constraints: Iterable[Constraint]) -> _Scope:
         """A scope for a body of its own: it sees these sizes, and what it binds stays inside."""
-        return _Scope(self.sizes, constraints)
+        scope = _Scope(self.sizes, constraints)
+        scope.counted = dict(self.counted)
+        return scope
 
     def _check(self) -> None:
         self.open = [c for c in self.open if c.bind(self.sizes) is not None]
@@ -273,12 +288,9 @@ class _Interpreter:
     def check_fits(self, value: Value, scope: _Scope) -> None:
         """Results whose sizes are known before they are computed must fit in memory."""
         for type in tensors(value.type):
-            size = type.bytes
-            if isinstance(size, Dim):
-                if not dim.symbols(size) <= scope.sizes.keys():
-                    continue
-                size = dim.evaluate(size, scope.sizes)
-            check_fits(size, f"the result of {value.op.name}, {type},", self.limit)
+            size = scope.bytes(type)
+            if size is not None:
+                check_fits(size, f"the result of {value.op.name}, {type},", self.limit)
 
     def expand(self, value: Value) -> _Expansion:
         """What a declared op spells out, on one slot for each operand. Equal calls are spelled out once."""
