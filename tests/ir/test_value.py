@@ -102,7 +102,7 @@ def test_dead_values_are_forgotten() -> None:
 
 
 def _living() -> int:
-    """How many values there are. By type, for objects of other packages may warn when they are asked for their class."""
+    """How many values there are, by type: objects of other packages may warn when they are asked for their class."""
     return sum(issubclass(type(o), Value) for o in gc.get_objects())
 
 
