@@ -15,6 +15,7 @@ from dovetail.ir.dtype import f32, f64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels import maths
+from dovetail.kernels.job import Job
 from dovetail.kernels.llvm import function
 from dovetail.kernels.loops import Kernel
 from dovetail.ops.primitive import Primitive
@@ -134,6 +135,5 @@ def _kernel(op: Primitive) -> Kernel:
     given = [input(f"x{i}", f32[4096]) for i in range(op.arity or 0)]
     runner = compiled(op(*given))
     (job,) = (job for part in runner.graph.sections for job in part.jobs)
-    assert job is not None
-    assert isinstance(job.kernel, Kernel)
+    assert isinstance(job, Job) and isinstance(job.kernel, Kernel)
     return job.kernel

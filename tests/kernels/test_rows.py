@@ -14,6 +14,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f64, i8, i32, u16, u64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
+from dovetail.kernels.job import Job
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from tests.kernels.native import bits, compiled, near
@@ -252,6 +253,6 @@ def test_what_is_needed_again_is_kept_beside_the_result_where_it_does_not_fit() 
 
 
 def _scratch(runner: NativeRunner) -> int:
-    (job,) = (job for part in runner.graph.sections for job in part.jobs if job is not None)
+    (job,) = (job for part in runner.graph.sections for job in part.jobs if isinstance(job, Job))
     assert isinstance(job.scratch, int)
     return job.scratch
