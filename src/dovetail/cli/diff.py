@@ -10,15 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.measuring import MEASURING, Ready, medians, ready
 from dovetail.cli.options import FIXED, JSON, SIZE, TARGET, WITHOUT, compiled
 from dovetail.errors import GateError, LoadError, OptionError
-from dovetail.ir.literal import Array
 from dovetail.report.compare import Comparison
 from dovetail.report.outline import Outline, outline_from, outline_of
+from dovetail.runtime.deviation import difference
 
 TOLERANCE = 1e-3
 """How far results may lie apart for a gate, as a share of the largest one."""
@@ -93,25 +91,12 @@ def _measured(
     if set(feeds) != set(sides[1].feeds):
         raise OptionError("the models have other inputs", hint="compare them without --measure")
     results = [side.program.run(dict(feeds)) for side in sides]
-    a, b = medians([Ready(side.program, feeds) for side in sides], args.runs)
+    took = medians([Ready(side.program, feeds) for side in sides], args.runs)
     return (
-        replace(first, measured_seconds=a),
-        replace(second, measured_seconds=b),
-        {name: _deviation(results[0][name], results[1].get(name)) for name in results[0]},
+        replace(first, measured_seconds=took[0]),
+        replace(second, measured_seconds=took[1]),
+        {n: difference(results[1][n], a) if n in results[1] else float("inf") for n, a in results[0].items()},
     )
-
-
-def _deviation(wanted: Array, found: Array | None) -> float:
-    """The largest difference as a share of the largest value; infinite where they cannot be compared."""
-    if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
-        return float("inf")
-    if wanted.dtype.kind in "biu":
-        return 0.0 if np.array_equal(wanted, found) else float("inf")
-    if not wanted.size:
-        return 0.0
-    a, b = wanted.astype(np.float64), found.astype(np.float64)
-    largest = float(np.max(np.abs(a)))
-    return float(np.max(np.abs(a - b))) / largest if largest else float(np.max(np.abs(b)))
 
 
 def _as_json(comparison: Comparison, worse: Sequence[str]) -> str:
