@@ -286,10 +286,14 @@ class _Writer:
         result = self.found.result
         target = Tensor("c", result.dtype, (symbol("c_row"), result.dtype.itemsize))
         # A panel is too narrow for what LLVM would choose; a scalar loop takes the columns behind whole vectors.
-        body = (Loop("column", Extent(LIVE), (Store(target, at, found[result][0]),), lanes=self.tile.lanes),)
+        body = (Loop("column", Extent(self._live()), (Store(target, at, found[result][0]),), lanes=self.tile.lanes),)
         pointers = ("sums", *(f"e{i}" for i in range(len(self.found.operands))), "c")
-        asked = [size for size in sizes_in(body) if size != LIVE]
-        return Kernel("epilogue", pointers, ("c",), "row", body, sizes=(*asked, LIVE))
+        return Kernel("epilogue", pointers, ("c",), "row", body, sizes=tuple(sizes_in(body)))
+
+    def _live(self) -> Size:
+        """How many columns of a panel there are: a number where all panels are full."""
+        columns = self.sizes["columns"]
+        return self.width if isinstance(columns, int) and columns % self.width == 0 else LIVE
 
     def _read(self, name: str, view: Value) -> list[Tensor]:
         """An operand of the epilogue, once for each part of the columns."""

@@ -6,13 +6,16 @@ scratch between blocks. When the last block is done, the epilogue takes the sums
 
 from __future__ import annotations
 
-from dovetail.kernels.contract_tile import Tile, tile_text
+from dovetail.kernels.contract_tile import PACED, Tile, tile_text
 from dovetail.kernels.llvm import Text
 
 DEEP = 192
 """Steps along k that are taken before the next rows, at most."""
+PACED_DEEP = 512
+"""The same for many rows: the panel comes from the second cache as fast as it is multiplied, and sums stay put."""
 NEAR_BYTES = 24 * 1024
 """Bytes of a panel that stay in the first cache while rows come and go."""
+_UNROLLED = 4
 LEAST = 6
 """Rows that a tile needs to keep the machine busy."""
 _LINE = 64
@@ -52,8 +55,8 @@ class Whole(Text):
 
 
 def depth_of(tile: Tile) -> int:
-    """Steps along k that are taken before the next rows."""
-    return min(DEEP, NEAR_BYTES // tile.row_bytes)
+    """Steps along k that are taken before the next rows, at most; whole turns of the tile's loop."""
+    return min(DEEP, NEAR_BYTES // tile.row_bytes) // _UNROLLED * _UNROLLED
 
 
 def cell_name(tile: Tile) -> str:
@@ -83,14 +86,19 @@ class _Cell(Whole):
 
     def function(self) -> str:
         tile = self.tile
-        deep = str(depth_of(tile))
         self.label("entry")
         tiles = self.div(self.sum("%rows", str(tile.rows - 1)), str(tile.rows))
         some = self.most(tiles, "1")
         each, more = self.div("%rows", some), self.mod("%rows", some)
         uneven = self.let(f"icmp eq i64 {tiles}, 2")
         uneven = self.let(f"and i1 {uneven}, {self.let(f'icmp sge i64 %rows, {tile.rows + LEAST}')}")
-        turns = self.most(self.div(self.sum("%depth", str(depth_of(tile) - 1)), deep), "1")
+        most, paced = str(depth_of(tile)), "false"
+        if tile.paced:
+            paced = self.let(f"icmp sge i64 %rows, {tile.many_rows}")
+            most = self.let(f"select i1 {paced}, i64 {PACED_DEEP}, i64 {most}")
+        turns = self.most(self._parts("%depth", most), "1")
+        # Turns are equally deep, so that none is too short to fetch the next one's panel.
+        deep = self.product(self._parts(self._parts("%depth", turns), str(_UNROLLED)), str(_UNROLLED))
         with self.loop("0", turns) as turn:
             start = self.product(turn, deep)
             steps = self.least(deep, self.sub("%depth", start))
@@ -104,7 +112,9 @@ class _Cell(Whole):
                 row, end = self._uneven(i, row, end, uneven)
                 rows = self.sub(end, row)
                 self._fetch(row, self._share(rows, turn, turns), self._share(rows, self.sum(turn, "1"), turns))
-                self._sum_up(a, b, row, rows, steps, fresh)
+                size = self.product(steps, str(tile.row_bytes))
+                share = self.at(self.at(b, size), self.div(self.product(size, i), some))
+                self._sum_up(a, b, row, rows, steps, fresh, paced, share)
                 with self.when(final):
                     self(f"call void %epilogue(ptr %words, i64 {row}, i64 {self.sum(row, rows)}, ptr null)")
         self("ret void")
@@ -123,12 +133,22 @@ class _Cell(Whole):
             self.let(f"select i1 {uneven}, i64 {to_cut}, i64 {end}"),
         )
 
-    def _sum_up(self, a: str, b: str, row: str, rows: str, steps: str, fresh: str) -> None:
+    def _parts(self, whole: str, size: str) -> str:
+        """How many parts of a size it takes for a whole."""
+        return self.div(self.sub(self.sum(whole, size), "1"), size)
+
+    def _sum_up(self, a: str, b: str, row: str, rows: str, steps: str, fresh: str, paced: str, share: str) -> None:
+        """One tile; where there are many, each fetches its share of the panel that comes next."""
         tile = self.tile
         place = self.at(a, self.product(row, "%stride"))
         sums = self.at("%sums", self.product(row, str(tile.row_bytes)))
         given = f"i64 {rows}, ptr {place}, i64 %stride, ptr {b}, ptr {sums}, i64 {steps}, i1 {fresh}"
-        with self.when(self.let(f"icmp ne i64 {steps}, 0")):
+        some = self.let(f"icmp ne i64 {steps}, 0")
+        if tile.paced:
+            with self.when(self.let(f"and i1 {some}, {paced}")):
+                self(f"call void @{tile.name}{PACED}({given}, ptr {share})")
+            some = self.let(f"and i1 {some}, {self.let(f'xor i1 {paced}, true')}")
+        with self.when(some):
             self(f"call void @{tile.name}({given})")
         with (
             self.when(self.let(f"icmp eq i64 {steps}, 0")),

@@ -2,6 +2,10 @@
 
 A panel is [k][columns], dense and aligned. Rows are read where they lie. Every number of rows up to the tile's has a
 function of its own, and sums always go through k from first to last, so that how rows are cut changes no bit.
+
+Where a panel serves many tiles of rows one after the other, it is in the caches after the first of them. Such tiles
+have a second function: it asks for nothing that it reads itself, and fetches a part of the next panel instead, a line
+in each turn of its loop, so that none of them waits for memory.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ AHEAD = 512
 """How far in front of what it reads the tile asks for bytes of the panel, for each lane of a vector."""
 FEW = 8
 """Rows up to which a panel is asked for in several streams."""
+PACED = ".paced"
+"""What the name of the functions ends in that fetch what is next."""
 _MANY_REGISTERS = 32
 _LINE = 64
 _TOGETHER = 4
@@ -46,6 +52,16 @@ class Tile:
         return self.lanes <= 8
 
     @property
+    def paced(self) -> range:
+        """The numbers of rows that have a function for panels that are near already."""
+        return range(0) if self.unrolled else range(self.rows - 1, self.rows + 1)
+
+    @property
+    def many_rows(self) -> int:
+        """From so many rows on, rows that are cut evenly make tiles that are all `paced`."""
+        return (self.rows - 3) * self.rows + 2
+
+    @property
     def row_bytes(self) -> int:
         return 4 * self.columns
 
@@ -67,23 +83,26 @@ def tile_of(vectors: Vectors, streams: int = 1) -> Tile:
 
 
 def tile_text(tile: Tile) -> str:
-    """A module with `name(rows, a, stride of a, b, sums, depth, fresh)`.
+    """A module with `name(rows, a, stride of a, b, sums, depth, fresh)`, and with `name.paced`, which takes `next` too.
 
-    `depth` is not 0. Sums are [rows][columns], added to unless `fresh`.
+    `depth` is not 0. Sums are [rows][columns], added to unless `fresh`. Lines of what is `next` are asked for.
     """
     texts: list[str] = []
     used: dict[str, None] = {}
-    for rows in range(1, tile.rows + 1):
-        text = _Rows(tile, rows)
+    forms = [_Rows(tile, rows) for rows in range(1, tile.rows + 1)] + [_Paced(tile, rows) for rows in tile.paced]
+    for text in forms:
         texts.append(text.function())
         used |= text.used
-    return "\n".join([*used, *texts, _choice(tile)])
+    choices = [_choice(tile, range(1, tile.rows + 1), "")]
+    if tile.paced:
+        choices.append(_choice(tile, tile.paced, PACED))
+    return "\n".join([*used, *texts, *choices])
 
 
 _STRIDES = ("%stride1", "%stride2", "%stride3")
 
 
-def _given(tile: Tile, *, declared: bool) -> str:
+def _given(tile: Tile, form: str, *, declared: bool) -> str:
     """The parameters of a function for some rows, or what is passed for them.
 
     Pointers point behind the rows and k counts up to 0, so that no register has to hold the end. They and the strides
@@ -94,17 +113,23 @@ def _given(tile: Tile, *, declared: bool) -> str:
     names = [*zip(kinds, [*pointers, "%b"], strict=True), ("ptr noalias" if declared else "ptr", "%sums")]
     return ", ".join(
         f"{kind} {name}"
-        for kind, name in (*names, *(("i64", s) for s in _STRIDES), ("i64", "%first"), ("i1", "%fresh"))
+        for kind, name in (
+            *names,
+            *(("i64", s) for s in _STRIDES),
+            ("i64", "%first"),
+            ("i1", "%fresh"),
+            *([("ptr", "%next")] if form else []),
+        )
     )
 
 
-def _choice(tile: Tile) -> str:
+def _choice(tile: Tile, numbers: range, form: str) -> str:
     """The function that hands on to the one for a number of rows."""
-    cases = " ".join(f"i64 {rows}, label %r{rows}" for rows in range(1, tile.rows + 1))
-    passed = _given(tile, declared=False)
+    cases = " ".join(f"i64 {rows}, label %r{rows}" for rows in numbers)
+    passed = _given(tile, form, declared=False)
     lines = [
-        f"define internal void @{tile.name}"
-        "(i64 %rows, ptr %a, i64 %stride1, ptr %b, ptr %sums, i64 %depth, i1 %fresh) nounwind {",
+        f"define internal void @{tile.name}{form}(i64 %rows, ptr %a, i64 %stride1, ptr %b, ptr %sums, i64 %depth, "
+        f"i1 %fresh{', ptr %next' if form else ''}) nounwind {{",
         "  %stride2 = shl i64 %stride1, 1",
         "  %stride3 = mul i64 %stride1, 3",
         "  %first = sub i64 0, %depth",
@@ -114,23 +139,28 @@ def _choice(tile: Tile) -> str:
         lines += [f"  %far{group} = mul i64 %stride1, {group}"]
         lines += [f"  %a{group} = getelementptr i8, ptr %a0, i64 %far{group}"]
     lines.append(f"  switch i64 %rows, label %none [ {cases} ]")
-    for rows in range(1, tile.rows + 1):
-        lines += [f"r{rows}:", f"  call void @{tile.name}.{rows}({passed})", "  ret void"]
+    for rows in numbers:
+        lines += [f"r{rows}:", f"  call void @{tile.name}{form}.{rows}({passed})", "  ret void"]
     return "\n".join([*lines, "none:", "  ret void", "}"])
 
 
 class _Rows(VectorText):
     """The function for one number of rows. What changes from turn to turn is written as phi nodes."""
 
+    form = ""
+
     def __init__(self, tile: Tile, rows: int) -> None:
         super().__init__(tile.lanes)
         self.tile = tile
         self.rows = rows
+        self.unrolled = tile.unrolled
         self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
         self.bases: list[str] = []
         """Where each row ends."""
         self.streams: list[str] = []
         """What is asked for, counted as k is."""
+        self.places: list[str] = ["%first", "%b"]
+        """What moves beside the sums: k, the panel, and what else is asked for."""
 
     def function(self) -> str:
         tile, aligned = self.tile, 4 * self.lanes
@@ -140,19 +170,20 @@ class _Rows(VectorText):
         sums = [self.let(f"select i1 %fresh, {self.kind} zeroinitializer, {self.kind} {x}") for x in kept]
         offsets = ("0", *_STRIDES)
         self.bases = [self.at(f"%a{i - i % _TOGETHER}", offsets[i % _TOGETHER]) for i in range(self.rows)]
-        if self.rows <= FEW and not tile.unrolled:
+        if self.rows <= FEW and not self.unrolled:
             self._open_streams()
-        state = ["%first", "%b", *sums]
-        if tile.unrolled:
+        state = [*self.places, *sums]
+        if self.unrolled:
             rest = self.let(f"srem i64 %first, {_UNROLLED}")
             state = self._guarded("main", rest, _UNROLLED, state)
             state = self._guarded("last", "0", 1, state)
         else:
             state = self._loop("main", "0", 1, state)
-        for place, x in zip(places, state[2:], strict=True):
+        for place, x in zip(places, state[len(self.places) :], strict=True):
             self.store(x, place, aligned)
         self("ret void")
-        head = f"define internal void @{tile.name}.{self.rows}({_given(tile, declared=True)}) noinline nounwind {{"
+        given = _given(tile, self.form, declared=True)
+        head = f"define internal void @{tile.name}{self.form}.{self.rows}({given}) noinline nounwind {{"
         return "\n".join([head, *self.lines, "}"])
 
     def _open_streams(self) -> None:
@@ -178,10 +209,10 @@ class _Rows(VectorText):
         ]
 
     def _kinds(self) -> list[str]:
-        return ["i64", "ptr", *[self.kind] * len(self.cells)]
+        return ["i64", *["ptr"] * (len(self.places) - 1), *[self.kind] * len(self.cells)]
 
     def _loop(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
-        """So many steps along k in each turn. What it is given and what it gives: k, the panel, the sums."""
+        """So many steps along k in each turn. What it is given and what it gives: the places, the sums."""
         start = self.block
         self(f"br label %{name}")
         self.label(name)
@@ -199,16 +230,10 @@ class _Rows(VectorText):
 
     def _steps(self, steps: int, state: list[str]) -> list[str]:
         tile, aligned = self.tile, 4 * self.lanes
-        at, b, held = state[0], state[1], dict(zip(self.cells, state[2:], strict=True))
+        at, b, *further = state[: len(self.places)]
+        held = dict(zip(self.cells, state[len(self.places) :], strict=True))
         places = [self.let(f"getelementptr float, ptr {base}, i64 {at}") for base in self.bases]
-        if self.streams:
-            for start in self.streams:
-                self._ask(
-                    self.let(f"getelementptr [{tile.row_bytes // len(self.streams)} x i8], ptr {start}, i64 {at}")
-                )
-        elif steps > 1 or not tile.unrolled:
-            for line in range(0, steps * tile.row_bytes, _LINE):
-                self._ask(self.at(b, AHEAD * self.lanes + line))
+        further = self._fetch(steps, at, b, further)
         whole = [self.load(place) for place in places] if tile.by_lane and steps > 1 else []
         for k in range(steps):
             columns = [self.load(self.at(b, k * tile.row_bytes + j * aligned), aligned) for j in range(tile.vectors)]
@@ -217,8 +242,36 @@ class _Rows(VectorText):
                 x = self.shuffle(whole[i], "poison", spread) if whole else self.spread_from(self.at(place, 4 * k))
                 for j, column in enumerate(columns):
                     held[i, j] = self.intrinsic("fmuladd", x, column, held[i, j])
-        return [self.let(f"add i64 {at}, {steps}"), self.at(b, steps * tile.row_bytes), *held.values()]
+        return [self.let(f"add i64 {at}, {steps}"), self.at(b, steps * tile.row_bytes), *further, *held.values()]
 
-    def _ask(self, place: str) -> None:
+    def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
+        """Ask for what a later turn reads; what else moves, after this turn."""
+        row_bytes = self.tile.row_bytes
+        for start in self.streams:
+            self._ask(self.let(f"getelementptr [{row_bytes // len(self.streams)} x i8], ptr {start}, i64 {at}"))
+        if not self.streams and (steps > 1 or not self.unrolled):
+            for line in range(0, steps * row_bytes, _LINE):
+                self._ask(self.at(b, AHEAD * self.lanes + line))
+        return further
+
+    def _ask(self, place: str, cache: int = 1) -> None:
         self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+        self(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 {4 - cache}, i32 1)")
+
+
+class _Paced(_Rows):
+    """The function for rows whose panel is near already: it asks for a line of what is next in each turn."""
+
+    form = PACED
+
+    def __init__(self, tile: Tile, rows: int) -> None:
+        super().__init__(tile, rows)
+        self.unrolled = True
+        self.places.append("%next")
+
+    def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
+        if steps == 1:
+            return further
+        (line,) = further
+        self._ask(line, cache=2)
+        return [self.at(line, _LINE)]
