@@ -1,6 +1,7 @@
 """Every option of a compilation, typed and described in one place.
 
-An environment variable is only ever a second way to give an option, and never changes a result.
+An environment variable is only ever a second way to give an option, and never changes a result. The one exception is
+what a whole process has to agree on.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ class Settings:
         "declared ops. See [egglog](egglog.md).",
         choices=("greedy", "egraph", "egglog"),
     )
+    search_seconds: int = _option(
+        0,
+        "Seconds that the rules of `egraph` and `egglog` may take; 0 stands for no limit: the search is bounded by "
+        "counts of nodes, matches and rounds, and its result depends on the model alone. With a limit it may depend on "
+        "how fast the machine is. A report says which limit ended a search.",
+    )
     verify_each_pass: bool = _option(
         False, "Verify the graph after every pass, so that an error names the pass that made it. Slower; tests do it."
     )
@@ -63,6 +70,16 @@ OFF = "off"
 
 FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "print_report", "DOVETAIL_CACHE": "cache"})
 """The environment variables that are read, each with the option that it gives: a switch as 1 or 0, others as text."""
+
+ISA = "DOVETAIL_ISA"
+FOR_A_PROCESS: Mapping[str, str] = MappingProxyType(
+    {
+        ISA: "The instructions that compiled code is limited to: `sse`, `avx2` or `avx512` on x86-64, `neon` on "
+        "aarch64. Without it code uses all that the processor has. The last digits of results may differ. It shows "
+        "what other machines do; tests run kernels with it.",
+    }
+)
+"""The environment variables that no option gives: they hold for the whole process, from its first compilation on."""
 
 
 def settings_of(options: Mapping[str, Any], environ: Mapping[str, str] = MappingProxyType({})) -> Settings:
@@ -94,6 +111,8 @@ def describe() -> str:
             gives = "gives it too" if f.default.__class__ is str else "switches it on"
             shown = "" if f.default.__class__ is str else "=1"
             lines.append(f"The environment variable `{variables[f.name]}{shown}` {gives}.")
+    for name, doc in FOR_A_PROCESS.items():
+        lines += ["", f"## The environment variable `{name}`", "", doc]
     return "\n".join(lines) + "\n"
 
 

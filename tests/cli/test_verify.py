@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dovetail import Value, ops
@@ -11,6 +13,8 @@ from dovetail.passes import pipeline
 from dovetail.passes.canonical.rule import rule
 from dovetail.passes.canonicalize import RULES, canonicalize
 from tests.cli.commands import SMALL, Shell
+
+GPT2 = Path(__file__).parents[1] / "data" / "exporters" / "gpt2-hf4__ts14__eager__dynamic.onnx"
 
 
 @rule(ops.add)
@@ -30,6 +34,17 @@ def test_models_hold(model: str, shell: Shell) -> None:
     assert said.code == 0 and said.out.startswith("verified  ")
     assert "the edits give the graph as compiled, value for value" in said.out
     assert "the final graph in float64 deviates by" in said.out and "the program on cpu deviates by" in said.out
+
+
+def test_queries_whose_keys_are_all_padded_get_what_the_model_as_written_gives(shell: Shell, tmp_path: Path) -> None:
+    """GPT-2 adds its padding to scores that are filled in already."""
+    np.save(tmp_path / "mask.npy", np.array([[0, 0, 0, 1, 1], [1, 1, 0, 0, 1]]))
+    np.save(tmp_path / "ids.npy", np.arange(10).reshape(2, 5))
+    given = [
+        f"--input={name}=@{tmp_path / file}.npy" for name, file in (("attention_mask", "mask"), ("input_ids", "ids"))
+    ]
+    told = shell("verify", str(GPT2), *given, "--json").data
+    assert told["holds"] and "attention" in {r["rule"] for r in told["rules"]}
 
 
 def test_sizes_are_drawn_and_inputs_may_be_given(shell: Shell, layer: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ class Searched:
 
 def searched(graph: Graph, words: Vocabulary, machine: Machine) -> Searched:
     egraph = egraph_of(graph.values, {v: graph.uses.count(v) for v in graph.values})
-    saturation = saturate(egraph, words.phases(), Budget(seconds=inf))
+    saturation = saturate(egraph, words.phases(), Budget())
     assert not saturation.stopped
     problem = problem_of(egraph, graph.outputs.values(), Prices(machine))
     return Searched(egraph, saturation, extract(problem).cost)

@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import product
+from math import inf
 from typing import Any, cast
 
 import numpy as np
 from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.egraph.extract import components
-from dovetail.egraph.problem import Problem
+from dovetail.egraph.joined import cost_of
+from dovetail.egraph.problem import Option, Problem
+
+
+def apart(problem: Problem) -> Problem:
+    """The same choice where nothing is joined, and what is done once counts like what is done in each run."""
+    plain = [[Option(o.cost + o.toll, o.reads, o.node) for o in listed] for listed in problem.options]
+    return Problem(plain, problem.roots, problem.names)
+
+
+def least_joined(problem: Problem) -> float:
+    """The least cost of any choice without a cycle, found by trying them all."""
+    found = inf
+    for picks in product(*[range(len(listed)) for listed in problem.options]):
+        if not _has_cycle(problem, picks):
+            found = min(found, cost_of(problem, picks))
+    return found
+
+
+def _has_cycle(problem: Problem, picks: Sequence[int]) -> bool:
+    reads = {c: problem.options[c][picks[c]].reads for c in _needed(problem, picks)}
+    try:
+        list(TopologicalSorter(reads).static_order())
+    except CycleError:
+        return True
+    return False
+
+
+def _needed(problem: Problem, picks: Sequence[int]) -> set[int]:
+    found: set[int] = set()
+    stack = list(problem.roots)
+    while stack:
+        c = stack.pop()
+        if c not in found:
+            found.add(c)
+            stack += problem.options[c][picks[c]].reads
+    return found
 
 
 def least_cost(problem: Problem) -> float:
-    """The least cost of any choice without a cycle."""
+    """The least cost of any choice without a cycle. Nothing in it may be joined."""
     picked = [(c, i) for c, listed in enumerate(problem.options) for i in range(len(listed))]
     column = {pick: at for at, pick in enumerate(picked)}
     classes = len(problem.options)

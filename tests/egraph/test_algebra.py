@@ -168,7 +168,8 @@ KERNELS, MANY = param("kernels", f32[16, 16, 1, 1]), param("many", f32[8192, 16_
 SQUARE = input("square", f32[256, 256])
 PAYS: Mapping[str, Value] = {
     "shifted_rows": (ops.tanh(TALL) + param("s", f32[256])) @ THIN,
-    "scaled_sum": (TALL @ THIN + param("a", f32[16])) * param("b", f32[16]),
+    "scaled_sum": (input("slim", f32[2048, 16]) @ param("broad", f32[16, 512]) + param("a", f32[512]))
+    * param("b", f32[512]),
     "scaled_channels": _conv(PICTURE, KERNELS) * param("s", f32[16, 1, 1]),
     "scaled_image": _conv(PICTURE * param("s", f32[()]), KERNELS),
     "three_joined_products": ops.concat(*(SQUARE @ param(n, f32[256, 64]) for n in "abc"), axis=-1),
@@ -187,6 +188,7 @@ PAYS: Mapping[str, Value] = {
 }
 DECLINES: Mapping[str, Value] = {
     "shifted_rows": (ops.tanh(FEW) + param("s", f32[64])) @ WIDE,
+    "scaled_sum": (TALL @ THIN + param("a", f32[16])) * param("b", f32[16]),
     "scaled_channels": _conv(TINY, MANY) * param("s", f32[8192, 1, 1]),
     "scaled_image": _conv(TINY * param("s", f32[()]), MANY),
     "product_of_stacked": ops.concat(param("prefix", f32[1, 64]), input("rows", f32[512, 64]), axis=-2) @ WIDE,
@@ -223,7 +225,7 @@ def test_it_is_declined_where_it_does_not(name: str) -> None:
 
 
 def test_what_a_layer_norm_scales_and_shifts_by_moves_into_the_layer_behind_it() -> None:
-    x, w, c = input("x", f32[512, 256]), param("w", f32[256, 16]), param("c", f32[16])
+    x, w, c = input("x", f32[2048, 256]), param("w", f32[256, 2]), param("c", f32[2])
     normed = layer_norm(x, param("gain", f32[256]), param("bias", f32[256]), eps=1e-5)
     found = decided(Graph.of(normed @ w + c))
     assert found.search.chosen < found.search.greedy

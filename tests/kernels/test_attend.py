@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dovetail import DType, Graph, Value, f32, library, ops
-from dovetail.ir.dim import Size, symbol
+from dovetail import DType, Graph, f32, library, ops
+from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.leaf import input
-from dovetail.ir.literal import Array
-from dovetail.kernels.attend_parts import key_rows, make_scores, make_values, make_weights
-from dovetail.kernels.vector import Vectors
 from dovetail.library.heads import merge_heads, split_heads
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.jit import assembly, host
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
+from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
+from tests.kernels.attending import check, compiled, heads, normal
 from tests.tolerances import assert_close
-
-NAMES = ("attention", "rope_attention")
-
-
-def compiled(graph: Graph) -> NativeRunner:
-    """The graph with its attention in a kernel."""
-    native = NativeGraph(make_plan(graph, target="cpu"))
-    assert not [s.name for s in native.on_host if s.value.op.name in NAMES], "it runs on the host"
-    return native.bind({})
-
-
-def check(graph: Graph, feeds: Mapping[str, Array], runner: NativeRunner | None = None) -> Array:
-    """What the kernel gives, after it was compared."""
-    (got,) = (runner or compiled(graph)).run(feeds).values()
-    with np.errstate(all="ignore"):
-        (expected,) = evaluate(graph, feeds, lift=True).values()
-    assert_close(got, expected, f32)
-    return got
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed + sum(shape)).normal(size=shape).astype(np.float32)
-
-
-def heads(name: str, *shape: Size) -> Value:
-    return input(name, f32[shape])
-
 
 SIZES = [
     (1, 1),
@@ -344,23 +312,6 @@ def test_rotated_by_position(fill: float, window: int | None) -> None:
     for n in (3, 128, 300):
         feeds = {"q": normal(1, 2, n, 8), "k": normal(1, 2, n, 8), "v": normal(1, 2, n, 8)}
         check(graph, {**feeds, "cos": normal(n, 8), "sin": normal(n, 8), "keep": np.arange(n) >= n // 3}, runner)
-
-
-@pytest.mark.skipif(not host().triple.startswith("x86_64"), reason="reads the assembly of x86-64")
-@pytest.mark.parametrize("wide", [1, 2])
-def test_no_sum_leaves_its_register(wide: int) -> None:
-    """Inside the loops of the register tiles nothing is read from the stack or written to it."""
-    vectors = Vectors(host().lanes, host().vector_registers)
-    for part in (
-        make_scores(vectors, wide, 64, 64, with_top=True),
-        make_values(vectors, wide, key_rows(vectors, wide)),
-        make_weights(vectors, wide),
-    ):
-        lines = assembly(part.text, optimize=False).splitlines()
-        jumps = [i for i, line in enumerate(lines) if re.match(r"\s+j\w+\s+\.L", line)]
-        loops = [(lines.index(f"{lines[i].split()[-1]}:"), i) for i in jumps if f"{lines[i].split()[-1]}:" in lines[:i]]
-        assert loops
-        assert not [line for first, last in loops for line in lines[first:last] if "(%rsp" in line]
 
 
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:

@@ -14,7 +14,7 @@ from dovetail.ir.dtype import DType, i8, u8
 from dovetail.ir.literal import Array
 from dovetail.kernels.job import Job
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.host import host
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +10,11 @@ import pytest
 from dovetail import Graph, f32, library
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.contract_cell import cell_text
 from dovetail.kernels.contract_tile import tile_of
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import native, ready
-from dovetail.targets.cpu.jit import assembly, host
+from dovetail.targets.cpu.host import host
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
 
@@ -30,35 +28,6 @@ def test_a_tile_leaves_registers_for_what_is_multiplied(lanes: int, registers: i
     held = tile.rows if tile.by_lane else 1
     assert tile.rows * tile.vectors + tile.vectors + held <= registers
     assert tile.columns == tile.vectors * lanes
-
-
-def test_loops_keep_everything_in_registers() -> None:
-    here = host()
-    tile = tile_of(Vectors(here.lanes, here.vector_registers))
-    text = assembly(cell_text(tile), optimize=False)
-    loops = list(_loops(text))
-    assert len(loops) >= tile.rows, "every number of rows has its loop"
-    for loop in loops:
-        assert not re.search(r"%[re]sp|\[sp\b|\bsp[,\]]", loop), f"the stack is touched:\n{loop}"
-    most = max(len(re.findall(r"\bv?fmadd\d*ps|\bfmla", loop)) for loop in loops)
-    assert most >= tile.rows * tile.vectors
-
-
-def _loops(text: str) -> list[str]:
-    """The innermost loops of an assembly that multiply."""
-    found: list[str] = []
-    start: dict[str, int] = {}
-    lines = text.splitlines()
-    for at, line in enumerate(lines):
-        label = re.match(r"(\.?L\w+):", line)
-        if label:
-            start[label[1]] = at
-        jump = re.search(r"\s(?:j\w+|b\.?\w+|cbn?z\s+\w+,|tbn?z\s+\w+, \S+)\s+(\.?L\w+)", line)
-        if jump and jump[1] in start:
-            body = "\n".join(lines[start[jump[1]] : at + 1])
-            if re.search(r"fmadd|fmla", body):
-                found.append(body)
-    return found
 
 
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)

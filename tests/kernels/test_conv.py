@@ -12,13 +12,10 @@ from dovetail import Graph, Value, f32, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
-from dovetail.kernels.conv_small_text import Square, least_waste, square_text
-from dovetail.kernels.conv_text import Shape, tile_text
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import ready
-from dovetail.targets.cpu.jit import assembly, host
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -228,17 +225,3 @@ def test_transposes_of_every_size() -> None:
         ops.conv_transpose(input("x", f32[1, 3, 20]), param("w", f32[3, 4, 5]), strides=(3,), padding=(2, 1))
     )
     check(graph, {"x": normal(1, 3, 20)})
-
-
-@pytest.mark.parametrize("point", [False, True])
-def test_register_tiles_keep_out_of_the_stack(point: bool) -> None:
-    vectors = Vectors(host().lanes, host().vector_registers)
-    wide = Shape.of(vectors, 64, "relu", True, point)
-    few = Square(vectors, *least_waste(vectors, 49), "relu", True, point)
-    for text, uses in (tile_text(wide, wide.columns), square_text(few)):
-        declared = [use for use in uses if use.startswith("declare")]
-        lines = assembly("\n".join([*declared, text.replace("internal ", "")])).splitlines()
-        sums = [i for i, line in enumerate(lines) if "fma" in line or "fmla" in line]
-        assert sums, "it sums by fused multiply and add"
-        loop = lines[sums[0] : sums[-1]]
-        assert not [line for line in loop if "rsp" in line or "[sp" in line]

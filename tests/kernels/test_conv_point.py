@@ -13,14 +13,11 @@ from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.conv_forms import make_conv
-from dovetail.kernels.conv_point_text import tile_text
-from dovetail.kernels.conv_text import Shape
 from dovetail.kernels.job import Places
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import ready
-from dovetail.targets.cpu.jit import assembly, host
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -144,13 +141,3 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: 
 
     monkeypatch.setattr(ready, "Vectors", narrow)
     check(network((1, 50, 9, 7), 21, act="relu"), {"x": normal(1, 50, 9, 7)}, vectors=Vectors(lanes, registers))
-
-
-def test_register_tiles_keep_out_of_the_stack() -> None:
-    vectors = Vectors(host().lanes, host().vector_registers)
-    shape = Shape.of(vectors, 64, "relu", True, True)
-    text, uses = tile_text(shape, shape.columns)
-    lines = assembly("\n".join([*uses, text.replace("internal ", "")])).splitlines()
-    sums = [i for i, line in enumerate(lines) if "fma" in line or "fmla" in line]
-    assert sums, "it sums by fused multiply and add"
-    assert not [line for line in lines[sums[0] : sums[-1]] if "rsp" in line or "[sp" in line]

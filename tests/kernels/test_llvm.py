@@ -32,7 +32,8 @@ from dovetail.kernels.loops import (
     add,
     sizes_in,
 )
-from dovetail.targets.cpu.jit import assembly, compile_text, host
+from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.jit import assembly, compile_text
 
 N = symbol("n")
 X, Y = Tensor("x", f32, (4,)), Tensor("y", f32, (4,))

@@ -19,7 +19,8 @@ from dovetail.kernels.job import Job
 from dovetail.kernels.llvm import function
 from dovetail.kernels.loops import Kernel
 from dovetail.ops.primitive import Primitive
-from dovetail.targets.cpu.jit import assembly, host
+from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.jit import assembly
 from tests.kernels.native import compiled
 
 WORST = 4e-7

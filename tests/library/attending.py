@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail import Graph, Value
+from dovetail import Graph, Value, f32, ops
 from dovetail.declare import Machine
 from dovetail.derive.fuse import ANY_MACHINE, Fused, fuse
+from dovetail.ir import leaf
 from dovetail.library import ALL
+from dovetail.library.attention import Filled, attention
 from dovetail.passes.canonicalize import canonicalize
 from dovetail.targets.reference.interpreter import evaluate
 
@@ -29,6 +31,7 @@ def attend(
     added: Array | float = 0.0,
     keep: Array | bool = True,
     fill: float = -INF,
+    filled: Filled = "last",
     softcap: float | None = None,
     empty: float = np.nan,
 ) -> Array:
@@ -42,7 +45,8 @@ def attend(
         points = np.array([float(np.dot(q[b, h, i], key)) for key in k[b, h // group]]) * scale
         if softcap is not None:
             points = softcap * np.tanh(points / softcap)
-        points = np.where(seen[b, h, i], points + bias[b, h, i], fill)
+        over = {"last": 0.0, "first": bias[b, h, i], "added": points + bias[b, h, i]}[filled]
+        points = np.where(seen[b, h, i], points + bias[b, h, i], fill + over)
         if np.all(points == -INF):
             result[b, h, i] = empty
             continue
@@ -89,6 +93,25 @@ def joined_heads(x: Array) -> Array:
     return np.concatenate([x[:, h] for h in range(x.shape[1])], axis=-1)
 
 
+def swap(x: Value) -> Value:
+    return ops.permute(x, order=(-1, -2))
+
+
+def plain_softmax(x: Value) -> Value:
+    raised = ops.exp(x - ops.reduce_max(x, axes=(-1,)))
+    return raised / ops.reduce_sum(raised, axes=(-1,))
+
+
+def added_mask(seen: Value, fill: float = LOWEST) -> Value:
+    """0 where keys are seen, the fill elsewhere."""
+    return ops.where(seen, leaf.scalar(0.0, f32), leaf.scalar(fill, f32))
+
+
+def widen(x: Value, groups: int) -> Value:
+    """Each head as often as it is shared."""
+    return ops.merge(ops.expand(ops.unsqueeze(x, axes=(-3,)), axis=-3, size=groups), axis=-3)
+
+
 def recognised(outputs: Mapping[str, Value] | Value, *, machine: Machine = ANY_MACHINE, always: bool = False) -> Fused:
     """What the library makes of a graph in canonical form."""
     return fuse(canonicalize(Graph.of(outputs)), ALL, machine=machine, always=always)
@@ -105,12 +128,12 @@ def feeds(graph: Graph, **given: Array) -> dict[str, Array]:
     """Arrays for the inputs and parameters: those given, bools with a first key in every row, else normal numbers."""
     rng = np.random.default_rng(0)
     arrays: dict[str, Array] = {}
-    for leaf in dict.fromkeys((*graph.inputs, *graph.parameters)):
-        name = str(leaf.attrs["name"])
-        shape = tuple(int(str(s)) for s in leaf.shape)
+    for given_to in dict.fromkeys((*graph.inputs, *graph.parameters)):
+        name = str(given_to.attrs["name"])
+        shape = tuple(int(str(s)) for s in given_to.shape)
         if name in given:
             arrays[name] = given[name]
-        elif leaf.dtype.kind == "bool":
+        elif given_to.dtype.kind == "bool":
             arrays[name] = rng.random(shape) < 0.7
             arrays[name][..., 0] = True
         else:
@@ -133,3 +156,26 @@ def run(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
 def near(got: Array, expected: Array) -> None:
     """Equal but for constants, which graphs hold in float32."""
     np.testing.assert_allclose(got, expected, rtol=5e-6, atol=5e-6)
+
+
+def qkv(arrays: Mapping[str, Array], **how: Any) -> Array:
+    return attend(arrays["q"], arrays["k"], arrays["v"], **how)
+
+
+def check(spelled: Value, expected: Callable[[Mapping[str, Array]], Array], **options: object) -> Value:
+    """The graph becomes one attention with these options, which computes what is expected."""
+    value = found(spelled, "attention")
+    graph = recognised(spelled).graph
+    assert graph.outputs["y"] is value
+    for name, wanted in options.items():
+        assert getattr(attention.of(value), name) == wanted, name
+    arrays = feeds(graph)
+    near(run(graph, arrays)["y"], expected(arrays))
+    return value
+
+
+def refusal(spelled: Value) -> tuple[str, str]:
+    """Which guard refuses an attention, and what it says."""
+    (missed,) = [m for m in recognised(spelled).missed if m.rule == "attention"]
+    assert missed.hint
+    return missed.reason, missed.message

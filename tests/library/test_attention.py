@@ -1,21 +1,37 @@
-"""attention from the forms that exporters write, judged query by query in plain NumPy."""
+"""attention with scales, heads and layouts as exporters write them, judged query by query in plain NumPy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from dovetail import TypeRuleError, Value, bool_, f16, f32, i64, ops
+from dovetail import TypeRuleError, Value, bool_, f16, f32, ops
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input
 from dovetail.library.attention import attention
 from dovetail.library.softmax import softmax
 from dovetail.match import fits
-from tests.library.attending import INF, LOWEST, Array, attend, causal, feeds, found, heads_of, near, recognised, run
+from tests.library.attending import (
+    INF,
+    LOWEST,
+    added_mask,
+    attend,
+    check,
+    feeds,
+    found,
+    heads_of,
+    near,
+    plain_softmax,
+    qkv,
+    recognised,
+    refusal,
+    run,
+    swap,
+    widen,
+)
 
 B, H, SQ, SK, D = 2, 4, 3, 5, 6
 SCALE = 1 / math.sqrt(D)
@@ -23,31 +39,6 @@ Q, K, V = input("q", f32[B, H, SQ, D]), input("k", f32[B, H, SK, D]), input("v",
 S = 5
 """How long a sequence is that attends to itself."""
 QS, KS, VS = (input(name, f32[B, H, S, D]) for name in "qkv")
-
-
-def swap(x: Value) -> Value:
-    return ops.permute(x, order=(-1, -2))
-
-
-def plain_softmax(x: Value) -> Value:
-    raised = ops.exp(x - ops.reduce_max(x, axes=(-1,)))
-    return raised / ops.reduce_sum(raised, axes=(-1,))
-
-
-def qkv(arrays: Mapping[str, Array], **how: Any) -> Array:
-    return attend(arrays["q"], arrays["k"], arrays["v"], **how)
-
-
-def check(spelled: Value, expected: Callable[[Mapping[str, Array]], Array], **options: object) -> Value:
-    """The graph becomes one attention with these options, which computes what is expected."""
-    value = found(spelled, "attention")
-    graph = recognised(spelled).graph
-    assert graph.outputs["y"] is value
-    for name, wanted in options.items():
-        assert getattr(attention.of(value), name) == wanted, name
-    arrays = feeds(graph)
-    near(run(graph, arrays)["y"], expected(arrays))
-    return value
 
 
 SCALES: dict[str, Callable[[Value, Value], Value]] = {
@@ -102,202 +93,6 @@ def test_keys_on_a_detour_through_three_axes() -> None:
     assert attention.of(value).k is K
 
 
-def test_old_bert_adds_its_padding() -> None:
-    padding = input("padding", i64[B, SK])
-    wide = ops.cast(ops.unsqueeze(ops.unsqueeze(padding, axes=(-2,)), axes=(-3,)), dtype=f32)
-    mask = (1.0 - wide) * LOWEST
-    spelled = plain_softmax((Q @ swap(K)) / math.sqrt(D) + mask) @ V
-    graph = recognised(spelled).graph
-    value = found(spelled, "attention")
-    assert attention.of(value).mask.shape == (B, 1, 1, SK)
-    seen = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    arrays = feeds(graph, padding=seen)
-    expected = qkv(arrays, scale=SCALE, keep=seen[:, None, None, :] == 1)
-    near(run(graph, arrays)["y"], expected)
-
-
-def test_new_bert_makes_a_mask_of_bools_and_adds_it() -> None:
-    keep = input("keep", bool_[B, 1, 1, SK])
-    mask = ops.where(keep, leaf.scalar(0.0, f32), leaf.scalar(LOWEST, f32))
-    check(
-        plain_softmax(mask + SCALE * (Q @ swap(K))) @ V,
-        lambda a: qkv(a, scale=SCALE, keep=a["keep"]),
-        keep=None,
-    )
-
-
-def test_distilbert_fills_in_where_keys_are_hidden() -> None:
-    padding = input("padding", i64[B, SK])
-    hidden = ops.unsqueeze(ops.equal(padding, 0), axes=(-3, -2))
-    whole = ops.expand(ops.expand(hidden, axis=-2, size=SQ), axis=-3, size=H)
-    scores = (Q / math.sqrt(D)) @ swap(K)
-    spelled = plain_softmax(ops.where(whole, LOWEST, scores)) @ V
-    value = found(spelled, "attention")
-    assert attention.of(value).fill == LOWEST
-    assert attention.of(value).keep.dtype is bool_
-    graph = recognised(spelled).graph
-    seen = np.array([[1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
-    arrays = feeds(graph, padding=seen)
-    expected = qkv(arrays, scale=SCALE, keep=seen[:, None, None, :] != 0)
-    near(run(graph, arrays)["y"], expected)
-
-
-def stored_triangle() -> Value:
-    """A triangle for up to 8 positions, cut to the sequence."""
-    triangle = leaf.constant(np.tril(np.ones((1, 1, 8, 8), np.bool_)))
-    return ops.slice_(ops.slice_(triangle, axis=-2, start=0, stop=S), axis=-1, start=0, stop=S)
-
-
-def test_gpt2_fills_in_by_a_stored_triangle_and_adds_the_padding() -> None:
-    padding = input("padding", f32[B, 1, 1, S])
-    scores = (QS @ swap(KS)) / math.sqrt(D)
-    spelled = plain_softmax(ops.where(stored_triangle(), scores, LOWEST) + padding) @ VS
-    graph = recognised(spelled).graph
-    value = found(spelled, "attention")
-    assert attention.of(value).mask is padding
-    hidden = np.zeros((B, 1, 1, S))
-    hidden[1, 0, 0, 4] = LOWEST
-    arrays = feeds(graph, padding=hidden)
-    expected = qkv(arrays, scale=SCALE, added=hidden, keep=causal(S, S))
-    near(run(graph, arrays)["y"], expected)
-
-
-@pytest.mark.parametrize("padded", (False, True))
-def test_gptj_fills_in_before_it_scales(padded: bool) -> None:
-    padding = input("padding", f32[B, 1, 1, S])
-    filled = ops.where(stored_triangle(), QS @ swap(KS), LOWEST) / math.sqrt(D)
-    spelled = plain_softmax(filled + padding if padded else filled) @ VS
-    value = found(spelled, "attention")
-    assert attention.of(value).scale == pytest.approx(SCALE, rel=2e-7)
-    graph = recognised(spelled).graph
-    arrays = feeds(graph)
-    added = arrays["padding"] if padded else 0.0
-    expected = qkv(arrays, scale=SCALE, added=added, keep=causal(S, S))
-    near(run(graph, arrays)["y"], expected)
-
-
-def ranges(size: int = S) -> tuple[Value, Value]:
-    """Positions of keys and queries on four axes, as exporters write them."""
-    return ops.unsqueeze(ops.iota(size=size), axes=(-4, -3, -2)), ops.unsqueeze(ops.iota(size=size), axes=(-4, -3, -1))
-
-
-def added_mask(seen: Value, fill: float = LOWEST) -> Value:
-    return ops.where(seen, leaf.scalar(0.0, f32), leaf.scalar(fill, f32))
-
-
-def widen(x: Value, groups: int) -> Value:
-    return ops.merge(ops.expand(ops.unsqueeze(x, axes=(-3,)), axis=-3, size=groups), axis=-3)
-
-
-@pytest.mark.parametrize("padded", (False, True))
-@pytest.mark.parametrize("guarded", (False, True))
-def test_llama_with_positions_padding_and_grouped_heads(padded: bool, guarded: bool) -> None:
-    k, v = input("k", f32[B, 2, S, D]), input("v", f32[B, 2, S, D])
-    keys, queries = ranges()
-    seen = ops.less_equal(keys, queries)
-    keep = input("keep", bool_[B, 1, 1, S])
-    if padded:
-        seen = ops.bit_and(seen, keep)
-    root = math.sqrt(SCALE)
-    weights = plain_softmax((QS * root) @ (swap(widen(k, 2)) * root) + added_mask(seen))
-    if guarded:
-        weights = ops.where(ops.is_nan(weights), 0.0, weights)
-    value = check(
-        weights @ widen(v, 2),
-        lambda a: qkv(a, scale=SCALE, keep=causal(S, S) & a.get("keep", np.True_)),
-        groups=2,
-        causal=True,
-        window=None,
-        fill=LOWEST,
-        mask=None,
-        empty="zero" if guarded else "nan",
-    )
-    assert (attention.of(value).keep is None) != padded
-    assert attention.of(value).k is k
-
-
-@pytest.mark.parametrize("rank", (2, 4))
-def test_mistral_looks_back_a_window(rank: int) -> None:
-    keys, queries = ranges() if rank == 4 else (ops.iota(size=S), ops.unsqueeze(ops.iota(size=S), axes=(-1,)))
-    seen = ops.bit_and(ops.greater(keys, queries - 2), ops.less_equal(keys, queries))
-    check(
-        plain_softmax((QS @ swap(KS)) * SCALE + added_mask(seen)) @ VS,
-        lambda a: qkv(a, scale=SCALE, keep=causal(S, S, window=2)),
-        causal=True,
-        window=2,
-        fill=LOWEST,
-    )
-
-
-def test_positions_that_are_compared_otherwise_are_a_mask_of_their_own() -> None:
-    keys, queries = ranges()
-    strict = ops.less(keys, queries + 1)
-    for seen, expected in ((strict, causal(S, S)), (ops.less_equal(queries, keys), causal(S, S).T)):
-        scores = (QS @ swap(KS)) * SCALE + added_mask(seen)
-        spelled = softmax(scores) @ VS
-        assert attention.of(found(spelled, "attention")).causal is False
-        graph = recognised(spelled).graph
-        arrays = feeds(graph)
-        near(run(graph, arrays)["y"], qkv(arrays, scale=SCALE, keep=expected))
-
-
-def test_positions_of_other_lengths_are_no_causal_mask() -> None:
-    """One position for all keys says that every query sees all of them."""
-    everything = ops.less_equal(
-        ops.unsqueeze(ops.iota(size=1), axes=(-2,)), ops.unsqueeze(ops.iota(size=S), axes=(-1,))
-    )
-    spelled = softmax((QS @ swap(KS)) * SCALE + added_mask(everything)) @ VS
-    assert attention.of(found(spelled, "attention")).causal is False
-    graph = recognised(spelled).graph
-    arrays = feeds(graph)
-    near(run(graph, arrays)["y"], qkv(arrays, scale=SCALE))
-
-
-def test_layers_that_share_a_mask_all_see_that_it_is_causal() -> None:
-    keys, queries = ranges()
-    mask = added_mask(ops.less_equal(keys, queries))
-    x = QS
-    for _ in range(3):
-        x = softmax((x @ swap(KS)) * SCALE + mask) @ VS
-    graph = recognised(x).graph
-    assert [v.op.name for v in graph.values if v.op is not leaf.INPUT] == ["attention"] * 3
-    assert all(attention.of(v).causal for v in graph.values if v.op is attention)
-
-
-@pytest.mark.parametrize(("fill", "empty"), [(-INF, 0.0), (LOWEST, None)])
-def test_rows_without_any_key(fill: float, empty: float | None) -> None:
-    """With -inf the guard makes 0 of them; with the lowest number it never fires, and they get the mean value."""
-    keep = input("keep", bool_[B, 1, SQ, SK])
-    weights = plain_softmax((Q @ swap(K)) * SCALE + added_mask(keep, fill))
-    spelled = ops.where(ops.is_nan(weights), 0.0, weights) @ V
-    graph = recognised(spelled).graph
-    assert attention.of(found(spelled, "attention")).empty == "zero"
-    seen = np.ones((B, 1, SQ, SK), np.bool_)
-    seen[0, 0, 1] = False
-    arrays = feeds(graph, keep=seen)
-    got = run(graph, arrays)["y"]
-    expected = qkv(arrays, scale=SCALE, keep=seen, empty=0.0)
-    if empty is None:
-        expected[0, :, 1] = arrays["v"][0].mean(axis=1)
-    near(got, expected)
-
-
-def test_gemma_bends_its_scores() -> None:
-    keys, queries = ranges()
-    scores = ops.tanh((QS @ swap(KS)) * SCALE / 30.0) * 30.0
-    check(
-        plain_softmax(scores + added_mask(ops.less_equal(keys, queries))) @ VS,
-        lambda a: qkv(a, scale=SCALE, keep=causal(S, S), softcap=30.0),
-        softcap=30.0,
-        causal=True,
-    )
-
-
-def test_two_different_caps_are_none() -> None:
-    scores = ops.tanh((QS @ swap(KS)) * SCALE / 30.0) * 20.0
-    assert all(v.op is not attention for v in recognised(softmax(scores) @ VS).graph.values)
-
-
 def test_one_head_of_keys_for_all() -> None:
     k, v = input("k", f32[B, 1, SK, D]), input("v", f32[B, 1, SK, D])
     check(softmax((Q @ swap(k)) * SCALE) @ v, lambda a: qkv(a, scale=SCALE))
@@ -314,7 +109,7 @@ def test_symbolic_sizes() -> None:
     q, k, v = (input(n, f32["b", 4, "s", 8]) for n in "qkv")
     keys, queries = (ops.unsqueeze(ops.iota(size=q.shape[-2]), axes=(-4, -3, a)) for a in (-2, -1))
     spelled = softmax((q @ swap(k)) * 0.25 + added_mask(ops.less_equal(keys, queries))) @ v
-    assert found(spelled, "attention") is attention(q, k, v, scale=0.25, causal=True, fill=LOWEST)
+    assert found(spelled, "attention") is attention(q, k, v, scale=0.25, causal=True, fill=LOWEST, filled="added")
 
 
 def test_half_precision() -> None:
@@ -335,12 +130,6 @@ def test_weights_that_are_an_output_keep_their_value() -> None:
 
 
 # What refuses, by name.
-
-
-def refusal(spelled: Value) -> tuple[str, str]:
-    (missed,) = [m for m in recognised(spelled).missed if m.rule == "attention"]
-    assert missed.hint
-    return missed.reason, missed.message
 
 
 def test_a_batch_that_only_the_queries_have() -> None:
@@ -374,40 +163,6 @@ def test_a_mask_with_more_than_the_scores() -> None:
     assert "f32[3, 4, 5, 6]" in message
 
 
-@pytest.mark.parametrize("shape", [(B, 1, 1, SK), (B, 1, SQ, SK), (B, H, SQ, SK), (1, 1, SQ, SK), (SQ, SK), (H, 1, SK)])
-def test_masks_stretch_by_their_last_axes(shape: tuple[int, ...]) -> None:
-    mask, keep = input("mask", f32[shape]), input("keep", bool_[shape])
-    scores = (Q @ swap(K)) * SCALE
-    check(softmax(scores + mask) @ V, lambda a: qkv(a, scale=SCALE, added=a["mask"]), mask=mask)
-    kept = softmax(ops.where(keep, scores, -INF)) @ V
-    check(kept, lambda a: qkv(a, scale=SCALE, keep=a["keep"]), keep=keep)
-
-
-def test_a_mask_of_batch_and_keys_is_never_read_as_one() -> None:
-    """[b, sk] that nobody unsqueezed is [sq, sk] where the sizes allow, and nothing elsewhere."""
-    with pytest.raises(TypeRuleError):
-        _ = (Q @ swap(K)) * SCALE + input("mask", f32[B, SK])
-    q, k, v = (input(n, f32[B, H, B, D]) for n in "qkv")
-    mask = input("mask", f32[B, B])
-    spelled = softmax((q @ swap(k)) * SCALE + mask) @ v
-    graph = recognised(spelled).graph
-    arrays = feeds(graph)
-    by_rows = qkv(arrays, scale=SCALE, added=arrays["mask"][None, None])
-    near(run(graph, arrays)["y"], by_rows)
-
-
-@pytest.mark.parametrize(("fill", "hides"), [(-INF, True), (LOWEST, True), (-1e9, True), (-1e4, False), (0.0, False)])
-def test_a_fill_hides_if_nothing_falls_below_it(fill: float, hides: bool) -> None:
-    keep = input("keep", bool_[B, 1, SQ, SK])
-    spelled = softmax(ops.where(keep, (Q @ swap(K)) * SCALE, fill)) @ V
-    if hides:
-        check(spelled, lambda a: qkv(a, scale=SCALE, keep=a["keep"], fill=fill), fill=np.float32(fill))
-    else:
-        reason, message = refusal(spelled)
-        assert reason == "fill_hides"
-        assert str(fill) in message
-
-
 # What goes together.
 
 
@@ -417,6 +172,8 @@ def test_options_that_do_not_go_together() -> None:
         ({"window": 2}, "window"),
         ({"causal": True}, "fill"),
         ({"fill": -INF}, "fill"),
+        ({"causal": True, "fill": -INF, "filled": "first"}, "filled"),
+        ({"filled": "added"}, "added"),
     ):
         with pytest.raises(TypeRuleError, match=words):
             attention(QS, KS, VS, **options)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from dovetail.library.softmax import softmax
 from dovetail.ops import build
 from dovetail.passes.canonicalize import canonicalize
 from dovetail.targets.reference.interpreter import evaluate
-from tests.library.attending import INF, Array, attend, feeds, found, near, recognised, run
+from tests.library.attending import INF, Array, attend, feeds, found, near, plain_softmax, recognised, run, swap
 
 B, H, S, D = 2, 4, 5, 6
 SCALE = 1 / math.sqrt(D)
@@ -23,12 +23,7 @@ KEEP, MASK = input("keep", bool_[B, 1, S, S]), input("mask", f32[B, 1, 1, S])
 
 
 def scored(q: Value, k: Value) -> Value:
-    return (q @ ops.permute(k, order=(-1, -2))) * SCALE
-
-
-def weights_of(x: Value) -> Value:
-    raised = ops.exp(x - ops.reduce_max(x, axes=(-1,)))
-    return raised / ops.reduce_sum(raised, axes=(-1,))
+    return (q @ swap(k)) * SCALE
 
 
 def hidden_row(shape: tuple[int, ...]) -> Array:
@@ -50,7 +45,7 @@ def test_queries_that_see_no_key_get_zero(how: str) -> None:
         biased = ops.where(KEEP, biased, -INF)
         seen.insert(0, KEEP)
     sees = ops.reduce_any(seen[0] if len(seen) == 1 else ops.bit_and(*seen), axes=(-1,))
-    spelled = ops.where(sees, weights_of(biased) @ V, 0.0)
+    spelled = ops.where(sees, plain_softmax(biased) @ V, 0.0)
     value = found(spelled, "attention")
     graph = recognised(spelled).graph
     assert graph.outputs["y"] is value
@@ -64,13 +59,13 @@ def test_queries_that_see_no_key_get_zero(how: str) -> None:
 
 def test_a_sum_over_other_keys_is_another_question() -> None:
     other = input("other", bool_[B, 1, S, S])
-    spelled = ops.where(ops.reduce_any(other, axes=(-1,)), weights_of(ops.where(KEEP, scored(Q, K), -INF)) @ V, 0.0)
+    spelled = ops.where(ops.reduce_any(other, axes=(-1,)), plain_softmax(ops.where(KEEP, scored(Q, K), -INF)) @ V, 0.0)
     assert not attention.of(found(spelled, "attention")).zero_unseen
 
 
 def test_a_softmax_in_f32_between_scores_and_values_of_f16() -> None:
     q, k, v = (input(name, f16[B, H, S, D]) for name in "qkv")
-    weights = ops.cast(weights_of(ops.cast(scored(q, k), dtype=f32)), dtype=f16)
+    weights = ops.cast(plain_softmax(ops.cast(scored(q, k), dtype=f32)), dtype=f16)
     value = found(weights @ v, "attention")
     assert attention.of(value).wide
     graph = recognised(weights @ v).graph
@@ -81,13 +76,13 @@ def test_a_softmax_in_f32_between_scores_and_values_of_f16() -> None:
 
 def test_casts_to_f32_of_f32_make_no_wide_softmax() -> None:
     x = input("x", f32[S, S])
-    spelled = ops.cast(weights_of(ops.cast(x, dtype=f32)), dtype=f32)
+    spelled = ops.cast(plain_softmax(ops.cast(x, dtype=f32)), dtype=f32)
     assert recognised(spelled).graph.outputs["y"] is softmax(x)
 
 
 def test_keys_and_values_that_are_expanded_over_the_batch() -> None:
     k, v = input("k", f32[1, H, S, D]), input("v", f32[1, H, S, D])
-    spelled = weights_of(scored(Q, build.broadcast_to(k, (B, H, S, D)))) @ build.broadcast_to(v, (B, H, S, D))
+    spelled = plain_softmax(scored(Q, build.broadcast_to(k, (B, H, S, D)))) @ build.broadcast_to(v, (B, H, S, D))
     assert found(spelled, "attention").operands[:3] == (Q, k, v)
     graph = recognised(spelled).graph
     arrays = feeds(graph)
@@ -97,7 +92,7 @@ def test_keys_and_values_that_are_expanded_over_the_batch() -> None:
 
 def test_heads_that_are_folded_for_the_scores_only() -> None:
     folded = scored(ops.merge(Q, axis=-3), ops.merge(K, axis=-3))
-    spelled = weights_of(ops.split(folded, axis=-3, size=H) + MASK) @ V
+    spelled = plain_softmax(ops.split(folded, axis=-3, size=H) + MASK) @ V
     graph = recognised(spelled).graph
     assert graph.outputs["y"] is attention(Q, K, V, MASK, scale=float(np.float32(SCALE)))
     arrays = feeds(graph)
@@ -109,7 +104,7 @@ def test_heads_that_are_folded_for_the_scores_only() -> None:
 
 def test_two_masks_are_summed_beside_the_scores() -> None:
     bias = input("bias", f32[1, H, S, S])
-    for spelled in (weights_of((scored(Q, K) + bias) + MASK) @ V, weights_of(MASK + (bias + scored(Q, K))) @ V):
+    for spelled in (plain_softmax((scored(Q, K) + bias) + MASK) @ V, plain_softmax(MASK + (bias + scored(Q, K))) @ V):
         value = found(spelled, "attention")
         assert attention.of(value).mask.op is ops.add
         graph = recognised(spelled).graph

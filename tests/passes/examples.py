@@ -12,6 +12,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dtype import FLOATS, INTEGERS, SIGNED, DType, bool_, f16, f32, f64, i8, i32, i64, u8
 from dovetail.ir.value import Value
 from dovetail.ops.build import full, swap
+from dovetail.ops.reshape import reshape
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ _NUMBERS = (*INTEGERS, *FLOATS)
 
 def _const(numbers: object, like: Value) -> Value:
     return leaf.constant(np.asarray(numbers), like.dtype)
+
+
+def _third(number: float, like: Value) -> Value:
+    """A third of a number, rounded as its dtype rounds."""
+    return leaf.constant(np.asarray(number, like.dtype.numpy) / np.asarray(3, like.dtype.numpy))
 
 
 def _vector(x: Value) -> Value:
@@ -51,6 +57,25 @@ def _apart(x: Value) -> Value:
 def _over(x: Value, index: int) -> Value:
     """Results of an op that has several, of a constant."""
     return ops.cast(ops.sort(leaf.constant(np.array([3, 1, 2])))[index], dtype=x.dtype)
+
+
+def _number(number: float) -> Value:
+    return leaf.constant(np.array(number, np.float32))
+
+
+def _known(x: Value) -> Value:
+    """Other truths of the same shape."""
+    return leaf.input("c", x.type)
+
+
+def _bounded(x: Value) -> Value:
+    """Scores of numbers up to 1."""
+    return ops.matmul(ops.tanh(x), swap(ops.tanh(x), -1, -2))
+
+
+def _mean(x: Value) -> Value:
+    """The means of rows of numbers up to 1."""
+    return ops.reduce_mean(ops.tanh(x), axes=(-1,))
 
 
 def _row(size: int) -> Value:
@@ -141,6 +166,13 @@ EXAMPLES: tuple[Example, ...] = (
         (f32, f64),
         shape=(2, 3, 3),
     ),
+    Example(
+        "scaled_before_filled",
+        lambda x: ops.where(ops.less(x, 0), ops.matmul(x, swap(x, -1, -2)), -1000.0) / 3,
+        lambda x: ops.where(ops.less(x, 0), ops.matmul(x, swap(x, -1, -2)) / 3, _third(-1000.0, x)),
+        FLOATS,
+        shape=(2, 3, 3),
+    ),
     # Comparisons, choices and bits.
     Example("not_of_not", lambda x: ops.bit_not(ops.bit_not(x)), lambda x: x, (*INTEGERS, bool_)),
     Example("not_of_equal", lambda x: ops.bit_not(ops.equal(x, 1)), lambda x: ops.not_equal(x, 1), _NUMBERS),
@@ -158,13 +190,71 @@ EXAMPLES: tuple[Example, ...] = (
         "choice_by_not",
         lambda x: ops.where(ops.bit_not(ops.less(x, 1)), x, 2),
         lambda x: ops.where(ops.less(x, 1), 2, x),
-        _NUMBERS,
+        FLOATS,
     ),
     Example(
         "choice_is_condition", lambda x: ops.where(x, leaf.constant(True), leaf.constant(False)), lambda x: x, (bool_,)
     ),
     Example(
         "choice_is_condition", lambda x: ops.where(x, leaf.constant(False), leaf.constant(True)), ops.bit_not, (bool_,)
+    ),
+    Example("not_of_order", lambda x: ops.bit_not(ops.less(x, -x)), lambda x: ops.greater_equal(x, -x), INTEGERS),
+    Example(
+        "bent_choice",
+        lambda x: ops.where(x, _number(1.0), _number(0.5)) * _number(3.0),
+        lambda x: ops.where(x, _number(1.0) * _number(3.0), _number(0.5) * _number(3.0)),
+        (bool_,),
+    ),
+    *(
+        Example("choice_within_choice", before, after, (bool_,))
+        for before, after in (
+            (
+                lambda x: ops.where(x, _number(1.0), ops.where(_known(x), _number(0.0), _number(1.0))),
+                lambda x: ops.where(ops.bit_and(_known(x), ops.bit_not(x)), _number(0.0), _number(1.0)),
+            ),
+            (
+                lambda x: ops.where(x, _number(1.0), ops.where(_known(x), _number(1.0), _number(0.0))),
+                lambda x: ops.where(ops.bit_or(x, _known(x)), _number(1.0), _number(0.0)),
+            ),
+            (
+                lambda x: ops.where(x, ops.where(_known(x), _number(0.0), _number(1.0)), _number(1.0)),
+                lambda x: ops.where(ops.bit_and(x, _known(x)), _number(0.0), _number(1.0)),
+            ),
+            (
+                lambda x: ops.where(x, ops.where(_known(x), _number(1.0), _number(0.0)), _number(1.0)),
+                lambda x: ops.where(ops.bit_and(x, ops.bit_not(_known(x))), _number(0.0), _number(1.0)),
+            ),
+        )
+    ),
+    *(
+        Example("choice_is_logic", before, after, (bool_,))
+        for before, after in (
+            (lambda x: ops.where(x, leaf.constant(True), _known(x)), lambda x: ops.bit_or(x, _known(x))),
+            (lambda x: ops.where(x, leaf.constant(False), _known(x)), lambda x: ops.bit_and(_known(x), ops.bit_not(x))),
+            (lambda x: ops.where(x, _known(x), leaf.constant(True)), lambda x: ops.bit_or(ops.bit_not(x), _known(x))),
+            (lambda x: ops.where(x, _known(x), leaf.constant(False)), lambda x: ops.bit_and(x, _known(x))),
+        )
+    ),
+    Example(
+        "truth_of_choice",
+        lambda x: ops.cast(ops.where(ops.equal(x, 1), _const(2, x), x), dtype=bool_),
+        lambda x: ops.where(ops.equal(x, 1), ops.cast(_const(2, x), dtype=bool_), ops.cast(x, dtype=bool_)),
+        _NUMBERS,
+    ),
+    Example(
+        "untrue_is_zero",
+        lambda x: ops.where(ops.cast(x, dtype=bool_), _const(2, x), x),
+        lambda x: ops.where(ops.cast(x, dtype=bool_), _const(2, x), 0),
+        FLOATS,
+    ),
+    Example(
+        "clipped_choices",
+        lambda x: ops.maximum(
+            ops.where(x, _number(0.0), _number(-3e38)) + ops.where(_known(x), _number(-3e38), _number(0.0)),
+            _number(-3e38),
+        ),
+        lambda x: ops.where(ops.bit_and(x, ops.bit_not(_known(x))), _number(0.0), _number(-3e38)),
+        (bool_,),
     ),
     Example("compared_with_bool", lambda x: ops.equal(x, True), lambda x: x, (bool_,)),
     Example("compared_with_bool", lambda x: ops.not_equal(x, True), ops.bit_not, (bool_,)),
@@ -254,14 +344,25 @@ EXAMPLES: tuple[Example, ...] = (
     Example("minimal_view", lambda x: ops.split(ops.merge(x, axis=-2), axis=-2, parts=2), lambda x: x),
     Example("minimal_view", lambda x: ops.expand(x, axis=-3, size=1), lambda x: x, shape=(1, 2, 3)),
     Example(
-        "split_of_product",
+        "split_of_joined",
         lambda x: _apart(ops.matmul(_joined(x), _joined(x)) * 2),
         lambda x: ops.matmul(_apart(_joined(x)), _apart(_joined(x))) * 2,
         (i32, f32),
         shape=(2, 3, 2, 2),
     ),
     Example(
-        "split_of_rows",
+        "split_of_joined",
+        lambda x: _apart(_joined(x) - ops.reduce_max(_joined(x), axes=(-1,)) + leaf.input("m", x.dtype[1, 2, 2])),
+        lambda x: (
+            _apart(_joined(x))
+            - ops.reduce_max(_apart(_joined(x)), axes=(-1,))
+            + ops.unsqueeze(leaf.input("m", x.dtype[1, 2, 2]), axes=(-3,))
+        ),
+        (i32, f32),
+        shape=(2, 3, 2, 2),
+    ),
+    Example(
+        "split_of_joined",
         lambda x: ops.split(
             ops.matmul(ops.merge(x, axis=-2), _matrix(x)) + leaf.input("b", x.dtype[5]), axis=-2, parts=2
         ),
@@ -269,6 +370,61 @@ EXAMPLES: tuple[Example, ...] = (
             ops.matmul(ops.split(ops.merge(x, axis=-2), axis=-2, parts=2), _matrix(x)) + leaf.input("b", x.dtype[5])
         ),
         (i32, f32),
+    ),
+    Example(
+        "split_of_joined",
+        lambda x: ops.split(ops.matmul(ops.merge(x, axis=-2), leaf.input("w", x.dtype[2, 4, 5])), axis=-2, parts=3),
+        lambda x: ops.matmul(
+            ops.split(ops.merge(x, axis=-2), axis=-2, parts=3),
+            ops.unsqueeze(leaf.input("w", x.dtype[2, 4, 5]), axes=(-3,)),
+        ),
+        (i32, f32),
+        shape=(2, 3, 2, 4),
+    ),
+    # Products of queries and keys.
+    Example(
+        "scale_beside_product",
+        lambda x: ops.matmul(ops.permute(x * 2, order=(-2, -3, -1)), swap(x, -1, -2)),
+        lambda x: ops.matmul(ops.permute(x, order=(-2, -3, -1)) * 2, swap(x, -1, -2)),
+        (i32, f32),
+        shape=(3, 3, 4),
+    ),
+    Example(
+        "masked_after_scaled",
+        lambda x: (ops.matmul(x, swap(x, -1, -2)) + leaf.input("m", x.dtype[3, 3])) * 0.5,
+        lambda x: ops.matmul(x, swap(x, -1, -2)) * 0.5 + leaf.input("m", x.dtype[3, 3]) * 0.5,
+    ),
+    Example(
+        "clipped_mask",
+        lambda x: ops.maximum(_bounded(x) + leaf.input("m", f32[3, 3]), _number(-3e38)),
+        lambda x: _bounded(x) + ops.maximum(leaf.input("m", f32[3, 3]), _number(-3e38)),
+    ),
+    Example(
+        "filled_by_factor",
+        lambda x: ops.tanh(x) * _const([1, 0, 1, 0], x) + _const([0, -3e38, -0.0, -3e38], x),
+        lambda x: ops.where(leaf.constant(np.array([True, False, True, False])), ops.tanh(x), _number(-3e38)),
+    ),
+    # Moments.
+    Example(
+        "mean_of_squares_is_not_negative",
+        lambda x: ops.relu(ops.reduce_mean(x * x, axes=(-1,))),
+        lambda x: ops.reduce_mean(x * x, axes=(-1,)),
+        FLOATS,
+    ),
+    Example(
+        "variance_from_squares",
+        lambda x: ops.reduce_mean(ops.tanh(x) * ops.tanh(x), axes=(-1,)) - _mean(x) * _mean(x),
+        lambda x: ops.reduce_mean((ops.tanh(x) - _mean(x)) * (ops.tanh(x) - _mean(x)), axes=(-1,)),
+    ),
+    Example(
+        "root_before_gain",
+        lambda x: ops.tanh(x) * (_vector(x) * ops.rsqrt(_mean(x))),
+        lambda x: (ops.tanh(x) * ops.rsqrt(_mean(x))) * _vector(x),
+    ),
+    Example(
+        "centred_before_scaled",
+        lambda x: ops.tanh(x) * _vector(x) + (_vector(x) - _mean(x) * _vector(x)),
+        lambda x: (ops.tanh(x) - _mean(x)) * _vector(x) + _vector(x),
     ),
     # Places that count.
     Example(
@@ -288,6 +444,20 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: x,
     ),
     Example(
+        "gather_in_order",
+        lambda x: ops.gather(x, leaf.constant(np.arange(6).reshape(2, 1, 3)), axis=-1),
+        lambda x: reshape(x, (2, 2, 1, 3)),
+        (f32, bool_),
+        shape=(2, 6),
+    ),
+    Example(
+        "gather_in_order",
+        lambda x: ops.gather(x, ops.unsqueeze(ops.iota(size=2), axes=(-2,)), axis=-2),
+        lambda x: ops.unsqueeze(x, axes=(-3,)),
+        (f32, bool_),
+        shape=(2, 6),
+    ),
+    Example(
         "scatter_over_all",
         lambda x: ops.scatter_nd(x, ops.concat(_counting(2, -3), _counting(3, -2), axis=-1), x + 1),
         lambda x: x + 1,
@@ -298,6 +468,16 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.where(
             ops.expand(ops.unsqueeze(leaf.constant(np.array(True)), axes=(-2, -1)), axis=-2, size=3), x, -x
         ),
+    ),
+    Example(
+        "counting_goes_by_one",
+        lambda x: ops.where(ops.less(ops.iota(size=4), ops.unsqueeze(ops.iota(size=3) + 1, axes=(-1,))), x, -x),
+        lambda x: ops.where(ops.less_equal(ops.iota(size=4), _row(3)), x, -x),
+    ),
+    Example(
+        "counting_goes_by_one",
+        lambda x: ops.where(ops.less_equal(ops.iota(size=4) + 1, _row(3)), x, -x),
+        lambda x: ops.where(ops.less(ops.iota(size=4), _row(3)), x, -x),
     ),
     Example(
         "product_of_depth_one",
@@ -312,6 +492,12 @@ EXAMPLES: tuple[Example, ...] = (
         shape=(3, 3, 3),
     ),
     # What broadcasts by itself.
+    Example(
+        "ones_after_elementwise",
+        lambda x: ops.unsqueeze(x, axes=(-4, -3, -2)) + ops.unsqueeze(x, axes=(-4, -3, -1)),
+        lambda x: ops.unsqueeze(ops.unsqueeze(x, axes=(-2,)) + ops.unsqueeze(x, axes=(-1,)), axes=(-4, -3)),
+        shape=(3,),
+    ),
     Example(
         "repeat_after_elementwise",
         lambda x: x + ops.expand(ops.part(x, axis=-1, index=0, parts=4), axis=-1, size=4),
@@ -330,6 +516,13 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.expand(ops.matmul(x, x), axis=-3, size=5),
         (i32,),
         shape=(1, 2, 2),
+    ),
+    Example(
+        "repeat_after_reduction",
+        lambda x: ops.reduce_max(ops.expand(x, axis=-3, size=5), axes=(-1,)),
+        lambda x: ops.expand(ops.reduce_max(x, axes=(-1,)), axis=-3, size=5),
+        _NUMBERS,
+        shape=(1, 2, 3),
     ),
     Example("leading_axes", lambda x: x + ops.unsqueeze(_vector(x), axes=(-3, -2)), lambda x: x + _vector(x)),
     Example(

@@ -17,20 +17,17 @@ from dovetail.errors import BindError, DovetailError, GraphError, TypeRuleError,
 from dovetail.ir import leaf, origin
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bf16, bool_, c64, f16, f32, f64, i32, i64
-from dovetail.ir.fact import Constraint, Facts
+from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value, make
-from dovetail.ops.indexing import gather, nonzero
+from dovetail.ops.indexing import gather
 from dovetail.ops.primitive import Fresh, primitive
 from dovetail.targets.reference.interpreter import evaluate, evaluate_values
+from tests.targets.judged import ones, refusal_of
 
 Array = NDArray[Any]
-
-
-def ones(*shape: int) -> Array:
-    return np.ones(shape, np.float32)
 
 
 def test_a_small_graph_by_hand() -> None:
@@ -116,158 +113,6 @@ def test_results_belong_to_the_caller() -> None:
     assert leaf.constant(np.zeros(2, np.float32)).attrs["value"].array[0] == 0
 
 
-# Names, dtypes, shapes ------------------------------------------------------------------------------------------
-
-
-def _refused(graph: Graph, feeds: Mapping[str, Any], **options: Any) -> BindError:
-    with pytest.raises(BindError) as caught:
-        evaluate(graph, feeds, **options)
-    assert caught.value.hint
-    return caught.value
-
-
-@pytest.fixture
-def scaled() -> Graph:
-    """x[s, 4] * w[4]"""
-    return Graph.of(leaf.input("x", f32["s", 4]) * leaf.param("w", f32[4]))
-
-
-W = {"w": ones(4)}
-
-
-def test_missing_and_unknown_names(scaled: Graph) -> None:
-    assert "input x (f32[s, 4]) is missing" in _refused(scaled, {}, params=W).message
-    assert "parameter w (f32[4]) is missing" in _refused(scaled, {"x": ones(2, 4)}).message
-    unknown = _refused(scaled, {"x": ones(2, 4), "z": ones(1)}, params=W)
-    assert "'z'" in unknown.message and "x" in unknown.hint
-    assert "'v'" in _refused(scaled, {"x": ones(2, 4)}, params={**W, "v": ones(1)}).message
-    assert "params" in _refused(scaled, {"x": ones(2, 4), "w": ones(4)}).hint
-    assert "inputs" in _refused(scaled, {}, params={**W, "x": ones(2, 4)}).hint
-
-
-def test_an_input_that_nothing_reads_is_wanted_all_the_same() -> None:
-    x, z = leaf.input("x", f32[1]), leaf.input("z", f32[1])
-    graph = Graph.of(x + x, inputs=(x, z))
-    assert "z" in _refused(graph, {"x": ones(1)}).message
-
-
-def test_wrong_dtype_rank_and_shape(scaled: Graph) -> None:
-    found = _refused(scaled, {"x": np.ones((2, 4))}, params=W)
-    assert "float64" in found.message and "f32[s, 4]" in found.message and "float32" in found.hint
-    assert "3 axes" in _refused(scaled, {"x": ones(2, 4, 1)}, params=W).message
-    assert "axis 1 is 5, not 4" in _refused(scaled, {"x": ones(2, 5)}, params=W).message
-    assert "list" in _refused(scaled, {"x": [[1.0, 2.0, 3.0, 4.0]]}, params=W).message
-    assert "object" in _refused(scaled, {"x": np.array([None])}, params=W).message
-
-
-def test_byte_order_does_not_matter(scaled: Graph) -> None:
-    found = evaluate(scaled, {"x": np.full((1, 4), 3, ">f4")}, params=W)["y"]
-    assert found.dtype == np.float32 and found.tolist() == [[3, 3, 3, 3]]
-
-
-# Symbols --------------------------------------------------------------------------------------------------------
-
-
-def test_symbols_are_bound_by_shapes_and_used_by_attributes() -> None:
-    s = symbol("s")
-    x = leaf.input("x", f32["s", 2])
-    graph = Graph.of(ops.slice_(x, axis=0, start=s - 2, stop=s))
-    rows = np.arange(10, dtype=np.float32).reshape(5, 2)
-    assert evaluate(graph, {"x": rows})["y"].tolist() == [[6, 7], [8, 9]]
-    assert evaluate(graph, {"x": rows[:3]})["y"].tolist() == [[2, 3], [4, 5]]
-    refused = _refused(graph, {"x": rows[:1]})
-    assert "s-2" in refused.message and "slice" in refused.hint
-
-
-def test_affine_sizes_are_solved_and_the_rest_is_checked() -> None:
-    s, t = symbol("s"), symbol("t")
-    a = leaf.input("a", TensorType(f32, (s * 2 + t,)))
-    b = leaf.input("b", TensorType(f32, (s * 3 + 1,)))
-    c = leaf.input("c", TensorType(f32, (s * t,)))
-    total = ops.reduce_sum(a, axes=(0,)) + ops.reduce_sum(b, axes=(0,)) + ops.reduce_sum(c, axes=(0,))
-    graph = Graph.of({"y": total, "t": ops.expand(total, axis=0, size=t)})
-    # b says s = 2, then c says t = 5, then a must be 9.
-    found = evaluate(graph, {"a": ones(9), "b": ones(7), "c": ones(10)})
-    assert found["y"].tolist() == [26.0] and found["t"].shape == (5,)
-    assert "no s makes 3*s+1 equal to 6" in _refused(graph, {"a": ones(9), "b": ones(6), "c": ones(10)}).message
-    clash = _refused(graph, {"a": ones(9), "b": ones(7), "c": ones(12)})
-    assert "2*s+t is 10 with s = 2, t = 6" in clash.message
-    assert "no t makes" in _refused(graph, {"a": ones(9), "b": ones(7), "c": ones(11)}).message
-    assert "no s makes" in _refused(Graph.of(b * 2.0), {"b": ones(0)}).message
-
-
-def test_symbols_that_no_shape_tells() -> None:
-    s = symbol("s")
-    graph = Graph.of(leaf.input("x", TensorType(f32, (s * s,))) * 2.0)
-    assert "does not tell what s is" in _refused(graph, {"x": ones(9)}).message
-    assert evaluate(graph, {"x": ones(9)}, sizes={"s": 3})["y"].shape == (9,)
-    assert "s*s is 16" in _refused(graph, {"x": ones(9)}, sizes={"s": 4}).message
-    one = leaf.input("one", f32[1])
-    unbound = _refused(Graph.of(ops.expand(one, axis=0, size=s)), {"one": ones(1)})
-    assert "s" in unbound.message
-    assert evaluate(Graph.of(ops.expand(one, axis=0, size=s)), {"one": ones(1)}, sizes={"s": 3})["y"].shape == (3,)
-
-
-def test_one_symbol_has_one_value() -> None:
-    graph = Graph.of({"x": leaf.input("x", f32["s"]) * 2.0, "z": leaf.input("z", f32["s"]) * 2.0})
-    clash = _refused(graph, {"x": ones(2), "z": ones(3)})
-    assert "s 3" in clash.message and "s is 2 by the input x" in clash.message
-
-
-def test_recorded_constraints_are_checked_and_named() -> None:
-    graph = Graph.of(leaf.input("x", f32["s"]) + leaf.input("z", f32["t"]))
-    assert evaluate(graph, {"x": ones(3), "z": ones(3)})["y"].tolist() == [2, 2, 2]
-    # NumPy alone would stretch a 1: the type said s == t.
-    refused = _refused(graph, {"x": ones(3), "z": ones(1)})
-    assert "s equals t" in refused.message and "3 and 1" in refused.message
-    assert "broadcast" in refused.hint
-
-
-def test_constraints_of_values_that_are_gone_hold_all_the_same() -> None:
-    x = leaf.input("x", f32["s"])
-    graph = Graph("g", (x,), {"y": x * 2.0}, assumed=(Constraint(symbol("s"), "multiple_of", 4, "it was split"),))
-    assert evaluate(graph, {"x": ones(8)})["y"].shape == (8,)
-    assert "it was split" in _refused(graph, {"x": ones(6)}).hint
-
-
-# Sizes that depend on data --------------------------------------------------------------------------------------
-
-
-def test_a_result_binds_the_symbol_of_its_size() -> None:
-    n = symbol("n")
-    x = leaf.input("x", i64[5])
-    places = nonzero(x, count=n)
-    graph = Graph.of({"places": places, "twice": ops.concat(places, places, axis=-1), "n": ops.iota(size=n)})
-    found = evaluate(graph, {"x": np.array([0, 7, 0, 0, 9])})
-    assert found["places"].tolist() == [[1, 4]]
-    assert found["twice"].shape == (1, 4)
-    assert found["n"].tolist() == [0, 1]
-    assert evaluate(graph, {"x": np.zeros(5, np.int64)})["twice"].shape == (1, 0)
-
-
-def test_constraints_on_such_a_symbol_are_checked_once_it_is_known() -> None:
-    n = symbol("n")
-    x = leaf.input("x", i64[5])
-    pairs = ops.split(nonzero(x, count=n), axis=-1, parts=2)
-    assert evaluate(Graph.of(pairs), {"x": np.array([1, 1, 1, 1, 0])})["y"].tolist() == [[[0, 1], [2, 3]]]
-    refused = _refused(Graph.of(pairs), {"x": np.array([1, 1, 1, 0, 0])})
-    assert "n multiple of 2" in refused.message and "3 and 2" in refused.message
-
-
-def test_two_results_cannot_bind_one_symbol_to_two_sizes() -> None:
-    n = symbol("n")
-    a, b = leaf.input("a", i64[3]), leaf.input("b", i64[3])
-    graph = Graph.of(ops.concat(nonzero(a, count=n), nonzero(b, count=n), axis=0))
-    same = {"a": np.array([1, 1, 0]), "b": np.array([0, 1, 1])}
-    assert evaluate(graph, same)["y"].tolist() == [[0, 1], [1, 2]]
-    assert "nonzero" in _refused(graph, {**same, "b": np.array([0, 0, 1])}).message
-
-
-def test_a_fresh_symbol_that_was_made_a_number_is_a_promise() -> None:
-    x = leaf.input("x", i64[3])
-    assert "2" in _refused(Graph.of(nonzero(x, count=2)), {"x": np.ones(3, np.int64)}).message
-
-
 # Ops ------------------------------------------------------------------------------------------------------------
 
 
@@ -343,7 +188,7 @@ def liar(x: Array, *, count: Fresh = 0) -> Array:
 
 
 def test_a_shape_that_the_type_did_not_declare_is_an_error() -> None:
-    refused = _refused(Graph.of(liar(leaf.input("x", f32["s"]))), {"x": ones(3)})
+    refused = refusal_of(Graph.of(liar(leaf.input("x", f32["s"]))), {"x": ones(3)})
     assert "the result of liar" in refused.message and "s+1" in refused.message
 
 
@@ -352,7 +197,7 @@ def test_errors_name_the_place_that_the_author_knows() -> None:
     with builder.recording(), origin.scope("encoder"), origin.scope("lookup"):
         x, i = builder.input("x", f32[4]), builder.input("i", i64[2])
         builder.output("y", gather(x, i, axis=0))
-    refused = _refused(builder.graph(), {"x": ones(4), "i": np.array([0, 9])})
+    refused = refusal_of(builder.graph(), {"x": ones(4), "i": np.array([0, 9])})
     assert refused.where == "encoder.lookup" and "9" in refused.message
 
 
@@ -365,7 +210,7 @@ def test_an_error_from_inside_numpy_is_ours() -> None:
         """Cannot be computed."""
         raise ValueError("no such thing")
 
-    assert "no such thing" in _refused(Graph.of(broken(leaf.input("x", f32[1]))), {"x": ones(1)}).message
+    assert "no such thing" in refusal_of(Graph.of(broken(leaf.input("x", f32[1]))), {"x": ones(1)}).message
 
 
 # Walking --------------------------------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ def _measured(
     sizes = numbers("--size", args.size)
     asked = args.workload or [ALL]
     names = dict.fromkeys(name for given in asked for name in (WORKLOADS if given == ALL else (given,)))
+    # What is measured is in the data, where data is asked for.
+    say = _nothing if args.json else _say
     with phase("bench", still=True) as told:
         for index, name in enumerate(names):
             with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
@@ -80,17 +82,21 @@ def _measured(
                 for turn, count in enumerate(threads):
                     told.at(index * len(threads) + turn + 1, len(names) * len(threads), case.name)
                     try:
-                        result = bench(case, count, peers, effort, Path(folder), _say)
+                        result = bench(case, count, peers, effort, Path(folder), say)
                     except CheckError as error:
-                        _say(f"{case.name}: {error}")
+                        say(f"{case.name}: {error}")
                         yield error
                         continue
-                    _say(result.line.removeprefix("bench "))
+                    say(result.line.removeprefix("bench "))
                     yield result
 
 
 def _say(words: str) -> None:
     tell(f"bench: {words}")
+
+
+def _nothing(words: str) -> None:
+    """Said to nobody."""
 
 
 def _table(result: Result) -> list[str]:

@@ -31,7 +31,8 @@ from dovetail.settings import settings_of
 from dovetail.targets import ALL as TARGETS
 from dovetail.targets.cpu.calibration import calibrate, stored
 from dovetail.targets.cpu.gauge import cache_sizes
-from dovetail.targets.cpu.jit import host, toolchain
+from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.jit import toolchain
 from dovetail.version import __version__
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")

@@ -12,10 +12,12 @@ from dovetail.declare.machine import ASSUMED_SIZE, Cost, Kind, Level, Machine, R
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
+from dovetail.ir.op import Op
 from dovetail.ir.type import Type, tensors
-from dovetail.ir.value import Value, attrs_key
+from dovetail.ir.value import Value, make
 from dovetail.ops import contraction, convolution, indexing
 from dovetail.ops.primitive import Primitive
+from dovetail.ops.region import is_prologue, region
 
 
 @lru_cache(maxsize=1 << 14)
@@ -62,8 +64,8 @@ def _effort(value: Value) -> Effort:
             return Effort(flops, flops, "conv_3x3" if _is_3x3(value) else "conv")
         return Effort(flops, 0, "map")
     if isinstance(op, FusedOp):
-        _, _, body = op.traced(tuple([v.type for v in value.operands]), value.attrs)
-        return _body_effort(body)
+        _, _, body = op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
+        return _body_effort(body, frozenset([i for i, v in enumerate(value.operands) if is_weight(v)]))
     total = _NOTHING
     for body in [a for a in value.attrs.values() if isinstance(a, Subgraph)]:
         total = total + _body_effort(body)
@@ -79,18 +81,25 @@ def _is_3x3(value: Value) -> bool:
 
 
 _MOST_KNOWN = 10_000
-_EFFORTS: dict[Subgraph, Effort] = {}
+_EFFORTS: dict[Hashable, Effort] = {}
 
 
-def _body_effort(body: Subgraph) -> Effort:
-    found = _EFFORTS.get(body)
+def _body_effort(body: Subgraph, bound: frozenset[int] = frozenset()) -> Effort:
+    """The effort of a body for each run; `bound` are the arguments that are weights, and what these decide is not."""
+    key = (body, bound)
+    found = _EFFORTS.get(key)
     if found is None:
         found = _NOTHING
+        early: set[Value] = set()
         for value in body.values:
-            found = found + _effort(value)
+            given = value.attrs["index"] in bound if value.op is leaf.ARGUMENT else value.op is leaf.CONST
+            if given or (value.operands and early.issuperset(value.operands)):
+                early.add(value)
+            else:
+                found = found + _effort(value)
         if len(_EFFORTS) > _MOST_KNOWN:
             _EFFORTS.clear()
-        _EFFORTS[body] = found
+        _EFFORTS[key] = found
     return found
 
 
@@ -111,12 +120,40 @@ def default_cost(value: Value) -> Cost:
 def _each_once(value: Value) -> Cost:
     traffic, given = type_bytes(value.type), 0
     for index, operand in enumerate(dict.fromkeys(value.operands)):
-        # Of what it gathers from, a kernel reads as much as it writes.
-        read = type_bytes(value.type if index == 0 and value.op in _GATHERS else operand.type)
+        read = _read_bytes(value, index, operand)
         traffic = traffic + read
         given = given + read if is_given(operand) else given
     effort = _effort(value)
     return Cost(effort.flops, traffic, given, effort.dense, effort.kind)
+
+
+def _read_bytes(value: Value, index: int, operand: Value) -> Size:
+    """Of what it gathers from, a kernel reads as much as it writes; of what it has views of, no more than these."""
+    if index == 0 and value.op in _GATHERS:
+        return type_bytes(value.type)
+    whole = type_bytes(operand.type)
+    if value.op is not region or value.attrs["lanes"] > 1:
+        return whole
+    seen = _seen_bytes(value.attrs["body"]).get(value.operands.index(operand), whole)
+    return seen if estimate(seen) < estimate(whole) else whole
+
+
+@lru_cache(maxsize=1 << 10)
+def _seen_bytes(body: Subgraph) -> Mapping[int, Size]:
+    """For each argument of a region, the bytes of what its steps read of it."""
+    home: dict[Value, int] = {}
+    seen: dict[Value, None] = {}
+    for value in body.values:
+        if value.op is leaf.ARGUMENT:
+            home[value] = value.attrs["index"]
+        elif is_prologue(value) and value.operands[0] in home:
+            home[value] = home[value.operands[0]]
+        else:
+            seen.update(dict.fromkeys([v for v in value.operands if v in home]))
+    total: dict[int, Size] = {}
+    for value in seen:
+        total[home[value]] = total.get(home[value], 0) + type_bytes(value.type)
+    return total
 
 
 _GATHERS = (indexing.gather, indexing.gather_elements, indexing.gather_nd)
@@ -124,10 +161,19 @@ _GATHERS = (indexing.gather, indexing.gather_elements, indexing.gather_nd)
 
 def is_given(value: Value) -> bool:
     """Whether a tensor was there before a run began: a parameter, a constant or an input, maybe moved."""
+    return _is_moved(value, _GIVEN)
+
+
+def is_weight(value: Value) -> bool:
+    """Whether a tensor was there when parameters were bound: one of them or a constant, maybe moved."""
+    return _is_moved(value, _WEIGHTS)
+
+
+def _is_moved(value: Value, ends: tuple[Op, ...]) -> bool:
     stack = [value]
     while stack:
         value = stack.pop()
-        if value.op in (leaf.PARAM, leaf.CONST, leaf.INPUT):
+        if value.op in ends:
             continue
         if not value.operands or not (is_free(value) or value.op.name in _MOVES):
             return False
@@ -135,7 +181,18 @@ def is_given(value: Value) -> bool:
     return True
 
 
+_WEIGHTS = (leaf.PARAM, leaf.CONST)
+_GIVEN = (*_WEIGHTS, leaf.INPUT)
 _MOVES = frozenset({"concat", "cast"})
+
+
+def standing(value: Value, is_bound: Callable[[Value], bool]) -> Value:
+    """A value as a run meets it: what parameters alone decide was there before, and is read like a parameter."""
+    made = [v for v in value.operands if v.operands and is_bound(v)]
+    if not made:
+        return value
+    now = {v: make(leaf.PARAM, (), {"name": f"bound.{i}", "type": v.type}) for i, v in enumerate(dict.fromkeys(made))}
+    return value.with_operands(tuple([now.get(v, v) for v in value.operands]))
 
 
 def largest_bytes(values: Iterable[Value], sizes: Mapping[str, Size] | None = None) -> int:
@@ -156,10 +213,11 @@ def streamed_bytes(values: Iterable[Value], sizes: Mapping[str, Size] | None = N
 
 def _looked_up(by: Callable[..., Any] | None, value: Value, compute: Callable[[], Cost]) -> Cost:
     """Layers repeat: a cost that depends on types and attributes alone is computed once for all that are alike."""
-    types = tuple([v.type for v in value.operands])
-    distinct = types if len(types) < 2 else tuple([v.type for v in dict.fromkeys(value.operands)])
-    given = tuple([is_given(v) for v in value.operands])
-    key = (by, value.op, types, distinct, given, attrs_key(value.attrs))
+    operands = value.operands
+    types = tuple([v.type for v in operands])
+    same = () if len(set(operands)) == len(operands) else tuple([operands.index(v) for v in operands])
+    given = tuple([is_given(v) for v in operands])
+    key = (by, value.op, types, same, given, value.attrs_key)
     found = _COSTS.get(key)
     if found is None:
         if len(_COSTS) > _MOST_KNOWN:
@@ -195,9 +253,12 @@ class Prices:
         for value in values:
             price = self._known.get(value)
             if price is None:
-                price = self._known[value] = total_seconds([value], self.machine, self.sizes)
+                price = self._known[value] = self._price(value)
             total += price
         return total
+
+    def _price(self, value: Value) -> float:
+        return 0.0 if is_free(value) else self.machine.seconds(kernel_cost(value), self.sizes)
 
 
 __all__ = [
@@ -214,8 +275,10 @@ __all__ = [
     "flops_of",
     "is_free",
     "is_given",
+    "is_weight",
     "kernel_cost",
     "largest_bytes",
+    "standing",
     "streamed_bytes",
     "total_seconds",
     "type_bytes",

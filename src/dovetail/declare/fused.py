@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, cast, overload
@@ -32,7 +32,7 @@ class UnwrittenError(TypeRuleError):
     """Options that do not go together in a body, or that a spelling does not write in a way of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variant:
     """One straight-line trace of a body or spelling, for one choice of what the signature leaves open."""
 
@@ -46,11 +46,16 @@ class Variant:
     numbers: frozenset[str] = frozenset()
     """The numbers that could be left out and are caught here."""
 
-    @property
+    @cached_property
     def pattern(self) -> Value:
         return self.results[0]
 
-    @property
+    @cached_property
+    def fixed(self) -> Mapping[str, Any]:
+        """The options of this trace that nothing has to be caught for."""
+        return {k: v for k, v in self.choice.items() if not isinstance(v, Value | leaf.Hole)}
+
+    @cached_property
     def label(self) -> str:
         """The choices in words: `b, scale, act=gelu`."""
         words: list[str] = []
@@ -95,7 +100,7 @@ class FusedOp(Op, Generic[P]):
         """The fused value itself."""
         bound = self.signature.bind(self.name, args, kwargs)
         given = self._given(bound)
-        return make(self, tuple(bound[name] for name in given), self._stored(bound, given))
+        return make(self, tuple([bound[name] for name in given]), self._stored(bound, given))
 
     def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
         """The attributes as a call stores them. Where no operands are named, the first ones are meant."""
@@ -114,11 +119,11 @@ class FusedOp(Op, Generic[P]):
         return self._stored(bound, names)
 
     def _given(self, bound: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(p.name for p in self.signature.operands if bound[p.name] is not None)
+        return tuple([name for name in self.signature.operand_names if bound[name] is not None])
 
     def _stored(self, bound: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
         attrs: dict[str, Any] = {p.name: bound[p.name] for p in self.signature.attributes}
-        if any(p.optional for p in self.signature.operands):
+        if self.signature.leaves_out:
             attrs["operands"] = given
         return attrs
 
@@ -179,10 +184,13 @@ class FusedOp(Op, Generic[P]):
         return leaf.pack(results) if isinstance(results, tuple) else results
 
     def traced(
-        self, operands: tuple[Type, ...], attrs: Mapping[str, Any]
+        self, operands: tuple[Type, ...], attrs: Mapping[str, Any], chosen: Hashable = None
     ) -> tuple[Type, tuple[Constraint, ...], Subgraph]:
-        """The body on operands of these types: its type, what it takes for granted, its values."""
-        key = (operands, attrs_key(attrs))
+        """The body on operands of these types: its type, what it takes for granted, its values.
+
+        `chosen` is the key of the attributes, for those who have it.
+        """
+        key = (operands, attrs_key(attrs) if chosen is None else chosen)
         found = self._traced.get(key)
         if found is None:
             types = tuple(t for t in operands if isinstance(t, TensorType))

@@ -92,7 +92,10 @@ class Machine:
 
     def bandwidth(self, bytes: float) -> float:
         """Bytes a second of the level that holds so many."""
-        return next((v.bytes_per_second for v in self.levels if bytes <= v.size), self.bytes_per_second)
+        for level in self.levels:
+            if bytes <= level.size:
+                return level.bytes_per_second
+        return self.bytes_per_second
 
     def streaming(self, bytes: int) -> Machine:
         """The machine for a model with so many bytes of parameters: they lie in no level that is smaller."""
@@ -114,6 +117,8 @@ class Machine:
 
 def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:
     """A size as a number; symbols that nobody bound count as ASSUMED_SIZE."""
+    if size.__class__ is int:
+        return size  # type: ignore[return-value]
     if isinstance(size, Dim):
         known = sizes or {}
         assumed: dict[str, Size] = {name: known.get(name, ASSUMED_SIZE) for name in symbols(size)}

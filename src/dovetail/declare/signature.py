@@ -68,6 +68,15 @@ class Signature:
         return tuple(p.name for p in self.parameters)
 
     @cached_property
+    def operand_names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.operands)
+
+    @cached_property
+    def leaves_out(self) -> bool:
+        """Whether an operand may be left out, so that a call has to say which were given."""
+        return any(p.optional for p in self.operands)
+
+    @cached_property
     def operands(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.kind == "operand")
 
@@ -145,10 +154,10 @@ def _checked(op: str, parameter: Parameter, bound: Mapping[str, Any]) -> Any:
         return None
     match parameter.kind:
         case "operand":
-            fits = isinstance(value, Value)
+            fits = value.__class__ is Value
         case "option":
             fits = isinstance(value, Hole) or any(
-                value is c or (value == c and type(value) is type(c)) for c in parameter.choices
+                [value is c or (value == c and type(value) is type(c)) for c in parameter.choices]
             )
         case "float":
             fits = isinstance(value, float | int | Hole) and not isinstance(value, bool)

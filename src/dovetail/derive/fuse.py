@@ -128,30 +128,16 @@ class _Round:
 
     def run(self) -> Graph:
         self.position = {v: i for i, v in enumerate(self.graph.values)}
-        by_op: dict[Op, list[Value]] = {}
-        wanted = {v.pattern.op for op in self.ops for v in op.patterns}
-        for value in reversed(self.graph.values):
-            if value.op in wanted:
-                by_op.setdefault(value.op, []).append(value)
-        for op in self.ops:
-            self._try_op(op, by_op)
+        for op, places in zip(self.ops, _glances(self.ops, self.graph.values), strict=True):
+            for root, variants in places:
+                if root not in self.claimed:
+                    self._try_root(op, root, variants)
         return self._replace()
 
-    def _try_op(self, op: FusedOp[...], by_op: Mapping[Op, list[Value]]) -> None:
-        at_root: dict[Op, _Glance] = {}
-        for variant in op.patterns:
-            at_root.setdefault(variant.pattern.op, _Glance()).add(variant)
-        roots = [v for root_op in at_root for v in by_op.get(root_op, ())]
-        if len(at_root) > 1:
-            roots.sort(key=lambda v: -self.position[v])
-        for root in roots:
-            if root not in self.claimed:
-                self._try_root(op, root, at_root[root.op])
-
-    def _try_root(self, op: FusedOp[...], root: Value, glance: _Glance) -> None:
+    def _try_root(self, op: FusedOp[...], root: Value, variants: Sequence[Variant]) -> None:
         refused: Missed | None = None
         best: _Found | None = None
-        for variant in glance.at(root):
+        for variant in variants:
             for bound in islice(matches(variant.pattern, root), _MOST_ORDERS):
                 found = self._found(op, variant, root, bound)
                 if self._is_claimed(found):
@@ -173,22 +159,21 @@ class _Round:
         return bool(claimed) and not set(_with_inner_operands(self._shared_interior(found), found)).issuperset(claimed)
 
     def _found(self, op: FusedOp[...], variant: Variant, root: Value, bound: Bound) -> _Found:
-        fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
-        results = tuple(stands_for(r, bound) for r in variant.results)
+        results = tuple([stands_for(r, bound) for r in variant.results])
         covers = tuple(dict.fromkeys([*bound.covered.values(), *results]))
-        return _Found(op, variant, root, bound, {**fixed, **bound.names}, covers, results)
+        return _Found(op, variant, root, bound, {**variant.fixed, **bound.names}, covers, results)
 
     def _refusal(self, found: _Found) -> Missed | None:
+        asked = {**found.names, "result": found.root}
         for guard in found.op.guards:
-            if not guard.check({**found.names, "result": found.root}):
-                message = guard.explain({**found.names, "result": found.root})
-                return self._miss(found, guard.name, message, guard.hint)
+            if not guard.check(asked):
+                return self._miss(found, guard.name, guard.explain(asked), guard.hint)
         try:
             fused = found.op(**found.names)
         except TypeRuleError as error:
             return self._miss(found, TYPE, error.message, error.hint)
         kept = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
-        if kept != tuple(r.type for r in found.results):
+        if kept != tuple([r.type for r in found.results]):
             return self._miss(
                 found,
                 TYPE,
@@ -313,20 +298,42 @@ def stands_for(result: Value, bound: Bound) -> Value:
     return leaf.item(bound.covered[result.operands[0]], result.attrs["index"]) if found is None else found
 
 
+def _glances(ops: Sequence[FusedOp[...]], values: Sequence[Value]) -> list[list[tuple[Value, tuple[Variant, ...]]]]:
+    """For each op the roots at which its patterns may be, the last first, with the patterns that a glance allows."""
+    at_root: dict[Op, _Glance] = {}
+    for index, op in enumerate(ops):
+        for variant in op.patterns:
+            at_root.setdefault(variant.pattern.op, _Glance()).add(index, variant)
+    found: list[list[tuple[Value, tuple[Variant, ...]]]] = [[] for _ in ops]
+    for root in reversed(values):
+        glance = at_root.get(root.op)
+        for index, variants in () if glance is None else glance.at(root):
+            found[index].append((root, variants))
+    return found
+
+
 class _Glance:
-    """Variants of one root op: a glance at the root tells most of them out."""
+    """Variants of several ops with one root op: a glance at a root tells most of them out."""
 
     def __init__(self) -> None:
-        self.outlines = Outlines()
-        self.variants: list[tuple[Variant, int]] = []
+        self._outlines = Outlines()
+        self._listed: list[tuple[int, int, Variant]] = []
+        self._known: dict[frozenset[int], list[tuple[int, tuple[Variant, ...]]]] = {}
 
-    def add(self, variant: Variant) -> None:
-        self.variants.append((variant, self.outlines.number(variant.outline)))
+    def add(self, index: int, variant: Variant) -> None:
+        self._listed.append((self._outlines.number(variant.outline), index, variant))
 
-    def at(self, root: Value) -> Sequence[Variant]:
-        """The variants whose outlines fit the root."""
-        fitting = self.outlines.fitting(root)
-        return [variant for variant, number in self.variants if number in fitting] if fitting else ()
+    def at(self, root: Value) -> list[tuple[int, tuple[Variant, ...]]]:
+        """By the index of its op, the variants whose outlines fit the root."""
+        fitting = frozenset(self._outlines.fitting(root))
+        found = self._known.get(fitting)
+        if found is None:
+            by_op: dict[int, list[Variant]] = {}
+            for number, index, variant in self._listed:
+                if number in fitting:
+                    by_op.setdefault(index, []).append(variant)
+            found = self._known[fitting] = [(index, tuple(listed)) for index, listed in by_op.items()]
+        return found
 
 
 def _with_inner_operands(shared: Iterable[Value], found: _Found) -> list[Value]:

@@ -22,7 +22,7 @@ from dovetail.ir.origin import Origin
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
 from dovetail.ir.value import Value, attrs_key
 from dovetail.ir.walk import walk
-from dovetail.match import Bound, match
+from dovetail.match import Bound, fits, match
 
 
 def join(
@@ -111,10 +111,9 @@ class _Joining:
 
     def _member(self, value: Value, variants: Sequence[Variant]) -> _Member | None:
         for variant in variants:
-            bound = match(variant.pattern, value)
+            bound = match(variant.pattern, value) if fits(variant.outline, value) else None
             if isinstance(bound, Bound):
-                fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
-                return _Member(value, variant, Call({**fixed, **bound.names}))
+                return _Member(value, variant, Call({**variant.fixed, **bound.names}))
         return None
 
     def _key(self, member: _Member) -> Any:

@@ -85,12 +85,7 @@ def _roots(pattern: Value, by_op: dict[Op, list[Value]], by_operand: dict[Op, li
 
 def _guards_hold(op: FusedOp[...], attempt: tuple[Variant, Bound]) -> bool:
     variant, bound = attempt
-    return all(g.check({**_fixed(variant), **bound.names}) for g in op.guards if "result" not in g.asks)
-
-
-def _fixed(variant: Variant) -> dict[str, Any]:
-    """The options of a variant that nothing has to be caught for."""
-    return {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
+    return all(g.check({**variant.fixed, **bound.names}) for g in op.guards if "result" not in g.asks)
 
 
 def _missed(op: FusedOp[...], root: Value, tries: list[tuple[Variant, Bound]]) -> Missed:
@@ -100,7 +95,7 @@ def _missed(op: FusedOp[...], root: Value, tries: list[tuple[Variant, Bound]]) -
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
     message = f"all but one op match: found {found}, where {op.name} takes {wanted}"
     hint = f"write it with {wanted.split(', ')[0]}, or add a spelling to {op.name}"
-    caught = {**_fixed(variant), **bound.names}
+    caught: dict[str, Any] = {**variant.fixed, **bound.names}
     return Missed(op.name, variant.label, root, covers, NEAR, message, hint, caught=caught, results=(root,))
 
 

@@ -20,8 +20,9 @@ from dovetail.egraph.extract import Extraction, extract
 from dovetail.egraph.fold import Fold, UnfoldableError, folded, unfolded
 from dovetail.egraph.groups import Joining
 from dovetail.egraph.identity import Identities, Identity
+from dovetail.egraph.joined import shares_of
 from dovetail.egraph.layers import Layers
-from dovetail.egraph.problem import RUNS_A_BINDING, Problem, graph_seconds, problem_of, standing
+from dovetail.egraph.problem import Problem, problem_of, problem_of_graph
 from dovetail.egraph.replay import Replayed, solve
 from dovetail.egraph.rules import Declared, Rewrite, Rewrites, RuleSet, Unfolding
 from dovetail.egraph.saturate import Budget, Phase, Stopped, saturate
@@ -165,21 +166,18 @@ class Task:
         problem = problem_of(egraph, graph.outputs.values(), seconds, choice.values())
         found = _extracted(problem, choice, words.strict)
         clock.lap("extract")
-        greedy = graph_seconds(joined.graph, seconds)
-        if found.cost > greedy * (1 + SAME) and not words.strict:
+        greedy = _whole_cost(problem_of_graph(joined.graph, seconds), fold)
+        chosen = _whole_cost(problem, fold, found.picks)
+        given = _whole_cost(problem_of_graph(graph, seconds), fold)
+        if chosen > greedy * (1 + SAME) and not words.strict:
             if not fold.is_whole:
                 raise UnfoldableError("greedy fusion was not reached")
-            search = _search(egraph, replayed, clock, graph_seconds(graph, seconds), greedy, greedy)
+            search = _search(egraph, replayed, clock, given, greedy, greedy)
             return Decided(_greedy(fused, joined), search)
         selection = selection_of(egraph, problem, found, fold)
         result = selection.fused((*fused.missed, *joined.missed))
         clock.lap("build")
-        # What greedy fusion makes of a layer that was left out is what it makes of the one that stands for it.
-        layer = fold.copies[1] if len(fold.copies) > 2 else None
-        left_out = [node for leader, node in choice.items() if layer is not None and layer.owns(leader)]
-        more = sum(_share(egraph, node, seconds) for node in left_out) * (len(fold.copies) - 2)
-        chosen = found.cost if fold.is_whole else graph_seconds(result.graph, seconds)
-        search = _search(egraph, replayed, clock, graph_seconds(fold.whole, seconds), greedy + more, chosen)
+        search = _search(egraph, replayed, clock, given, greedy, chosen)
         return Decided(replace(result, rounds=_Rounds(self, fold.whole)), search, selection)
 
     def rounds(self, graph: Graph) -> Sequence[Round]:
@@ -211,9 +209,14 @@ class _Rounds(Sequence[Round]):
         return self._found[index]
 
 
-def _share(egraph: EGraph, node: Value, seconds: Prices) -> float:
-    price = seconds([standing(node, egraph.is_constant)])
-    return price / RUNS_A_BINDING if egraph.is_constant(node) else price
+def _whole_cost(problem: Problem, fold: Fold, picks: Sequence[int] | None = None) -> float:
+    """What a choice comes to in the whole graph: each layer that was left out costs what its copy does."""
+    shares = shares_of(problem, picks or [0] * len(problem.options))
+    total = sum(shares.values())
+    if fold.is_whole or len(fold.copies) < 3:
+        return total
+    layer = fold.copies[1]
+    return total + (len(fold.copies) - 2) * sum([cost for c, cost in shares.items() if layer.owns(problem.names[c])])
 
 
 def _extracted(problem: Problem, choice: Mapping[Value, Value], strict: bool) -> Extraction:

@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from dovetail.egraph.exact import cheapest, is_small
+from dovetail.egraph.joined import OUTSIDE, Joined, cost_of
 from dovetail.egraph.problem import Problem
 
 _MOST_ROUNDS = 8
-_LEAST_GAIN = 1e-9
+_LEAST_GAIN = 1e-12
 """As a share of the total: smaller differences are noise of adding in another order."""
+_AN_OP = 1e-11
+"""What an op more or less counts, as a share of the total: it decides where costs are equal, and nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +24,40 @@ class Extraction:
 
     picks: tuple[int, ...]
     cost: float
+    toll: float = 0.0
+    ops: int = 0
+    climbed: float = 0.0
+    """The cost as it was kept up on the way."""
 
 
 def extract(problem: Problem, starts: Sequence[Mapping[int, int]] = ()) -> Extraction:
-    """The best that local search finds from the choice by tree cost, and from the choices given."""
+    """The best that local search finds from the choice by tree cost, and from the choices given.
+
+    Of a small problem, the best there is.
+    """
     first = first_choice(problem)
-    search = _Search(problem)
-    found: Extraction | None = None
-    for start in [*starts, None]:
-        if start is None:
-            picks = acyclic(problem, by_shared_cost(problem, first), first)
-        else:
-            picks = acyclic(problem, [start.get(c, p) for c, p in enumerate(first)], first)
-        reached = search.run(picks)
-        if found is None or reached.cost < found.cost * (1 - _LEAST_GAIN):
-            found = reached
-    assert found is not None
-    return found
+    cheap = acyclic(problem, by_shared_cost(problem, first), first)
+    search = _Search(problem, cheap)
+    best: Extraction | None = None
+    for start in starts:
+        # What a start leaves open is chosen by tree cost; the first choice of all is only there to break cycles.
+        reached = search.run(acyclic(problem, [start.get(c, p) for c, p in enumerate(cheap)], first))
+        best = reached if best is None or _is_better(reached, best) else best
+    reached = search.run(cheap)
+    best = reached if best is None or _is_better(reached, best) else best
+    better = cheapest(problem, best.picks, best.cost, best.toll) if is_small(problem) else None
+    reached = best if better is None else search.run(better)
+    return reached if _is_better(reached, best) else best
+
+
+def _is_better(one: Extraction, other: Extraction) -> bool:
+    gain = _gain(one.cost - other.cost, one.toll - other.toll, one.ops - other.ops, other.cost)
+    return gain > _LEAST_GAIN * other.cost
+
+
+def _gain(cost: float, toll: float, ops: int, total: float) -> float:
+    """What a change is worth. A toll more has to be won back; a toll less is no reason for a slower run."""
+    return -cost - max(toll, 0.0) - ops * _AN_OP * total
 
 
 def first_choice(problem: Problem) -> list[int]:
@@ -81,7 +102,7 @@ def by_shared_cost(problem: Problem, first: Sequence[int]) -> list[int]:
         for c in order:
             best = inf
             for index, option in enumerate(options[c]):
-                total = option.cost
+                total = option.cost + option.toll
                 for r in option.reads:
                     total += cost[r] / max(shares[r], 1)
                 if total < best:
@@ -139,114 +160,150 @@ def _break(picks: list[int], first: Sequence[int], stack: list[int], back: int, 
 class _Search:
     """Hill climbing: one class takes another option, or all that can read a class do."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, cheap: Sequence[int]) -> None:
         self.problem = problem
+        self.cheap = cheap
+        """The choice by tree cost, for classes that leave what they share."""
         self.options = problem.options
         self.component = components(problem)
         self.several = [c for c, listed in enumerate(self.options) if len(listed) > 1]
         self.sharing = self._sharing(self.several)
         self.picks: list[int] = []
-        self.count: list[int] = []
-        self.cost = 0.0
+        self.readers: list[set[int]] = []
+        self.touched: dict[int, None] = {}
+        self.cost = self.apart = self.toll = 0.0
+        """Seconds of a run, those of them that are no region's, and what is done once."""
+        self.ops = 0
 
     def run(self, picks: Sequence[int]) -> Extraction:
         """Climb from a choice without cycles."""
-        self.picks, self.count = list(picks), [0] * len(self.options)
-        self.cost = sum(self._acquire(root) for root in self.problem.roots)
+        self.picks, self.readers, self.touched = list(picks), [set() for _ in self.options], {}
+        self.apart, self.toll, self.ops = 0.0, 0.0, 0
+        for root in self.problem.roots:
+            self._acquire(root, OUTSIDE)
+        self.joined = Joined(self.problem, self.picks, self.readers)
+        self.cost = self.apart + self.joined.update(reversed(self.problem.live(self.picks)))
         for _ in range(_MOST_ROUNDS):
             improved = False
-            for adopters in self.sharing:
+            for shared, adopters in self.sharing:
                 improved |= self._adopt(adopters)
+                improved |= self._leave(shared, adopters)
             for c in self.several:
                 improved |= self._improve(c)
             if not improved:
                 break
-        return Extraction(tuple(self.picks), self.problem.cost(self.picks))
+        return Extraction(tuple(self.picks), cost_of(self.problem, self.picks), self.toll, self.ops, self.cost)
 
-    def _sharing(self, several: Sequence[int]) -> list[list[tuple[int, int]]]:
-        """For each class that options of several classes read: those classes and options."""
+    def _sharing(self, several: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
+        """Each class that options of several classes read, with those classes and options."""
         readers: dict[int, dict[int, int]] = {}
         for c in several:
             for index, option in enumerate(self.options[c]):
                 for r in option.reads:
                     readers.setdefault(r, {}).setdefault(c, index)
-        return [list(found.items()) for found in readers.values() if len(found) > 1]
+        return [(r, list(found.items())) for r, found in readers.items() if len(found) > 1]
 
     def _adopt(self, adopters: Sequence[tuple[int, int]]) -> bool:
         """All live classes that can read a class do, if that pays."""
-        if sum([self.picks[c] != index and self.count[c] > 0 for c, index in adopters]) < 2:
+        if sum([self.picks[c] != index and bool(self.readers[c]) for c, index in adopters]) < 2:
             return False
-        old: list[tuple[int, int]] = []
-        change = 0.0
-        fine = True
-        for c, index in adopters:
-            # What the ones before have made dead keeps its pick: only what is live is checked for cycles.
-            if fine and self.picks[c] != index and self.count[c]:
-                old.append((c, self.picks[c]))
-                change += self._swap(c, index)
-                fine = not self._cyclic(c)
-        if fine and change < -_LEAST_GAIN * self.cost:
-            self.cost += change
-            return True
-        for c, index in reversed(old):
-            self._swap(c, index)
-        return False
+        return self._try(adopters)
+
+    def _leave(self, shared: int, adopters: Sequence[tuple[int, int]]) -> bool:
+        """All classes that read a class take what is cheapest by tree cost instead, if that pays."""
+        if len(self.readers[shared]) < 2:
+            return False
+        leaving = [
+            (c, self.cheap[c])
+            for c, _ in adopters
+            if c in self.readers[shared] and shared not in self.options[c][self.cheap[c]].reads
+        ]
+        return len(leaving) > 1 and self._try(leaving)
 
     def _improve(self, c: int) -> bool:
-        """One class takes the option that lowers the cost most."""
-        if not self.count[c]:
-            return False
+        """One class takes each option that lowers the cost."""
         improved = False
         for index in range(len(self.options[c])):
-            old = self.picks[c]
-            if index == old:
-                continue
-            change = self._swap(c, index)
-            if change < -_LEAST_GAIN * self.cost and not self._cyclic(c):
-                self.cost += change
-                improved = True
-            else:
-                self._swap(c, old)
+            if self.readers[c] and index != self.picks[c]:
+                improved |= self._try([(c, index)])
         return improved
 
-    def _swap(self, c: int, index: int) -> float:
-        """Take another option; what that changes. What the new one reads is acquired before the old is let go."""
+    def _try(self, swaps: Sequence[tuple[int, int]]) -> bool:
+        """Take other options, and keep them if that pays."""
+        old: list[tuple[int, int]] = []
+        apart, toll, ops = self.apart, self.toll, self.ops
+        self.touched = {}
+        fine = True
+        for c, index in swaps:
+            # What the ones before have made dead keeps its pick: only what is live is checked for cycles.
+            if fine and self.picks[c] != index and self.readers[c]:
+                old.append((c, self.picks[c]))
+                self._swap(c, index)
+                fine = not self._cyclic(c)
+        if fine:
+            change = self.apart - apart + self.joined.update(self.touched)
+            gain = _gain(change, self.toll - toll, self.ops - ops, self.cost)
+            # Equal choices are settled by order: what greedy fusion has comes first.
+            earlier = len(swaps) == 1 and swaps[0][1] < old[0][1]
+            if gain > (-_LEAST_GAIN if earlier else _LEAST_GAIN) * self.cost:
+                self.cost += change
+                return True
+        for c, index in reversed(old):
+            self._swap(c, index)
+        if fine:
+            self.joined.undo()
+        self.apart, self.toll, self.ops = apart, toll, ops
+        return False
+
+    def _swap(self, c: int, index: int) -> None:
+        """Take another option. What the new one reads is acquired before the old is let go."""
         old, new = self.options[c][self.picks[c]], self.options[c][index]
         self.picks[c] = index
-        if not self.count[c]:
-            return 0.0
-        change = new.cost - old.cost
+        if not self.readers[c]:
+            return
+        self.touched.update(dict.fromkeys([c, *new.reads]))
+        if old.part is None:
+            self.apart -= old.cost
+        if new.part is None:
+            self.apart += new.cost
+        self.toll += new.toll - old.toll
+        self.ops += new.ops - old.ops
         for r in new.reads:
-            change += self._acquire(r)
+            if r not in old.reads:
+                self._acquire(r, c)
         for r in old.reads:
-            change -= self._release(r)
-        return change
+            if r not in new.reads:
+                self._release(r, c)
 
-    def _acquire(self, c: int) -> float:
-        total = 0.0
-        stack = [c]
-        count, options, picks = self.count, self.options, self.picks
+    def _acquire(self, c: int, reader: int) -> None:
+        stack = [(c, reader)]
+        readers, options, picks, touched = self.readers, self.options, self.picks, self.touched
         while stack:
-            c = stack.pop()
-            count[c] += 1
-            if count[c] == 1:
+            c, reader = stack.pop()
+            readers[c].add(reader)
+            touched[c] = None
+            if len(readers[c]) == 1:
                 option = options[c][picks[c]]
-                total += option.cost
-                stack.extend(option.reads)
-        return total
+                if option.part is None:
+                    self.apart += option.cost
+                self.toll += option.toll
+                self.ops += option.ops
+                stack.extend([(r, c) for r in option.reads])
 
-    def _release(self, c: int) -> float:
-        total = 0.0
-        stack = [c]
-        count, options, picks = self.count, self.options, self.picks
+    def _release(self, c: int, reader: int) -> None:
+        stack = [(c, reader)]
+        readers, options, picks, touched = self.readers, self.options, self.picks, self.touched
         while stack:
-            c = stack.pop()
-            count[c] -= 1
-            if not count[c]:
+            c, reader = stack.pop()
+            readers[c].remove(reader)
+            touched[c] = None
+            if not readers[c]:
                 option = options[c][picks[c]]
-                total += option.cost
-                stack.extend(option.reads)
-        return total
+                if option.part is None:
+                    self.apart -= option.cost
+                self.toll -= option.toll
+                self.ops -= option.ops
+                stack.extend([(r, c) for r in option.reads])
 
     def _cyclic(self, start: int) -> bool:
         """Whether a class needs itself. Only classes of one component can."""

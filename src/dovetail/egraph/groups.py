@@ -10,10 +10,9 @@ from dovetail.declare.group import Group
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import Application
 from dovetail.errors import TypeRuleError
-from dovetail.ir import leaf
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value, attrs_key
-from dovetail.match import matches
+from dovetail.match import fits, matches
 
 
 class _Member(NamedTuple):
@@ -34,7 +33,7 @@ class Joining:
         sharing: dict[Hashable, dict[Value, _Member]] = {}
         for node in nodes:
             for variant in self._at_root.get(node.op, ()):
-                member = self._member(egraph, node, variant)
+                member = self._member(egraph, node, variant) if fits(variant.outline, node, egraph.equal) else None
                 if member is not None:
                     key = self._key(member, variant, egraph)
                     sharing.setdefault(key, {}).setdefault(egraph.find(node), member)
@@ -47,8 +46,7 @@ class Joining:
         bound = next(matches(variant.pattern, node, equal=egraph.equal), None)
         if bound is None:
             return None
-        fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
-        names: dict[str, Any] = {**fixed, **bound.names}
+        names: dict[str, Any] = {**variant.fixed, **bound.names}
         if egraph.is_constant(names[self._group.shared]):
             return None
         holds = all(g.check({**names, "result": node}) for g in self._group.guards)

@@ -16,8 +16,8 @@ from dovetail.ir import leaf
 from dovetail.ir.op import Op
 from dovetail.ir.origin import unrecorded
 from dovetail.ir.value import Value
-from dovetail.match import matches
-from dovetail.match.outline import fits_any, outline_of
+from dovetail.match import Outlines, matches
+from dovetail.match.outline import outline_of
 
 Sides: TypeAlias = Callable[..., Iterator[Value]]
 """Yields the left side, then the right one; the second is only asked for where types are known."""
@@ -83,20 +83,37 @@ class Identities:
     """Identities as rules of the e-graph."""
 
     def __init__(self, identities: Sequence[Identity], *, strict: bool = False) -> None:
-        self._at_root: dict[Op, list[Identity]] = {}
+        self._at_root: dict[Op, _Glance] = {}
         for each in identities:
             if admitted(each.numerics, strict):
-                self._at_root.setdefault(each.pattern.op, []).append(each)
+                self._at_root.setdefault(each.pattern.op, _Glance()).add(each)
 
     def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         sight = Sight(egraph)
         for node in nodes:
-            for each in self._at_root.get(node.op, ()):
-                if not fits_any(each.outline, node, egraph.equal):
-                    continue
+            glance = self._at_root.get(node.op)
+            for each in () if glance is None else glance.at(node, egraph):
                 for bound in islice(matches(each.pattern, node, equal=egraph.equal), _MOST_WAYS):
                     result = each.right(bound.names, sight)
+                    if result is None or result.known_type != node.known_type:
+                        continue
                     covers = tuple(dict.fromkeys([node, *bound.covered.values()]))
                     instead = taken(covers, egraph)
-                    if result is not None and instead is not None and result.known_type == node.known_type:
+                    if instead is not None:
                         yield Application(each.name, "", each.numerics, node, result, covers, instead)
+
+
+class _Glance:
+    """Identities whose left sides have one root op: a glance at a node tells most of them out."""
+
+    def __init__(self) -> None:
+        self._outlines = Outlines()
+        self._listed: list[tuple[int, Identity]] = []
+
+    def add(self, identity: Identity) -> None:
+        self._listed.append((self._outlines.number(identity.outline), identity))
+
+    def at(self, node: Value, egraph: EGraph) -> Sequence[Identity]:
+        """Those whose outlines fit, in the order in which they were added."""
+        fitting = self._outlines.fitting(node, equal=egraph.equal)
+        return [identity for number, identity in self._listed if number in fitting] if fitting else ()

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
-from dovetail.declare.cost import Prices
+from dovetail.declare.cost import Cost, Prices, estimate, flops_of, is_free, is_given, standing, type_bytes
 from dovetail.egraph.engine import EGraph, is_early
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Value
+from dovetail.ops.region import is_prologue
 
 RUNS_A_BINDING = 1000
 """How many runs share the work of binding parameters: what weights alone decide is nearly free."""
+LEAST_WORTH = 0.02
+"""The share of a kernel's time that each step on its weights has to save: less, no model of a machine can tell."""
+
+
+class Part(NamedTuple):
+    """What an option brings to a kernel that it is joined into: arithmetic, or only where that kernel reads."""
+
+    flops: int
+    view: bool = False
 
 
 class Option(NamedTuple):
     """One node of a class."""
 
     cost: float
+    """Seconds of each run, as a kernel of its own."""
     reads: tuple[int, ...]
     """The classes of its operands, each once."""
     node: Value | None = None
+    part: Part | None = None
+    """None where a target joins it with nothing."""
+    toll: float = 0.0
+    """What it costs once, as the share of a run: a faster run must be worth it, a slower one never is."""
+    ops: int = 0
+    """Of choices that cost the same, the one of fewer ops is better."""
+
+
+class Extent(NamedTuple):
+    """What a kernel moves of a class that it reads or writes."""
+
+    bytes: int
+    given: bool
+    """Whether it was there before a run began."""
+    early: bool = False
+    """Whether weights alone decide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +61,18 @@ class Problem:
     roots: tuple[int, ...]
     names: Sequence[Value] = ()
     """What stands for each class in the e-graph."""
+    extents: Sequence[Extent] = ()
+    prices: Prices | None = None
 
-    def cost(self, picks: Sequence[int]) -> float:
-        """What everything that the roots need costs, each class once."""
-        return sum(self.options[c][picks[c]].cost for c in self.live(picks))
+    def region(self, root: int, flops: int, read: Mapping[int, Collection[int]]) -> float:
+        """What a kernel costs that writes one class and reads others, each as far as the views of it go."""
+        total, given = self.extents[root].bytes, 0
+        for base, views in read.items():
+            bytes = min(self.extents[base].bytes, sum([self.extents[v].bytes for v in views]))
+            total += bytes
+            given += bytes if self.extents[base].given else 0
+        assert self.prices is not None
+        return self.prices.machine.seconds(Cost(flops, total, given))
 
     def live(self, picks: Sequence[int]) -> list[int]:
         """The classes that the roots need, operands before readers. There must be no cycle."""
@@ -60,6 +96,7 @@ def problem_of(egraph: EGraph, roots: Iterable[Value], seconds: Prices, keep: It
     number: dict[Value, int] = {}
     names: list[Value] = []
     options: list[list[Option]] = []
+    extents: list[Extent] = []
 
     def numbered(leader: Value) -> int:
         known = number.get(leader)
@@ -73,41 +110,79 @@ def problem_of(egraph: EGraph, roots: Iterable[Value], seconds: Prices, keep: It
     while position < len(names):
         leader = names[position]
         early = egraph.is_constant(leader)
-        best: dict[tuple[int, ...], Option] = {}
+        best: dict[tuple[bool, tuple[int, ...]], Option] = {}
         others: list[Option] = []
         for node in egraph.equal(leader):
             if leader in node.operands or (early and not all([egraph.is_constant(v) for v in node.operands])):
                 continue
             reads = tuple(dict.fromkeys([numbered(v) for v in node.operands]))
-            price = seconds([standing(node, egraph.is_constant)])
-            option = Option(price / RUNS_A_BINDING if early else price, reads, node)
-            known = best.get(reads)
+            option = _option(standing(node, egraph.is_constant), node, reads, seconds, early=early)
             if node in kept:
                 others.append(option)
-            elif known is None or option.cost < known.cost:
-                best[reads] = option
+                continue
+            key = (option.part is None, reads)
+            known = best.get(key)
+            if known is None or (option.cost, option.toll) < (known.cost, known.toll):
+                best[key] = option
         options.append([*others, *best.values()])
+        extents.append(_extent(leader, seconds, early=early))
         position += 1
-    return Problem(options, tops, names)
+    stakes = _stakes(options, extents)
+    told = [[_told(option, stakes.get(c)) for option in listed] for c, listed in enumerate(options)]
+    return Problem(told, tops, names, extents, seconds)
 
 
-def standing(node: Value, is_constant: Callable[[Value], bool]) -> Value:
-    """A node as a run meets it: what weights alone decide was there before, and is read like a parameter."""
-    made = [v for v in node.operands if v.operands and is_constant(v)]
-    if not made:
-        return node
-    now = {v: make(leaf.PARAM, (), {"name": f"bound.{i}", "type": v.type}) for i, v in enumerate(dict.fromkeys(made))}
-    return node.with_operands(tuple([now.get(v, v) for v in node.operands]))
+def _stakes(options: Sequence[Sequence[Option]], extents: Sequence[Extent]) -> dict[int, float]:
+    """For what weights alone decide: the cost of the cheapest kernel of a run that reads it, or what is made of it."""
+    found: dict[int, float] = {}
+    waiting = [(option.cost, option.reads) for listed in options for option in listed if option.cost]
+    while waiting:
+        cost, reads = waiting.pop()
+        for r in reads:
+            if extents[r].early and cost < found.get(r, inf):
+                found[r] = cost
+                waiting += [(cost, option.reads) for option in options[r] if option.reads]
+    return found
 
 
-def graph_seconds(graph: Graph, seconds: Prices) -> float:
-    """What a graph costs by the same measure: weight-only work is shared by many runs."""
+def _told(option: Option, stake: float | None) -> Option:
+    return option._replace(toll=option.toll + LEAST_WORTH * stake) if option.toll and stake else option
+
+
+def _option(met: Value, node: Value, reads: tuple[int, ...], seconds: Prices, *, early: bool) -> Option:
+    if early:
+        # A step more in a plan has to be worth a start, however seldom it runs.
+        toll = 0.0 if is_free(node) else seconds([met]) / RUNS_A_BINDING + seconds.machine.launch_seconds
+        return Option(0.0, reads, node, None, toll, 1 if toll else 0)
+    return Option(seconds([met]), reads, node, part_of(node, seconds), 0.0, 0 if is_free(node) else 1)
+
+
+def part_of(node: Value, seconds: Prices) -> Part | None:
+    """What a node would bring to a region."""
+    if node.op.elementwise:
+        return Part(estimate(flops_of(node), seconds.sizes))
+    return Part(0, view=True) if is_prologue(node) else None
+
+
+def _extent(value: Value, seconds: Prices, *, early: bool) -> Extent:
+    # A number is written into the kernel.
+    is_number = value.op is leaf.CONST and not value.operands and value.rank == 0
+    bytes = 0 if is_number else estimate(type_bytes(value.type), seconds.sizes)
+    return Extent(bytes, early or is_given(value), early)
+
+
+def problem_of_graph(graph: Graph, seconds: Prices) -> Problem:
+    """A graph as a problem that leaves no choice."""
     early: set[Value] = set()
-    total = 0.0
+    number = {v: at for at, v in enumerate(graph.values)}
+    options: list[list[Option]] = []
+    extents: list[Extent] = []
     for value in graph.values:
-        price = seconds([standing(value, early.__contains__)])
-        if is_early(value, early):
+        is_bound = is_early(value, early)
+        if is_bound:
             early.add(value)
-            price /= RUNS_A_BINDING
-        total += price
-    return total
+        reads = tuple(dict.fromkeys([number[v] for v in value.operands]))
+        options.append([_option(standing(value, early.__contains__), value, reads, seconds, early=is_bound)])
+        extents.append(_extent(value, seconds, early=is_bound))
+    tops = tuple(dict.fromkeys(number[v] for v in graph.outputs.values()))
+    return Problem(options, tops, graph.values, extents, seconds)

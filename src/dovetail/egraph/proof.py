@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dovetail.derive.edit import Numerics
 from dovetail.ir.value import Value
@@ -11,8 +12,7 @@ from dovetail.ir.value import Value
 STRICTNESS: dict[Numerics, int] = {"exact": 0, "reassociated": 1, "approximate": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
+class Application(NamedTuple):
     """One application of a rule: what stood there, and what may stand there instead."""
 
     rule: str

@@ -96,7 +96,7 @@ class Form:
         self.variant = variant
         self.label = variant.label
         self.numerics: Numerics = numerics_of(variant)
-        self.fixed = {k: v for k, v in variant.choice.items() if not isinstance(v, Value | leaf.Hole)}
+        self.fixed = variant.fixed
 
 
 class Declared:
@@ -131,8 +131,9 @@ def applied(form: Form, bound: Bound, root: Value, egraph: EGraph) -> tuple[Appl
     """What one match gives: an equality for each result. Nothing where a guard refuses or the types differ."""
     names: dict[str, Any] = {**form.fixed, **bound.names}
     asked = {**names, "result": root}
-    if not all(guard.check(asked) for guard in form.op.guards):
-        return ()
+    for guard in form.op.guards:
+        if not guard.check(asked):
+            return ()
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
     instead = taken(covers, egraph)
     if instead is None:
@@ -146,10 +147,8 @@ def applied(form: Form, bound: Bound, root: Value, egraph: EGraph) -> tuple[Appl
     if types != tuple(r.type for r in results):
         return ()
     built = [fused] if len(results) == 1 else [leaf.item(fused, i) for i in range(len(results))]
-    return tuple(
-        Application(form.op.name, form.label, form.numerics, old, new, covers, instead)
-        for old, new in zip(results, built, strict=True)
-    )
+    pairs = zip(results, built, strict=True)
+    return tuple([Application(form.op.name, form.label, form.numerics, a, b, covers, instead) for a, b in pairs])
 
 
 def numerics_of(variant: Variant) -> Numerics:
@@ -178,5 +177,5 @@ class _Glance:
         self._patterns.setdefault(self._outlines.number(form.variant.outline), []).append(form)
 
     def at(self, node: Value, egraph: EGraph) -> Iterator[Form]:
-        for number in sorted(self._outlines.fitting_any(node, egraph.equal)):
+        for number in sorted(self._outlines.fitting(node, equal=egraph.equal)):
             yield from self._patterns[number]

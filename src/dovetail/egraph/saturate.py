@@ -15,14 +15,21 @@ from dovetail.ir.value import Value
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How far an e-graph may grow. Only the last limit depends on the machine, and it is far away."""
+    """How far an e-graph may grow, in counts: the same graph ends the same way on any machine, however busy it is."""
 
     nodes: int = 20_000
     """Nodes that rules may add to one piece of a graph, or as many times its own as `growth` says."""
+    matches: int = 40_000
+    """Matches that one round of one phase may find, or as many times the nodes as `growth` says."""
     growth: int = 4
     rounds: int = 6
     """How often the rules of one phase are tried."""
-    seconds: float = 20.0
+    seconds: float | None = None
+    """How long all of it may take, for those who would rather have less than wait; then two runs may differ."""
+
+    def at_most(self, limit: int, size: int) -> int:
+        """A limit for an e-graph of a size: large graphs may have more of everything."""
+        return max(limit, self.growth * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +64,8 @@ def saturate(egraph: EGraph, phases: Sequence[Phase], budget: Budget | None = No
     """Apply the rules of each phase in turn; what they replace stays."""
     limits = budget or Budget()
     done = Saturation()
-    most = egraph.size + max(limits.nodes, limits.growth * egraph.size)
-    ends = time.perf_counter() + limits.seconds
+    most = egraph.size + limits.at_most(limits.nodes, egraph.size)
+    ends = None if limits.seconds is None else time.perf_counter() + limits.seconds
     looked: dict[int, set[Value]] = {}
     for phase in phases:
         started = time.perf_counter()
@@ -74,17 +81,13 @@ def saturate(egraph: EGraph, phases: Sequence[Phase], budget: Budget | None = No
 
 
 def _run(
-    egraph: EGraph, phase: Phase, done: Saturation, limits: Budget, most: int, ends: float, looked: set[Value]
+    egraph: EGraph, phase: Phase, done: Saturation, limits: Budget, most: int, ends: float | None, looked: set[Value]
 ) -> Stopped | None:
     """One phase. All matches of a round are found on one e-graph, then applied."""
     for _ in range(limits.rounds if phase.repeats else 1):
         nodes = [node for node in egraph.nodes if node not in looked]
         looked.update(nodes)
-        found: list[Application] = []
-        for application in phase.rules.found(egraph, nodes):
-            found.append(application)
-            if time.perf_counter() > ends:
-                return Stopped(phase.name, "seconds", f"{limits.seconds:g} s were spent")
+        found, stopped = _found(egraph, phase, nodes, limits, ends)
         news = 0
         for application in found:
             if egraph.apply(application):
@@ -95,6 +98,21 @@ def _run(
                     egraph.rebuild()
                     return Stopped(phase.name, "nodes", f"{most:,} nodes were reached")
         egraph.rebuild()
-        if not news:
-            return None
+        if stopped is not None or not news:
+            return stopped
     return Stopped(phase.name, "rounds", f"{limits.rounds} rounds were not enough") if phase.repeats else None
+
+
+def _found(
+    egraph: EGraph, phase: Phase, nodes: Sequence[Value], limits: Budget, ends: float | None
+) -> tuple[list[Application], Stopped | None]:
+    """The matches of one round, and the limit that ended it, if one did."""
+    found: list[Application] = []
+    most = limits.at_most(limits.matches, egraph.size)
+    for application in phase.rules.found(egraph, nodes):
+        found.append(application)
+        if len(found) >= most:
+            return found, Stopped(phase.name, "matches", f"{most:,} matches were found in one round")
+        if ends is not None and time.perf_counter() > ends:
+            return found, Stopped(phase.name, "seconds", f"{limits.seconds:g} s were spent")
+    return found, None

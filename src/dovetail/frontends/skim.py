@@ -17,10 +17,11 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
+from dovetail.errors import LoadError
+from dovetail.frontends.varint import Content, number_at
 from dovetail.ir.attribute import HIGHEST_RANK
 from dovetail.ir.dtype import BY_NAME, DType
 from dovetail.ir.literal import Array
@@ -30,8 +31,6 @@ HASHED = 1 << 15
 ASIDE = 1 << 22
 """From so many bytes on, arrays are copied by a thread of their own."""
 MOST_BYTES = 2**31 - 1
-
-Content: TypeAlias = bytes | mmap.mmap
 
 _DTYPES: Mapping[int, DType] = {
     code: BY_NAME[name]
@@ -145,7 +144,7 @@ def look(content: Content) -> Skimmed | None:
         return None
     try:
         return _Reader(content).skimmed()
-    except (ValueError, IndexError, _Broken):
+    except (ValueError, IndexError, LoadError, _Broken):
         return None
 
 
@@ -252,17 +251,7 @@ class _Reader:
         self.hashed = end
 
     def number(self, at: int) -> tuple[int, int]:
-        content = self.content
-        value, shift = 0, 0
-        while True:
-            byte = content[at]
-            at += 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value, at
-            shift += 7
-            if shift > 63:
-                raise _Broken
+        return number_at(self.content, at)
 
     def skip(self, tag: int, at: int) -> int:
         kind = tag & 7

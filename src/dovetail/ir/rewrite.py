@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.errors import GraphError
 from dovetail.ir import leaf, origin
@@ -32,8 +31,7 @@ def rebuild_values(outputs: Sequence[Value], step: Step) -> dict[Value, Value]:
     return _Rewriter(step, {}, into_subgraphs=False).run(outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(NamedTuple):
     """What stands in place of a root: it reads `needs`, and answers for the values it `covers`."""
 
     needs: tuple[Value, ...]

@@ -15,12 +15,21 @@ from dovetail.ir.size_text import parse_size
 SizeLike: TypeAlias = int | str | Dim
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TensorType:
     """Elements of one dtype, arranged in a shape."""
 
     dtype: DType
     shape: tuple[Size, ...]
+
+    # Types are compared everywhere: without making a tuple of each.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return other.__class__ is TensorType and self.shape == other.shape and self.dtype is other.dtype  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(self.shape)
 
     @staticmethod
     def of(dtype: DType, *shape: SizeLike) -> TensorType:

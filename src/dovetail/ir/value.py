@@ -32,7 +32,7 @@ class Operators(Protocol):
 class Value:
     """One node of a graph. Compared by identity, because equal values are identical."""
 
-    __slots__ = ("__weakref__", "_type", "attrs", "constraints", "op", "operands")
+    __slots__ = ("__weakref__", "_attrs_key", "attrs", "constraints", "known_type", "op", "operands")
 
     operators: ClassVar[Operators]
 
@@ -40,30 +40,43 @@ class Value:
     operands: tuple[Value, ...]
     attrs: Attrs
     constraints: tuple[Constraint, ...]
-    _type: Type | None
+    known_type: Type | None
+    """The type, or None inside a pattern."""
+    _attrs_key: Hashable
 
     def __init__(
-        self, op: Op, operands: tuple[Value, ...], attrs: Attrs, type: Type | None, constraints: tuple[Constraint, ...]
+        self,
+        op: Op,
+        operands: tuple[Value, ...],
+        attrs: Attrs,
+        type: Type | None,
+        constraints: tuple[Constraint, ...],
+        key: Hashable = None,
     ) -> None:
         self.op = op
         self.operands = operands
         self.attrs = attrs
-        self._type = type
+        self.known_type = type
         self.constraints = constraints
-
-    @property
-    def known_type(self) -> Type | None:
-        """The type, or None inside a pattern."""
-        return self._type
+        self._attrs_key = key
 
     @property
     def type(self) -> Type:
-        if self._type is None:
+        type = self.known_type
+        if type is None:
             raise TraceError(
                 f"{self.op.name} has no type while a pattern is traced",
                 hint="ask about shapes and dtypes in a guard, not in the body",
             )
-        return self._type
+        return type
+
+    @property
+    def attrs_key(self) -> Hashable:
+        """The attributes as a key; values that are alike share it."""
+        key = self._attrs_key
+        if key is None:
+            key = self._attrs_key = attrs_key(self.attrs)
+        return key
 
     @property
     def tensor(self) -> TensorType:
@@ -77,7 +90,8 @@ class Value:
 
     @property
     def shape(self) -> tuple[Size, ...]:
-        return self.tensor.shape
+        type = self.known_type
+        return type.shape if isinstance(type, TensorType) else self.tensor.shape
 
     @property
     def dtype(self) -> DType:
@@ -85,7 +99,7 @@ class Value:
 
     @property
     def rank(self) -> int:
-        return len(self.tensor.shape)
+        return len(self.shape)
 
     def with_operands(self, operands: tuple[Value, ...]) -> Value:
         """The same op and attributes on other operands."""
@@ -136,7 +150,7 @@ class Value:
 
     def __repr__(self) -> str:
         name = self.attrs.get("name", self.op.name)
-        return f"<{name}: {self._type}>" if self._type is not None else f"<{name}>"
+        return f"<{name}: {self.known_type}>" if self.known_type is not None else f"<{name}>"
 
 
 _EMPTY: Attrs = MappingProxyType({})
@@ -149,14 +163,16 @@ def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY, *, like: Va
 
     `like` is a value of the same op and attributes; on operands of the same types it has the type that is wanted.
     """
-    key = (op, operands, attrs_key(attrs)) if attrs else (op, operands)
+    chosen = attrs_key(attrs) if like is None else like.attrs_key
+    key = (op, operands, chosen) if attrs else (op, operands)
     found = _interned.get(key)
     if found is None:
         if like is not None and _same_types(like.operands, operands):
-            fresh = Value(op, operands, like.attrs, like.known_type, like.constraints)
+            fresh = Value(op, operands, like.attrs, like.known_type, like.constraints, chosen)
         else:
             type, constraints = _infer(op, operands, attrs)
-            fresh = Value(op, operands, MappingProxyType(dict(attrs)) if attrs else _EMPTY, type, constraints)
+            kept = MappingProxyType(dict(attrs)) if attrs else _EMPTY
+            fresh = Value(op, operands, kept, type, constraints, chosen)
         with _lock:
             found = _interned.setdefault(key, fresh)
     recorder = origin.active()
@@ -185,7 +201,7 @@ def is_interned(value: Value) -> bool:
 
 def attrs_key(attrs: Attrs) -> Hashable:
     """Attributes as a key, in their order, told apart where == would not."""
-    return tuple([(name, _exact(value)) for name, value in attrs.items()])
+    return () if not attrs else tuple([(name, _exact(value)) for name, value in attrs.items()])
 
 
 def _exact(value: Any) -> Hashable:

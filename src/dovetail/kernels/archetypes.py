@@ -15,6 +15,8 @@ from dovetail.kernels.gather import make_gather
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.map import make_map
 from dovetail.kernels.move import make_move
+from dovetail.kernels.plain import make_plain
+from dovetail.kernels.plain_pool import make_plain_pool
 from dovetail.kernels.pool import make_pool
 from dovetail.kernels.quantise import make_quantise
 from dovetail.kernels.reduce import make_reduce
@@ -43,6 +45,8 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
     make_sort,
     make_scatter,
     make_fill,
+    make_plain,
+    make_plain_pool,
 )
 
 

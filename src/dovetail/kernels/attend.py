@@ -88,6 +88,7 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
         causal=call["causal"],
         window=call["window"],
         fill=call["fill"],
+        filled=call["filled"],
         empty=call["empty"],
         zero_unseen=call["zero_unseen"],
         rotated=rotated,

@@ -246,8 +246,6 @@ class Few:
         given = {n: self.masked(n, at, key, inside) for n, at in masks.items()}
         if a.softcap is not None:
             x = t.mul(t.tanh(x), t.number(a.softcap))
-        if "mask" in given:
-            x = t.add(x, given["mask"])
         keys = t.positions(key, 0) if a.causal else ""
         own = t.spread_whole(self.position(row)) if a.causal else ""
         return t.shown(x, given, keys, own)
@@ -263,8 +261,8 @@ class Few:
         place, item = t.at(at, t.times(key, step)), STORED[stored]
         if step == 0:
             return t.spread(t.number_at(place, stored))
-        wide = f"<{t.lanes} x {stored}>"
-        kind = f"v{t.lanes}{ {'float': 'f32', 'half': 'f16', 'bfloat': 'bf16'}.get(stored, stored) }"
+        wide = t.raw(stored)
+        kind = f"v{t.lanes}{ {'float': 'f32', 'half': 'f16', 'bfloat': 'i16'}.get(stored, stored) }"
         if step == item:
             full = f"llvm.masked.load.{kind}.p0"
             t.use(f"declare {wide} @{full}(ptr, i32, {t.truth}, {wide})")
@@ -276,9 +274,7 @@ class Few:
             places = t.let(f"getelementptr i8, ptr {place}, <{t.lanes} x i64> {far}")
             given = f"<{t.lanes} x ptr> {places}, i32 {item}, {t.truth} {inside}, {wide} zeroinitializer"
             found = t.let(f"call {wide} @{full}({given})")
-        if stored == "float":
-            return found
-        return t.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {wide} {found} to {t.kind}")
+        return t.widened(found, stored)
 
     def give(self, row: str) -> None:
         t, a = self.t, self.a

@@ -190,8 +190,6 @@ class Many:
         t, a = self.t, self.a
         if a.softcap is not None:
             x = t.mul(t.tanh(x), t.number(a.softcap))
-        if "mask" in given:
-            x = t.add(x, given["mask"])
         own = t.positions(self.first, i) if a.causal else ""
         return t.shown(x, given, t.spread_whole(key) if a.causal else "", own)
 
@@ -224,13 +222,13 @@ class Many:
         part = make_values(self.a.vectors, self.wide, features)
         t.call(part, f"ptr {self.scores}", f"ptr {x}", f"i64 {stride}", f"i64 {count}", f"ptr {to}", f"ptr {self.old}")
 
-    def sees_nothing(self, fill: float) -> str:
-        """Whether some query has seen only hidden keys: then those that were left out count as much."""
+    def sees_nothing(self, highest: float) -> str:
+        """Whether some query has met no higher score than that of hidden keys: then those left out count as much."""
         t = self.t
         found = "false"
         for i in range(self.wide):
             top = t.load(t.at(self.tops, i * t.row), t.row)
-            low = t.compare("ole", top, t.number(fill + 200.0))
+            low = t.compare("ole", top, t.number(highest))
             some = t.let(f"bitcast {t.truth} {low} to i{t.lanes}")
             found = t.let(f"or i1 {found}, {t.let(f'icmp ne i{t.lanes} {some}, 0')}")
         return found

@@ -20,8 +20,16 @@ LINE = 64
 
 
 def key_rows(vectors: Vectors, wide: int) -> int:
-    """Keys or features that are summed at once, for so many vectors of queries: half of the registers are sums."""
-    return vectors.registers // 2 // wide
+    """Keys or features that are summed at once, for so many vectors of queries: half of the registers are sums.
+
+    Where keys are multiplied lane by lane, each is held in a register of its own.
+    """
+    return vectors.registers // 4 if _by_lane(vectors) else vectors.registers // 2 // wide
+
+
+def _by_lane(vectors: Vectors) -> bool:
+    """Whether numbers are loaded as vectors and multiplied lane by lane, as Neon does."""
+    return vectors.lanes == DEPTH and vectors.registers >= 32
 
 
 def make_scores(vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool) -> Part:
@@ -40,10 +48,10 @@ def make_scores(vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool)
             for at in range(0, 4 * width, LINE):
                 t.prefetch(t.at(place, at))
 
-    def add(sums: list[str], queries: str, at: Sequence[str], feature: int) -> None:
+    def add(sums: list[str], queries: str, at: Sequence[str], feature: int, held: Sequence[str] = ()) -> None:
         vs = [t.load(t.at(queries, (feature * wide + i) * size), size) for i in range(wide)]
         for j, row in enumerate(at):
-            key = t.spread_from(t.at(row, 4 * feature))
+            key = t.lane(held[j], feature) if held else t.spread_from(t.at(row, 4 * feature))
             for i, x in enumerate(vs):
                 sums[j * wide + i] = t.fma(x, key, sums[j * wide + i])
 
@@ -52,8 +60,9 @@ def make_scores(vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool)
         queries = t.at("%q", t.let(f"mul i64 {c}, {DEPTH * wide * size}"))
         features = t.let(f"mul i64 {c}, {4 * DEPTH}")
         at = [t.at(row, features) for row in rows]
+        held = [t.load(row) for row in at] if _by_lane(vectors) else []
         for i in range(DEPTH):
-            add(sums, queries, at, i)
+            add(sums, queries, at, i, held)
     for c in range(rounds * DEPTH, d):
         add(sums, "%q", rows, c)
     for i, x in enumerate(sums):
@@ -79,8 +88,10 @@ def make_values(vectors: Vectors, wide: int, features: int) -> Part:
         p = t.at("%p", t.let(f"mul i64 {j}, {wide * size}"))
         ps = [t.load(t.at(p, i * size), size) for i in range(wide)]
         row = t.at("%v", t.let(f"mul i64 {j}, %stride"))
+        whole = features // t.lanes * t.lanes if _by_lane(vectors) else 0
+        held = [t.load(t.at(row, 4 * c)) for c in range(0, whole, t.lanes)]
         for c in range(features):
-            value = t.spread_from(t.at(row, 4 * c))
+            value = t.lane(held[c // t.lanes], c % t.lanes) if c < whole else t.spread_from(t.at(row, 4 * c))
             for i, x in enumerate(ps):
                 sums[c * wide + i] = t.fma(x, value, sums[c * wide + i])
     for i, x in enumerate(sums):

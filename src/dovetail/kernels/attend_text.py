@@ -17,6 +17,7 @@ from dovetail.kernels.attend_parts import declared
 from dovetail.kernels.attend_rope import make_rotate
 from dovetail.kernels.job import Part
 from dovetail.kernels.vector import Vectors, VectorText
+from dovetail.library.attention import Filled
 from dovetail.library.rope import Form
 from dovetail.library.softmax import Empty
 
@@ -49,10 +50,26 @@ class Attend:
     causal: bool
     window: int | None
     fill: float | None
+    filled: Filled
     empty: Empty
     zero_unseen: bool
     rotated: int | None
     form: Form
+
+    @property
+    def fill_takes_all(self) -> bool:
+        """Whether no score is seen through a fill that is added to it."""
+        return self.filled != "added" or self.fill is None or self.fill <= -1e30
+
+    @property
+    def lost_below(self) -> float | None:
+        """From which score down hidden keys count as well; None where they never do.
+
+        Behind masks and scores that come on top of the fill half of it is left, for none of them is that large.
+        """
+        if self.fill is None or math.isinf(self.fill):
+            return None
+        return self.fill + 200.0 if self.filled == "last" else self.fill / 2
 
     @property
     def rows(self) -> int:
@@ -289,13 +306,20 @@ class Tile(VectorText):
             work.go("0", end)
         else:
             work.go(*self.seen(first, self.let(f"add i64 {first}, {rows}")))
-            if a.fill is not None and not math.isinf(a.fill):
-                with self.when(work.sees_nothing(a.fill)):
+            if a.lost_below is not None:
+                with self.when(work.sees_nothing(a.lost_below)):
                     work.go("0", end)
         work.give()
 
     def shown(self, x: str, given: Mapping[str, str], keys: str, own: str) -> str:
-        """Scores with the fill in place of those that masks or positions hide."""
+        """Scores with the mask, and with the fill in place of those that masks or positions hide, as asked for."""
+        a = self.asked
+        if "mask" in given and a.filled != "first":
+            x = self.add(x, given["mask"])
+        x = self.filled(x, given, keys, own)
+        return self.add(x, given["mask"]) if "mask" in given and a.filled == "first" else x
+
+    def filled(self, x: str, given: Mapping[str, str], keys: str, own: str) -> str:
         a = self.asked
         seen = [self.compare("une", given["keep"], self.number(0.0))] if "keep" in given else []
         if a.zero_unseen and "mask" in given:
@@ -310,7 +334,10 @@ class Tile(VectorText):
         visible = seen[0]
         for more in seen[1:]:
             visible = self.let(f"and {self.truth} {visible}, {more}")
-        return self.select(visible, x, self.number(-math.inf if a.fill is None else a.fill))
+        fill = self.number(-math.inf if a.fill is None else a.fill)
+        if a.fill_takes_all:
+            return self.select(visible, x, fill)
+        return self.add(x, self.select(visible, self.number(0.0), fill))
 
     def positions(self, first: str, i: int) -> str:
         """Whole numbers from `first` on, those of vector i."""

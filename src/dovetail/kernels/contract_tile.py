@@ -24,6 +24,8 @@ FEW = 8
 """Rows up to which a panel is asked for in several streams."""
 PACED = ".paced"
 """What the name of the functions ends in that fetch what is next."""
+_SPREADS_IN_PLACE = 16
+"""Lanes of vectors whose multiplications spread an operand in memory over all lanes: those of AVX-512."""
 _MANY_REGISTERS = 32
 _LINE = 64
 _TOGETHER = 4
@@ -172,6 +174,15 @@ class _Rows(VectorText):
         self.bases = [self.at(f"%a{i - i % _TOGETHER}", offsets[i % _TOGETHER]) for i in range(self.rows)]
         if self.rows <= FEW and not self.unrolled:
             self._open_streams()
+        for place, x in zip(places, self._walk(sums), strict=True):
+            self.store(x, place, aligned)
+        self("ret void")
+        given = _given(tile, self.form, declared=True)
+        head = f"define internal void @{tile.name}{self.form}.{self.rows}({given}) noinline nounwind {{"
+        return "\n".join([head, *self.lines, "}"])
+
+    def _walk(self, sums: list[str]) -> list[str]:
+        """Go through k; the sums after that."""
         state = [*self.places, *sums]
         if self.unrolled:
             rest = self.let(f"srem i64 %first, {_UNROLLED}")
@@ -179,12 +190,7 @@ class _Rows(VectorText):
             state = self._guarded("last", "0", 1, state)
         else:
             state = self._loop("main", "0", 1, state)
-        for place, x in zip(places, state[len(self.places) :], strict=True):
-            self.store(x, place, aligned)
-        self("ret void")
-        given = _given(tile, self.form, declared=True)
-        head = f"define internal void @{tile.name}{self.form}.{self.rows}({given}) noinline nounwind {{"
-        return "\n".join([head, *self.lines, "}"])
+        return state[len(self.places) :]
 
     def _open_streams(self) -> None:
         """With few rows memory is the limit, and it gives more to several streams: the parts of what comes behind."""
@@ -232,17 +238,30 @@ class _Rows(VectorText):
         tile, aligned = self.tile, 4 * self.lanes
         at, b, *further = state[: len(self.places)]
         held = dict(zip(self.cells, state[len(self.places) :], strict=True))
-        places = [self.let(f"getelementptr float, ptr {base}, i64 {at}") for base in self.bases]
+        places = self._rows_at(at, further)
         further = self._fetch(steps, at, b, further)
         whole = [self.load(place) for place in places] if tile.by_lane and steps > 1 else []
         for k in range(steps):
             columns = [self.load(self.at(b, k * tile.row_bytes + j * aligned), aligned) for j in range(tile.vectors)]
             for i, place in enumerate(places):
-                spread = [k] * self.lanes
-                x = self.shuffle(whole[i], "poison", spread) if whole else self.spread_from(self.at(place, 4 * k))
-                for j, column in enumerate(columns):
-                    held[i, j] = self.intrinsic("fmuladd", x, column, held[i, j])
+                sums = [held[i, j] for j in range(tile.vectors)]
+                if whole:
+                    sums = self._added(self.lane(whole[i], k), columns, sums)
+                else:
+                    sums = self._added_from(i, self.at(place, 4 * k), columns, sums)
+                held |= {(i, j): x for j, x in enumerate(sums)}
         return [self.let(f"add i64 {at}, {steps}"), self.at(b, steps * tile.row_bytes), *further, *held.values()]
+
+    def _rows_at(self, at: str, further: list[str]) -> list[str]:
+        """Where each row has the k that the turn begins with."""
+        return [self.let(f"getelementptr float, ptr {base}, i64 {at}") for base in self.bases]
+
+    def _added(self, x: str, columns: list[str], sums: list[str]) -> list[str]:
+        return [self.intrinsic("fmuladd", x, column, total) for column, total in zip(columns, sums, strict=True)]
+
+    def _added_from(self, i: int, place: str, columns: list[str], sums: list[str]) -> list[str]:
+        """The sums of row i with the products of the number at a place."""
+        return self._added(self.spread_from(place), columns, sums)
 
     def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
         """Ask for what a later turn reads; what else moves, after this turn."""
@@ -260,18 +279,41 @@ class _Rows(VectorText):
 
 
 class _Paced(_Rows):
-    """The function for rows whose panel is near already: it asks for a line of what is next in each turn."""
+    """The function for rows whose panel is near already: it asks for a line of what is next in each turn.
+
+    A core that is shared with others gets instructions slowly, so it does with few of them: every row has a pointer of
+    its own, from which every second row is multiplied as it is loaded.
+    """
 
     form = PACED
 
     def __init__(self, tile: Tile, rows: int) -> None:
         super().__init__(tile, rows)
         self.unrolled = True
-        self.places.append("%next")
+
+    def _walk(self, sums: list[str]) -> list[str]:
+        self.places += ["%next", *(self.let(f"getelementptr float, ptr {end}, i64 %first") for end in self.bases)]
+        return super()._walk(sums)
+
+    def _rows_at(self, at: str, further: list[str]) -> list[str]:
+        return further[1:]
+
+    def _added_from(self, i: int, place: str, columns: list[str], sums: list[str]) -> list[str]:
+        if self.lanes != _SPREADS_IN_PLACE or i % 2 == 0:
+            return super()._added_from(i, place, columns, sums)
+        # LLVM would load a number once that is used three times, and so take an instruction more.
+        multiply = 'asm "vfmadd231ps $2{1to16}, $1, $0", "=v,v,*m,0"'
+        return [
+            self.let(
+                f"call {self.kind} {multiply}({self.kind} {x}, ptr elementtype(float) {place}, {self.kind} {total})"
+            )
+            for x, total in zip(columns, sums, strict=True)
+        ]
 
     def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
-        if steps == 1:
-            return further
-        (line,) = further
-        self._ask(line, cache=2)
-        return [self.at(line, _LINE)]
+        line, *rows = further
+        if steps > 1:
+            self._ask(line, cache=2)
+            line = self.at(line, _LINE)
+        # A pointer that comes out of nothing is not made of a base and an index again: that costs an instruction, too.
+        return [line, *(self.let(f'call ptr asm "", "=r,0"(ptr {self.at(row, 4 * steps)})') for row in rows)]

@@ -1,4 +1,4 @@
-"""Convolution with its bias and activation, directly: what it is, and how its work is cut."""
+"""Convolution with its bias, residual and activation, directly: what it is, and how its work is cut."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.conv_block import HEAD, Code
+from dovetail.kernels.conv_epilogue import Epilogue
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.conv_text import Shape, conv_text
 from dovetail.kernels.job import Cut, Form, Job, Number, Packed, Places
@@ -29,8 +30,8 @@ PART_WORK = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Expanse:
-    """What work is cut by: images, groups, filters and channels of a group, spatial axes, and steps between images and
-    between channels in bytes."""
+    """What work is cut by: images, groups, filters and channels of a group, spatial axes, steps between images and
+    between channels in bytes; of a residual, steps along all its axes."""
 
     images: Size
     groups: int
@@ -38,11 +39,19 @@ class Expanse:
     channels: int
     field: Field
     steps: tuple[Size, Size]
+    residual: tuple[Size, ...] = ()
 
     def known(self, number: Number) -> Expanse:
         """The same with sizes as they are in one run."""
-        steps = (number(self.steps[0]), number(self.steps[1]))
-        return replace(self, images=number(self.images), field=self.field.known(number), steps=steps)
+        steps, residual = (number(self.steps[0]), number(self.steps[1])), tuple(map(number, self.residual))
+        field = self.field.known(number)
+        return replace(self, images=number(self.images), field=field, steps=steps, residual=residual)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether each image of a residual, if there is one, lies as one of the result."""
+        rows, columns = self.field.out
+        return self.residual[1:] in ((), (4 * rows * columns, 4 * columns, 4))
 
     @property
     def sums(self) -> int:
@@ -98,27 +107,34 @@ def first_of(choices: Sequence[Choice]) -> Job | None:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution, its bias and its activation."""
+    """A convolution, its bias, what is added to it, and its activation."""
 
     result: Value
     x: Value
     w: Value
-    b: Value | None
-    act: Activation
+    b: Value | None = None
+    residual: Value | None = None
+    act: Activation = "none"
 
     @staticmethod
     def of(value: Value) -> Convolution | None:
         """The convolution that a value is."""
         if value.op is conv_bias_act:
             call = conv_bias_act.of(value)
-            return Convolution(value, call.x, call.w, call.b, call.act)
+            return Convolution(value, call.x, call.w, call.b, call.residual, call.act)
         x, w = value.operands[:2] if value.op is conv else (None, None)
-        return None if x is None or w is None else Convolution(value, x, w, None, "none")
+        return None if x is None or w is None else Convolution(value, x, w)
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """What becomes of its sums."""
+        return Epilogue(self.act, self.b is not None, self.residual is not None)
 
     def is_served(self, places: Places) -> bool:
         """Whether it is of f32 along one or two axes, with weights that are known when parameters are bound."""
         weights = [self.w] if self.b is None else [self.w, self.b]
-        plain = self.x.rank <= 4 and all(v.dtype is f32 for v in (self.x, *weights))
+        read = [self.x, *weights] if self.residual is None else [self.x, self.residual, *weights]
+        plain = self.x.rank <= 4 and all(v.dtype is f32 for v in read)
         return plain and 0 not in self.w.shape and all(places.is_bound(v) for v in weights)
 
     def expanse(self, places: Places) -> Expanse:
@@ -129,13 +145,22 @@ class Convolution:
             attrs["strides"], attrs["dilations"], attrs["padding"],
         )  # fmt: skip
         filters, channels = known(self.w.shape[0]) // groups, known(self.w.shape[1])
-        return Expanse(self.x.shape[0], groups, filters, channels, field, (steps[0], steps[1]))
+        beside: tuple[Size, ...] = ()
+        if self.residual is not None:
+            first, channel, *spatial = places(self.residual).strides
+            beside = (
+                (first, channel, *spatial)
+                if len(spatial) == 2
+                else (first, channel, spatial[0] * field.out[1], spatial[0])
+            )
+        return Expanse(self.x.shape[0], groups, filters, channels, field, (steps[0], steps[1]), beside)
 
     def points(self, w: Packed, rows: int) -> dict[str, Value | Packed]:
         """What a kernel points to, with so many filters together in the bias."""
         groups = int(self.result.attrs["groups"])
         b = {} if self.b is None else {"b": Packed(self.b, f"conv {groups} {rows}", Packing(groups, rows))}
-        return {"x": self.x, "w": w, **b, "y": self.result}
+        residual = {} if self.residual is None else {"r": self.residual}
+        return {"x": self.x, "w": w, **b, **residual, "y": self.result}
 
     def packed(self, rows: int) -> dict[str, Value | Packed]:
         """The same, with so many filters together in the weights too."""
@@ -145,8 +170,9 @@ class Convolution:
 
 def direct(found: Convolution, expanse: Expanse, vectors: Vectors) -> Choice:
     """The kernel that serves every convolution."""
-    expanse = replace(expanse, field=expanse.field.flat())
-    shape = Shape.of(vectors, expanse.filters, found.act, found.b is not None, expanse.field.taps == 1)
+    if expanse.is_level:
+        expanse = replace(expanse, field=expanse.field.flat())
+    shape = Shape.of(vectors, expanse.filters, found.epilogue, expanse.field.taps == 1)
     return Choice(found.packed(shape.rows), Direct(expanse, shape), lambda: conv_text(shape))
 
 
@@ -172,7 +198,7 @@ class Direct:
         image, channel = of.steps
         sizes = (
             *field.words(blocks), of.groups, of.channels, of.filters, image, channel * of.channels, channel,
-            parts, part, *self.spread,
+            parts, part, *self.spread, *of.residual,
         )  # fmt: skip
         tiles = of.images * of.groups * blocks.down * blocks.across * parts
         # Offsets of taps, results of a register tile, and what a block sees: as the text lays them out.

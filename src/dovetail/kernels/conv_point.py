@@ -25,9 +25,9 @@ TOGETHER, FEWEST_TILES = 8, 16
 def point(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
     """The kernel of a convolution whose places lie side by side, and see a pixel each."""
     flat = replace(expanse, field=expanse.field.flat())
-    if not flat.field.is_point or flat.field.sizes[0] != 1 or flat.field.steps[1] != 4:
+    if not flat.field.is_point or flat.field.sizes[0] != 1 or flat.field.steps[1] != 4 or not expanse.is_level:
         return []
-    shape = Shape.of(vectors, expanse.filters, found.act, found.b is not None, True)
+    shape = Shape.of(vectors, expanse.filters, found.epilogue, True)
     return [Choice(found.packed(shape.rows), Point(flat, shape), lambda: point_text(shape))]
 
 
@@ -57,7 +57,7 @@ class Point:
         depth = -(-of.channels // -(-of.channels // DEPTH))
         sizes = (
             places, of.groups, of.channels, of.filters, image, channel * of.channels, channel,
-            place_parts, place_part, filter_parts, filter_part, depth,
+            place_parts, place_part, filter_parts, filter_part, depth, *of.residual[:1],
         )  # fmt: skip
         wide = 4 * lanes * shape.columns
         scratch = HEAD + wide * (filter_part * shape.rows + of.channels)

@@ -8,7 +8,8 @@ copied, and its results go through scratch.
 from __future__ import annotations
 
 from dovetail.kernels.conv_block import HEAD, KERNEL, BlockText, Code, Written
-from dovetail.kernels.conv_text import Shape, activated, finish_text
+from dovetail.kernels.conv_epilogue import Epilogue, activated, finish_text
+from dovetail.kernels.conv_text import Shape
 
 SIZES = (
     "places", "groups", "channels", "filters", "image_step", "group_step", "channel_step",
@@ -21,18 +22,19 @@ A part of places is some bands, one of filters some register tiles; `depth` chan
 def point_text(shape: Shape) -> Code:
     """The kernel."""
     tiles = [tile_text(shape, columns) for columns in range(1, shape.columns + 1)]
-    return Code.of("point_conv", [finish_text(shape), _kernel(shape)], tiles)
+    # The residual is what sums begin with.
+    finish = finish_text(shape.vectors.lanes, Epilogue(shape.epilogue.act))
+    return Code.of("point_conv", [finish, _kernel(shape)], tiles)
 
 
 def _tile_name(shape: Shape, columns: int) -> str:
     """What the function of a register tile is called: everything that its text depends on."""
-    marks = f"{'.bias' if shape.bias else ''}{'.relu' if shape.act == 'relu' else ''}"
-    return f"@point_tile.{shape.vectors.lanes}.{shape.rows}.{columns}{marks}"
+    return f"@point_tile.{shape.vectors.lanes}.{shape.rows}.{columns}{shape.epilogue.marks}"
 
 
 def tile_text(shape: Shape, columns: int) -> Written:
     """The function of a register tile: some filters by some vectors of places, summed over some channels and added to
-    what is there, or to the bias."""
+    what is there, or to the bias and the residual."""
     t = BlockText(shape.vectors.lanes)
     spots = [(i, j) for i in range(shape.rows) for j in range(columns)]
     t.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
@@ -41,6 +43,10 @@ def tile_text(shape: Shape, columns: int) -> Written:
         row = t.at("%y", t.times("%pitch", i))
         for j in range(columns):
             t(f"call void @llvm.prefetch.p0(ptr {t.at(row, 4 * t.lanes * j)}, i32 1, i32 3, i32 1)")
+        if shape.epilogue.residual:
+            row = t.at("%from", t.times("%from_pitch", i))
+            for j in range(columns):
+                t(f"call void @llvm.prefetch.p0(ptr {t.at(row, 4 * t.lanes * j)}, i32 0, i32 3, i32 1)")
     t("br label %channel")
     t.label("channel")
     t("%c = phi i64 [ 0, %entry ], [ %c.next, %channel ]")
@@ -67,19 +73,35 @@ def tile_text(shape: Shape, columns: int) -> Written:
     t.label("end")
     for i in range(shape.rows):
         row = t.at("%y", t.times("%pitch", i))
-        start = t.spread_from(t.at("%bias", 4 * i)) if shape.bias else "zeroinitializer"
+        start = t.spread_from(t.at("%bias", 4 * i)) if shape.epilogue.bias else "zeroinitializer"
+        if shape.epilogue.residual:
+            start = t.let(f"select i1 %first, {t.kind} {start}, {t.kind} zeroinitializer")
         for j in range(columns):
             place = t.at(row, 4 * t.lanes * j)
-            before = t.let(f"select i1 %first, {t.kind} {start}, {t.kind} {t.load(place)}")
+            if shape.epilogue.residual:
+                there = t.at(t.at("%from", t.times("%from_pitch", i)), 4 * t.lanes * j)
+                before = t.add(t.load(there), start)
+            else:
+                before = t.let(f"select i1 %first, {t.kind} {start}, {t.kind} {t.load(place)}")
             total = t.add(before, sums[i, j])
-            done = activated(t, shape.act, total)
+            done = activated(t, shape.epilogue.act, total)
             t.store(total if done == total else t.let(f"select i1 %last, {t.kind} {done}, {t.kind} {total}"), place)
+    # What sums begin with is what was written before, or the residual.
+    begin = ", ptr %from, i64 %from_pitch" if shape.epilogue.residual else ""
     header = (
         f"internal void {_tile_name(shape, columns)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
-        "i64 %channels, i64 %ahead, ptr noalias %y, i64 %pitch, ptr noalias readonly %bias, i1 %first, i1 %last) "
-        "noinline nounwind"
+        f"i64 %channels, i64 %ahead, ptr {'' if begin else 'noalias '}%y, i64 %pitch, ptr noalias readonly %bias, "
+        f"i1 %first, i1 %last{begin}) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
+
+
+def _copy_row(t: BlockText, source: str, target: str, width: str, count: str) -> None:
+    """So many vectors, zeros behind what there is."""
+    with t.loop("0", width) as vector:
+        by = t.times(vector, 4 * t.lanes)
+        some = t.lanes_within(t.times(vector, t.lanes), count)
+        t.store(t.load_where(some, t.at(source, by)), t.at(target, by))
 
 
 def _kernel(shape: Shape) -> Written:
@@ -87,8 +109,9 @@ def _kernel(shape: Shape) -> Written:
     t = BlockText(shape.vectors.lanes)
     lanes, rows = t.lanes, shape.rows
     wide = 4 * lanes * shape.columns
-    pointers = ["x", "w", *(["b"] if shape.bias else []), "y"]
-    for index, name in enumerate([*pointers, *SIZES]):
+    epilogue = shape.epilogue
+    pointers = epilogue.pointers
+    for index, name in enumerate([*pointers, *SIZES, *epilogue.sizes(("r_image",))]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
     # Scratch holds the sums of a part of the filters at the last band, and what that band sees.
@@ -115,10 +138,7 @@ def _kernel(shape: Shape) -> Written:
             ragged = t.let(f"icmp slt i64 {count}, {t.times(width, lanes)}")
             with t.when(ragged), t.loop("0", "%channels") as channel:
                 of, onto = t.at(here, t.times(channel, "%channel_step")), t.at(panel, t.times(channel, wide))
-                with t.loop("0", width) as vector:
-                    by = t.times(vector, 4 * lanes)
-                    some = t.lanes_within(t.times(vector, lanes), count)
-                    t.store(t.load_where(some, t.at(of, by)), t.at(onto, by))
+                _copy_row(t, of, onto, width, count)
             x = t.let(f"select i1 {ragged}, ptr {panel}, ptr {here}")
             plane = t.chosen(ragged, wide, "%channel_step")
             with t.loop("0", t.rounded_up("%channels", "%depth")) as piece:
@@ -138,16 +158,26 @@ def _kernel(shape: Shape) -> Written:
                     step = t.chosen(through, wide, area)
                     packed = t.plus(t.times(group, filter_tiles), filter_tile)
                     weights = t.at("%w", t.times(t.plus(t.times(packed, "%channels"), before), 4 * rows))
-                    bias = t.at("%b", t.times(packed, 4 * rows)) if shape.bias else "%w"
+                    bias = t.at("%b", t.times(packed, 4 * rows)) if epilogue.bias else "%w"
                     ahead = t.chosen(t.let(f"icmp eq i64 {filter_tile}, {first_tile}"), t.times(width, 4 * lanes), 0)
                     given = (
                         f"ptr {weights}, ptr {there}, i64 {plane}, i64 {some}, i64 {ahead}, ptr {onto}, i64 {step}, "
                         f"ptr {bias}, i1 {first}, i1 {last}"
                     )
+                    if epilogue.residual:
+                        own_place = t.plus(t.times(t.plus(t.times(group, "%filters"), filter), area), t.times(start, 4))
+                        beside = t.at(t.at("%r", t.times(image, "%r_image")), own_place)
+                        with t.when(t.let(f"and i1 {first}, {through}")), t.loop("0", own) as row:
+                            by_row = t.at(beside, t.times(row, area)), t.at(spare, t.times(row, wide))
+                            _copy_row(t, *by_row, width, count)
+                        direct = t.let(f"xor i1 {through}, true")
+                        begins = t.let(f"and i1 {first}, {direct}")
+                        begin = t.let(f"select i1 {begins}, ptr {beside}, ptr {onto}")
+                        given += f", ptr {begin}, i64 {t.chosen(begins, area, step)}"
                     for columns in range(1, shape.columns + 1):
                         with t.when(t.let(f"icmp eq i64 {width}, {columns}")):
                             t(f"call void {_tile_name(shape, columns)}({given})")
-                    if shape.act not in ("none", "relu"):
+                    if epilogue.act not in ("none", "relu"):
                         with t.when(last), t.loop("0", own) as row:
                             t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {count})")
                     with t.when(t.let(f"and i1 {last}, {through}")), t.loop("0", own) as row:

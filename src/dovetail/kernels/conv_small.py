@@ -29,10 +29,14 @@ PART_PLACES = 112
 def small(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
     """The kernels of a convolution with few places and many filters."""
     # Padding decides whether an image is copied.
-    if expanse.sums < FEWEST_SUMS or any(not isinstance(size, int) for size in found.result.attrs["padding"]):
+    if (
+        expanse.sums < FEWEST_SUMS
+        or not expanse.is_level
+        or any(not isinstance(size, int) for size in found.result.attrs["padding"])
+    ):
         return []
     point = expanse.field.taps == 1
-    squares = [Square(vectors, *form, found.act, found.b is not None, point) for form in forms_of(vectors)]
+    squares = [Square(vectors, *form, found.epilogue, point) for form in forms_of(vectors)]
     # Lanes without a filter are as bad as those without a place.
     full = [s for s in squares if -(-expanse.filters // s.block) * s.block <= 1.1 * expanse.filters]
     return [_choice(found, expanse, square) for square in full]
@@ -70,7 +74,7 @@ class Small:
         image, channel = of.steps
         sizes = (
             *field.words(Blocks(1, 1, 1, 1)), of.channels, of.filters, of.groups, image, channel * of.channels, channel,
-            count, parts, part, max(1, PIECE // field.taps), int(self.padded),
+            count, parts, part, max(1, PIECE // field.taps), int(self.padded), *of.residual[:1],
         )  # fmt: skip
         rows, columns = (
             (known(n) - 1) * s + (w - 1) * d + 1

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.kernels.conv_block import HEAD, KERNEL, WINDOW, BlockText, Code, Written, gather_name, gather_text, words
-from dovetail.kernels.conv_text import AT_ONCE, Shape, activated_wholly, finish_text
+from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, activated_wholly, finish_text
 from dovetail.kernels.vector import Vectors
-from dovetail.library.activation import Activation
 
 SIZES = (
     *WINDOW, "channels", "filters", "groups", "image_step", "group_step", "channel_step", "places", "parts", "part",
@@ -30,8 +29,7 @@ class Square:
     vectors: Vectors
     filters: int
     places: int
-    act: Activation
-    bias: bool
+    epilogue: Epilogue
     point: bool
     """Whether the window has one tap."""
 
@@ -53,8 +51,8 @@ def least_waste(vectors: Vectors, places: int) -> tuple[int, int]:
 
 def small_text(square: Square) -> Code:
     """The kernel."""
-    plain = Shape(square.vectors, 1, 1, square.act, square.bias, True)
-    own = [finish_text(plain), _turn(square), _kernel(square)]
+    finish = finish_text(square.vectors.lanes, Epilogue(square.epilogue.act))
+    own = [finish, _turn(square), _kernel(square)]
     return Code.of("small_conv", own, [gather_text(square.vectors), square_text(square)])
 
 
@@ -130,24 +128,28 @@ def _summed(
 
 
 def _turn(square: Square) -> Written:
-    """Sums [place][filter] of one vector of filters as results [filter][place], with bias and activation."""
+    """Sums [place][filter] of one vector of filters as results [filter][place], with bias, residual and activation."""
     t = BlockText(square.vectors.lanes)
-    lanes = t.lanes
-    bias = t.load("%bias") if square.bias else ""
+    lanes, epilogue = t.lanes, square.epilogue
+    bias = t.load("%bias") if epilogue.bias else ""
     with t.steps("0", "%places", lanes) as place:
         rows: list[str] = []
         for i in range(lanes):
             # Behind the last place the last one is read again; what is made of it is not stored.
             number = t.least(t.plus(place, i), t.minus("%places", 1))
             x = t.load(t.at("%sums", t.times(number, 4 * square.block)))
-            rows.append(activated_wholly(t, square.act, t.add(x, bias) if square.bias else x))
+            before = epilogue.before_residual
+            rows.append(activated_wholly(t, before.act, t.add(x, bias) if before.bias else x))
         mask = t.lanes_within(place, "%places")
         for i, x in enumerate(t.transposed(rows)):
             with t.when(t.let(f"icmp slt i64 {i}, %filters")):
-                t.store_where(mask, x, t.at("%y", t.plus(t.times("%step", i), t.times(place, 4))))
+                by = t.plus(t.times("%step", i), t.times(place, 4))
+                if epilogue.residual:
+                    x = activated_wholly(t, epilogue.act, t.add(x, t.load_where(mask, t.at("%r", by))))
+                t.store_where(mask, x, t.at("%y", by))
     header = (
-        "internal void @kernel.turn(ptr noalias readonly %sums, ptr noalias readonly %bias, ptr noalias %y, i64 %step, "
-        "i64 %filters, i64 %places) noinline nounwind"
+        "internal void @kernel.turn(ptr noalias readonly %sums, ptr noalias readonly %bias, ptr noalias readonly %r, "
+        "ptr noalias %y, i64 %step, i64 %filters, i64 %places) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
 
@@ -156,8 +158,8 @@ def _kernel(square: Square) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(square.vectors.lanes)
     lanes, block = t.lanes, square.block
-    pointers = ["x", "w", *(["b"] if square.bias else []), "y"]
-    for index, name in enumerate([*pointers, *SIZES]):
+    pointers = square.epilogue.pointers
+    for index, name in enumerate([*pointers, *SIZES, *square.epilogue.sizes(("r_image",))]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
@@ -235,13 +237,18 @@ def _kernel(square: Square) -> Written:
             own = t.least(lanes, t.minus("%filters", first))
             with t.when(t.let(f"icmp sgt i64 {own}, 0")):
                 bias = "%w"
-                if square.bias:
+                if square.epilogue.bias:
                     bias = t.at("%b", t.times(t.plus(t.times(packed, block), t.times(vector, lanes)), 4))
                 channel = t.plus(t.times(image_group, "%filters"), first)
                 target = t.at("%y", t.plus(t.times(channel, area), t.times(start, 4)))
                 here = t.at(sums, t.times(vector, 4 * lanes))
-                t(f"call void @kernel.turn(ptr {here}, ptr {bias}, ptr {target}, i64 {area}, i64 {own}, i64 {count})")
-                if square.act not in AT_ONCE:
+                beside = "%w"
+                if square.epilogue.residual:
+                    within = t.plus(t.times(t.plus(t.times(group, "%filters"), first), area), t.times(start, 4))
+                    beside = t.at(t.at("%r", t.times(image, "%r_image")), within)
+                given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {count}"
+                t(f"call void @kernel.turn({given})")
+                if square.epilogue.act not in AT_ONCE:
                     with t.loop("0", own) as row:
                         t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {count})")
     return t.function(KERNEL), tuple(t.used)

@@ -7,10 +7,8 @@ results are copied to their places.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dovetail.ir.dtype import f32
-from dovetail.kernels import llvm_scalar as scalar
 from dovetail.kernels.conv_block import (
     HEAD,
     KERNEL,
@@ -25,16 +23,16 @@ from dovetail.kernels.conv_block import (
     write_offsets,
     write_spread,
 )
+from dovetail.kernels.conv_epilogue import Epilogue, activated, finish_text
 from dovetail.kernels.vector import Vectors
-from dovetail.library.activation import Activation
 
 SIZES = (*WINDOW, "groups", "channels", "filters", "image_step", "group_step", "channel_step", "parts", "part")
 """The sizes that the code is given, in their order. Steps are bytes; channels and filters are those of one group, which
 `parts` tiles share, `part` register tiles each."""
 PIECE, POINT_PIECE = 8, 32
 """Channels that are summed by themselves before they are added to the rest: a short sum rounds less than a long one."""
-AT_ONCE: tuple[Activation, ...] = ("none", "relu", "sigmoid", "silu")
-"""Activations that are written with vectors."""
+RESIDUAL = ("r_image", "r_channel", "r_row", "r_column")
+"""Sizes that come behind where there is a residual: its steps in bytes."""
 SPREAD = ("spread_rows", "spread_columns")
 """Sizes that come behind where pixels lie apart: the distance of two of them."""
 
@@ -46,28 +44,31 @@ class Shape:
     vectors: Vectors
     rows: int
     columns: int
-    act: Activation
-    bias: bool
+    epilogue: Epilogue
     point: bool
     """Whether the window has one tap."""
     spread: bool = False
     """Whether there are zeros between the pixels, as the transpose of a convolution has them."""
 
     @staticmethod
-    def of(
-        vectors: Vectors, filters: int, act: Activation, bias: bool, point: bool = False, spread: bool = False
-    ) -> Shape:
+    def of(vectors: Vectors, filters: int, epilogue: Epilogue, point: bool = False, spread: bool = False) -> Shape:
         """As many accumulators as registers hold beside what they are made of."""
         room = vectors.registers - (4 if vectors.registers > 16 else 3)
         rows = min(8 if vectors.registers > 16 else 4, filters)
         columns = max(1, min(8, (room - 1) // rows))
-        return Shape(vectors, rows, columns, act, bias, point, spread)
+        return Shape(vectors, rows, columns, epilogue, point, spread)
 
 
 def conv_text(shape: Shape) -> Code:
     """The kernel."""
     seen = spread_text(shape.vectors) if shape.spread else gather_text(shape.vectors)
-    return Code.of("conv", [finish_text(shape), _kernel(shape)], [seen, *tile_texts(shape)])
+    own = [finish_text(shape.vectors.lanes, shape.epilogue), _kernel(shape)]
+    return Code.of("conv", own, [seen, *tile_texts(_summing(shape))])
+
+
+def _summing(shape: Shape) -> Shape:
+    """The register tiles, which leave the residual and what comes behind it to where results lie."""
+    return replace(shape, epilogue=shape.epilogue.before_residual)
 
 
 def tile_texts(shape: Shape) -> list[Written]:
@@ -77,7 +78,7 @@ def tile_texts(shape: Shape) -> list[Written]:
 
 def tile_name(shape: Shape, columns: int) -> str:
     """What the function of a register tile is called: everything that its text depends on."""
-    marks = f"{'.bias' if shape.bias else ''}{'.relu' if shape.act == 'relu' else ''}{'.point' if shape.point else ''}"
+    marks = f"{shape.epilogue.marks}{'.point' if shape.point else ''}"
     return f"@tile.{shape.vectors.lanes}.{shape.rows}.{columns}{marks}"
 
 
@@ -85,7 +86,7 @@ def tile_text(shape: Shape, columns: int) -> Written:
     """The function of a register tile: some filters by some vectors of columns, summed over channels and taps."""
     t = BlockText(shape.vectors.lanes)
     spots = [(i, j) for i in range(shape.rows) for j in range(columns)]
-    if shape.bias:
+    if shape.epilogue.bias:
         starts = [t.spread_from(t.at("%bias", 4 * i)) for i in range(shape.rows)]
     else:
         starts = ["zeroinitializer"] * shape.rows
@@ -136,7 +137,7 @@ def tile_text(shape: Shape, columns: int) -> Written:
             place = t.at(row, 4 * t.lanes * j)
             before = t.let(f"fadd {t.kind} {t.load(place)}, {sums[i, j]}")
             total = t.let(f"select i1 {first}, {t.kind} {sums[i, j]}, {t.kind} {before}")
-            done = activated(t, shape.act, total)
+            done = activated(t, shape.epilogue.act, total)
             t.store(total if done == total else t.let(f"select i1 {last}, {t.kind} {done}, {t.kind} {total}"), place)
     t("br label %more")
     t.label("more")
@@ -164,73 +165,12 @@ def _summed(
     return found
 
 
-def activated(t: BlockText, act: Activation, x: str) -> str:
-    """An activation that needs no function, on a vector; the others are done where results lie."""
-    # Not greater, so that NaN stays.
-    return t.select(t.compare("olt", x, t.number(0.0)), t.number(0.0), x) if act == "relu" else x
-
-
-def activated_wholly(t: BlockText, act: Activation, x: str) -> str:
-    """An activation of `AT_ONCE`, on a vector."""
-    return _sigmoid(t, act, x) if act in ("sigmoid", "silu") else activated(t, act, x)
-
-
-def finish_text(shape: Shape) -> Written:
-    """Activate a row of results where it lies."""
-    t = BlockText(shape.vectors.lanes)
-    if shape.act in ("sigmoid", "silu"):
-        whole = t.quotient("%count", t.lanes)
-        with t.loop("0", whole) as i:
-            place = t.at("%y", t.times(i, 4 * t.lanes))
-            t.store(_sigmoid(t, shape.act, t.load(place)), place)
-        with t.loop(whole, t.rounded_up("%count", t.lanes)) as i:
-            first = t.times(i, t.lanes)
-            place, some = t.at("%y", t.times(first, 4)), t.lanes_within(first, "%count")
-            t.store_where(some, _sigmoid(t, shape.act, t.load_where(some, place)), place)
-    else:
-        with t.loop("0", "%count") as i:
-            place = t.let(f"getelementptr inbounds float, ptr %y, i64 {i}")
-            x = t.let(f"load float, ptr {place}, align 4")
-            t(f"store float {_function(t, shape.act, x)}, ptr {place}, align 4")
-    return t.function("internal void @kernel.finish(ptr noalias %y, i64 %count) noinline nounwind"), tuple(t.used)
-
-
-def _sigmoid(t: BlockText, act: Activation, x: str) -> str:
-    """A vector's sigmoid, or x times it. What is no normal number is 0: a sum of such takes a hundred times as long."""
-    falling = t.exp_of_negative(t.let(f"fneg {t.kind} {t.intrinsic('fabs', x)}"))
-    one = t.number(1.0)
-    share = t.div(t.select(t.compare("olt", x, t.number(0.0)), falling, one), t.add(falling, one))
-    return share if act == "sigmoid" else t.mul(x, share)
-
-
-def _function(t: BlockText, act: Activation, x: str) -> str:
-    def apply(op: str, *operands: str) -> str:
-        return scalar.apply(t, op, list(operands), [f32] * len(operands), f32, "contract")
-
-    def number(value: float) -> str:
-        return scalar.literal(value, f32)
-
-    match act:
-        case "none" | "relu" | "sigmoid" | "silu":
-            return x
-        case "tanh":
-            return apply("tanh", x)
-        case "gelu":
-            inner = apply("erf", apply("mul", x, number(0.5**0.5)))
-        case "gelu_tanh":
-            cube = apply("mul", apply("mul", x, x), x)
-            bent = apply("add", x, apply("mul", number(0.044715), cube))
-            inner = apply("tanh", apply("mul", number(0.7978845608028654), bent))
-    half = apply("mul", number(0.5), x)
-    return apply("mul", half, apply("add", number(1.0), inner))
-
-
 def _kernel(shape: Shape) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(shape.vectors.lanes)
-    lanes = t.lanes
-    pointers = ["x", "w", *(["b"] if shape.bias else []), "y"]
-    for index, name in enumerate([*pointers, *SIZES, *(SPREAD if shape.spread else ())]):
+    lanes, epilogue = t.lanes, shape.epilogue
+    pointers = epilogue.pointers
+    for index, name in enumerate([*pointers, *SIZES, *(SPREAD if shape.spread else ()), *epilogue.sizes(RESIDUAL)]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
@@ -282,6 +222,9 @@ def _kernel(shape: Shape) -> Written:
             f"and i1 {t.let(f'icmp eq i64 {pitch}, {own_columns}')}, {t.let('icmp eq i64 %column_blocks, 1')}"
         )
         run_on = t.let(f"or i1 {alone}, {whole}")
+        if epilogue.residual:
+            level = t.let(f"icmp eq i64 %r_row, {t.times('%out_width', '%r_column')}")
+            run_on = t.let(f"and i1 {run_on}, {t.let(f'or i1 {alone}, {level}')}")
         in_place = t.let(f"and i1 {run_on}, {full}")
         area = t.times("%out_height", "%out_width")
         stop = t.least(register_tiles, t.times(t.plus(part, 1), "%part"))
@@ -297,15 +240,26 @@ def _kernel(shape: Shape) -> Written:
             packed = t.plus(t.times(group, register_tiles), filter_tile)
             size = t.times(t.times("%channels", taps), 4 * shape.rows)
             weights = t.at("%w", t.times(packed, size))
-            bias = t.at("%b", t.times(packed, 4 * shape.rows)) if shape.bias else "%w"
+            bias = t.at("%b", t.times(packed, 4 * shape.rows)) if epilogue.bias else "%w"
             sums = f"i64 {plane}, ptr %room, i64 {taps}, i64 %channels"
-            write_columns(t, shape, weights, size, x, sums, onto, f"i64 {step}, ptr {bias}", length)
-            if shape.act not in ("none", "relu"):
+            write_columns(t, _summing(shape), weights, size, x, sums, onto, f"i64 {step}, ptr {bias}", length)
+            beside = ""
+            if epilogue.residual:
+                own = t.times(t.plus(t.times(group, "%filters"), first), "%r_channel")
+                corner = t.plus(t.times(first_row, "%r_row"), t.times(first_column, "%r_column"))
+                beside = t.at(t.at("%r", t.times(image, "%r_image")), t.plus(own, corner))
+                with t.when(direct), t.loop("0", count) as row:
+                    given = f"ptr {t.at(onto, t.times(row, step))}, ptr {t.at(beside, t.times(row, '%r_channel'))}"
+                    t(f"call void @kernel.finish({given}, i64 %r_column, i64 {length})")
+            elif epilogue.act not in ("none", "relu"):
                 with t.loop("0", count) as row:
                     t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {length})")
             with t.otherwise(direct), t.loop("0", count) as row, t.loop("0", own_rows) as line:
                 here = t.at(results, t.plus(t.times(row, run_step), t.times(line, t.times(pitch, 4))))
                 there = t.at(target, t.times(t.plus(t.times(row, area), t.times(line, "%out_width")), 4))
+                if epilogue.residual:
+                    at = t.at(beside, t.plus(t.times(row, "%r_channel"), t.times(line, "%r_row")))
+                    t(f"call void @kernel.finish(ptr {here}, ptr {at}, i64 %r_column, i64 {own_columns})")
                 with t.steps("0", own_columns, lanes) as column:
                     by = t.times(column, 4)
                     t.store_where(t.lanes_within(column, own_columns), t.load(t.at(here, by)), t.at(there, by))

@@ -9,6 +9,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.conv import Choice, Direct, Expanse, Packing, first_of, known
+from dovetail.kernels.conv_epilogue import Epilogue
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.conv_text import Shape, conv_text
 from dovetail.kernels.job import Job, Packed, Places
@@ -32,7 +33,7 @@ def make_conv_transpose(step: Step, places: Places, vectors: Vectors) -> Job | N
     ones = (1,) * len(window)
     steps = places(x).strides
     field = Field.of(x.shape[2:], steps[2:], value.shape[2:], window, ones, attrs["dilations"], before)
-    shape = Shape.of(vectors, filters, "none", False, field.taps == 1, True)
+    shape = Shape.of(vectors, filters, Epilogue(), field.taps == 1, True)
     turned = Packed(w, f"conv transpose {groups} {shape.rows}", Turning(groups, shape.rows))
     points: dict[str, Value | Packed] = {"x": x, "w": turned, "y": value}
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])

@@ -11,7 +11,7 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
     if source is target:
         return x
     if source is bf16:
-        return cast(w, _of_bf16(w, x), f32, target)
+        return cast(w, of_bf16(w, x), f32, target)
     here, there = spelled(source), spelled(target)
     if target is bool_:
         zero = literal(0, source)
@@ -21,7 +21,7 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
             if target in NARROW and source is not bool_ and source.bits > 16:
                 return cast(w, cast(w, x, source, f64), f64, target)
             if target is bf16:
-                return _to_bf16(w, cast(w, x, source, f32))
+                return to_bf16(w, cast(w, x, source, f32))
             return w.let(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {here} {x} to {there}")
         width = 1 if source is bool_ else source.bits
         if width == target.bits:
@@ -34,7 +34,7 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
         if source is f64 and target in NARROW:
             return cast(w, _rounded_to_odd(w, x), f32, target)
         if target is bf16:
-            return _to_bf16(w, x)
+            return to_bf16(w, x)
         return w.let(f"{'fptrunc' if source.bits > target.bits else 'fpext'} {here} {x} to {there}")
     if source in NARROW:
         wide = cast(w, x, source, f32)
@@ -73,19 +73,29 @@ def _rounded_to_odd(w: Writer, x: str) -> str:
     return w.let(f"bitcast i32 {odd} to float")
 
 
-def _to_bf16(w: Writer, x: str) -> str:
-    """The upper half of an f32, rounded to even; NaN stays NaN. Few machines have it as an instruction."""
-    bits = w.let(f"bitcast float {x} to i32")
-    last = w.let(f"and i32 {w.let(f'lshr i32 {bits}, 16')}, 1")
-    rounded = w.let(f"add i32 {bits}, {w.let(f'add i32 {last}, 32767')}")
-    quiet = w.let(f"or i32 {bits}, 4194304")
-    chosen = w.let(f"select i1 {w.let(f'fcmp uno float {x}, {x}')}, i32 {quiet}, i32 {rounded}")
-    return w.let(f"trunc i32 {w.let(f'lshr i32 {chosen}, 16')} to i16")
+def to_bf16(w: Writer, x: str, lanes: int = 0) -> str:
+    """The upper half of an f32 or of a vector of so many, rounded to even; NaN stays NaN.
+
+    Few machines have it as an instruction, and LLVM calls a library on the others, which is not everywhere.
+    """
+    real, whole, half, truth = (f"<{lanes} x {kind}>" if lanes else kind for kind in ("float", "i32", "i16", "i1"))
+
+    def number(n: int) -> str:
+        return f"splat (i32 {n})" if lanes else str(n)
+
+    bits = w.let(f"bitcast {real} {x} to {whole}")
+    last = w.let(f"and {whole} {w.let(f'lshr {whole} {bits}, {number(16)}')}, {number(1)}")
+    rounded = w.let(f"add {whole} {bits}, {w.let(f'add {whole} {last}, {number(32767)}')}")
+    quiet = w.let(f"or {whole} {bits}, {number(4194304)}")
+    chosen = w.let(f"select {truth} {w.let(f'fcmp uno {real} {x}, {x}')}, {whole} {quiet}, {whole} {rounded}")
+    return w.let(f"trunc {whole} {w.let(f'lshr {whole} {chosen}, {number(16)}')} to {half}")
 
 
-def _of_bf16(w: Writer, x: str) -> str:
-    upper = w.let(f"shl i32 {w.let(f'zext i16 {x} to i32')}, 16")
-    return w.let(f"bitcast i32 {upper} to float")
+def of_bf16(w: Writer, x: str, lanes: int = 0) -> str:
+    """A bf16 or a vector of so many as f32."""
+    real, whole, half = (f"<{lanes} x {kind}>" if lanes else kind for kind in ("float", "i32", "i16"))
+    upper = w.let(f"shl {whole} {w.let(f'zext {half} {x} to {whole}')}, {'splat (i32 16)' if lanes else '16'}")
+    return w.let(f"bitcast {whole} {upper} to {real}")
 
 
 def _saturated(w: Writer, x: str, target: DType) -> str:

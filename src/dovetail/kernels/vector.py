@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dovetail.ir.dtype import f32
 from dovetail.kernels.llvm import Text
+from dovetail.kernels.llvm_cast import of_bf16, to_bf16
 from dovetail.kernels.llvm_scalar import literal
 
 
@@ -141,21 +142,33 @@ class VectorText(Text):
         """As many elements of another type as f32; bytes are whole numbers."""
         if stored == "float":
             return self.load(pointer)
-        kind = f"<{self.lanes} x {stored}>"
-        found = self.let(f"load {kind}, ptr {pointer}, align {STORED[stored]}")
-        return self.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {kind} {found} to {self.kind}")
+        return self.widened(self.let(f"load {self.raw(stored)}, ptr {pointer}, align {STORED[stored]}"), stored)
+
+    def raw(self, stored: str) -> str:
+        """A vector of elements of another type, as it is loaded and stored: no machine has bfloat everywhere."""
+        return f"<{self.lanes} x {'i16' if stored == 'bfloat' else stored}>"
+
+    def widened(self, x: str, stored: str) -> str:
+        """A vector of another type, as it is loaded, as f32; bytes are whole numbers."""
+        if stored == "float":
+            return x
+        if stored == "bfloat":
+            return of_bf16(self, x, self.lanes)
+        return self.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {self.raw(stored)} {x} to {self.kind}")
 
     def store_as(self, x: str, pointer: str, stored: str) -> None:
         """Write a vector in another type of floats."""
         if stored == "float":
             self.store(x, pointer)
             return
-        kind = f"<{self.lanes} x {stored}>"
-        narrow = self.let(f"fptrunc {self.kind} {x} to {kind}")
+        kind = self.raw(stored)
+        narrow = to_bf16(self, x, self.lanes) if stored == "bfloat" else self.let(f"fptrunc {self.kind} {x} to {kind}")
         self(f"store {kind} {narrow}, ptr {pointer}, align {STORED[stored]}")
 
     def number_at(self, pointer: str, stored: str) -> str:
         """One element of another type as f32."""
+        if stored == "bfloat":
+            return of_bf16(self, self.let(f"load i16, ptr {pointer}, align 2"))
         found = self.let(f"load {stored}, ptr {pointer}, align {STORED[stored]}")
         if stored == "float":
             return found
@@ -163,6 +176,9 @@ class VectorText(Text):
 
     def put_number(self, x: str, pointer: str, stored: str) -> None:
         """Write one f32 in another type of floats."""
+        if stored == "bfloat":
+            self(f"store i16 {to_bf16(self, x)}, ptr {pointer}, align 2")
+            return
         found = x if stored == "float" else self.let(f"fptrunc float {x} to {stored}")
         self(f"store {stored} {found}, ptr {pointer}, align {STORED[stored]}")
 
@@ -174,6 +190,10 @@ class VectorText(Text):
         """Lanes of x and y, counted through both."""
         order = ", ".join(f"i32 {i}" for i in lanes)
         return self.let(f"shufflevector {self.kind} {x}, {self.kind} {y}, <{len(lanes)} x i32> <{order}>")
+
+    def lane(self, x: str, lane: int) -> str:
+        """One lane of a vector in every lane."""
+        return self.shuffle(x, "poison", [lane] * self.lanes)
 
     def transposed(self, rows: Sequence[str]) -> list[str]:
         """A square of as many vectors as lanes, columns for rows: halves are swapped, then their halves."""

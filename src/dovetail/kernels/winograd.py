@@ -30,9 +30,14 @@ def winograd(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Cho
     """The kernel of a convolution of 3 by 3, where this scheme may be the faster one."""
     field = expanse.field
     fitting = (field.window, field.strides, field.dilations, expanse.groups) == ((3, 3), (1, 1), (1, 1), 1)
-    if not fitting or found.x.rank != 4 or min(expanse.filters, expanse.channels) < FEWEST_CHANNELS:
+    if (
+        not fitting
+        or not expanse.is_level
+        or found.x.rank != 4
+        or min(expanse.filters, expanse.channels) < FEWEST_CHANNELS
+    ):
         return []
-    shape = Shape.of(vectors, expanse.filters, found.act, found.b is not None, True)
+    shape = Shape.of(vectors, expanse.filters, found.epilogue, True)
     points = found.points(Packed(found.w, f"winograd {shape.rows}", Transforming(shape.rows)), shape.rows)
     return [Choice(points, Winograd(expanse, shape), lambda: winograd_text(shape))]
 
@@ -62,7 +67,17 @@ class Winograd:
         tiles = -(-of.filters // shape.rows)
         part = min(tiles, PART_TILES)
         parts = -(-tiles // part)
-        sizes = (*pixels.words(blocks), of.channels, of.filters, *of.steps, parts, part, height, width)
+        sizes = (
+            *pixels.words(blocks),
+            of.channels,
+            of.filters,
+            *of.steps,
+            parts,
+            part,
+            height,
+            width,
+            *of.residual[:1],
+        )
         row = 4 * (count + 2 * lanes)
         patches = SPOTS * (row * of.channels + 4 * lanes)
         sums = row * (SPOTS * shape.rows + OUT * OUT)

@@ -25,7 +25,8 @@ from dovetail.kernels.conv_block import (
     write_layout,
     write_offsets,
 )
-from dovetail.kernels.conv_text import AT_ONCE, Shape, activated_wholly, finish_text, tile_texts, write_columns
+from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, activated_wholly, finish_text
+from dovetail.kernels.conv_text import Shape, tile_texts, write_columns
 
 NEAR, FAR = 0.75, 1.5
 """The points of the scheme beside 0 and infinity, each with both signs."""
@@ -78,13 +79,19 @@ def _both(t: BlockText, step: Literal["into", "back"], values: list[list[str]]) 
 
 def winograd_text(shape: Shape) -> Code:
     """The kernel; `shape` says what is done to results."""
-    own = [finish_text(shape), _enter(shape), _leave(shape), _place(shape), _kernel(shape)]
+    own = [
+        finish_text(shape.vectors.lanes, Epilogue(shape.epilogue.act)),
+        _enter(shape),
+        _leave(shape),
+        _place(shape),
+        _kernel(shape),
+    ]
     return Code.of("winograd", own, [gather_text(shape.vectors), *tile_texts(_plain(shape))])
 
 
 def _plain(shape: Shape) -> Shape:
     """The register tiles, which leave bias and activation to the transform back."""
-    return Shape(shape.vectors, shape.rows, shape.columns, "none", False, True)
+    return Shape(shape.vectors, shape.rows, shape.columns, Epilogue(), True)
 
 
 def _enter(shape: Shape) -> Written:
@@ -110,7 +117,8 @@ def _enter(shape: Shape) -> Written:
 def _leave(shape: Shape) -> Written:
     """Transform the sums of one filter back, a vector of patches at a time."""
     t = BlockText(shape.vectors.lanes)
-    bias = t.spread_from("%bias") if shape.bias else ""
+    epilogue = shape.epilogue.before_residual
+    bias = t.spread_from("%bias") if epilogue.bias else ""
     with t.steps("0", "%count", t.lanes) as patch:
         by = t.times(patch, 4)
         sums = [
@@ -119,7 +127,7 @@ def _leave(shape: Shape) -> Written:
         ]
         results = [x for line in _both(t, "back", sums) for x in line]
         for spot, x in enumerate(results):
-            whole = activated_wholly(t, shape.act, t.add(x, bias) if shape.bias else x)
+            whole = activated_wholly(t, epilogue.act, t.add(x, bias) if epilogue.bias else x)
             t.store(whole, t.at("%onto", t.plus(t.times("%result_step", spot), by)))
     header = (
         "internal void @kernel.leave(ptr noalias readonly %sums, i64 %spot_step, ptr noalias %onto, i64 %result_step, "
@@ -144,10 +152,14 @@ def _place(shape: Shape) -> Written:
             at = t.plus(column, i * lanes)
             some = t.let(f"icmp slt i64 {at}, %count")
             with t.when(some):
-                t.store_where(t.lanes_within(at, "%count"), x, t.at("%onto", t.times(at, 4)))
+                mask, by = t.lanes_within(at, "%count"), t.times(at, 4)
+                if shape.epilogue.residual:
+                    x = t.add(x, t.load_where(mask, t.at("%r", by)))
+                    x = activated_wholly(t, shape.epilogue.act, x)
+                t.store_where(mask, x, t.at("%onto", by))
     header = (
-        "internal void @kernel.place(ptr noalias readonly %from, i64 %result_step, ptr noalias %onto, i64 %count) "
-        "noinline nounwind"
+        "internal void @kernel.place(ptr noalias readonly %from, i64 %result_step, ptr noalias readonly %r, "
+        "ptr noalias %onto, i64 %count) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
 
@@ -156,8 +168,9 @@ def _kernel(shape: Shape) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(shape.vectors.lanes)
     lanes = t.lanes
-    pointers = ["x", "w", *(["b"] if shape.bias else []), "y"]
-    for index, name in enumerate([*pointers, *SIZES]):
+    epilogue = shape.epilogue
+    pointers = epilogue.pointers
+    for index, name in enumerate([*pointers, *SIZES, *epilogue.sizes(("r_image",))]):
         kind = "ptr" if index < len(pointers) else "i64"
         t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
@@ -204,10 +217,10 @@ def _kernel(shape: Shape) -> Written:
             first = t.times(filter_tile, shape.rows)
             with t.loop("0", t.least(shape.rows, t.minus("%filters", first))) as row:
                 number = t.plus(first, row)
-                bias = t.at("%b", t.times(number, 4)) if shape.bias else "%w"
+                bias = t.at("%b", t.times(number, 4)) if epilogue.bias else "%w"
                 t(f"call void @kernel.leave(ptr {t.at(sums, t.times(row, step))}, i64 {sums_step}, ptr {results}, "
                   f"i64 {step}, ptr {bias}, i64 {count})")  # fmt: skip
-                if shape.act not in AT_ONCE:
+                if epilogue.act not in AT_ONCE and not epilogue.residual:
                     t(f"call void @kernel.finish(ptr {results}, i64 {t.times(t.quotient(step, 4), OUT * OUT)})")
                 target = t.at("%y", t.times(t.plus(t.times(image, "%filters"), number), area))
                 top, from_left = t.times(first_row, OUT), t.times(first_column, OUT)
@@ -218,5 +231,11 @@ def _kernel(shape: Shape) -> Written:
                     here = t.at(results, t.plus(spots, t.times(t.times(t.quotient(line, OUT), columns), 4)))
                     corner = t.plus(t.times(t.plus(top, line), "%result_width"), from_left)
                     there = t.at(target, t.times(corner, 4))
-                    t(f"call void @kernel.place(ptr {here}, i64 {step}, ptr {there}, i64 {length})")
+                    beside = "%w"
+                    if epilogue.residual:
+                        own = t.plus(t.times(number, area), t.times(corner, 4))
+                        beside = t.at(t.at("%r", t.times(image, "%r_image")), own)
+                    t(f"call void @kernel.place(ptr {here}, i64 {step}, ptr {beside}, ptr {there}, i64 {length})")
+                    if epilogue.act not in AT_ONCE and epilogue.residual:
+                        t(f"call void @kernel.finish(ptr {there}, i64 {length})")
     return t.function(KERNEL), tuple(t.used)

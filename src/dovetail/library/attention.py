@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from dovetail import ops
 from dovetail.declare import HANDED_ON, Change, Cost, UnwrittenError, every, fused_op, typed
@@ -14,6 +14,13 @@ from dovetail.ir.value import Value
 from dovetail.library import masks
 from dovetail.library.scores import Scaled, scores, swapped
 from dovetail.library.softmax import Empty, Flag, softmax
+
+
+Filled = Literal["last", "first", "added"]
+"""When the fill takes the place of a hidden score: after the mask, before it, or never, for it is added to the score.
+
+They differ where a query sees no key and the fill is finite, so that a fill stays where it was written.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class _Asked:
     causal: bool
     window: int | None
     fill: float | None
+    filled: Filled
 
 
 @fused_op(
@@ -50,6 +58,7 @@ def attention(
     causal: Flag = False,
     window: int | None = None,
     fill: float | None = None,
+    filled: Filled = "last",
     zero_unseen: Flag = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
     wide: Annotated[Flag, HANDED_ON] = False,
@@ -58,10 +67,14 @@ def attention(
 
     `scaled` says whether the scale is on the product or before it. `groups` query heads share one head of k and v.
     `softcap` bends scores to softcap * tanh(scores / softcap).
-    A causal query sees the keys up to its own position, with a window only the last of them. `zero_unseen` makes 0 of
-    what a query gets that sees no key, because all are hidden or have a mask of -inf.
+    A causal query sees the keys up to its own position, with a window only the last of them. `filled` says what a
+    hidden key scores where there is more than the fill: "last" the fill alone, "first" the fill and the mask, "added"
+    the fill and its own score. `zero_unseen` makes 0 of what a query gets that sees no key, because all are hidden or
+    have a mask of -inf.
     """
-    asked = _Asked(q, k, mask, keep, scale, scaled, softcap, groups, causal, window, fill)
+    asked = _Asked(q, k, mask, keep, scale, scaled, softcap, groups, causal, window, fill, filled)
+    if zero_unseen and filled != "last":
+        raise UnwrittenError("zero for queries that see nothing, filled before the end", hint="pass filled='last'")
     y = softmax(_masked(asked), empty=empty, wide=wide) @ _widened(v, groups)
     return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
@@ -79,10 +92,27 @@ def _sees_any(asked: _Asked) -> Value:
     return ops.reduce_any(seen, axes=(-1,))
 
 
-def _masked(asked: _Asked) -> Value:
-    found = _plus(_capped(asked), asked.mask)
-    visible = _visible(asked)
-    return found if visible is None else ops.where(visible[0], found, visible[1])
+def _masked(asked: _Asked, rank: int = 2) -> Value:
+    visible = _visible(asked, rank)
+    _filled_as_asked(asked)
+    found = _capped(asked)
+    if visible is None:
+        return _plus(found, asked.mask)
+    match asked.filled:
+        case "last":
+            return ops.where(visible[0], _plus(found, asked.mask), visible[1])
+        case "first":
+            return _plus(ops.where(visible[0], found, visible[1]), asked.mask)
+        case "added":
+            return found + ops.where(visible[0], _like(0.0, asked.q), _like(visible[1], asked.q))
+
+
+def _filled_as_asked(asked: _Asked) -> None:
+    """Refuse what has another name: without a mask first is last, and what no position hides is a mask."""
+    if asked.filled == "first" and (asked.fill is None or asked.mask is None):
+        raise UnwrittenError("attention filled before a mask, without both", hint="pass filled='last'")
+    if asked.filled == "added" and (not asked.causal or asked.mask is not None):
+        raise UnwrittenError("attention with a fill added, and not by positions alone", hint="pass the sum as mask")
 
 
 def _plus(found: Value, mask: Value | None) -> Value:
@@ -155,56 +185,21 @@ def _no_other_way() -> UnwrittenError:
 
 
 @_spelling
-def position_mask_added(asked: _Asked) -> Value:
-    """Positions and padding become one mask that is added."""
-    return _position_mask_added(asked, 2)
-
-
-@_spelling
-def position_mask_of_rank_4_added(asked: _Asked) -> Value:
-    """The same with axes for the batch and the heads."""
-    return _position_mask_added(asked, 4)
-
-
-def _position_mask_added(asked: _Asked, rank: int) -> Value:
-    visible = _visible(asked, rank)
-    if visible is None or not asked.causal or asked.mask is not None:
+def positions_of_rank_4_added(asked: _Asked) -> Value:
+    """Positions have axes for the batch and the heads."""
+    if asked.filled != "added":
         raise _no_other_way()
-    return _capped(asked) + ops.where(visible[0], _like(0.0, asked.q), _like(visible[1], asked.q))
-
-
-@_spelling
-def filled_before_the_mask(asked: _Asked) -> Value:
-    """Hidden keys are filled in, then a mask is added."""
-    keep, fill = _kept_alone(asked)
-    if asked.mask is None:
-        raise _no_other_way()
-    return ops.where(keep, _capped(asked), fill) + asked.mask
-
-
-@_spelling
-def filled_before_the_scale(asked: _Asked) -> Value:
-    """Hidden keys are filled in, then all is scaled, then a mask is added."""
-    keep, fill = _kept_alone(asked)
-    if asked.scale is None:
-        raise _no_other_way()
-    _scaled_late(asked)
-    return _plus(ops.where(keep, asked.q @ swapped(asked.k), fill) / (1.0 / asked.scale), asked.mask)
+    return _masked(asked, 4)
 
 
 @_spelling
 def hidden_instead_of_kept(asked: _Asked) -> Value:
     """The mask says which keys are hidden."""
-    keep, fill = _kept_alone(asked)
-    return ops.where(ops.bit_not(keep), fill, _plus(_capped(asked), asked.mask))
-
-
-def _kept_alone(asked: _Asked) -> tuple[Value, float]:
-    """The keep-mask and the fill, where no position hides keys and nothing but a scale bends the scores."""
     visible = _visible(asked)
-    if visible is None or asked.causal or asked.softcap is not None or asked.groups is not None:
+    if asked.filled != "last" or visible is None or asked.causal or asked.softcap is not None or asked.groups is not None:
         raise _no_other_way()
-    return visible
+    keep, fill = visible
+    return ops.where(ops.bit_not(keep), fill, _plus(_capped(asked), asked.mask))
 
 
 def _like(number: float, x: Value) -> Value:
@@ -268,7 +263,8 @@ def queries_with_the_axes_of_the_mask(q: Value, result: Value) -> Change:
     hint="fill with -inf or with the lowest number of the dtype",
 )
 def fill_hides(q: Value, fill: float | None) -> bool:
-    return fill is None or fill <= (-6e4 if q.dtype == f16 else -1e9)
+    # -1e9, or the lowest number of f16, may have been divided by the root of a head's size.
+    return fill is None or fill <= (-4e3 if q.dtype == f16 else -6e7)
 
 
 @attention.remedy(fill_hides)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
-from dovetail.library.attention import attention
+from dovetail.library.attention import Filled, attention
 from dovetail.library.heads import merge_heads, split_heads
 from dovetail.library.panels import in_panels
 from dovetail.library.projection import projected, queries_keys_values
@@ -48,6 +48,7 @@ def attention_block(
     causal: Annotated[Flag, HANDED_ON] = False,
     window: Annotated[int | None, HANDED_ON] = None,
     fill: Annotated[float | None, HANDED_ON] = None,
+    filled: Annotated[Filled, HANDED_ON] = "last",
     zero_unseen: Annotated[Flag, HANDED_ON] = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
     wide: Annotated[Flag, HANDED_ON] = False,
@@ -68,6 +69,7 @@ def attention_block(
         "causal": causal,
         "window": window,
         "fill": fill,
+        "filled": filled,
         "zero_unseen": zero_unseen,
         "empty": empty,
         "wide": wide,

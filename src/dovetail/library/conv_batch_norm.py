@@ -14,14 +14,21 @@ from dovetail.declare import Change, every, fused_op, typed
 from dovetail.ir.dtype import f16, f32
 from dovetail.ir.value import Value
 from dovetail.library.activation import activation
-from dovetail.library.conv_bias_act import conv_bias_act, for_each_channel, is_one_for_each_channel
+from dovetail.library.conv_bias_act import (
+    conv_bias_act,
+    for_each_channel,
+    is_one_for_each_channel,
+    residual_has_the_shape_of_the_convolution,
+    residual_in_the_shape_of_the_convolution,
+)
 from dovetail.ops.convolution import conv
 
 FoldedActivation = Literal["none", "relu", "silu"]
 
 
 @fused_op(
-    shapes="x[n, c, h, w] w[m, c, i, j] gain[m, 1, 1] bias[m, 1, 1] mean[m, 1, 1] variance[m, 1, 1] b[m, 1, 1]",
+    shapes="x[n, c, h, w] w[m, c, i, j] gain[m, 1, 1] bias[m, 1, 1] mean[m, 1, 1] variance[m, 1, 1] b[m, 1, 1] "
+    "residual[n, m, h - i + 1, w - j + 1]",
     stage="recognise",
 )
 def conv_batch_norm(
@@ -32,6 +39,7 @@ def conv_batch_norm(
     mean: Value,
     variance: Value,
     b: Value | None = None,
+    residual: Value | None = None,
     *,
     eps: float,
     act: FoldedActivation = "none",
@@ -40,12 +48,13 @@ def conv_batch_norm(
     padding: tuple[int, ...] = (0, 0, 0, 0),
     groups: int = 1,
 ) -> Value:
-    """Convolution, batch norm with stored statistics and activation, as one convolution with other weights."""
+    """Convolution, batch norm with stored statistics, residual add and activation, as one convolution with other
+    weights."""
     slope = gain * ops.rsqrt(variance + eps)
     shift = bias - (mean if b is None else mean - b) * slope
     weights = w * ops.unsqueeze(slope, axes=(-3,))
     return conv_bias_act(
-        x, weights, shift, act=act, strides=strides, dilations=dilations, padding=padding, groups=groups
+        x, weights, shift, residual, act=act, strides=strides, dilations=dilations, padding=padding, groups=groups
     )
 
 
@@ -58,6 +67,7 @@ def norm_after(
     mean: Value,
     variance: Value,
     b: Value | None = None,
+    residual: Value | None = None,
     *,
     eps: float,
     act: FoldedActivation = "none",
@@ -69,7 +79,8 @@ def norm_after(
     """The convolution, then the norm."""
     y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
     centred = (y if b is None else y + b) - mean
-    return activation(act, (centred * ops.rsqrt(variance + eps)) * gain + bias)
+    normed = (centred * ops.rsqrt(variance + eps)) * gain + bias
+    return activation(act, normed if residual is None else normed + residual)
 
 
 @conv_batch_norm.spelling
@@ -81,6 +92,7 @@ def norm_after_by_division(
     mean: Value,
     variance: Value,
     b: Value | None = None,
+    residual: Value | None = None,
     *,
     eps: float,
     act: FoldedActivation = "none",
@@ -92,7 +104,8 @@ def norm_after_by_division(
     """The convolution, then the norm with a division by the root."""
     y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
     centred = (y if b is None else y + b) - mean
-    return activation(act, (centred / ops.sqrt(variance + eps)) * gain + bias)
+    normed = (centred / ops.sqrt(variance + eps)) * gain + bias
+    return activation(act, normed if residual is None else normed + residual)
 
 
 @conv_batch_norm.requires(
@@ -118,6 +131,14 @@ def statistics_as_one_for_each_channel(
     return every(lambda v: typed(v, shape=shape), gain=gain, bias=bias, mean=mean, variance=variance, b=b)
 
 
+conv_batch_norm.requires(
+    reason="the residual is {residual.type}, and its sum with the norm is {result.type}; one number is added where one "
+    "is written",
+    hint="give the residual the shape of the convolution, or leave the add outside",
+)(residual_has_the_shape_of_the_convolution)
+conv_batch_norm.remedy(residual_has_the_shape_of_the_convolution)(residual_in_the_shape_of_the_convolution)
+
+
 @conv_batch_norm.requires(
     reason="the weights are {w.type}; times the slope of the norm they can overflow where the result is in range",
     hint="fold the norm into the weights before they are rounded to f16, as exporters do on request",
@@ -127,7 +148,16 @@ def weights_have_the_range(w: Value) -> bool:
 
 
 @conv_batch_norm.remedy(weights_have_the_range)
-def all_in_f32(x: Value, w: Value, gain: Value, bias: Value, mean: Value, variance: Value, b: Value | None) -> Change:
+def all_in_f32(
+    x: Value,
+    w: Value,
+    gain: Value,
+    bias: Value,
+    mean: Value,
+    variance: Value,
+    b: Value | None,
+    residual: Value | None,
+) -> Change:
     """The convolution and its norm are in f32."""
     named = {"x": x, "w": w, "gain": gain, "bias": bias, "mean": mean, "variance": variance, "b": b}
-    return every(lambda v: typed(v, dtype=f32), **named)
+    return every(lambda v: typed(v, dtype=f32), **named, residual=residual)

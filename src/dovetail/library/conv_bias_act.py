@@ -1,4 +1,4 @@
-"""conv_bias_act: a convolution with bias and activation in its epilogue."""
+"""conv_bias_act: a convolution with bias, residual add and activation in its epilogue."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dovetail.library.activation import Activation, activation
 from dovetail.ops.convolution import conv
 
 
-@fused_op(shapes="x[n, c, h, w] w[m, c, i, j] b[m, 1, 1]")
+@fused_op(shapes="x[n, c, h, w] w[m, c, i, j] b[m, 1, 1] residual[n, m, h - i + 1, w - j + 1]")
 def conv_bias_act(
     x: Value,
     w: Value,
     b: Value | None = None,
+    residual: Value | None = None,
     *,
     act: Activation = "none",
     strides: tuple[int, ...] = (1, 1),
@@ -21,9 +22,11 @@ def conv_bias_act(
     padding: tuple[int, ...] = (0, 0, 0, 0),
     groups: int = 1,
 ) -> Value:
-    """Convolution with bias and activation in its epilogue: one kernel, one write."""
+    """Convolution with bias, residual add and activation in its epilogue: one kernel, one write."""
     y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
-    return activation(act, y if b is None else y + b)
+    if b is not None:
+        y = y + b
+    return activation(act, y if residual is None else y + residual)
 
 
 @conv_bias_act.requires(
@@ -38,6 +41,40 @@ def bias_is_one_for_each_channel(w: Value, b: Value | None) -> bool:
 def bias_as_one_for_each_channel(w: Value, b: Value) -> Change:
     """The bias is one number for each channel."""
     return {"b": typed(b, shape=for_each_channel(w))}
+
+
+@conv_bias_act.requires(
+    reason="the residual is {residual.type}, and its sum with the convolution is {result.type}; one number is added "
+    "where one is written",
+    hint="give the residual the shape of the convolution, or leave the add outside",
+)
+def residual_has_the_shape_of_the_convolution(
+    x: Value,
+    w: Value,
+    residual: Value | None,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: tuple[int, ...],
+    groups: int,
+) -> bool:
+    if residual is None:
+        return True
+    return residual.shape == conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups).shape
+
+
+@conv_bias_act.remedy(residual_has_the_shape_of_the_convolution)
+def residual_in_the_shape_of_the_convolution(
+    x: Value,
+    w: Value,
+    residual: Value,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: tuple[int, ...],
+    groups: int,
+) -> Change:
+    """The residual has the shape of the convolution."""
+    y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
+    return {"residual": typed(residual, shape=y.shape)}
 
 
 def for_each_channel(w: Value) -> tuple[Size, ...]:

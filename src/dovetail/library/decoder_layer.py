@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from dovetail.declare import HANDED_ON, Cost, UnwrittenError, fused_op
 from dovetail.ir.value import Value
 from dovetail.library.activation import Gate
+from dovetail.library.attention import Filled
 from dovetail.library.attention_block import attention_block
 from dovetail.library.matmul_add import matmul_add
 from dovetail.library.norms import Precision
@@ -56,6 +57,7 @@ def decoder_layer(
     causal: Annotated[Flag, HANDED_ON] = False,
     window: Annotated[int | None, HANDED_ON] = None,
     fill: Annotated[float | None, HANDED_ON] = None,
+    filled: Annotated[Filled, HANDED_ON] = "last",
     zero_unseen: Annotated[Flag, HANDED_ON] = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
     wide: Annotated[Flag, HANDED_ON] = False,
@@ -78,6 +80,7 @@ def decoder_layer(
         "causal": causal,
         "window": window,
         "fill": fill,
+        "filled": filled,
         "zero_unseen": zero_unseen,
         "empty": empty,
         "wide": wide,

@@ -6,7 +6,7 @@ import math
 from typing import Literal
 
 from dovetail import ops
-from dovetail.declare import fused_op
+from dovetail.declare import UnwrittenError, fused_op
 from dovetail.ir.value import Value
 
 Form = Literal["erf", "tanh"]
@@ -45,3 +45,11 @@ def by_power(x: Value, *, form: Form = "erf") -> Value:
     if form == "erf":
         return (0.5 * x) * _bent(x, form)
     return (0.5 * x) * (ops.tanh(_SLOPE * (x + 0.044715 * x**3)) + 1.0)
+
+
+@gelu.spelling
+def slope_first(x: Value, *, form: Form = "erf") -> Value:
+    """The slope is taken of x, and the cube is a square and x."""
+    if form == "erf":
+        raise UnwrittenError("the bend by erf, which has one slope only", hint="use the body")
+    return (0.5 * x) * (ops.tanh((_SLOPE * x) * (0.044715 * x * x + 1.0)) + 1.0)

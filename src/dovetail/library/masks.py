@@ -39,8 +39,10 @@ def cost_by_position(op: FusedOp[...], call: Mapping[str, Any]) -> Cost:
     whole = default_cost(op(**call))
     if not call["causal"]:
         return whole
-    seen = {**call, "causal": False, "fill": None if call["keep"] is None else call["fill"]}
+    kept = call["keep"] is not None
+    seen = {**call, "causal": False, "fill": call["fill"] if kept else None}
+    seen["filled"] = "first" if kept and call["filled"] == "first" else "last"
     if "window" in call:
         seen["window"] = None
-    seen["zero_unseen"] = call["zero_unseen"] and (call["keep"] is not None or call["mask"] is not None)
+    seen["zero_unseen"] = call["zero_unseen"] and (kept or call["mask"] is not None)
     return replace(whole, flops=flops_of(op(**seen)))

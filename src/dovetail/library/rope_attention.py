@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
 from dovetail.library import masks
-from dovetail.library.attention import attention
+from dovetail.library.attention import Filled, attention
 from dovetail.library.partial_rope import partial_rope
 from dovetail.library.rope import Form, rope
 from dovetail.library.scores import Scaled
@@ -36,6 +36,7 @@ def rope_attention(
     causal: Annotated[Flag, HANDED_ON] = False,
     window: Annotated[int | None, HANDED_ON] = None,
     fill: Annotated[float | None, HANDED_ON] = None,
+    filled: Annotated[Filled, HANDED_ON] = "last",
     zero_unseen: Annotated[Flag, HANDED_ON] = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
     wide: Annotated[Flag, HANDED_ON] = False,
@@ -58,6 +59,7 @@ def rope_attention(
         causal=causal,
         window=window,
         fill=fill,
+        filled=filled,
         zero_unseen=zero_unseen,
         empty=empty,
         wide=wide,

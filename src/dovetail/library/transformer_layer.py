@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from dovetail.declare import HANDED_ON, Cost, fused_op
 from dovetail.ir.value import Value
 from dovetail.library.activation import Activation
+from dovetail.library.attention import Filled
 from dovetail.library.attention_block import attention_block
 from dovetail.library.linear import linear
 from dovetail.library.norms import Precision
@@ -54,6 +55,7 @@ def transformer_layer(
     scaled: Annotated[Scaled, HANDED_ON] = "product",
     causal: Annotated[Flag, HANDED_ON] = False,
     fill: Annotated[float | None, HANDED_ON] = None,
+    filled: Annotated[Filled, HANDED_ON] = "last",
     zero_unseen: Annotated[Flag, HANDED_ON] = False,
     empty: Annotated[Empty, HANDED_ON] = "nan",
     wide: Annotated[Flag, HANDED_ON] = False,
@@ -69,6 +71,7 @@ def transformer_layer(
         "scaled": scaled,
         "causal": causal,
         "fill": fill,
+        "filled": filled,
         "zero_unseen": zero_unseen,
         "empty": empty,
         "wide": wide,

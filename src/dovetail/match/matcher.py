@@ -89,8 +89,14 @@ class _Attempt:
             pattern, value, goals = goals
             failed: Mismatch | None = None
             if pattern.op is leaf.HOLE:
-                failed = self._catch(pattern.attrs["name"], value, value)
-            elif pattern.op is leaf.NUMBER:
+                name = pattern.attrs["name"]
+                if name not in self.names:
+                    self.names[name] = value
+                    self.trail.append((self.names, name))
+                elif self.names[name] is not value:
+                    return self._miss(value, f"the same {name} as before", "another one")
+                continue
+            if pattern.op is leaf.NUMBER:
                 failed = self._number(pattern.attrs["value"], value)
             else:
                 known = self.seen.get(pattern)
@@ -126,9 +132,15 @@ class _Attempt:
 
     def _may(self, pattern: Value, value: Value) -> bool:
         """Whether the first look allows a match with a value, or with one that it equals."""
-        if self.equal is None or pattern.op is leaf.HOLE:
+        if pattern.op is leaf.HOLE:
+            return True
+        if self.equal is None:
             return _may(pattern, value)
-        return any([_may(pattern, v) for v in self.equal(value)])
+        # A loop, because generators cost more than what they skip here.
+        for one in self.equal(value):  # noqa: SIM110
+            if _may(pattern, one):
+                return True
+        return False
 
     def _otherwise(self, pattern: Value, value: Value) -> tuple[tuple[Value, Value], ...]:
         """What is left to match where another op spells the same, the last first; nothing where none does."""
@@ -190,14 +202,14 @@ class _Attempt:
 
     def _operands(self, pattern: Value, value: Value, goals: _Goals) -> _Goals:
         wanted, found = pattern.operands, value.operands
-        if value.op.commutative and len(found) == 2 and found[0] is not found[1]:
+        if len(found) == 2:
             (a, b), (x, y) = wanted, found
-            straight = self._may(a, x) and self._may(b, y)
-            crossed = self._may(a, y) and self._may(b, x)
-            if crossed and not straight:
-                return (a, y, (b, x, goals))
-            if crossed:
-                self.choices.append(((a, y, (b, x, goals)), len(self.trail), len(self.asked), self.forgiven, None))
+            if value.op.commutative and x is not y and self._may(a, y) and self._may(b, x):
+                crossed: _Goals = (a, y, (b, x, goals))
+                if not (self._may(a, x) and self._may(b, y)):
+                    return crossed
+                self.choices.append((crossed, len(self.trail), len(self.asked), self.forgiven, None))
+            return (a, x, (b, y, goals))
         for index in range(len(wanted) - 1, -1, -1):
             goals = (wanted[index], found[index], goals)
         return goals
@@ -276,6 +288,6 @@ def rounded_to(dtype: np.dtype[Any], number: float) -> float:
 def _may(pattern: Value, value: Value) -> bool:
     """Whether the first look allows a match: it saves most of the backtracking."""
     op = pattern.op
-    if op is leaf.HOLE or (op is not value.op and is_loose(pattern)):
+    if op is value.op or op is leaf.HOLE:
         return True
-    return value.op is leaf.CONST if op is leaf.NUMBER else op is value.op
+    return value.op is leaf.CONST if op is leaf.NUMBER else is_loose(pattern)

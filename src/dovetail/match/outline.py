@@ -2,67 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from dovetail.ir import leaf
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
 from dovetail.match.undo import is_loose
 from dovetail.ops.elementwise import div, mul
-from dovetail.ops.movement import part, slice_
+from dovetail.ops.movement import part, permute, slice_
+from dovetail.ops.view import VIEW_OPS
 
-Pair: TypeAlias = tuple[tuple[Op, ...], tuple[Op, ...]]
-"""What the two operands of a commutative op may be, in either order; nothing stands for anything."""
-Options: TypeAlias = tuple[tuple[str, str | bool], ...]
-"""Attributes that a pattern fixes: the options of declared ops, of which a pattern has one trace for each choice."""
-Place: TypeAlias = tuple[tuple[int, ...], Op | Pair, Options]
-"""A place under a root, as indices of operands from the root down, and the op with its options or the pair there."""
+Equal: TypeAlias = Callable[[Value], Sequence[Value]]
+"""The values that an operand may be taken for."""
+Path: TypeAlias = tuple[int, ...]
+"""A place under a root, as indices of operands from the root down."""
+OneOf: TypeAlias = tuple[Op, ...]
+"""What may stand at a place; nothing stands for anything."""
+
+
+class Pair(NamedTuple):
+    """What the two operands of a commutative op may be, in either order."""
+
+    left: OneOf
+    right: OneOf
+
+
+class Place(NamedTuple):
+    """What must stand at a path: one of some ops with its options, or a pair below it."""
+
+    path: Path
+    asked: OneOf | Pair
+    options: tuple[tuple[str, Any], ...] = ()
+    """Attributes that a pattern fixes: options of declared ops, of which a pattern has one trace for each choice."""
+
+
 Outline: TypeAlias = tuple[Place, ...]
 
 _OPEN = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
-SPELLED: dict[Op, tuple[Op, ...]] = {mul: (mul, div), div: (mul, div), part: (part, slice_), slice_: (part, slice_)}
-"""What a loose op can be spelled with; anything where it is not listed."""
+SPELLED: dict[Op, OneOf] = {mul: (mul, div), div: (mul, div), part: (part, slice_), slice_: (part, slice_)}
+"""What a loose op can be spelled with, whatever it is of; anything where it is not listed."""
+_LOOSE: dict[Op, OneOf] = {**SPELLED, permute: VIEW_OPS}
 
 
 def outline_of(pattern: Value) -> Outline:
     """The ops of a pattern down to the first commutative op on each way, and what that op is of; each once."""
     places: list[Place] = []
     seen: set[Value] = set()
-    pending: list[tuple[tuple[int, ...], Value]] = [((), pattern)]
+    pending: list[tuple[Path, Value]] = [((), pattern)]
     for path, value in pending:
-        if value in seen or value.op in _OPEN or (path and is_loose(value)):
+        if value in seen or value.op in _OPEN:
+            continue
+        if path and is_loose(value):
+            if value.op in _LOOSE:
+                places.append(Place(path, _LOOSE[value.op]))
             continue
         seen.add(value)
-        options = tuple([(name, attr) for name, attr in value.attrs.items() if isinstance(attr, str | bool)])
+        options = tuple([(name, attr) for name, attr in value.attrs.items() if _is_option(attr)])
         if path or options:
-            places.append((path, value.op, options))
+            places.append(Place(path, (value.op,), options))
         if not value.op.commutative:
             pending += [((*path, i), operand) for i, operand in enumerate(value.operands)]
         elif len(value.operands) == 2:
             left, right = (_asked(operand) for operand in value.operands)
             if left or right:
-                places.append((path, (left, right), ()))
+                places.append(Place(path, Pair(left, right)))
     return tuple(places)
 
 
-def _asked(operand: Value) -> tuple[Op, ...]:
+def _is_option(attr: Any) -> bool:
+    """A choice that one trace has, or the names of the operands that it was given."""
+    listed = cast(tuple[Any, ...], attr) if isinstance(attr, tuple) else (attr,)
+    return all([isinstance(a, str | bool) for a in listed])
+
+
+def _asked(operand: Value) -> OneOf:
     if operand.op is leaf.NUMBER:
         return (leaf.CONST,)
     if operand.op in _OPEN:
         return ()
-    return SPELLED.get(operand.op, ()) if is_loose(operand) else (operand.op,)
+    return _LOOSE.get(operand.op, ()) if is_loose(operand) else (operand.op,)
 
 
-def fits(outline: Outline, value: Value) -> bool:
-    """Whether all the ops stand where they must."""
-    return all((at := _at(place[0], value)) is not None and _has(at, place) for place in outline)
-
-
-def fits_any(outline: Outline, value: Value, equal: Callable[[Value], Sequence[Value]]) -> bool:
-    """Whether all the ops may stand where they must, if operands may each be any value that they equal."""
-    at: dict[tuple[int, ...], Sequence[Value]] = {(): (value,)}
-    return all(any([_has_any(v, place, equal) for v in _at_any(place[0], at, equal)]) for place in outline)
+def fits(outline: Outline, value: Value, equal: Equal | None = None) -> bool:
+    """Whether all the ops stand where they must; with `equal`, an operand may be any value that it equals."""
+    at: dict[Path, Sequence[Value]] = {(): (value,)}
+    return all(any([_has(v, place, equal) for v in _at_any(place.path, at, equal)]) for place in outline)
 
 
 class Outlines:
@@ -79,71 +104,131 @@ class Outlines:
             return known
         branch = self._start
         for place in outline:
-            branch = branch.ways.setdefault(place, _Branch())
+            branch = branch.along(place)
         branch.number = self._numbers[outline] = len(self._numbers)
         return branch.number
 
-    def fitting(self, value: Value, *, but: int = 0) -> set[int]:
-        """The outlines whose ops all stand where they must, but for a number of them that the matcher can forgive."""
+    def fitting(self, value: Value, *, equal: Equal | None = None, but: int = 0) -> set[int]:
+        """The outlines whose ops all stand where they must.
+
+        With `equal`, an operand may be any value that it equals. `but` is how many ops the matcher can forgive.
+        """
         found: set[int] = set()
+        if but:
+            self._forgiving(value, but, found)
+            return found
+        at: dict[Path, Sequence[Value]] = {(): (value,)}
+        stack = [self._start]
+        while stack:
+            branch = stack.pop()
+            if branch.number is not None:
+                found.add(branch.number)
+            for path, fork in branch.forks.items():
+                stack += fork.taken(at.get(path) or _at_any(path, at, equal), equal)
+        return found
+
+    def _forgiving(self, value: Value, but: int, found: set[int]) -> None:
         stack = [(self._start, but)]
         while stack:
             branch, left = stack.pop()
             if branch.number is not None:
                 found.add(branch.number)
-            for place, further in branch.ways.items():
-                at = _at(place[0], value)
-                if at is not None and _has(at, place):
-                    stack.append((further, left))
-                elif at is not None and left and (strange := _strange(at, place[1])) <= left:
-                    stack.append((further, left - strange))
-        return found
-
-    def fitting_any(self, value: Value, equal: Callable[[Value], Sequence[Value]]) -> list[int]:
-        """The outlines that fit a value whose operands may each be any value that they equal."""
-        found: list[int] = []
-        at: dict[tuple[int, ...], Sequence[Value]] = {(): (value,)}
-        stack = [self._start]
-        while stack:
-            branch = stack.pop()
-            if branch.number is not None:
-                found.append(branch.number)
-            for place, further in branch.ways.items():
-                if any([_has_any(v, place, equal) for v in _at_any(place[0], at, equal)]):
-                    stack.append(further)
-        return found
+            for path, fork in branch.forks.items():
+                at = _at(path, value)
+                if at is None:
+                    continue
+                for place, further in fork.ways.items():
+                    if _has(at, place):
+                        stack.append((further, left))
+                    elif (strange := _strange(at, place.asked)) <= left:
+                        stack.append((further, left - strange))
 
 
 class _Branch:
     """Where outlines part that had all places so far in common."""
 
-    __slots__ = ("number", "ways")
+    __slots__ = ("forks", "number")
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.forks: dict[Path, _Fork] = {}
+
+    def along(self, place: Place) -> _Branch:
+        fork = self.forks.setdefault(place.path, _Fork())
+        fork.known.clear()
+        fork.has_pairs |= isinstance(place.asked, Pair)
+        return fork.ways.setdefault(place, _Branch())
+
+
+class _Fork:
+    """What may stand at one path, and where each leads. Values of the same ops are looked at once."""
+
+    __slots__ = ("has_pairs", "known", "ways")
+
+    def __init__(self) -> None:
         self.ways: dict[Place, _Branch] = {}
+        self.has_pairs = False
+        self.known: dict[Hashable, tuple[list[_Branch], list[tuple[Place, _Branch]]]] = {}
+
+    def taken(self, values: Sequence[Value], equal: Equal | None) -> list[_Branch]:
+        """The ways that one of the values allows."""
+        if len(values) == 1:
+            return self._of(values[0], equal)
+        return list(dict.fromkeys([branch for value in values for branch in self._of(value, equal)]))
+
+    def _of(self, value: Value, equal: Equal | None) -> list[_Branch]:
+        key = (value.op, *[_ops(v, equal) for v in value.operands]) if self.has_pairs else value.op
+        known = self.known.get(key)
+        if known is None:
+            fitting = [(p, b) for p, b in self.ways.items() if _stands(value, p.asked, equal)]
+            known = ([b for p, b in fitting if not p.options], [(p, b) for p, b in fitting if p.options])
+            self.known[key] = known
+        plain, chosen = known
+        return plain + [b for p, b in chosen if _has_options(value, p)] if chosen else plain
+
+
+def _ops(value: Value, equal: Equal | None) -> Hashable:
+    """The ops that a value may be taken to be of."""
+    if equal is None:
+        return value.op
+    values = equal(value)
+    return values[0].op if len(values) == 1 else frozenset([v.op for v in values])
+
+
+def _stands(value: Value, asked: OneOf | Pair, equal: Equal | None) -> bool:
+    """Whether an op is one of those that may stand there, or the operands of a value are a pair, in either order."""
+    if not isinstance(asked, Pair):
+        return value.op in asked
+    if len(value.operands) != 2:
+        return False
+    (x, y) = ((v,) if equal is None else equal(v) for v in value.operands)
+    return (_meets(x, asked.left) and _meets(y, asked.right)) or (_meets(y, asked.left) and _meets(x, asked.right))
+
+
+def _meets(found: Sequence[Value], asked: OneOf) -> bool:
+    return not asked or any([value.op in asked for value in found])
 
 
 _TOO_MANY = 2
 
 
-def _strange(value: Value, asked: Op | Pair) -> int:
+def _strange(value: Value, asked: OneOf | Pair) -> int:
     """How many ops stand where others must; one that is not elementwise, or should not be, cannot be forgiven."""
-    if not isinstance(asked, tuple):
-        return _TOO_MANY if value.op is asked else _stranger(value, (asked,))
+    if not isinstance(asked, Pair):
+        return _TOO_MANY if value.op in asked else _stranger(value, asked)
     if len(value.operands) != 2:
         return _TOO_MANY
     (x, y), (left, right) = value.operands, asked
     return min(_stranger(x, left) + _stranger(y, right), _stranger(y, left) + _stranger(x, right))
 
 
-def _stranger(value: Value, asked: tuple[Op, ...]) -> int:
+def _stranger(value: Value, asked: OneOf) -> int:
     if not asked or value.op in asked:
         return 0
     return 1 if value.op.elementwise and any([op.elementwise for op in asked]) else _TOO_MANY
 
 
-def _at(path: tuple[int, ...], value: Value) -> Value | None:
+def _at(path: Path, value: Value) -> Value | None:
     for index in path:
         if index >= len(value.operands):
             return None
@@ -151,48 +236,22 @@ def _at(path: tuple[int, ...], value: Value) -> Value | None:
     return value
 
 
-def _has(value: Value, place: Place) -> bool:
-    _, asked, options = place
-    if not isinstance(asked, tuple):
-        return value.op is asked and (not options or all([value.attrs[name] == choice for name, choice in options]))
-    if len(value.operands) != 2:
-        return False
-    left, right = asked
-    x, y = value.operands[0].op, value.operands[1].op
-    straight = (not left or x in left) and (not right or y in right)
-    return straight or ((not left or y in left) and (not right or x in right))
+def _has(value: Value, place: Place, equal: Equal | None = None) -> bool:
+    return _stands(value, place.asked, equal) and _has_options(value, place)
 
 
-def _at_any(
-    path: tuple[int, ...], at: dict[tuple[int, ...], Sequence[Value]], equal: Callable[[Value], Sequence[Value]]
-) -> Sequence[Value]:
+def _has_options(value: Value, place: Place) -> bool:
+    return all([value.attrs[name] == choice for name, choice in place.options])
+
+
+def _at_any(path: Path, at: dict[Path, Sequence[Value]], equal: Equal | None) -> Sequence[Value]:
     """The values that may stand at the end of a path; `at` remembers those of all paths that were asked for."""
     known = at.get(path)
     if known is None:
         index = path[-1]
         above = _at_any(path[:-1], at, equal)
         below = [v.operands[index] for v in above if index < len(v.operands)]
-        known = at[path] = [v for operand in dict.fromkeys(below) for v in equal(operand)]
+        if equal is not None:
+            below = [v for operand in dict.fromkeys(below) for v in equal(operand)]
+        known = at[path] = below
     return known
-
-
-def _has_any(value: Value, place: Place, equal: Callable[[Value], Sequence[Value]]) -> bool:
-    _, asked, options = place
-    if not isinstance(asked, tuple):
-        return value.op is asked and (not options or all([value.attrs[name] == choice for name, choice in options]))
-    if len(value.operands) != 2:
-        return False
-    left, right = asked
-    x, y = equal(value.operands[0]), equal(value.operands[1])
-    straight = _meets(x, left) and _meets(y, right)
-    return straight or (_meets(y, left) and _meets(x, right))
-
-
-def _meets(found: Sequence[Value], asked: tuple[Op, ...]) -> bool:
-    if not asked:
-        return True
-    # A loop, because generators cost more than what they skip here.
-    for value in found:  # noqa: SIM110
-        if value.op in asked:
-            return True
-    return False

@@ -13,6 +13,7 @@ from dovetail.ir.inline import inline
 from dovetail.ir.op import Op
 from dovetail.ir.type import TupleType, Type
 from dovetail.ir.value import Value, make
+from dovetail.ops.primitive import Primitive
 from dovetail.ops.rules import tensor
 
 
@@ -51,3 +52,10 @@ region = Region()
 def steps(body: Subgraph) -> list[Value]:
     """What a region does to each element, in order; views in front of it are no steps."""
     return [v for v in body.values if v.op.elementwise]
+
+
+def is_prologue(value: Value) -> bool:
+    """A view, or a nearest-neighbour resize: both only say which element a region reads."""
+    if not isinstance(value.op, Primitive) or len(value.operands) != 1:
+        return False
+    return value.op.view or (value.op.name == "resize" and value.attrs.get("mode") == "nearest")

@@ -9,7 +9,20 @@ from dovetail.derive.edit import Log
 from dovetail.ir.graph import Graph
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.value import Value
-from dovetail.passes.canonical import arithmetic, broadcasts, casts, constants, grids, logic, slices, views
+from dovetail.passes.canonical import (
+    arithmetic,
+    broadcasts,
+    casts,
+    choices,
+    constants,
+    grids,
+    joined,
+    logic,
+    moments,
+    scores,
+    slices,
+    views,
+)
 from dovetail.passes.canonical.engine import Canonicalizer
 from dovetail.passes.canonical.rule import Rule
 
@@ -17,10 +30,14 @@ RULES: tuple[Rule, ...] = (
     *constants.RULES,
     *casts.RULES,
     *arithmetic.RULES,
+    *moments.RULES,
     *logic.RULES,
+    *choices.RULES,
     *slices.RULES,
     *grids.RULES,
     *views.RULES,
+    *joined.RULES,
+    *scores.RULES,
     *broadcasts.RULES,
 )
 """Every rule, in the order in which they are tried."""

@@ -17,6 +17,7 @@ from dovetail.derive.near import Round, near_misses
 from dovetail.egraph.algebra import ALGEBRA
 from dovetail.egraph.decide import Decided, Vocabulary, decide
 from dovetail.egraph.egglog_session import by_egglog
+from dovetail.egraph.saturate import Budget
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
@@ -57,6 +58,8 @@ class Setup:
     verify_each_pass: bool = False
     engine: str = "greedy"
     """How fusions are chosen: `greedy`, or by one of those that search."""
+    search_seconds: int = 0
+    """How long an engine that searches may look for rules to apply; 0 stands for as long as it takes."""
     history: bool = False
     """Whether every edit is written down, to be replayed and verified."""
 
@@ -154,7 +157,9 @@ def _canonicalize(state: State, setup: Setup) -> State:
 
 def _fuse(state: State, setup: Setup) -> State:
     if setup.engine in SEARCHING:
-        decided = decide(state.graph, vocabulary(setup), machine=setup.claims.machine, sizes=setup.sizes)
+        budget = Budget(seconds=setup.search_seconds or None)
+        words, machine = vocabulary(setup), setup.claims.machine
+        decided = decide(state.graph, words, machine=machine, sizes=setup.sizes, budget=budget)
         if state.log is not None:
             _note_choice(state.graph, decided, setup, state.log)
         return replace(state.after(decided.fused), decided=decided)

@@ -13,8 +13,7 @@ from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.inline import outline
 from dovetail.ir.rewrite import Replacement, replace_roots
 from dovetail.ir.value import Value
-from dovetail.ops.primitive import Primitive
-from dovetail.ops.region import region
+from dovetail.ops.region import is_prologue, region
 
 LIMIT = "target_limit"
 
@@ -149,7 +148,7 @@ def _absorb_views(graph: Graph, group: _Group, prologues: dict[Value, dict[Value
     pending = list(group.inputs)
     while pending:
         value = pending.pop()
-        if value not in group.inputs or not _is_prologue(value) or graph.uses.is_output(value):
+        if value not in group.inputs or not is_prologue(value) or graph.uses.is_output(value):
             continue
         if all(r in group.members or r in taken for r in graph.uses.readers[value]):
             del group.inputs[value]
@@ -159,13 +158,6 @@ def _absorb_views(graph: Graph, group: _Group, prologues: dict[Value, dict[Value
                 pending.append(operand)
     if taken:
         prologues[group.root] = taken
-
-
-def _is_prologue(value: Value) -> bool:
-    """A view, or a nearest-neighbour resize: both only say which element is read."""
-    if not isinstance(value.op, Primitive) or len(value.operands) != 1:
-        return False
-    return value.op.view or (value.op.name == "resize" and value.attrs.get("mode") == "nearest")
 
 
 def _is_scalar(value: Value) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from dovetail.declare.cost import ASSUMED_SIZE, Cost, Machine, estimate, is_free, kernel_cost, type_bytes
+from dovetail.declare.cost import ASSUMED_SIZE, Cost, Machine, estimate, is_free, kernel_cost, standing, type_bytes
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import COST, Applied, Missed
 from dovetail.ir import leaf
@@ -37,7 +37,7 @@ def build_report(
     known = setup.sizes
     kernels = kernel_map(written, plan, lowered.moved)
     bind_time = frozenset(step.value for step in plan.phase("bind"))
-    costs = {k: _cost(k) for k in kernels.kernels}
+    costs = {k: _cost(standing(k, bind_time.__contains__)) for k in kernels.kernels}
     listed = tuple(
         _kernel(k, costs[k], kernels, machine, known, once=k in bind_time, on_host=k in on_host)
         for k in kernels.kernels

@@ -34,8 +34,7 @@ class Drawn:
 def draw(graph: Graph, given: Mapping[str, Array] | None = None, *, seed: int = 0) -> Drawn:
     """Made-up arrays for all inputs and parameters that have none; symbols that nothing tells become small sizes.
 
-    Floats come from a normal distribution; whole numbers are 0 or 1, the first of each row 1: a mask that hides all
-    is nobody's input.
+    Floats come from a normal distribution; whole numbers are 0 or 1, so that a mask now and then hides all.
     """
     given = given or {}
     sizes = draw_sizes(graph, _told(graph, given))
@@ -95,9 +94,7 @@ def _made_up(value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -
     dtype = value.dtype
     if dtype.is_inexact:
         return np.asarray(rng.standard_normal(shape)).astype(dtype.numpy)
-    whole = np.asarray(rng.integers(0, 2, shape))
-    whole[..., :1] = 1
-    return whole.astype(dtype.numpy)
+    return np.asarray(rng.integers(0, 2, shape)).astype(dtype.numpy)
 
 
 __all__ = ["Drawn", "draw", "draw_sizes"]

@@ -61,6 +61,7 @@ def make_request(
         sizes=_counts("sizes", sizes or {}),
         verify_each_pass=settings.verify_each_pass,
         engine=settings.engine,
+        search_seconds=settings.search_seconds,
     )
     return Request(chosen, setup, settings, _required(require, setup), require_clean)
 

@@ -12,7 +12,7 @@ from dovetail.kernels.job import Places, Template
 from dovetail.kernels.vector import Vectors
 from dovetail.report.html import code
 from dovetail.report.html.code import code_of
-from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.host import host
 from tests.report.html.models import compiled
 
 

@@ -176,34 +176,3 @@ def test_the_number_of_threads_is_what_the_machine_lends(monkeypatch: pytest.Mon
 def test_odd_numbers_of_threads_are_refused(threads: int) -> None:
     with pytest.raises(OptionError, match="threads"):
         crew(threads)
-
-
-SLOW_WORKERS = """
-declare i32 @usleep(i32)
-define void @slow(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {
-entry:
-  %own = load ptr, ptr %a
-  %p = getelementptr i8, ptr %a, i64 8
-  %count = load ptr, ptr %p
-  %leads = icmp eq ptr %own, %scratch
-  br i1 %leads, label %leader, label %worker
-leader:
-  call i32 @usleep(i32 200)
-  ret void
-worker:
-  atomicrmw add ptr %count, i64 1 seq_cst
-  call i32 @usleep(i32 20000)
-  ret void
-}
-"""
-
-
-def test_a_worker_that_is_missed_is_left_out_for_a_while() -> None:
-    slow = compile_text(SLOW_WORKERS)
-    scratch, count = np.zeros(8192, np.uint8), np.zeros(1, np.int64)
-    words = np.array([scratch.ctypes.data, count.ctypes.data], np.int64)
-    table = np.array([[slow.address("slow"), words.ctypes.data, 2, 1, 0, 0]] * 200, np.int64)
-    team = Crew(1)
-    assert team.run(table.ctypes.data, 0, 200, scratch.ctypes.data, 4096) == 200
-    team.stop()
-    assert 0 < count[0] < 20, "it takes a hundred times as long as the leader, and would be asked two hundred times"

@@ -14,8 +14,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from dovetail.errors import LoadError
-from dovetail.frontends.onnx.wire import Content, check_content
+from dovetail.frontends.onnx.wire import check_content
 from dovetail.frontends.skim import Reading, look
+from dovetail.frontends.varint import Content
 from dovetail.plain import plain
 
 T = TypeVar("T")

@@ -23,6 +23,9 @@ def sliced(x: Value, axis: int, start: Size, end: Size, step: int) -> Value:
         x = _at_least_one(x, axis, -start)
     if isinstance(end, Dim) and _turns_at_zero(end):
         x = _at_least_one(x, axis, -end)
+    if whole == 1 and step > 0 and _keeps_one(start, end):
+        x = _at_least_one(x, axis, end) if isinstance(end, Dim) else x
+        return ops.sized(ops.sized(x, axis=axis, size=start + 1), axis=axis, size=1) if isinstance(start, Dim) else x
     if step > 0:
         return _cut(x, axis, _place(start, whole, 0, whole, one), _place(end, whole, 0, whole, one), step)
     # Going down from `start` to above `end` is going up in the axis turned round.
@@ -68,6 +71,15 @@ def _is_negative(bound: Dim) -> bool:
 def _turns_at_zero(bound: Dim) -> bool:
     """-n counts from the end for every n but 0."""
     return _is_negative(bound) and all(monomial for monomial, _ in bound.terms)
+
+
+def _keeps_one(start: Size, end: Size) -> bool:
+    """Whether symbolic bounds leave an axis of size 1 as it is, or take all from it; the first is checked."""
+    if not isinstance(start, Dim) and not isinstance(end, Dim):
+        return False
+    first = not _is_negative(start) if isinstance(start, Dim) else start == 0
+    last = not _is_negative(end) if isinstance(end, Dim) else end >= 1
+    return first and last
 
 
 def _at_least_one(x: Value, axis: int, size: Size) -> Value:

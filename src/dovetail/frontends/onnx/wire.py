@@ -6,15 +6,14 @@ counted first. The walk reads headers and skips what fields hold, so that weight
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
 
 import onnx
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from dovetail.errors import LoadError
+from dovetail.frontends.varint import Content, number_at
 
 MOST_FIELDS = 3_000_000
 """Fields that a file may have; a node has about ten."""
@@ -27,7 +26,6 @@ DEEPEST_MESSAGE = 96
 _BY_MESSAGE, _BY_FIELD, _BY_PACKED = 170, 32, 16
 _BROKEN = "the file is damaged or cut off; fetch or export it again"
 
-Content: TypeAlias = bytes | mmap.mmap
 _SKIP, _MESSAGE, _PACKED, _NUMBER, _LONG, _NONE = range(6)
 """What to do with a field, by the first byte of its tag."""
 
@@ -65,7 +63,7 @@ def _unfolded(content: Content, most: int) -> int:
                 length = content[at + 1]
                 at += 2
                 if length > 127:
-                    length, at = _number(content, at, length)
+                    length, at = number_at(content, at - 1)
                 at += length
                 continue
             tag = content[at]
@@ -75,12 +73,12 @@ def _unfolded(content: Content, most: int) -> int:
                 if second < 128:
                     tag, at = tag & 127 | second << 7, at + 1
                 else:
-                    tag, at = _number(content, at, tag)
+                    tag, at = number_at(content, at - 1)
                 action = _MESSAGE if tag in table.messages else _wire_action(tag & 7)
             if action == _NUMBER:
                 kind = tag & 7
                 if kind == 0 and content[at] > 127:
-                    _, at = _number(content, at + 1, content[at])
+                    _, at = number_at(content, at)
                 else:
                     at += 4 if kind == 5 else 8 if kind == 1 else 1
                 continue
@@ -89,7 +87,7 @@ def _unfolded(content: Content, most: int) -> int:
             length = content[at]
             at += 1
             if length > 127:
-                length, at = _number(content, at, length)
+                length, at = number_at(content, at - 1)
             if action == _MESSAGE:
                 if length > end - at:
                     raise LoadError(f"a message of {length:,} bytes where {end - at:,} are left", hint=_BROKEN)
@@ -112,20 +110,6 @@ def _unfolded(content: Content, most: int) -> int:
             return total + fields * _BY_FIELD
         table, end = outer.pop()
         actions = table.actions
-
-
-def _number(content: Content, at: int, first: int) -> tuple[int, int]:
-    """A number of several bytes whose first one is read, and where it ends."""
-    value, shift = first & 127, 7
-    while True:
-        byte = content[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise LoadError(f"a number of more than ten bytes at byte {at:,}", hint="check what the file is")
 
 
 def _wire_action(kind: int) -> int:

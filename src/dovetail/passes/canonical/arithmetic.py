@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import cast
 
+import numpy as np
+
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f16
@@ -240,12 +242,28 @@ def masks_first(value: Value) -> Value | None:
     for inner, b in (value.operands, value.operands[::-1]):
         if inner.op is ops.add:
             for x, a in (inner.operands, inner.operands[::-1]):
-                if _are_scores(x) and not _are_scores(a) and not _are_scores(b):
+                if are_scores(x) and not are_scores(a) and not are_scores(b):
                     return ops.add(x, ops.add(a, b))
     return None
 
 
-def _are_scores(value: Value) -> bool:
+@rule(ops.mul, ops.div, on_constant=True)
+def scaled_before_filled(value: Value) -> Value | None:
+    """Where c, q @ kᵀ, else f, times s is where c, q @ kᵀ * s, else f * s: each element by itself."""
+    choice, scale = value.operands
+    if choice.op is not ops.where or choice.known_type is None or number_in(scale) is None or scale.rank:
+        return None
+    condition, found, fill = choice.operands
+    if fill.op is not leaf.CONST or fill.rank or not are_scores(found):
+        return None
+    op = ops.mul if value.op is ops.mul else ops.div
+    number = cast(Array, op.compute(fill.attrs["value"].array, scale.attrs["value"].array))
+    if not np.isfinite(number) and np.isfinite(fill.attrs["value"].array):
+        return None  # in a wider type it would not overflow
+    return ops.where(condition, op(found, scale), leaf.constant(number))
+
+
+def are_scores(value: Value) -> bool:
     """Whether it is a product of two batches of rows, bent by numbers or not."""
     under = under_numbers(value)[1]
     if under.op is not ops.matmul or under.operands[1].rank < 3:

@@ -11,7 +11,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.ops import elementwise
+from dovetail.ops import elementwise, reduction
 from dovetail.passes.canonical.rule import listed, rule
 
 _JOINING = tuple(op for op in elementwise.FAMILY if op.arity is not None and op.arity > 1)
@@ -43,6 +43,15 @@ def repeat_after_matmul(value: Value) -> Value | None:
     if value.known_type is None or all(v.op is not ops.expand for v in value.operands):
         return None
     return _repeat_late(value, 2)
+
+
+@rule(*reduction.FAMILY)
+def repeat_after_reduction(value: Value) -> Value | None:
+    """What is repeated along one axis and reduced along others is reduced once and then repeated."""
+    (x,) = value.operands
+    if x.op is not ops.expand or x.attrs["axis"] in value.attrs["axes"]:
+        return None
+    return ops.expand(value.with_operands(x.operands), axis=x.attrs["axis"], size=x.attrs["size"])
 
 
 def _repeat_late(value: Value, kept: int) -> Value | None:
@@ -87,6 +96,33 @@ def leading_axes(value: Value) -> Value | None:
                 rest = axes[front:]
                 return _replaced(value, at, ops.unsqueeze(x, axes=rest) if rest else x)
     return None
+
+
+@rule(*elementwise.FAMILY, ops.cast)
+def ones_after_elementwise(value: Value) -> Value | None:
+    """Axes of size 1 that all operands have in front are put in front of the result."""
+    operands = value.operands
+    if value.known_type is None or not any(v.op is ops.unsqueeze for v in operands):
+        return None
+    rank: int = value.rank
+    count = min(_ones_in_front(v) if v.rank == rank else rank - v.rank for v in operands)
+    if count < 1:
+        return None
+    bare: list[Value] = []
+    for operand in operands:
+        if operand.rank == rank:
+            rest = operand.attrs["axes"][count:]
+            operand = ops.unsqueeze(operand.operands[0], axes=rest) if rest else operand.operands[0]
+        bare.append(operand)
+    return ops.unsqueeze(value.with_operands(tuple(bare)), axes=tuple(range(-rank, count - rank)))
+
+
+def _ones_in_front(value: Value) -> int:
+    """How many axes an unsqueeze puts in front of all others."""
+    if value.op is not ops.unsqueeze:
+        return 0
+    axes: tuple[int, ...] = value.attrs["axes"]
+    return next((i for i, axis in enumerate(axes) if axis != i - value.rank), len(axes))
 
 
 def _replaced(value: Value, at: int, operand: Value) -> Value:

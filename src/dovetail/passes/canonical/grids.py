@@ -11,6 +11,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.ops.reshape import reshape
 from dovetail.passes.canonical.rule import listed, number_in, rule
 
 _LARGEST_LOOKED_AT = 1 << 20
@@ -45,6 +46,24 @@ def gather_from_joined(value: Value) -> Value | None:
     return _spread(apart, axes, index.shape)
 
 
+@rule(ops.gather)
+def gather_in_order(value: Value) -> Value | None:
+    """Reading at every place in order gives the tensor itself, seen another way."""
+    x, index = value.operands
+    axis: int = value.attrs["axis"]
+    if value.known_type is None:
+        return None
+    if index.op is not leaf.CONST:
+        counted = _counted_of(index, index.rank, x.shape[axis]) if axis == -x.rank else None
+        return None if counted is None else _spread(x, [counted], index.shape)
+    if index.tensor.count != x.shape[axis]:
+        return None
+    array: Array = index.attrs["value"].array
+    if not 1 < array.size <= _LARGEST_LOOKED_AT or not np.array_equal(array.reshape(-1), np.arange(array.size)):
+        return None
+    return reshape(x, value.shape)
+
+
 @rule(ops.scatter_nd)
 def scatter_over_all(value: Value) -> Value | None:
     """Updates for every place in order are the result."""
@@ -66,6 +85,33 @@ def counting_starts_at_zero(value: Value) -> Value | None:
     if value.known_type is None or least is None or least > 0 or above.shape != value.shape:
         return None
     return _all_true(value.shape) if _under_views(above).op is ops.iota else None
+
+
+@rule(ops.less, ops.less_equal)
+def counting_goes_by_one(value: Value) -> Value | None:
+    """x < y + 1 is x <= y, and x + 1 <= y is x < y, where the side with the 1 counts from 0."""
+    left, right = value.operands
+    if value.known_type is None:
+        return None
+    if value.op is ops.less:
+        below = _one_below(right)
+        return None if below is None else ops.less_equal(left, below)
+    below = _one_below(left)
+    return None if below is None else ops.less(below, right)
+
+
+def _one_below(value: Value) -> Value | None:
+    """y where a value is y + 1, seen through views, and y counts from 0."""
+    above: list[Value] = []
+    while value.op in (ops.unsqueeze, ops.expand) and len(above) < _LONGEST:
+        above.append(value)
+        (value,) = value.operands
+    if value.op is not ops.add or number_in(value.operands[1]) != 1 or value.operands[0].op is not ops.iota:
+        return None
+    result = value.operands[0]
+    for view in reversed(above):
+        result = view.with_operands((result,))
+    return result
 
 
 @rule(ops.matmul, numerics="reassociated", on_constant=True)

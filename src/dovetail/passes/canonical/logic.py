@@ -17,6 +17,12 @@ _TURNED: dict[object, Primitive] = {
     ops.greater: ops.less,
     ops.greater_equal: ops.less_equal,
 }
+_OPPOSITE: dict[object, Primitive] = {
+    ops.less: ops.greater_equal,
+    ops.less_equal: ops.greater,
+    ops.greater: ops.less_equal,
+    ops.greater_equal: ops.less,
+}
 
 
 @rule(ops.bit_not)
@@ -33,6 +39,15 @@ def not_of_equal(value: Value) -> Value | None:
     if inner.op is ops.equal:
         return ops.not_equal(*inner.operands)
     return ops.equal(*inner.operands) if inner.op is ops.not_equal else None
+
+
+@rule(ops.bit_not)
+def not_of_order(value: Value) -> Value | None:
+    """not x < y of whole numbers is x >= y, and so on; of floats it is not, for NaN."""
+    inner = value.operands[0]
+    if inner.op not in _OPPOSITE or inner.known_type is None or inner.operands[0].dtype.is_float:
+        return None
+    return _OPPOSITE[inner.op](*inner.operands)
 
 
 @rule(ops.bit_and, ops.bit_or, ops.bit_xor, on_constant=True)

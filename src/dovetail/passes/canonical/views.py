@@ -16,7 +16,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value, make
 from dovetail.ops.view import REPEATED, VIEW_OPS, Block, Piece, View
 from dovetail.ops.view_chain import build_view
-from dovetail.passes.canonical.rule import listed, rule, under_numbers, under_vectors
+from dovetail.passes.canonical.rule import listed, rule
 
 Step: TypeAlias = tuple[Op, tuple[tuple[str, Any], ...]]
 Steps: TypeAlias = tuple[Step, ...]
@@ -48,46 +48,11 @@ def swapped_right_operand(value: Value) -> Value | None:
     return None if found is None or found == steps else ops.matmul(left, _replayed(source, found))
 
 
-@rule(ops.split)
-def split_of_product(value: Value) -> Value | None:
-    """Batches that are joined for a matmul and cut apart after it, scaled or not, stay apart."""
-    axis: int = value.attrs["axis"]
-    path, under = under_numbers(value.operands[0])
-    if under.op is not ops.matmul or value.known_type is None or axis >= -2:
-        return None
-    if any(v.rank < -axis or v.shape[axis] != under.shape[axis] for v in under.operands):
-        return None
-    apart = [value.with_operands((v,)) for v in under.operands]
-    if not all(map(_joins_again, apart)):
-        return None
-    return _again(path, ops.matmul(*apart))
-
-
-@rule(ops.split)
-def split_of_rows(value: Value) -> Value | None:
-    """Rows that are joined for a product with one matrix and cut apart after it stay apart."""
-    if value.known_type is None or value.attrs["axis"] != -2:
-        return None
-    path, under = under_vectors(value.operands[0])
-    if under.op is not ops.matmul or under.operands[1].rank != 2 or under.operands[0].rank < 2:
-        return None
-    left, right = under.operands
-    apart = value.with_operands((left,))
-    return _again(path, ops.matmul(apart, right)) if _joins_again(apart) else None
-
-
-def _again(path: list[tuple[Value, Value]], result: Value) -> Value:
-    """Ops from above, each with what stands under it, on another result."""
-    for above, below in reversed(path):
-        result = above.with_operands(tuple([result if v is below else v for v in above.operands]))
-    return result
-
-
-def _joins_again(cut: Value) -> bool:
-    """Whether a split takes back what the view under it did."""
+def joins_again(cut: Value) -> bool:
+    """Whether a split takes back what the view under it did, or a part of it."""
     source, steps = _chain_of(cut)
     found = _minimal(_shape_of(source), steps)
-    return found is not None and len(found) < len(steps) - 1
+    return found is not None and len(found) < len(steps)
 
 
 def _chain_of(value: Value, longest: float = _LONGEST) -> tuple[Value, Steps]:

@@ -12,7 +12,7 @@ from dovetail.kernels.archetypes import make_job
 from dovetail.kernels.job import Job, Places, Template
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.host import host
 
 MOST_TEXTS = 200
 """Kernels beyond these have no code in the page, which would grow without end."""

@@ -16,7 +16,7 @@ from dovetail.progress import phase
 from dovetail.settings import OFF, Settings
 from dovetail.targets.cpu.crew import available_threads
 from dovetail.targets.cpu.gauge import Gauge, cache_sizes
-from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.host import host
 from dovetail.targets.cpu.limits import Meter
 from dovetail.targets.folder import Folder, Unsafe
 from dovetail.targets.store import folder_of

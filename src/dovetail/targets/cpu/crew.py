@@ -15,7 +15,8 @@ import numpy as np
 
 from dovetail.errors import OptionError
 from dovetail.targets.cpu.crew_text import STOP, block_bytes, crew_text
-from dovetail.targets.cpu.jit import Compiled, compile_text, host
+from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.jit import Compiled, compile_text
 from dovetail.targets.store import Store
 
 SPINS = 20_000

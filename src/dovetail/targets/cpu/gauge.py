@@ -17,7 +17,8 @@ import numpy as np
 
 from dovetail.targets.cpu.crew import crew
 from dovetail.targets.cpu.crew_text import STEP_WORDS
-from dovetail.targets.cpu.jit import Compiled, compile_text, host
+from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.jit import Compiled, compile_text
 from dovetail.targets.cpu.limits import pin
 
 _STREAMS = 8

@@ -12,63 +12,13 @@ from typing import Any
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
+from dovetail.targets.cpu.host import Host, host
 from dovetail.targets.store import Key, Store
 from dovetail.version import __version__
 
 llvm: Any = _untyped
 _lock = threading.Lock()
 """LLVM's contexts are shared, and llvmlite's calls are not safe from several threads at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The machine: its processor's name, what it can do, and how wide its vectors are."""
-
-    triple: str
-    cpu: str
-    features: str
-    vector_bits: int
-    vector_registers: int
-
-    @property
-    def lanes(self) -> int:
-        """Elements of f32 in a vector."""
-        return self.vector_bits // 32
-
-    @property
-    def sums_bytes(self) -> bool:
-        """Whether four products of bytes are added to each of 16 sums at once."""
-        return self.vector_bits == 512 and "+avx512vnni" in self.features.split(",")
-
-    @property
-    def is_arm(self) -> bool:
-        return self.triple.startswith(("aarch64", "arm64"))
-
-
-@cache
-def host() -> Host:
-    """The machine that this runs on."""
-    _initialize()
-    found: dict[str, bool] = dict(llvm.get_host_cpu_features())
-    triple = llvm.get_process_triple()
-    bits, registers = _vectors(triple, found)
-    # LLVM likes 256 bits on machines that slowed down at 512; those of today do not.
-    features = llvm.get_host_cpu_features().flatten() + (",-prefer-256-bit" if bits == 512 else "")
-    return Host(triple, llvm.get_host_cpu_name(), features, bits, registers)
-
-
-def _vectors(triple: str, features: dict[str, bool]) -> tuple[int, int]:
-    if triple.startswith(("aarch64", "arm64")):
-        return 128, 32
-    if features.get("avx512f") and features.get("avx512vl"):
-        return 512, 32
-    return (256, 16) if features.get("avx2") and features.get("fma") else (128, 16)
-
-
-@cache
-def _initialize() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +45,7 @@ def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, st
     if found is not None:
         return found
     with _lock:
-        module, machine = _optimized(text, vectorize, optimize)
+        module, machine = _optimized(text, vectorize, optimize, host())
         made = bytes(machine.emit_object(module))
     if store is not None and key is not None:
         store.put(key, made)
@@ -105,7 +55,7 @@ def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, st
 def load(objects: Iterable[bytes]) -> Compiled:
     """Object files in memory, ready to run. They may refer to each other, and to what `define` made known."""
     with _lock:
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(host()))
         for made in objects:
             engine.add_object_file(llvm.ObjectFileRef.from_data(made))
         engine.finalize_object()
@@ -142,17 +92,20 @@ def define(name: str, address: int) -> None:
         llvm.add_symbol(name, address)
 
 
-def assembly(text: str, *, vectorize: bool = True, optimize: bool = True) -> str:
-    """The assembly of a module, for people and for tests that look for spills."""
+def assembly(text: str, *, vectorize: bool = True, optimize: bool = True, here: Host | None = None) -> str:
+    """The assembly of a module, for people and for tests that look for spills; `here` may be another machine."""
     with _lock:
-        module, machine = _optimized(text, vectorize, optimize)
+        if here is not None:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+        module, machine = _optimized(text, vectorize, optimize, here or host())
         return machine.emit_assembly(module)
 
 
-def _optimized(text: str, vectorize: bool, optimize: bool) -> tuple[Any, Any]:
-    machine = _machine()
+def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[Any, Any]:
+    machine = _machine(here)
     module: Any = llvm.parse_assembly(text)
-    module.triple = host().triple
+    module.triple = here.triple
     module.data_layout = str(machine.target_data)
     module.verify()
     if not optimize:
@@ -167,8 +120,7 @@ def _optimized(text: str, vectorize: bool, optimize: bool) -> tuple[Any, Any]:
     return module, machine
 
 
-def _machine() -> Any:
-    here = host()
+def _machine(here: Host) -> Any:
     target = llvm.Target.from_triple(here.triple)
     return target.create_target_machine(
         cpu=here.cpu, features=here.features, opt=2, reloc="static", codemodel="jitdefault", jit=True

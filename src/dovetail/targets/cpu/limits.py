@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import OptionError
-from dovetail.targets.cpu.jit import Compiled, compile_text, host
+from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.jit import Compiled, compile_text
 
 _TURNS = 1 << 21
 _READERS = ((1, 4), (4, 2), (8, 2))

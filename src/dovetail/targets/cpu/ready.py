@@ -14,7 +14,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.progress import phase
 from dovetail.targets.cpu.codes import Ahead, addresses
 from dovetail.targets.cpu.control import Coded, Control, make_control
-from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.host import host
 from dovetail.targets.store import Store
 from dovetail.targets.weights import Weights
 

@@ -7,8 +7,10 @@ import onnx
 
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.ir import leaf
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.ops.build import broadcast_to
 
 
 @rule("Constant")
@@ -34,7 +36,16 @@ def constant(
         given.append(n.around.tensors.dense(sparse_value, n.where))
     if len(given) != 1:
         raise n.malformed(f"{len(given)} values")
-    return n.around.array_value(n.name, given[0])
+    (array,) = given
+    if array.ndim and array.size > 1 and _is_uniform(array):
+        return broadcast_to(leaf.constant(array.reshape(-1)[0]), array.shape)
+    return n.around.array_value(n.name, array)
+
+
+def _is_uniform(array: Array) -> bool:
+    """Whether all elements have the same bits: NaN is itself, and 0.0 is not -0.0."""
+    bits = array.reshape(-1).view(np.uint8).reshape(array.size, -1)
+    return bool((bits == bits[0]).all())
 
 
 @rule("Identity")

@@ -1,0 +1,85 @@
+"""Extraction without a doubt, for problems that are small enough: every choice that could be cheaper is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dovetail.egraph.joined import cost_of
+from dovetail.egraph.problem import Option, Problem
+
+MOST_CLASSES = 12
+"""Problems with more classes that leave a choice are left to local search."""
+_MOST_STEPS = 20_000
+
+
+class _Partial(NamedTuple):
+    """Options for some classes, the classes that are needed and still open, and what is decided so far costs."""
+
+    picks: Mapping[int, int]
+    open: tuple[int, ...]
+    cost: float
+    toll: float
+
+
+def is_small(problem: Problem) -> bool:
+    """Whether all choices can be looked at."""
+    return sum([len(listed) > 1 for listed in problem.options]) <= MOST_CLASSES
+
+
+def cheapest(problem: Problem, known: Sequence[int], cost: float, toll: float) -> tuple[int, ...] | None:
+    """The picks of the cheapest choice without a cycle; None where `known` is as cheap, or there are too many.
+
+    Branch and bound: what is decided and the least that is open must stay below the best choice so far.
+    """
+    least = [min([_alone(option) for option in listed], default=0.0) for listed in problem.options]
+    found: tuple[int, ...] | None = None
+    best = cost
+    stack = [_Partial({}, problem.roots, 0.0, 0.0)]
+    for _ in range(_MOST_STEPS):
+        if not stack:
+            return found
+        partial = stack.pop()
+        worth = partial.cost + max(partial.toll - toll, 0.0)
+        if worth + sum([least[c] for c in partial.open]) >= best:
+            continue
+        if partial.open:
+            stack += _decided(problem, partial)
+            continue
+        picks = tuple([partial.picks.get(c, pick) for c, pick in enumerate(known)])
+        total = cost_of(problem, picks) + max(partial.toll - toll, 0.0)
+        if total < best:
+            best, found = total, picks
+    return None
+
+
+def _decided(problem: Problem, partial: _Partial) -> list[_Partial]:
+    """The same with each option of the first open class that closes no cycle, the cheapest last."""
+    c, *later = partial.open
+    found: list[_Partial] = []
+    for index, option in enumerate(problem.options[c]):
+        if _reaches(problem, partial.picks, option.reads, c):
+            continue
+        fresh = [r for r in option.reads if r not in partial.picks and r not in later]
+        cost, toll = partial.cost + _alone(option), partial.toll + option.toll
+        found.append(_Partial({**partial.picks, c: index}, (*later, *fresh), cost, toll))
+    return sorted(found, key=lambda p: -p.cost - p.toll)
+
+
+def _alone(option: Option) -> float:
+    """The least that it adds to a run: what is joined with others may come free."""
+    return option.cost if option.part is None else 0.0
+
+
+def _reaches(problem: Problem, picks: Mapping[int, int], starts: Sequence[int], goal: int) -> bool:
+    """Whether what is decided leads from some classes to another."""
+    seen: set[int] = set()
+    stack = list(starts)
+    while stack:
+        c = stack.pop()
+        if c == goal:
+            return True
+        if c not in seen:
+            seen.add(c)
+            stack += problem.options[c][picks[c]].reads if c in picks else ()
+    return False

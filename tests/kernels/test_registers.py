@@ -1,0 +1,80 @@
+"""The loops of register tiles, as machines see them: whatever is summed stays in registers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dovetail.kernels import conv_point_text, conv_text
+from dovetail.kernels.attend_parts import key_rows, make_scores, make_values, make_weights
+from dovetail.kernels.contract_cell import cell_text
+from dovetail.kernels.contract_tile import tile_of
+from dovetail.kernels.conv_epilogue import Epilogue
+from dovetail.kernels.conv_small_text import Square, least_waste, square_text
+from dovetail.kernels.vector import Vectors
+from dovetail.targets.cpu.host import Host
+from tests.kernels.machines import MACHINES, NEON, code_for, loops, on_stack, products, summing, written_to_stack
+
+EVERY_MACHINE = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+
+
+def vectors_of(machine: Host) -> Vectors:
+    return Vectors(machine.lanes, machine.vector_registers)
+
+
+@EVERY_MACHINE
+def test_contractions(machine: Host) -> None:
+    tile = tile_of(vectors_of(machine))
+    found = loops(code_for(machine, cell_text(tile), optimize=False))
+    assert len(found) >= tile.rows, "every number of rows has its loop"
+    for loop in found:
+        assert not on_stack(loop), f"the stack is touched:\n{loop}"
+    assert max(map(products, found)) >= tile.rows * tile.vectors
+
+
+@EVERY_MACHINE
+@pytest.mark.parametrize("wide", [1, 2])
+def test_attention(machine: Host, wide: int) -> None:
+    vectors = vectors_of(machine)
+    sums = (make_scores(vectors, wide, 64, 64, with_top=True), make_values(vectors, wide, key_rows(vectors, wide)))
+    for part in sums:
+        found = loops(code_for(machine, part.text, optimize=False))
+        assert found
+        assert not [line for loop in found for line in on_stack(loop)]
+    # With few registers what does not change may be read from the stack.
+    found = loops(code_for(machine, make_weights(vectors, wide).text, optimize=False))
+    assert found
+    assert not [line for loop in found for line in written_to_stack(loop)]
+
+
+@EVERY_MACHINE
+@pytest.mark.parametrize("point", [False, True])
+def test_convolutions(machine: Host, point: bool) -> None:
+    vectors = vectors_of(machine)
+    wide = conv_text.Shape.of(vectors, 64, Epilogue("relu", True), point)
+    few = Square(vectors, *least_waste(vectors, 49), Epilogue("relu", True), point)
+    texts = [conv_text.tile_text(wide, wide.columns), square_text(few)]
+    if point:
+        texts.append(conv_point_text.tile_text(wide, wide.columns))
+    for text, uses in texts:
+        declared = [use for use in uses if use.startswith("declare")]
+        found = loops(code_for(machine, "\n".join([*declared, text.replace("internal ", "")])))
+        assert found
+        assert not [line for loop in found for line in on_stack(summing(loop))]
+
+
+@pytest.mark.parametrize("wide", [1, 2])
+def test_neon_multiplies_by_lanes(wide: int) -> None:
+    """One load serves four products, where a number for each would take as many instructions as the products."""
+    vectors = vectors_of(NEON)
+    features = key_rows(vectors, wide)
+    texts = [
+        cell_text(tile_of(vectors)),
+        make_scores(vectors, wide, 64, 64, with_top=False).text,
+        make_values(vectors, wide, features).text,
+    ]
+    for text in texts:
+        loop = max(loops(code_for(NEON, text, optimize=False)), key=products)
+        assert len(re.findall(r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[\d\]", loop)) == products(loop)
+        assert not re.search(r"ld1r|\bdup\b", loop)
