@@ -172,12 +172,16 @@ def test_threads_change_no_bit() -> None:
         assert np.array_equal(alone, together)
 
 
-def test_rows_do_not_depend_on_the_rows_beside_them() -> None:
-    graph = Graph.of(input("x", f32[symbol("m"), 400]) @ param("w", f32[400, 70]))
-    runner = compiled(graph).bind({"w": normal(400, 70)})
-    x = normal(37, 400)
+@pytest.mark.parametrize("k", [400, 1101])
+def test_rows_do_not_depend_on_the_rows_beside_them(k: int) -> None:
+    graph = Graph.of(input("x", f32[symbol("m"), k]) @ param("w", f32[k, 70]))
+    w = normal(k, 70) * np.float32(k**-0.5)
+    runner = compiled(graph).bind({"w": w})
+    x = normal(190, k)
     (whole,) = runner.run({"x": x}).values()
-    for m in (1, 3, 12, 20):
+    assert_close(whole, x.astype(np.float64) @ w.astype(np.float64), f32)
+    # Few rows, a tile or two, and as many as have panels fetched ahead.
+    for m in (1, 3, 12, 20, 37, 55, 56, 57, 64, 110, 127, 136):
         (some,) = runner.run({"x": x[:m]}).values()
         assert np.array_equal(some, whole[:m])
 

@@ -46,7 +46,7 @@ def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.M
             compiled = native.NativeGraph(make_plan(graph, target="cpu"))
             assert not compiled.on_host
             runner = compiled.bind(params)
-            for m in (1, 2, 5, 6, 7, 11, 13, 40):
+            for m in (1, 2, 5, 6, 7, 11, 13, 40, 130):
                 feeds = {"x": rng.normal(size=(m, k)).astype(np.float32)}
                 (got,) = runner.run(feeds).values()
                 (expected,) = evaluate(graph, feeds, lift=True, params=params).values()
