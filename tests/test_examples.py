@@ -90,6 +90,12 @@ def test_page_runs(
     golden.file(str(path.relative_to(ROOT)), Page(str(path), capsys).run(text))
 
 
+def test_the_readme_is_run_and_shows_a_command() -> None:
+    readme = ROOT / "README.md"
+    assert readme in PAGES
+    assert any(found["command"] for found in FENCE.finditer(readme.read_text(encoding="utf-8")))
+
+
 def test_links_lead_somewhere() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     links = [(page, link) for page in pages for link in LINK.findall(page.read_text(encoding="utf-8"))]

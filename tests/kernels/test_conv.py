@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
-from dovetail.ir.dim import Size
+from dovetail import Graph, Value, f32, ops
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import ready
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
-from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
+from tests.kernels.convolving import (
+    OTHER_MACHINES,
+    compared,
+    network,
+    normal,
+    on_a_machine_of,
+    params_of,
+    same_by_threads,
+)
 
 NAMES = ("conv", "conv_bias_act", "conv_transpose")
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed + sum(shape)).normal(size=shape).astype(np.float32)
-
-
-def params_of(graph: Graph) -> dict[str, Array]:
-    """Weights that keep the size of what they are applied to."""
-    found: dict[str, Array] = {}
-    for value in graph.parameters:
-        shape = [s for s in value.shape if isinstance(s, int)]
-        found[value.attrs["name"]] = (normal(*shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
-    return found
 
 
 def compiled(graph: Graph, params: Mapping[str, Array], threads: int | None = None) -> NativeRunner:
@@ -43,25 +36,10 @@ def compiled(graph: Graph, params: Mapping[str, Array], threads: int | None = No
     return found.bind(params)
 
 
-def check(graph: Graph, *feeds: Mapping[str, Array], params: Mapping[str, Array] | None = None) -> Array:
+def check(graph: Graph, *feeds: Mapping[str, Array]) -> Array:
     """What the kernel gives, after it was compared."""
-    given = params_of(graph) if params is None else params
-    runner = compiled(graph, given)
-    got = np.empty(0)
-    for fed in feeds:
-        (got,) = runner.run(fed).values()
-        with np.errstate(all="ignore"):
-            (expected,) = evaluate(graph, fed, params=given, lift=True).values()
-        assert_close(got, expected, f32)
-    return got
-
-
-def network(shape: tuple[Size | str, ...], weights: tuple[int, ...], bias: bool = True, **attrs: Any) -> Graph:
-    """One convolution of an input."""
-    spatial = len(shape) - 2
-    b = param("b", f32[(weights[0], *(1,) * spatial)]) if bias else None
-    ones: dict[str, Any] = {"strides": (1,) * spatial, "dilations": (1,) * spatial, "padding": (0,) * (2 * spatial)}
-    return Graph.of(library.conv_bias_act(input("x", f32[shape]), param("w", f32[weights]), b, **{**ones, **attrs}))
+    params = params_of(graph)
+    return compared(compiled(graph, params), params, *feeds)
 
 
 def square(channels: int, size: int, filters: int, window: int, **attrs: Any) -> Graph:
@@ -184,17 +162,12 @@ def test_threads_do_not_change_a_bit() -> None:
         (square(64, 33, 70, 1), {"x": normal(1, 64, 33, 33)}),
     ]:
         params = params_of(graph)
-        (one,) = compiled(graph, params, 1).run(feeds).values()
-        (three,) = compiled(graph, params, 3).run(feeds).values()
-        assert (one.view(np.uint32) == three.view(np.uint32)).all()
+        same_by_threads(partial(compiled, graph, params), feeds)
 
 
-@pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16)])
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
-    def narrow(*_: int) -> Vectors:
-        return Vectors(lanes, registers)
-
-    monkeypatch.setattr(ready, "Vectors", narrow)
+@OTHER_MACHINES
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+    on_a_machine_of(vectors, monkeypatch)
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), act="silu"), {"x": normal(1, 6, 13, 13)})
     check(square(6, 16, 20, 1, act="gelu"), {"x": normal(1, 6, 16, 16)})
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), strides=(2, 2)), {"x": normal(1, 6, 13, 13)})

@@ -8,51 +8,37 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, f32, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
-from dovetail.kernels.conv_forms import make_conv
-from dovetail.kernels.job import Places
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import ready
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
-from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
+from tests.kernels.convolving import (
+    OTHER_MACHINES,
+    WIDE,
+    compared,
+    kernels_of,
+    network,
+    normal,
+    on_a_machine_of,
+    params_of,
+    same_by_threads,
+)
 
-WIDE = Vectors(16, 32)
 
-
-def normal(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
-
-
-def network(shape: tuple[Size | str, ...], filters: int, bias: bool = True, **attrs: Any) -> Graph:
-    spatial = len(shape) - 2
-    groups: int = attrs.get("groups", 1)
+def pixel(shape: tuple[Size | str, ...], filters: int, bias: bool = True, **attrs: Any) -> Graph:
+    """A convolution whose window is one pixel."""
     channels = shape[1]
     assert isinstance(channels, int)
-    w = param("w", f32[(filters, channels // groups, *(1,) * spatial)])
-    b = param("b", f32[(filters, *(1,) * spatial)]) if bias else None
-    ones: dict[str, Any] = {"strides": (1,) * spatial, "dilations": (1,) * spatial, "padding": (0,) * (2 * spatial)}
-    return Graph.of(library.conv_bias_act(input("x", f32[shape]), w, b, **{**ones, **attrs}))
-
-
-def params_of(graph: Graph) -> dict[str, Array]:
-    found: dict[str, Array] = {}
-    for value in graph.parameters:
-        shape = [s for s in value.shape if isinstance(s, int)]
-        found[value.attrs["name"]] = (normal(*shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
-    return found
+    weights = (filters, channels // attrs.get("groups", 1), *(1,) * (len(shape) - 2))
+    return network(shape, weights, bias, **attrs)
 
 
 def is_point(graph: Graph, vectors: Vectors) -> bool:
-    plan = make_plan(graph, target="cpu")
-    job = make_conv(plan.phase("run")[-1], Places(plan.locate, set()), vectors)
-    kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.forms)]
-    return any(kernel.name.startswith("point_conv") for kernel in kernels)
+    return any(name.startswith("point_conv") for name in kernels_of(graph, vectors))
 
 
 def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
@@ -63,12 +49,7 @@ def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, thread
 def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> None:
     """Compare what the kernel gives."""
     params = params_of(graph)
-    runner = compiled(graph, params, vectors)
-    for fed in feeds:
-        (got,) = runner.run(fed).values()
-        with np.errstate(all="ignore"):
-            (expected,) = evaluate(graph, fed, params=params, lift=True).values()
-        assert_close(got, expected, f32)
+    compared(compiled(graph, params, vectors), params, *feeds)
 
 
 @pytest.mark.parametrize(
@@ -76,31 +57,31 @@ def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) ->
 )
 @pytest.mark.parametrize("bias", [False, True])
 def test_every_size(height: int, width: int, bias: bool) -> None:
-    check(network((2, 50, height, width), 30, bias), {"x": normal(2, 50, height, width)})
+    check(pixel((2, 50, height, width), 30, bias), {"x": normal(2, 50, height, width)})
 
 
 @pytest.mark.parametrize("filters", [1, 7, 8, 9, 64, 129])
 @pytest.mark.parametrize("channels", [48, 127, 128, 129, 300])
 def test_every_number_of_filters(filters: int, channels: int) -> None:
-    check(network((1, channels, 14, 15), filters), {"x": normal(1, channels, 14, 15)})
+    check(pixel((1, channels, 14, 15), filters), {"x": normal(1, channels, 14, 15)})
 
 
 @pytest.mark.parametrize("act", get_args(Activation))
 def test_every_activation(act: Activation) -> None:
-    check(network((1, 64, 11, 9), 12, act=act), {"x": normal(1, 64, 11, 9)})
+    check(pixel((1, 64, 11, 9), 12, act=act), {"x": normal(1, 64, 11, 9)})
 
 
 def test_groups_and_one_axis() -> None:
-    check(network((2, 150, 10, 11), 27, groups=3), {"x": normal(2, 150, 10, 11)})
-    check(network((1, 64, 1000), 24), {"x": normal(1, 64, 1000)})
+    check(pixel((2, 150, 10, 11), 27, groups=3), {"x": normal(2, 150, 10, 11)})
+    check(pixel((1, 64, 1000), 24), {"x": normal(1, 64, 1000)})
 
 
 def test_many_places() -> None:
-    check(network((1, 130, 40, 41), 20), {"x": normal(1, 130, 40, 41)})
+    check(pixel((1, 130, 40, 41), 20), {"x": normal(1, 130, 40, 41)})
 
 
 def test_one_program_for_every_size() -> None:
-    graph = network(("n", 64, "h", "w"), 40, act="silu")
+    graph = pixel(("n", 64, "h", "w"), 40, act="silu")
     check(
         graph, *({"x": normal(n, 64, h, w)} for n, h, w in ((1, 9, 9), (3, 10, 16), (0, 9, 9), (1, 31, 7), (1, 2, 3)))
     )
@@ -116,7 +97,7 @@ def test_rows_that_lie_apart_are_read_where_they_lie() -> None:
 
 
 def test_what_is_not_finite_goes_where_it_is_seen() -> None:
-    graph = network((1, 64, 9, 9), 16)
+    graph = pixel((1, 64, 9, 9), 16)
     x = normal(1, 64, 9, 9)
     x[0, 3, 4, 5], x[0, 60, 8, 8] = np.nan, np.inf
     (got,) = compiled(graph, params_of(graph), WIDE).run({"x": x}).values()
@@ -127,17 +108,12 @@ def test_what_is_not_finite_goes_where_it_is_seen() -> None:
 
 
 def test_threads_do_not_change_a_bit() -> None:
-    graph, feeds = network((1, 200, 14, 14), 100), {"x": normal(1, 200, 14, 14)}
+    graph, feeds = pixel((1, 200, 14, 14), 100), {"x": normal(1, 200, 14, 14)}
     params = params_of(graph)
-    (one,) = compiled(graph, params, WIDE, 1).run(feeds).values()
-    (three,) = compiled(graph, params, WIDE, 3).run(feeds).values()
-    assert (one.view(np.uint32) == three.view(np.uint32)).all()
+    same_by_threads(lambda threads: compiled(graph, params, WIDE, threads), feeds)
 
 
-@pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16)])
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
-    def narrow(*_: int) -> Vectors:
-        return Vectors(lanes, registers)
-
-    monkeypatch.setattr(ready, "Vectors", narrow)
-    check(network((1, 50, 9, 7), 21, act="relu"), {"x": normal(1, 50, 9, 7)}, vectors=Vectors(lanes, registers))
+@OTHER_MACHINES
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+    on_a_machine_of(vectors, monkeypatch)
+    check(pixel((1, 50, 9, 7), 21, act="relu"), {"x": normal(1, 50, 9, 7)}, vectors=vectors)

@@ -27,6 +27,7 @@ VARIANCE = param("variance", f32[6, 1, 1])
 EPS = 2.0**-10
 STRIDES, DILATIONS, PADDING, GROUPS = (2, 1), (1, 2), (1, 0, 2, 1), 2
 Y = conv(X, W, strides=STRIDES, dilations=DILATIONS, padding=PADDING, groups=GROUPS)
+R = input("r", f32[Y.shape])
 FORMULAS: dict[Activation, judge.Formula] = {
     "none": lambda y: y,
     "relu": judge.relu,
@@ -64,13 +65,49 @@ def test_bias_and_activation(act: Activation, bias: Value | None) -> None:
     near(run(result.graph, arrays)["y"], FORMULAS[act](y))
 
 
-@pytest.mark.parametrize("other", [f32[5], f32[1, 1], f32[1, 1, 1], f32[1, 6, 1, 1], f32[6, 1, 5]], ids=str)
+@pytest.mark.parametrize("other", [f32[5], f32[1, 1], f32[1, 1, 1], f32[2, 6, 1, 1], f32[6, 1, 5]], ids=str)
 def test_a_bias_of_another_shape_stays_outside(other: TensorType) -> None:
     b = param("b", other)
     result = fused(Y + b, [conv_bias_act])
     assert only_miss(result) == ("conv_bias_act", "bias_is_one_for_each_channel")
     arrays = numbers(result.graph)
     near(run(result.graph, arrays)["y"], convolved(arrays["x"], arrays["w"]) + arrays["b"])
+
+
+@pytest.mark.parametrize(("act", "bias"), [*product(FORMULAS, (B,)), ("relu", None)])
+def test_a_residual_is_added_before_the_activation(act: Activation, bias: Value | None) -> None:
+    result = fused(activation(act, R + (Y if bias is None else Y + bias)))
+    assert result.graph.outputs["y"] is conv_bias_act(
+        X, W, bias, R, act=act, strides=STRIDES, dilations=DILATIONS, padding=PADDING, groups=GROUPS
+    )
+    arrays = numbers(result.graph)
+    y = convolved(arrays["x"], arrays["w"]) + (0 if bias is None else arrays["b"])
+    near(run(result.graph, arrays)["y"], FORMULAS[act](y + arrays["r"]))
+
+
+@pytest.mark.parametrize("other", [f32[2, 6, 1, 1], f32[3, 2, 6, 4, 5], f32[4, 5]], ids=str)
+def test_a_residual_of_another_shape_stays_outside(other: TensorType) -> None:
+    r = input("r", other)
+    result = fused(ops.relu(Y + B + r), [conv_bias_act])
+    assert [v.op.name for v in result.graph.values if v.op is conv_bias_act or v.op is ops.add] == [
+        "conv_bias_act",
+        "add",
+    ]
+    assert ("conv_bias_act", "residual_has_the_shape_of_the_convolution") in [(m.rule, m.reason) for m in result.missed]
+    arrays = numbers(result.graph)
+    y = convolved(arrays["x"], arrays["w"]) + arrays["b"] + arrays["r"]
+    near(run(result.graph, arrays)["y"], judge.relu(y))
+
+
+def test_a_convolution_that_is_stretched_to_a_residual_stays_apart() -> None:
+    x, w, r = input("x", f32[1, 2, 3, 3]), param("w", f32[4, 2, 3, 3]), input("r", f32[1, 4, 6, 5])
+    assert fused(ops.relu(conv(x, w) + r)).graph.count(conv_bias_act) == 0
+
+
+def test_of_two_convolutions_one_is_the_residual_of_the_other() -> None:
+    other = conv(X, param("v", f32[6, 2, 3, 2]), strides=STRIDES, dilations=DILATIONS, padding=PADDING, groups=GROUPS)
+    graph = fused(ops.relu((Y + B) + (other + GAIN))).graph
+    assert [v.op for v in graph.values if v.operands] == [conv_bias_act, conv_bias_act]
 
 
 def test_a_line_and_a_volume_have_biases_of_their_own_rank() -> None:
@@ -99,6 +136,17 @@ def test_a_batch_norm_is_folded(division: str, act: FoldedActivation, bias: Valu
     y = convolved(arrays["x"], arrays["w"]) + (0 if bias is None else arrays["b"])
     y = (y - arrays["mean"]) / np.sqrt(arrays["variance"] + EPS) * arrays["gain"] + arrays["bias"]
     near(run(result.graph, arrays)["y"], FORMULAS[act](y))
+
+
+@pytest.mark.parametrize("division", list(DIVISIONS))
+def test_a_batch_norm_with_a_residual_behind_it_is_folded(division: str) -> None:
+    result = fused(ops.relu(batch_norm(Y, division) + R))
+    attrs = {"strides": STRIDES, "dilations": DILATIONS, "padding": PADDING, "groups": GROUPS}
+    folded = conv_batch_norm(X, W, GAIN, BIAS, MEAN, VARIANCE, None, R, eps=EPS, act="relu", **attrs)  # type: ignore[arg-type]
+    assert result.graph.outputs["y"] is folded
+    arrays = {k: np.abs(v) if k == "variance" else v for k, v in numbers(result.graph).items()}
+    y = (convolved(arrays["x"], arrays["w"]) - arrays["mean"]) / np.sqrt(arrays["variance"] + EPS)
+    near(run(result.graph, arrays)["y"], judge.relu(y * arrays["gain"] + arrays["bias"] + arrays["r"]))
 
 
 def test_spelled_out_it_is_one_convolution_and_work_on_parameters() -> None:

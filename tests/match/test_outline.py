@@ -77,3 +77,43 @@ def test_options_of_declared_ops_are_part_of_an_outline() -> None:
     assert not fits(left, ops.relu(turned(X, way="right")))
     at_the_root = outline_of(turned(x, way="left"))
     assert fits(at_the_root, turned(X, way="left")) and not fits(at_the_root, turned(X, way="right"))
+
+
+def test_what_other_ops_can_spell_is_told_by_those_ops() -> None:
+    swapped = outline_of(x @ ops.permute(w, order=(-1, -2)))
+    turned = input("v", f32[4, 3])
+    assert fits(swapped, X @ ops.permute(turned, order=(-1, -2)))
+    assert not fits(swapped, X @ W), "nothing was moved there"
+    scaled = outline_of(ops.relu(x * 2.0))
+    assert fits(scaled, ops.relu(X / 0.5)) and not fits(scaled, ops.relu(X + 2.0))
+
+
+def test_operands_that_were_left_out_are_part_of_an_outline() -> None:
+    @fused_op(shapes="x[n] y[n]")
+    def doubled(x: Value, y: Value | None = None) -> Value:
+        """Twice, and maybe more."""
+        return ops.exp(ops.sin(x)) if y is None else ops.exp(ops.sin(x)) + y
+
+    alone = outline_of(ops.relu(doubled(x)))
+    assert fits(alone, ops.relu(doubled(B))) and not fits(alone, ops.relu(doubled(B, B)))
+
+
+def test_an_operand_may_be_taken_for_what_it_equals() -> None:
+    def equal(value: Value) -> tuple[Value, ...]:
+        return (value, X @ W) if value is known else (value,)
+
+    known = input("known", f32[2, 4])
+    outlines = Outlines()
+    product, total = (outlines.number(OUTLINES[name]) for name in ("relu of a product", "relu of a sum"))
+    assert outlines.fitting(ops.relu(known)) == set()
+    assert outlines.fitting(ops.relu(known), equal=equal) == {product}
+    assert outlines.fitting(ops.relu(known + B), equal=equal) == {total}
+    assert fits(OUTLINES["relu of a sum"], ops.relu(known + B), equal)
+
+
+def test_what_was_seen_before_an_outline_was_added_is_looked_at_again() -> None:
+    outlines = Outlines()
+    first = outlines.number(OUTLINES["relu of a product"])
+    assert outlines.fitting(ops.relu(X @ W)) == {first}
+    second = outlines.number(outline_of(ops.relu(ops.relu(x) @ w)))
+    assert outlines.fitting(ops.relu(ops.relu(X) @ W)) == {first, second}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bool_, i64
-from dovetail.ir.graph import Graph
+from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.targets.reference.interpreter import evaluate
@@ -26,3 +26,7 @@ def run(outputs: dict[str, Value] | Value, **feeds: Any) -> dict[str, Array]:
 
 def count_input(name: str = "n") -> Value:
     return leaf.input(name, COUNT)
+
+
+def identity(*types: TensorType) -> Subgraph:
+    return Subgraph(types, tuple(leaf.argument(i, t) for i, t in enumerate(types)))

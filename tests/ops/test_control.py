@@ -19,7 +19,7 @@ from dovetail.ir.value import Value
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.tracing import Traced
 from dovetail.targets.reference.interpreter import evaluate
-from tests.ops.flow import COUNT, FLAG, count_input, run
+from tests.ops.flow import COUNT, FLAG, count_input, identity, run
 
 Array = NDArray[Any]
 
@@ -110,28 +110,24 @@ def test_branches_agree_in_number_dtype_and_shape(otherwise: Traced, said: str) 
 # Sub-graphs are closed and their signatures exact -------------------------------------------------------------------
 
 
-def _identity(*types: TensorType) -> Subgraph:
-    return Subgraph(types, tuple(leaf.argument(i, t) for i, t in enumerate(types)))
-
-
 def test_too_many_captures_are_an_error() -> None:
     flag, x = leaf.input("flag", FLAG), leaf.input("x", f32[3])
-    one = _identity(f32[3])
+    one = identity(f32[3])
     assert ops.if_(flag, x, then=one, otherwise=one).type == TupleType((f32[3],))
     for operands in ((x, x), ()):
         with pytest.raises(TypeRuleError, match="takes 1 arguments"):
             ops.if_(flag, *operands, then=one, otherwise=one)
     condition = Subgraph((COUNT,), (ops.less(leaf.argument(0, COUNT), 3),))
     with pytest.raises(TypeRuleError, match="takes 1 arguments, and 2"):
-        ops.while_(count_input(), x, condition=condition, body=_identity(COUNT), carries=1)
+        ops.while_(count_input(), x, condition=condition, body=identity(COUNT), carries=1)
     with pytest.raises(TypeRuleError, match="takes 2 arguments, and 3"):
-        ops.scan_(count_input(), x, x, body=_identity(COUNT, f32[3]), carries=1, scanned=0, length=3)
+        ops.scan_(count_input(), x, x, body=identity(COUNT, f32[3]), carries=1, scanned=0, length=3)
 
 
 def test_arguments_have_the_types_of_the_operands() -> None:
     flag, x = leaf.input("flag", FLAG), leaf.input("x", f32[3])
     with pytest.raises(TypeRuleError, match=r"f32\[4\], and f32\[3\]"):
-        ops.if_(flag, x, then=_identity(f32[4]), otherwise=_identity(f32[3]))
+        ops.if_(flag, x, then=identity(f32[4]), otherwise=identity(f32[3]))
     astray = Subgraph((f32[3],), (leaf.argument(1, f32[3]),))
     with pytest.raises(TypeRuleError, match="argument 1"):
         ops.if_(flag, x, then=astray, otherwise=astray)

@@ -15,7 +15,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bool_, f32, i32, i64
 from dovetail.ir.value import Value
 from dovetail.ops.tracing import Traced
-from tests.ops.flow import COUNT, count_input, run
+from tests.ops.flow import COUNT, count_input, identity, run
 
 Array = NDArray[Any]
 
@@ -215,7 +215,7 @@ def test_several_scanned_operands_have_one_length() -> None:
     with pytest.raises(TypeRuleError, match="lengths"):
         ops.scan(lambda a, b: a, [], [leaf.input("a", f32[2]), leaf.input("b", f32[3])])
     with pytest.raises(TypeRuleError, match="a scanned operand"):
-        ops.scan_(count_input(), body=_identity(COUNT), carries=0, scanned=1)
+        ops.scan_(count_input(), body=identity(COUNT), carries=0, scanned=1)
 
 
 def test_outputs_that_do_not_stack() -> None:

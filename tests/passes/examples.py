@@ -65,7 +65,7 @@ def _number(number: float) -> Value:
 
 def _known(x: Value) -> Value:
     """Other truths of the same shape."""
-    return leaf.input("c", x.type)
+    return leaf.input("c", x.tensor)
 
 
 def _bounded(x: Value) -> Value:
@@ -73,9 +73,34 @@ def _bounded(x: Value) -> Value:
     return ops.matmul(ops.tanh(x), swap(ops.tanh(x), -1, -2))
 
 
+def _whole(x: Value) -> Value:
+    """Scores of zeros and ones."""
+    truth = ops.cast(ops.greater(x, 0), dtype=x.dtype)
+    return ops.matmul(truth, swap(truth, -1, -2))
+
+
+def _half(x: Value, index: int) -> Value:
+    """A half of numbers up to 1."""
+    return ops.part(ops.tanh(x), axis=-1, index=index, parts=2)
+
+
+def _angle(name: str) -> Value:
+    return leaf.input(name, f32[3, 2])
+
+
 def _mean(x: Value) -> Value:
     """The means of rows of numbers up to 1."""
     return ops.reduce_mean(ops.tanh(x), axes=(-1,))
+
+
+def _wide(number: float, x: Value) -> Value:
+    """A number of the dtype of x as f32."""
+    return ops.cast(_const(number, x), dtype=f32)
+
+
+def _places(batches: int) -> Value:
+    """Places [batches, 2, 2] along axes of size 2, the same in every batch."""
+    return ops.expand(ops.unsqueeze(leaf.input("i", bool_[2, 2]), axes=(-3,)), axis=-3, size=batches)
 
 
 def _row(size: int) -> Value:
@@ -132,6 +157,18 @@ EXAMPLES: tuple[Example, ...] = (
     Example("add_nothing", lambda x: x + 0, lambda x: x, INTEGERS),
     Example("add_nothing", lambda x: x + -0.0, lambda x: x, FLOATS),
     Example("add_nothing", lambda x: x - 0.0, lambda x: x, FLOATS),
+    Example(
+        "minus_known",
+        lambda x: x - leaf.constant(np.array([1, -2, 0, 3]), x.dtype),
+        lambda x: x + leaf.constant(-np.array([1, -2, 0, 3], x.dtype.numpy)),
+        FLOATS,
+    ),
+    Example(
+        "nested_known",
+        lambda x: (ops.tanh(x) + _const([1, -2, 0, 3], x)) + _const([0.5, 2, 1, 8], x),
+        lambda x: ops.tanh(x) + _const([1.5, 0, 1, 11], x),
+        (f32, f64),
+    ),
     Example("add_zero", lambda x: x + 0.0, lambda x: x, FLOATS),
     Example("neutral_one", lambda x: x * 1, lambda x: x, _NUMBERS),
     Example("neutral_one", lambda x: x / 1, lambda x: x, _NUMBERS),
@@ -205,35 +242,53 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.where(x, _number(1.0) * _number(3.0), _number(0.5) * _number(3.0)),
         (bool_,),
     ),
-    *(
-        Example("choice_within_choice", before, after, (bool_,))
-        for before, after in (
-            (
-                lambda x: ops.where(x, _number(1.0), ops.where(_known(x), _number(0.0), _number(1.0))),
-                lambda x: ops.where(ops.bit_and(_known(x), ops.bit_not(x)), _number(0.0), _number(1.0)),
-            ),
-            (
-                lambda x: ops.where(x, _number(1.0), ops.where(_known(x), _number(1.0), _number(0.0))),
-                lambda x: ops.where(ops.bit_or(x, _known(x)), _number(1.0), _number(0.0)),
-            ),
-            (
-                lambda x: ops.where(x, ops.where(_known(x), _number(0.0), _number(1.0)), _number(1.0)),
-                lambda x: ops.where(ops.bit_and(x, _known(x)), _number(0.0), _number(1.0)),
-            ),
-            (
-                lambda x: ops.where(x, ops.where(_known(x), _number(1.0), _number(0.0)), _number(1.0)),
-                lambda x: ops.where(ops.bit_and(x, ops.bit_not(_known(x))), _number(0.0), _number(1.0)),
-            ),
-        )
+    Example(
+        "choice_within_choice",
+        lambda x: ops.where(x, _number(1.0), ops.where(_known(x), _number(0.0), _number(1.0))),
+        lambda x: ops.where(ops.bit_and(_known(x), ops.bit_not(x)), _number(0.0), _number(1.0)),
+        (bool_,),
     ),
-    *(
-        Example("choice_is_logic", before, after, (bool_,))
-        for before, after in (
-            (lambda x: ops.where(x, leaf.constant(True), _known(x)), lambda x: ops.bit_or(x, _known(x))),
-            (lambda x: ops.where(x, leaf.constant(False), _known(x)), lambda x: ops.bit_and(_known(x), ops.bit_not(x))),
-            (lambda x: ops.where(x, _known(x), leaf.constant(True)), lambda x: ops.bit_or(ops.bit_not(x), _known(x))),
-            (lambda x: ops.where(x, _known(x), leaf.constant(False)), lambda x: ops.bit_and(x, _known(x))),
-        )
+    Example(
+        "choice_within_choice",
+        lambda x: ops.where(x, _number(1.0), ops.where(_known(x), _number(1.0), _number(0.0))),
+        lambda x: ops.where(ops.bit_or(x, _known(x)), _number(1.0), _number(0.0)),
+        (bool_,),
+    ),
+    Example(
+        "choice_within_choice",
+        lambda x: ops.where(x, ops.where(_known(x), _number(0.0), _number(1.0)), _number(1.0)),
+        lambda x: ops.where(ops.bit_and(x, _known(x)), _number(0.0), _number(1.0)),
+        (bool_,),
+    ),
+    Example(
+        "choice_within_choice",
+        lambda x: ops.where(x, ops.where(_known(x), _number(1.0), _number(0.0)), _number(1.0)),
+        lambda x: ops.where(ops.bit_and(x, ops.bit_not(_known(x))), _number(0.0), _number(1.0)),
+        (bool_,),
+    ),
+    Example(
+        "choice_is_logic",
+        lambda x: ops.where(x, leaf.constant(True), _known(x)),
+        lambda x: ops.bit_or(x, _known(x)),
+        (bool_,),
+    ),
+    Example(
+        "choice_is_logic",
+        lambda x: ops.where(x, leaf.constant(False), _known(x)),
+        lambda x: ops.bit_and(_known(x), ops.bit_not(x)),
+        (bool_,),
+    ),
+    Example(
+        "choice_is_logic",
+        lambda x: ops.where(x, _known(x), leaf.constant(True)),
+        lambda x: ops.bit_or(ops.bit_not(x), _known(x)),
+        (bool_,),
+    ),
+    Example(
+        "choice_is_logic",
+        lambda x: ops.where(x, _known(x), leaf.constant(False)),
+        lambda x: ops.bit_and(x, _known(x)),
+        (bool_,),
     ),
     Example(
         "truth_of_choice",
@@ -381,6 +436,20 @@ EXAMPLES: tuple[Example, ...] = (
         (i32, f32),
         shape=(2, 3, 2, 4),
     ),
+    Example(
+        "split_of_joined",
+        lambda x: _apart(
+            ops.relu(swap(ops.gather_elements(ops.sqrt(_joined(x)), ops.cast(_places(6), dtype=i64), axis=-1), -1, -2))
+        ),
+        lambda x: ops.relu(
+            swap(
+                ops.gather_elements(ops.sqrt(_apart(_joined(x))), ops.cast(_apart(_places(6)), dtype=i64), axis=-1),
+                -1,
+                -2,
+            )
+        ),
+        shape=(2, 3, 2, 2),
+    ),
     # Products of queries and keys.
     Example(
         "scale_beside_product",
@@ -388,6 +457,11 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.matmul(ops.permute(x, order=(-2, -3, -1)) * 2, swap(x, -1, -2)),
         (i32, f32),
         shape=(3, 3, 4),
+    ),
+    Example(
+        "scale_on_queries",
+        lambda x: ops.matmul(x, swap(x, -1, -2) * 0.5),
+        lambda x: ops.matmul(x * 0.5, swap(x, -1, -2)),
     ),
     Example(
         "masked_after_scaled",
@@ -401,8 +475,8 @@ EXAMPLES: tuple[Example, ...] = (
     ),
     Example(
         "filled_by_factor",
-        lambda x: ops.tanh(x) * _const([1, 0, 1, 0], x) + _const([0, -3e38, -0.0, -3e38], x),
-        lambda x: ops.where(leaf.constant(np.array([True, False, True, False])), ops.tanh(x), _number(-3e38)),
+        lambda x: _whole(x) * _const([1, 0, 1], x) + _const([0, -3e38, -0.0], x),
+        lambda x: ops.where(leaf.constant(np.array([True, False, True])), _whole(x), _number(-3e38)),
     ),
     # Moments.
     Example(
@@ -417,6 +491,17 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.reduce_mean((ops.tanh(x) - _mean(x)) * (ops.tanh(x) - _mean(x)), axes=(-1,)),
     ),
     Example(
+        "sum_over_count",
+        lambda x: ops.reduce_sum(x, axes=(-1,)) / 4,
+        lambda x: ops.reduce_mean(x, axes=(-1,)),
+    ),
+    Example(
+        "sum_over_count",
+        lambda x: ops.reduce_sum(ops.tanh(x), axes=(-2, -1)) * _third(0.25, x),
+        lambda x: ops.reduce_mean(ops.tanh(x), axes=(-2, -1)),
+        (f16, f32, f64),
+    ),
+    Example(
         "root_before_gain",
         lambda x: ops.tanh(x) * (_vector(x) * ops.rsqrt(_mean(x))),
         lambda x: (ops.tanh(x) * ops.rsqrt(_mean(x))) * _vector(x),
@@ -425,6 +510,61 @@ EXAMPLES: tuple[Example, ...] = (
         "centred_before_scaled",
         lambda x: ops.tanh(x) * _vector(x) + (_vector(x) - _mean(x) * _vector(x)),
         lambda x: (ops.tanh(x) - _mean(x)) * _vector(x) + _vector(x),
+    ),
+    Example(
+        "centred_before_scaled",
+        lambda x: ops.tanh(x) * _mean(x) * _vector(x) + (_vector(x) - _mean(x) * _vector(x) * _mean(x)),
+        lambda x: (ops.tanh(x) - _mean(x)) * _mean(x) * _vector(x) + _vector(x),
+    ),
+    Example(
+        "rotated_by_halves",
+        lambda x: ops.concat(
+            _half(x, 0) * _angle("c") - _half(x, 1) * _angle("s"),
+            _half(x, 1) * _angle("c") + _angle("s") * _half(x, 0),
+            axis=-1,
+        ),
+        lambda x: (
+            ops.tanh(x) * ops.concat(_angle("c"), _angle("c"), axis=-1)
+            + ops.concat(-_half(x, 1), _half(x, 0), axis=-1) * ops.concat(_angle("s"), _angle("s"), axis=-1)
+        ),
+    ),
+    # Images.
+    Example(
+        "padded_by_conv",
+        lambda x: ops.conv(ops.pad(x, _const(0, x), axis=-1, before=1, after=2), x, padding=(1, 0, 0, 0)),
+        lambda x: ops.conv(x, x, padding=(1, 1, 0, 2)),
+        (i32,),
+        shape=(2, 2, 3, 3),
+    ),
+    Example(
+        "channels_last_later",
+        lambda x: ops.permute(ops.conv(x, x), order=(-2, -1, -3)) * _const([2, 3], x),
+        lambda x: ops.permute(ops.conv(x, x) * ops.unsqueeze(_const([2, 3], x), axes=(-2, -1)), order=(-2, -1, -3)),
+        (i32,),
+        shape=(2, 2, 3, 3),
+    ),
+    Example(
+        "scores_as_wide_as_softmax",
+        lambda x: ops.cast(
+            ops.relu(ops.cast(ops.matmul(ops.tanh(x) * 0.5, swap(ops.tanh(x), -1, -2)) * 2, dtype=f32)), dtype=f16
+        ),
+        lambda x: ops.cast(
+            ops.relu(
+                ops.matmul(
+                    ops.cast(ops.tanh(x), dtype=f32) * _wide(0.5, x), swap(ops.cast(ops.tanh(x), dtype=f32), -1, -2)
+                )
+                * _wide(2, x)
+            ),
+            dtype=f16,
+        ),
+        (f16,),
+    ),
+    Example(
+        "cast_before_repeat",
+        lambda x: ops.cast(ops.merge(ops.expand(x, axis=-2, size=3), axis=-2), dtype=f32),
+        lambda x: ops.merge(ops.expand(ops.cast(x, dtype=f32), axis=-2, size=3), axis=-2),
+        (f16, i8),
+        shape=(2, 1, 4),
     ),
     # Places that count.
     Example(
@@ -523,6 +663,12 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.expand(ops.reduce_max(x, axes=(-1,)), axis=-3, size=5),
         _NUMBERS,
         shape=(1, 2, 3),
+    ),
+    Example(
+        "leading_ones_of_weights",
+        lambda x: x + leaf.param("v", x.dtype[1, 1, 4]),
+        lambda x: x + ops.squeeze(leaf.param("v", x.dtype[1, 1, 4]), axes=(-3, -2)),
+        _NUMBERS,
     ),
     Example("leading_axes", lambda x: x + ops.unsqueeze(_vector(x), axes=(-3, -2)), lambda x: x + _vector(x)),
     Example(

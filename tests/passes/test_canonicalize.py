@@ -72,8 +72,10 @@ def test_a_rule_alone(example: Example, dtype: DType) -> None:
     assert canonicalize(graph, without={rule.name}, rules=(rule,)) is graph
     assert (canonicalize(graph, rules=(rule,), strict=True) is graph) == (rule.numerics == "reassociated")
     feeds = {v.attrs["name"]: some_array(v) for v in graph.inputs}
+    params = {v.attrs["name"]: some_array(v) for v in graph.parameters}
     wanted, got = (
-        evaluate(g, {v.attrs["name"]: feeds[v.attrs["name"]] for v in g.inputs})["y"] for g in (graph, changed)
+        evaluate(g, {v.attrs["name"]: feeds[v.attrs["name"]] for v in g.inputs}, params=params)["y"]
+        for g in (graph, changed)
     )
     if rule.numerics == "exact" or not dtype.is_float:
         assert same_bits(got, wanted)

@@ -17,7 +17,7 @@ from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.model import is_onnx
 from dovetail.cli.options import COMPILING, JSON, asked_graph, refuse_negative
 from dovetail.errors import BindError, CheckError, OptionError
-from dovetail.ir.dim import Dim, evaluate, symbols
+from dovetail.ir.dim import symbols
 from dovetail.ir.dtype import of_numpy
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -26,6 +26,7 @@ from dovetail.ir.value import Value
 from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.deviation import difference, tolerance_of
+from dovetail.runtime.draw import made_up
 from dovetail.targets.feeds import named_leaf
 
 _SHOWN = 6
@@ -80,7 +81,7 @@ def feeds_of(graph: Graph, given: Mapping[str, Given], seed: int | None) -> dict
         raise BindError(f"inputs are missing: {listed}", hint=hint)
     sizes = solve_symbols([Found(named_leaf(inputs[n]), inputs[n].tensor, a.shape) for n, a in feeds.items()])
     for name, value in missing.items():
-        feeds[name] = _made_up(name, value, sizes, np.random.default_rng((seed or 0, len(feeds))))
+        feeds[name] = _input_of(name, value, sizes, np.random.default_rng((seed or 0, len(feeds))))
     return {name: feeds[name] for name in inputs}
 
 
@@ -104,16 +105,12 @@ def _in_dtype(value: Value, given: Given) -> Array:
         raise BindError(f"{named_leaf(value)} is given {str(given)[:60]}", hint=f"its type is {value.type}") from None
 
 
-def _made_up(name: str, value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+def _input_of(name: str, value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
     open_ = sorted({s for size in value.shape for s in symbols(size)} - sizes.keys())
     if open_:
         wanted = " ".join(f"--size {s}=1" for s in open_)
         raise BindError(f"the input {name} ({value.type}) has sizes that nothing tells", hint=f"give them: {wanted}")
-    shape = tuple(evaluate(s, sizes) if isinstance(s, Dim) else s for s in value.shape)
-    dtype = value.dtype
-    if dtype.is_inexact:
-        return np.asarray(rng.standard_normal(shape)).astype(dtype.numpy)
-    return np.asarray(rng.integers(0, 2, shape)).astype(dtype.numpy)
+    return made_up(value, sizes, rng)
 
 
 def compared(args: argparse.Namespace, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Difference]:

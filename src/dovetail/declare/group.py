@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dovetail.declare.fused import Call, FusedOp, Variant
 from dovetail.declare.guard import Guard
@@ -24,6 +24,8 @@ class Group:
         self.member = member
         self.shared = shared
         self.shapes = shapes
+        # One wide product may add up in another order than several narrow ones.
+        self.numerics: Literal["exact", "reassociated", "approximate"] = "reassociated"
         # A member is found like a declared op: same signature, same choices, same guards.
         self._pattern = FusedOp(member, shapes=shapes, stage="fuse")
         self._joined: Joined | None = None

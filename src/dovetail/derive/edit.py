@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -10,6 +10,8 @@ from dovetail.ir.value import Value
 
 Numerics: TypeAlias = Literal["exact", "reassociated", "approximate"]
 """Every bit stays; rounding and the sign of zero may change; or the result is another one, near enough."""
+BOUNDS: Mapping[Numerics, float] = {"exact": 0.0, "reassociated": 1e-9, "approximate": 1e-3}
+"""How far a rule of each class may move a value in float64, relative to the largest; verifying holds it to that."""
 CONGRUENCE = "congruence"
 """What stands for a rule where a value is only read through others that equal its operands."""
 Manner: TypeAlias = Literal["rewrite", "roots"]

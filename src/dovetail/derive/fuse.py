@@ -9,7 +9,7 @@ from typing import Any
 
 from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp, Variant
-from dovetail.derive.edit import Log
+from dovetail.derive.edit import Log, Numerics
 from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
 from dovetail.errors import TypeRuleError
@@ -21,6 +21,7 @@ from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roo
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.match import Bound, Outlines, matches
+from dovetail.ops.elementwise import div, mul
 
 ANY_MACHINE = Machine(flops_per_second=1e11, bytes_per_second=2e10, launch_seconds=1e-6)
 """What decides where no target is named: traffic and launches matter, arithmetic is cheap."""
@@ -264,7 +265,7 @@ class _Round:
             value = found.op(**found.names)
             several = len(found.results) > 1
             made = [leaf.item(value, i) for i in range(len(found.results))] if several else [value]
-            numerics = "reassociated" if found.variant.spelling else "exact"
+            numerics = numerics_of(found.variant, found.bound)
             needs = [v for v in found.names.values() if isinstance(v, Value)]
             log.replace(found.op.name, found.variant.label, numerics, found.results, made, needs, found.covers)
 
@@ -290,6 +291,16 @@ class _Build:
         value = self.found.op(**names)
         self.built[self.found.root] = value
         return value if len(self.found.results) == 1 else leaf.item(value, self.index)
+
+
+def numerics_of(variant: Variant, bound: Bound) -> Numerics:
+    """A fused op is defined by its body. Another spelling of it may round otherwise, as x / 3 does and x * (1 / 3)."""
+    turned = any([p.op is not v.op and p.op in _EACH_OTHER for p, v in bound.covered.items()])
+    return "reassociated" if variant.spelling or turned else "exact"
+
+
+_EACH_OTHER = (mul, div)
+"""The matcher finds either where a pattern has the other with a number."""
 
 
 def stands_for(result: Value, bound: Bound) -> Value:

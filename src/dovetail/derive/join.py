@@ -237,7 +237,7 @@ class _Joining:
         for party in self.joined:
             made = self.group.join([m.call for m in party.members])
             label = f"{len(party.members)} members"
-            log.replace(self.group.name, label, "reassociated", party.values, made, party.needs, party.values)
+            log.replace(self.group.name, label, self.group.numerics, party.values, made, party.needs, party.values)
 
 
 @dataclass(frozen=True, slots=True)

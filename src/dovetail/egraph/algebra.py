@@ -120,39 +120,35 @@ def _matrices(a: Value, b: Value) -> bool:
     return a.rank == 2 and b.rank == 2
 
 
-def _no_vectors(x: Value, a: Value, b: Value) -> bool:
-    return min(x.rank, a.rank, b.rank) > 1
-
-
-@identity(numerics="reassociated", when=_no_vectors)
+@identity(numerics="reassociated")
 def product_of_weights(x: Value, a: Value, b: Value) -> Iterator[Value]:
     """(x @ a) @ b is x @ (a @ b): which is less work, the shapes say."""
     yield (x @ a) @ b
     yield x @ (a @ b)
 
 
-@identity(numerics="reassociated", when=_no_vectors)
+@identity(numerics="reassociated")
 def products_in_turn(x: Value, a: Value, b: Value) -> Iterator[Value]:
     """x @ (a @ b) is (x @ a) @ b."""
     yield x @ (a @ b)
     yield (x @ a) @ b
 
 
-@identity()
+@identity(numerics="reassociated")
 def transposed_product(x: Value, y: Value) -> Iterator[Value]:
     """A product with its last two axes swapped is the product of the swapped operands, the other way round."""
     yield ops.permute(x @ y, order=(-1, -2))
     yield ops.permute(y, order=(-1, -2)) @ ops.permute(x, order=(-1, -2))
 
 
-@identity(when=_matrices)
+@identity(numerics="reassociated", when=_matrices)
 def joined_products(x: Value, a: Value, b: Value) -> Iterator[Value]:
     """Products of one tensor side by side are its product with the weights side by side."""
     yield ops.concat(x @ a, x @ b, axis=-1)
     yield x @ ops.concat(a, b, axis=-1)
 
 
-@identity(when=_matrices)
+@identity(numerics="reassociated", when=_matrices)
 def three_joined_products(x: Value, a: Value, b: Value, c: Value) -> Iterator[Value]:
     """The same with three of them: queries, keys and values."""
     yield ops.concat(x @ a, x @ b, x @ c, axis=-1)

@@ -24,7 +24,7 @@ from dovetail.egraph.joined import shares_of
 from dovetail.egraph.layers import Layers
 from dovetail.egraph.problem import Problem, problem_of, problem_of_graph
 from dovetail.egraph.replay import Replayed, solve
-from dovetail.egraph.rules import Declared, Rewrite, Rewrites, RuleSet, Unfolding
+from dovetail.egraph.rules import Declared, Rewrite, Rewrites, RuleSet, Unfolding, admitted
 from dovetail.egraph.saturate import Budget, Phase, Stopped, saturate
 from dovetail.egraph.seed import choice_of, seed
 from dovetail.egraph.selection import Selection, selection_of
@@ -66,7 +66,8 @@ class Vocabulary:
             found.append(Phase(stratum[0].stage, rules))
             if stratum[0].stage == "recognise" and index + 1 < len(stages) and stages[index + 1][0].stage == "fuse":
                 found.append(normalise)
-        return [*found, *(Phase("join", Joining(group)) for group in self.groups)]
+        groups = [g for g in self.groups if admitted(g.numerics, self.strict)]
+        return [*found, *(Phase("join", Joining(group)) for group in groups)]
 
 
 def _declared(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[RuleSet]:

@@ -13,7 +13,7 @@ from dovetail.egraph.egglog_guard import Asked, Guards, UnprintableError
 from dovetail.egraph.egglog_known import Known
 from dovetail.egraph.egglog_pattern import Query, products
 from dovetail.egraph.egglog_words import Words, prelude, text
-from dovetail.egraph.rules import Form, admitted, numerics_of
+from dovetail.egraph.rules import Form
 from dovetail.ir import leaf
 from dovetail.ir.origin import unrecorded
 from dovetail.ir.value import Value
@@ -59,11 +59,11 @@ class Program:
         self.guards = Guards(self.words)
         self.strata = range(len(stages))
         self._forms = [
-            (stratum, Form(op, variant))
+            (stratum, Form(op, variant, strict=strict))
             for stratum, ops in enumerate(stages)
             for op in ops
             for variant in op.patterns
-            if admitted(numerics_of(variant), strict)
+            if not (strict and variant.spelling)
         ]
         self._printed: dict[int, Printed] = {}
         for sample in (leaf.hole("x") * leaf.hole("y"), leaf.hole("x") / leaf.hole("y")):

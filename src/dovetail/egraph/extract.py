@@ -43,8 +43,10 @@ def extract(problem: Problem, starts: Sequence[Mapping[int, int]] = ()) -> Extra
         # What a start leaves open is chosen by tree cost; the first choice of all is only there to break cycles.
         reached = search.run(acyclic(problem, [start.get(c, p) for c, p in enumerate(cheap)], first))
         best = reached if best is None or _is_better(reached, best) else best
-    reached = search.run(cheap)
-    best = reached if best is None or _is_better(reached, best) else best
+    # A climb from a start that is dearer than what was reached ends there too, nearly always.
+    if best is None or cost_of(problem, cheap) < best.cost:
+        reached = search.run(cheap)
+        best = reached if best is None or _is_better(reached, best) else best
     better = cheapest(problem, best.picks, best.cost, best.toll) if is_small(problem) else None
     reached = best if better is None else search.run(better)
     return reached if _is_better(reached, best) else best

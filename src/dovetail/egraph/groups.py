@@ -66,4 +66,4 @@ class Joining:
         covers = tuple(m.node for m in members)
         label = f"{len(members)} members"
         for member, result in zip(members, results, strict=True):
-            yield Application(self._group.name, label, "exact", member.node, result, covers)
+            yield Application(self._group.name, label, self._group.numerics, member.node, result, covers)

@@ -51,6 +51,8 @@ class Identity:
         self.numerics: Numerics = numerics
         self.sides = sides
         self.when = when
+        self.condition = "" if when is None else when.__name__.lstrip("_")
+        """What must hold, by name; empty where nothing must."""
         self._asks = tuple(inspect.signature(when).parameters) if when is not None else ()
         parameters = inspect.signature(sides).parameters.values()
         with unrecorded():

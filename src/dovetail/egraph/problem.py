@@ -16,7 +16,7 @@ from dovetail.ops.region import is_prologue
 
 RUNS_A_BINDING = 1000
 """How many runs share the work of binding parameters: what weights alone decide is nearly free."""
-LEAST_WORTH = 0.02
+LEAST_WORTH = 0.1
 """The share of a kernel's time that each step on its weights has to save: less, no model of a machine can tell."""
 
 

@@ -36,11 +36,12 @@ def solve(layers: Layers, phases: Sequence[Phase], budget: Budget, into: EGraph)
     known: dict[Hashable, Solved] = {}
     done = Replayed()
     pieces = layers.pieces()
-    if len(pieces) == 1:
-        # What does not repeat is solved where it stands.
+    views = [layers.seen(piece) for piece in pieces] if len(pieces) > 1 else []
+    different = {seen.key: len(seen.shown) for seen in views}
+    if not views or sum(different.values()) >= len(layers.values):
+        # What hardly repeats is solved where it stands.
         return Replayed([saturate(into, phases, budget)], 1)
-    for piece in pieces:
-        seen = layers.seen(piece)
+    for piece, seen in zip(pieces, views, strict=True):
         found = known.get(seen.key)
         if found is None:
             found = known[seen.key] = _solved(

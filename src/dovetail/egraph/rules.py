@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from dovetail.declare.fused import FusedOp, Variant
-from dovetail.derive.fuse import stands_for
+from dovetail.derive.fuse import numerics_of, stands_for
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import STRICTNESS, Application, Numerics
 from dovetail.errors import TypeRuleError
@@ -89,13 +89,13 @@ class Unfolding:
 class Form:
     """One pattern of a declared op, with what all of its applications have in common."""
 
-    __slots__ = ("fixed", "label", "numerics", "op", "variant")
+    __slots__ = ("fixed", "label", "op", "strict", "variant")
 
-    def __init__(self, op: FusedOp[...], variant: Variant) -> None:
+    def __init__(self, op: FusedOp[...], variant: Variant, *, strict: bool = False) -> None:
         self.op = op
         self.variant = variant
+        self.strict = strict
         self.label = variant.label
-        self.numerics: Numerics = numerics_of(variant)
         self.fixed = variant.fixed
 
 
@@ -106,8 +106,9 @@ class Declared:
         self._at_root: dict[Op, _Glance] = {}
         for op in ops:
             for variant in op.patterns:
-                if admitted(numerics_of(variant), strict):
-                    self._at_root.setdefault(variant.pattern.op, _Glance()).add(Form(op, variant))
+                if not (strict and variant.spelling):
+                    form = Form(op, variant, strict=strict)
+                    self._at_root.setdefault(variant.pattern.op, _Glance()).add(form)
 
     def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
         for node in nodes:
@@ -129,6 +130,9 @@ class Declared:
 
 def applied(form: Form, bound: Bound, root: Value, egraph: EGraph) -> tuple[Application, ...]:
     """What one match gives: an equality for each result. Nothing where a guard refuses or the types differ."""
+    numerics = numerics_of(form.variant, bound)
+    if not admitted(numerics, form.strict):
+        return ()
     names: dict[str, Any] = {**form.fixed, **bound.names}
     asked = {**names, "result": root}
     for guard in form.op.guards:
@@ -148,12 +152,7 @@ def applied(form: Form, bound: Bound, root: Value, egraph: EGraph) -> tuple[Appl
         return ()
     built = [fused] if len(results) == 1 else [leaf.item(fused, i) for i in range(len(results))]
     pairs = zip(results, built, strict=True)
-    return tuple([Application(form.op.name, form.label, form.numerics, a, b, covers, instead) for a, b in pairs])
-
-
-def numerics_of(variant: Variant) -> Numerics:
-    """A fused op is defined by its body; another spelling of it may round otherwise."""
-    return "reassociated" if variant.spelling else "exact"
+    return tuple([Application(form.op.name, form.label, numerics, a, b, covers, instead) for a, b in pairs])
 
 
 def taken(covers: Sequence[Value], egraph: EGraph) -> tuple[tuple[Value, Value], ...] | None:

@@ -112,7 +112,7 @@ class Selection:
             copy, value = self.fold.homes[at]
             old, leader = self.fold.whole.values[at], copy.move(self.egraph.find(value))
             if old is not leader:
-                roots[old] = Replacement((leader,), lambda new, leader=leader: new(leader))
+                roots[old] = Replacement((leader,), _reading(leader))
         return roots
 
     @cached_property
@@ -203,6 +203,11 @@ def _edit(old: Value, new: Value, copy: Copy, steps: Sequence[Step], root: Repla
     numerics = max(classes, key=STRICTNESS.__getitem__)
     rule, variant = (proof[-1].rule, proof[-1].variant) if proof else (CONGRUENCE, "")
     return Edit(rule, variant, numerics, (old,), (new,), root.needs, root.covers, proof=tuple(proof))
+
+
+def _reading(leader: Value) -> Callable[[Callable[[Value], Value]], Value]:
+    """Builds nothing: what another class has become is read."""
+    return lambda new: new(leader)
 
 
 @dataclass(frozen=True, slots=True)

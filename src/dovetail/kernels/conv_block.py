@@ -120,6 +120,11 @@ class BlockText(VectorText):
         with self.loop("0", lines) as line:
             self(f"call void @llvm.prefetch.p0(ptr {self.at(start, self.times(line, 64))}, i32 0, i32 2, i32 1)")
 
+    def fetch_to_write(self, pointer: str) -> None:
+        """Ask for the line that a pointer lies in, ahead of what is written there."""
+        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 1, i32 3, i32 1)")
+
     def function(self, header: str) -> str:
         return "\n".join([f"define {header} {{", "entry:", *self.slots, *self.lines, "  ret void", "}"])
 

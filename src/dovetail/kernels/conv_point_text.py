@@ -42,7 +42,7 @@ def tile_text(shape: Shape, columns: int) -> Written:
     for i in range(shape.rows):
         row = t.at("%y", t.times("%pitch", i))
         for j in range(columns):
-            t(f"call void @llvm.prefetch.p0(ptr {t.at(row, 4 * t.lanes * j)}, i32 1, i32 3, i32 1)")
+            t.fetch_to_write(t.at(row, 4 * t.lanes * j))
         if shape.epilogue.residual:
             row = t.at("%from", t.times("%from_pitch", i))
             for j in range(columns):

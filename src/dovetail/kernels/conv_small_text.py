@@ -52,11 +52,11 @@ def least_waste(vectors: Vectors, places: int) -> tuple[int, int]:
 def small_text(square: Square) -> Code:
     """The kernel."""
     finish = finish_text(square.vectors.lanes, Epilogue(square.epilogue.act))
-    own = [finish, _turn(square), _kernel(square)]
+    own = [finish, turn_text(square), _kernel(square)]
     return Code.of("small_conv", own, [gather_text(square.vectors), square_text(square)])
 
 
-def _tile_name(square: Square) -> str:
+def square_name(square: Square) -> str:
     """What the function of a register tile is called: everything that its text depends on."""
     return f"@small_tile.{square.vectors.lanes}.{square.filters}.{square.places}{'.point' if square.point else ''}"
 
@@ -105,7 +105,7 @@ def square_text(square: Square) -> Written:
         both = t.let(f"fadd {t.kind} {t.load(place)}, {sums[i, j]}")
         t.store(t.let(f"select i1 %first, {t.kind} {sums[i, j]}, {t.kind} {both}"), place)
     header = (
-        f"internal void {_tile_name(square)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
+        f"internal void {square_name(square)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias readonly %where, ptr noalias %sums, "
         "i1 %first) noinline nounwind"
     )
@@ -127,7 +127,7 @@ def _summed(
     return found
 
 
-def _turn(square: Square) -> Written:
+def turn_text(square: Square) -> Written:
     """Sums [place][filter] of one vector of filters as results [filter][place], with bias, residual and activation."""
     t = BlockText(square.vectors.lanes)
     lanes, epilogue = t.lanes, square.epilogue
@@ -216,6 +216,9 @@ def _kernel(square: Square) -> Written:
             offset = t.plus(down, t.times(t.times(t.rest(place, "%out_width"), "%stride_columns"), column_step))
             t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr {where}, i64 {number}')}, align 8")
         packed = t.plus(t.times(group, blocks), filter_block)
+        area, first_filter = t.times("%places", 4), t.times(filter_block, block)
+        own_channel = t.plus(t.times(image_group, "%filters"), first_filter)
+        results = t.at("%y", t.plus(t.times(own_channel, area), t.times(start, 4)))
         weights = t.at("%w", t.times(t.times(packed, t.times("%channels", taps)), 4 * block))
         with t.loop("0", t.rounded_up("%channels", "%piece")) as piece:
             first = t.times(piece, "%piece")
@@ -224,23 +227,25 @@ def _kernel(square: Square) -> Written:
             size = t.times(t.times("%piece", taps), 4 * block)
             x = t.at(seen, t.times(first, plane))
             is_first = t.let(f"icmp eq i64 {piece}, 0")
+            is_last = t.let(f"icmp eq i64 {t.plus(first, some)}, %channels")
             with t.loop("0", tiles) as number:
                 begin = t.times(number, square.places)
                 there = t.let(f"getelementptr i64, ptr {where}, i64 {begin}")
                 onto = t.at(sums, t.times(begin, 4 * block))
                 t.fetch(t.at(w, size), size, number, tiles)
+                # Where results go nobody was for long.
+                with t.when(is_last), t.loop("0", t.least(block, t.minus("%filters", first_filter))) as one:
+                    t.fetch_to_write(t.at(results, t.plus(t.times(one, area), t.times(begin, 4))))
                 given = f"ptr {w}, ptr {x}, i64 {plane}, ptr %room, i64 {taps}, i64 {some}, ptr {there}, ptr {onto}"
-                t(f"call void {_tile_name(square)}({given}, i1 {is_first})")
-        area = t.times("%places", 4)
+                t(f"call void {square_name(square)}({given}, i1 {is_first})")
         with t.loop("0", str(square.filters)) as vector:
-            first = t.plus(t.times(filter_block, block), t.times(vector, lanes))
+            first = t.plus(first_filter, t.times(vector, lanes))
             own = t.least(lanes, t.minus("%filters", first))
             with t.when(t.let(f"icmp sgt i64 {own}, 0")):
                 bias = "%w"
                 if square.epilogue.bias:
                     bias = t.at("%b", t.times(t.plus(t.times(packed, block), t.times(vector, lanes)), 4))
-                channel = t.plus(t.times(image_group, "%filters"), first)
-                target = t.at("%y", t.plus(t.times(channel, area), t.times(start, 4)))
+                target = t.at(results, t.times(t.times(vector, lanes), area))
                 here = t.at(sums, t.times(vector, 4 * lanes))
                 beside = "%w"
                 if square.epilogue.residual:

@@ -20,7 +20,7 @@ FEWEST_CHANNELS = 32
 """Channels, and filters, below which the transforms cost more than the products save."""
 FEWEST_PATCHES = 28
 """Patches below which reading four times as many weights costs more than the products save."""
-PATCHES_BYTES = 640 * 1024
+PATCHES_BYTES = 1024 * 1024
 """What the transformed patches of a block may take: they stay in the second cache while all filters go over them."""
 PART_TILES = 8
 """Register tiles of filters in a tile: who takes one from another thread transforms all patches of its block again."""

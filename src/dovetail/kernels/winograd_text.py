@@ -26,6 +26,7 @@ from dovetail.kernels.conv_block import (
     write_offsets,
 )
 from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, activated_wholly, finish_text
+from dovetail.kernels.conv_fours import fours_text, write_fours
 from dovetail.kernels.conv_text import Shape, tile_texts, write_columns
 
 NEAR, FAR = 0.75, 1.5
@@ -39,12 +40,11 @@ SIZES = (
 """The sizes that the code is given, in their order. The window is a patch, its places are patches."""
 
 
-def transformed_weights(w: Array) -> Array:
-    """[m, c, 3, 3] as [m, c, 36]."""
-    points = (0.0, NEAR, -NEAR, FAR, -FAR)
+def transformed_weights(w: Array, points: Sequence[float] = (0.0, NEAR, -NEAR, FAR, -FAR)) -> Array:
+    """[m, c, 3, 3] as [m, c, 36]; with other points than these and infinity, the square of how many there are."""
     rows = [[p**j / np.prod([p - q for q in points if q != p]) for j in range(3)] for p in points]
     g = np.array([*rows, [0.0, 0.0, 1.0]])
-    return np.einsum("ij,mcjk,lk->mcil", g, w.astype(np.float64), g).reshape((*w.shape[:2], SPOTS))
+    return np.einsum("ij,mcjk,lk->mcil", g, w.astype(np.float64), g).reshape((*w.shape[:2], len(g) ** 2))
 
 
 def _into(t: BlockText, d: Sequence[str]) -> list[str]:
@@ -86,7 +86,7 @@ def winograd_text(shape: Shape) -> Code:
         _place(shape),
         _kernel(shape),
     ]
-    return Code.of("winograd", own, [gather_text(shape.vectors), *tile_texts(_plain(shape))])
+    return Code.of("winograd", own, [gather_text(shape.vectors), fours_text(shape.vectors), *tile_texts(_plain(shape))])
 
 
 def _plain(shape: Shape) -> Shape:
@@ -201,7 +201,11 @@ def _kernel(shape: Shape) -> Written:
         t(f"store i64 {block}, ptr %scratch, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
-            write_gather(t, of, source, seen, first_row, first_column)
+            dense = t.let("icmp eq i64 %column_step, 4")
+            with t.when(dense):
+                write_fours(t, of, source, seen, first_row, first_column)
+            with t.otherwise(dense):
+                write_gather(t, of, source, seen, first_row, first_column)
             onto = t.at(patches, t.times(channel, step))
             t(f"call void @kernel.enter(ptr {seen}, ptr %room, ptr {onto}, i64 {spot_step}, i64 {rows}, "
               f"i64 {columns}, i64 {of.pitch})")  # fmt: skip

@@ -15,7 +15,6 @@ from dovetail.library import masks
 from dovetail.library.scores import Scaled, scores, swapped
 from dovetail.library.softmax import Empty, Flag, softmax
 
-
 Filled = Literal["last", "first", "added"]
 """When the fill takes the place of a hidden score: after the mask, before it, or never, for it is added to the score.
 
@@ -196,7 +195,13 @@ def positions_of_rank_4_added(asked: _Asked) -> Value:
 def hidden_instead_of_kept(asked: _Asked) -> Value:
     """The mask says which keys are hidden."""
     visible = _visible(asked)
-    if asked.filled != "last" or visible is None or asked.causal or asked.softcap is not None or asked.groups is not None:
+    if (
+        asked.filled != "last"
+        or visible is None
+        or asked.causal
+        or asked.softcap is not None
+        or asked.groups is not None
+    ):
         raise _no_other_way()
     keep, fill = visible
     return ops.where(ops.bit_not(keep), fill, _plus(_capped(asked), asked.mask))

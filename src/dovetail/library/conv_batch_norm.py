@@ -7,7 +7,8 @@ result, which then has other readers and stays (`interior_is_private`).
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from dovetail import ops
 from dovetail.declare import Change, every, fused_op, typed
@@ -59,52 +60,35 @@ def conv_batch_norm(
 
 
 @conv_batch_norm.spelling
-def norm_after(
-    x: Value,
-    w: Value,
-    gain: Value,
-    bias: Value,
-    mean: Value,
-    variance: Value,
-    b: Value | None = None,
-    residual: Value | None = None,
-    *,
-    eps: float,
-    act: FoldedActivation = "none",
-    strides: tuple[int, ...] = (1, 1),
-    dilations: tuple[int, ...] = (1, 1),
-    padding: tuple[int, ...] = (0, 0, 0, 0),
-    groups: int = 1,
-) -> Value:
+def norm_after(*operands: Any, **call: Any) -> Value:
     """The convolution, then the norm."""
-    y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
-    centred = (y if b is None else y + b) - mean
-    normed = (centred * ops.rsqrt(variance + eps)) * gain + bias
-    return activation(act, normed if residual is None else normed + residual)
+    return _norm_after(lambda x, variance: x * ops.rsqrt(variance), **call)
 
 
 @conv_batch_norm.spelling
-def norm_after_by_division(
+def norm_after_by_division(*operands: Any, **call: Any) -> Value:
+    """The convolution, then the norm with a division by the root."""
+    return _norm_after(lambda x, variance: x / ops.sqrt(variance), **call)
+
+
+def _norm_after(
+    over_root: Callable[[Value, Value], Value],
+    *,
     x: Value,
     w: Value,
     gain: Value,
     bias: Value,
     mean: Value,
     variance: Value,
-    b: Value | None = None,
-    residual: Value | None = None,
-    *,
+    b: Value | None,
+    residual: Value | None,
     eps: float,
-    act: FoldedActivation = "none",
-    strides: tuple[int, ...] = (1, 1),
-    dilations: tuple[int, ...] = (1, 1),
-    padding: tuple[int, ...] = (0, 0, 0, 0),
-    groups: int = 1,
+    act: FoldedActivation,
+    **window: Any,
 ) -> Value:
-    """The convolution, then the norm with a division by the root."""
-    y = conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
+    y = conv(x, w, **window)
     centred = (y if b is None else y + b) - mean
-    normed = (centred / ops.sqrt(variance + eps)) * gain + bias
+    normed = over_root(centred, variance + eps) * gain + bias
     return activation(act, normed if residual is None else normed + residual)
 
 

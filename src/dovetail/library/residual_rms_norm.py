@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dovetail.declare import Change, fused_op, typed
+from dovetail.declare import fused_op
 from dovetail.ir.value import Value
-from dovetail.library.norms import Precision, is_a_row
+from dovetail.library.norms import Precision
+from dovetail.library.residuals import added_by_rows
 from dovetail.library.rms_norm import rms_norm
 
 
@@ -27,30 +28,4 @@ def residual_rms_norm(
     return (y, total) if keep_sum else y
 
 
-@residual_rms_norm.requires(
-    reason="{x.type} and {r.type} are added; the kernel reads both row by row",
-    hint="pass the smaller operand in the shape of the other, or leave the add outside",
-)
-def operands_have_one_shape(x: Value, r: Value) -> bool:
-    return x.shape == r.shape
-
-
-@residual_rms_norm.remedy(operands_have_one_shape)
-def operands_in_one_shape(x: Value, r: Value) -> Change:
-    """Both operands come in the shape of their sum."""
-    shape = (x + r).shape
-    return {"x": typed(x, shape=shape), "r": typed(r, shape=shape)}
-
-
-@residual_rms_norm.requires(
-    reason="the bias is {b.type} and x is {x.type}; one vector is added to every row",
-    hint="give the bias the shape [n] of the last axis",
-)
-def bias_is_a_vector(x: Value, b: Value | None) -> bool:
-    return is_a_row(b, x)
-
-
-@residual_rms_norm.remedy(bias_is_a_vector)
-def bias_as_a_vector(x: Value, b: Value) -> Change:
-    """The bias is one vector for all rows."""
-    return {"b": typed(b, shape=x.shape[-1:])}
+added_by_rows(residual_rms_norm)

@@ -205,7 +205,8 @@ def vocabulary(setup: Setup) -> Vocabulary:
 def _join(state: State, setup: Setup) -> State:
     if setup.engine in SEARCHING and "fuse" not in setup.without:
         return state
-    groups = [g for g in setup.groups if g.name not in setup.without]
+    admitted = [g for g in setup.groups if not setup.strict or g.numerics == "exact"]
+    groups = [g for g in admitted if g.name not in setup.without]
     return state.after(join(state.graph, groups, machine=setup.claims.machine, sizes=setup.sizes, log=state.log))
 
 

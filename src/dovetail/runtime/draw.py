@@ -41,7 +41,7 @@ def draw(graph: Graph, given: Mapping[str, Array] | None = None, *, seed: int = 
     feeds: dict[str, Array] = {}
     for place, value in enumerate(graph.inputs):
         name = str(value.attrs["name"])
-        feeds[name] = given[name] if name in given else _made_up(value, sizes, np.random.default_rng((seed, place)))
+        feeds[name] = given[name] if name in given else made_up(value, sizes, np.random.default_rng((seed, place)))
     missing = any(str(v.attrs["name"]) not in graph.params for v in graph.parameters)
     weights = random_weights(graph, seed) if missing else {}
     return Drawn(feeds, {n: a for n, a in weights.items() if n not in graph.params}, sizes)
@@ -89,7 +89,8 @@ def _choices(count: int) -> Iterator[Sequence[int]]:
             yield [one, *([other] * (count - 1))][:count]
 
 
-def _made_up(value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+def made_up(value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    """An array for an input: floats from a normal distribution, whole numbers 0 or 1."""
     shape = tuple(evaluate(s, sizes) if isinstance(s, Dim) else s for s in value.shape)
     dtype = value.dtype
     if dtype.is_inexact:
@@ -97,4 +98,4 @@ def _made_up(value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -
     return np.asarray(rng.integers(0, 2, shape)).astype(dtype.numpy)
 
 
-__all__ = ["Drawn", "draw", "draw_sizes"]
+__all__ = ["Drawn", "draw", "draw_sizes", "made_up"]

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from dovetail.derive.edit import Numerics
+from dovetail.derive.edit import BOUNDS, Numerics
 from dovetail.errors import DovetailError, OptionError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
@@ -25,8 +25,6 @@ from dovetail.runtime.draw import Drawn, draw
 from dovetail.targets.feeds import bind_leaves
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
 
-BOUNDS: Mapping[Numerics, float] = {"exact": 1e-12, "reassociated": 1e-9, "approximate": 1e-3}
-"""How far an edit may move a value in float64. An exact one leaves room for the order in which a matmul adds."""
 ROUNDINGS = 8
 """How many roundings of its dtype a number may have that an edit writes: it is kept in that dtype, not in float64."""
 SAMPLES = 3
@@ -172,7 +170,7 @@ class _Study:
         for sample in self._samples():
             wanted.update((twins[v], None) for v in sample.given(twins))
         leaves = bind_leaves(start, drawn.feeds, drawn.params)
-        return dict(evaluate_in_turn(list(wanted), leaves, lift=True, sizes=drawn.sizes))
+        return dict(evaluate_in_turn(list(wanted), leaves, lift=True, packed=True, sizes=drawn.sizes))
 
     def _samples(self) -> Iterator[_Sample]:
         for kinds in self._kinds.values():
@@ -218,28 +216,42 @@ class _Sample:
     piece: Piece
 
     def given(self, twins: Mapping[Value, Value]) -> list[Value]:
-        """The values that it stands on: those nearest to it that the graph as written has too."""
+        """The values that it stands on: those nearest to it that the graph as written has too.
+
+        What is computed anew for one operand is not taken as given for another: bits could differ between the two.
+        """
         edit = self.made.edit
         stop = _Stop(self.piece, twins)
-        return [v for v in walk([*edit.before, *edit.after], until=stop) if v in stop]
+        while True:
+            order = walk([*edit.before, *edit.after], until=stop)
+            known = [v for v in order if v in stop]
+            anew = {v for v in order if v.operands and v not in stop}
+            mixed = [v for v in known if not anew.isdisjoint(v.operands)]
+            if not mixed:
+                return known
+            stop.refused.update(mixed)
 
     def check(
         self, twins: Mapping[Value, Value], arrays: Mapping[Value, Result], sizes: Mapping[str, int]
     ) -> EditCheck | None:
         """Both sides on the same operands; None where the side before cannot be computed either."""
         edit = self.made.edit
-        given = {v: cast(Array, arrays[twins[v]]) for v in self.given(twins)}
+        given = {v: np.asarray(cast(Array, arrays[twins[v]]), order="C") for v in self.given(twins)}
         bound = self._bound()
+
+        def found(*values: Value) -> dict[Value, Result]:
+            return dict(evaluate_in_turn(values, given, lift=True, packed=True, sizes=sizes))
+
         try:
-            before = dict(evaluate_in_turn(edit.before, given, lift=True, sizes=sizes))
-        except DovetailError:
-            return None
-        try:
-            after = dict(evaluate_in_turn(edit.after, given, lift=True, sizes=sizes))
+            # Together: what both sides read is computed once, and is the same for both.
+            sides = found(*edit.before, *edit.after)
         except DovetailError as error:
+            try:
+                found(*edit.before)
+            except DovetailError:
+                return None
             return EditCheck(self.made, np.inf, bound, error.message)
-        pairs = zip(edit.before, edit.after, strict=True)
-        apart = max(_apart(after[new], before[old]) for old, new in pairs)
+        apart = max(_apart(sides[new], sides[old]) for old, new in zip(edit.before, edit.after, strict=True))
         return EditCheck(self.made, apart, bound)
 
     def _bound(self) -> float:
@@ -256,9 +268,10 @@ class _Stop:
     def __init__(self, piece: Piece, twins: Mapping[Value, Value]) -> None:
         self._inside = piece.inside
         self._twins = twins
+        self.refused: set[Value] = set()
 
     def __contains__(self, value: object) -> bool:
-        if value in self._inside or value not in self._twins:
+        if value in self._inside or value not in self._twins or value in self.refused:
             return False
         known = cast(Value, value)
         return known.op is not leaf.CONST and isinstance(known.type, TensorType)
@@ -288,4 +301,4 @@ def _compared(
     return found
 
 
-__all__ = ["BOUNDS", "EditCheck", "OutputCheck", "RuleCheck", "Verification", "outputs_of", "verify_compilation"]
+__all__ = ["EditCheck", "OutputCheck", "RuleCheck", "Verification", "outputs_of", "verify_compilation"]

@@ -114,6 +114,12 @@ def test_all_unknown_operators_are_listed_at_once() -> None:
         assert word in str(raised.value)
 
 
+def test_a_file_that_was_made_for_one_processor_says_what_to_do() -> None:
+    made = model([node("Conv x -> y", domain="com.microsoft.nchwc")], X, ["y"], domains={"com.microsoft.nchwc": 1})
+    with pytest.raises(UnsupportedError, match=r"(?s)com.microsoft.nchwc.Conv.*ORT_ENABLE_EXTENDED"):
+        import_model(made)
+
+
 def test_unknown_operators_inside_bodies_and_functions_are_listed_too() -> None:
     inner = helper.make_graph([node("Mystery x -> m")], "then", [], [helper.make_value_info("m", onnx.TypeProto())])
     nodes = [

@@ -87,8 +87,23 @@ class Vocabulary:
             more = [f"  and {len(unknown) - MOST_LISTED} more operators"] if len(unknown) > MOST_LISTED else []
             raise UnsupportedError(
                 f"{len(unknown)} operators of this model are not supported:\n" + "\n".join([*lines, *more]),
-                hint="docs/operators.md lists those that are",
+                hint=_hint({op.rpartition(".")[0] for op in unknown}),
             )
+
+
+_REMEDIES = {
+    "com.microsoft.nchwc": "onnxruntime wrote this file for the processor that it ran on; optimise the model again at "
+    "ORT_ENABLE_EXTENDED, or give the file it was made from",
+    "ai.onnx.ml": "of classical models only what docs/operators.md lists is read; for trees, labels that are strings "
+    "and maps use onnxruntime",
+}
+"""What to do about a domain whose operators are not read."""
+
+
+def _hint(domains: set[str]) -> str:
+    """What to do about operators of these domains."""
+    told = [_REMEDIES[of] for of in sorted(domains) if of in _REMEDIES]
+    return "; ".join(told) if told else "docs/operators.md lists those that are"
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -16,6 +16,8 @@ from dovetail.ops.primitive import Primitive
 from dovetail.passes.canonical.rule import dtype_if_known, listed, number_in, number_like, rule, under_numbers
 
 _IDEMPOTENT = (ops.relu, ops.abs_, ops.floor, ops.ceil, ops.trunc, ops.round_, ops.sign)
+_LONGEST = 4
+"""How many views of keys are looked under."""
 _LEAST_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126, "f64": 2.0**-1022}
 
 
@@ -69,6 +71,35 @@ def minus_negative(value: Value) -> Value | None:
     if number is None or not number < 0 or (dtype is not None and -number > _largest(dtype)):
         return None
     return ops.add(x, number_like(-number, value))
+
+
+@rule(ops.sub, on_constant=True)
+def minus_known(value: Value) -> Value | None:
+    """x minus a vector that is known is x plus its opposite."""
+    x, known = value.operands
+    if known.op is not leaf.CONST or not known.rank or not known.dtype.is_float or x.op is leaf.CONST:
+        return None
+    array = known.attrs["value"].array
+    return ops.add(x, leaf.constant(-array)) if array.size <= _LARGEST_TURNED else None
+
+
+@rule(ops.add, on_constant=True, numerics="reassociated")
+def nested_known(value: Value) -> Value | None:
+    """Two vectors that are known, added one after the other, are added at once."""
+    total, known = value.operands
+    if total.op is not ops.add or known.op is not leaf.CONST or not known.rank or not known.dtype.is_float:
+        return None
+    x, first = total.operands
+    if first.op is not leaf.CONST or first.shape != known.shape or known.dtype is f16:
+        return None
+    arrays = [v.attrs["value"].array for v in (first, known)]
+    if arrays[0].size > _LARGEST_TURNED or not all(np.isfinite(array).all() for array in arrays):
+        return None
+    return ops.add(x, leaf.constant(arrays[0] + arrays[1]))
+
+
+_LARGEST_TURNED = 1 << 16
+"""Elements of a constant that is written down anew."""
 
 
 def _largest(dtype: DType) -> float:
@@ -268,7 +299,13 @@ def are_scores(value: Value) -> bool:
     under = under_numbers(value)[1]
     if under.op is not ops.matmul or under.operands[1].rank < 3:
         return False
-    return under_numbers(under.operands[1])[1].op is ops.permute
+    keys = under_numbers(under.operands[1])[1]
+    # Heads that share keys are repeated behind the swap.
+    for _ in range(_LONGEST):
+        if keys.op not in (ops.merge, ops.expand, ops.unsqueeze):
+            break
+        (keys,) = keys.operands
+    return keys.op is ops.permute
 
 
 RULES = listed(globals())

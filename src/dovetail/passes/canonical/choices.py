@@ -10,6 +10,7 @@ from dovetail.ir.dtype import bool_
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
 from dovetail.ops import elementwise
+from dovetail.passes.canonical.arithmetic import are_scores
 from dovetail.passes.canonical.rule import dtype_if_known, listed, number_in, number_like, rule
 
 _BENT = tuple(op for op in elementwise.FAMILY if op.arity in (1, 2))
@@ -111,12 +112,12 @@ def clipped_choices(value: Value) -> Value | None:
 
 @rule(ops.add, on_constant=True, numerics="reassociated")
 def filled_by_factor(value: Value) -> Value | None:
-    """x * k + a, with k = 1 and a = 0 or k = 0 and a number that hides, is a choice between x and that number."""
+    """q @ kᵀ times 1 plus 0, or times 0 plus a number that hides, is a choice between the score and that number."""
     product, addend = value.operands
     if value.known_type is None or addend.op is not leaf.CONST or not addend.rank or product.op is not ops.mul:
         return None
     x, factor = product.operands
-    if factor.op is not leaf.CONST or factor.shape != addend.shape:
+    if factor.op is not leaf.CONST or factor.shape != addend.shape or not are_scores(x):
         return None
     kept, added = (v.attrs["value"].array for v in (factor, addend))
     shown = kept == 1
@@ -127,7 +128,7 @@ def filled_by_factor(value: Value) -> Value | None:
 
 
 _HIDES = -1e4
-"""A score that is no larger weighs nothing beside others; what is infinite or NaN is not asked for."""
+"""A score that is no larger weighs nothing beside others. A hidden score that is NaN shows no longer."""
 
 
 def _number_of(op: Op, total: Value, bound: Value) -> float:

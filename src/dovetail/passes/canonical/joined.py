@@ -54,14 +54,19 @@ def _cut(split: Value, value: Value) -> Value | None:
         return ops.unsqueeze(value, axes=(axis,))
     if value.op is not leaf.CONST and value.op not in VIEW_OPS:
         return None
+    repeats = value.op is ops.expand and value.attrs["axis"] == axis
     cut = split.with_operands((value,))
-    return cut if value.op is leaf.CONST or joins_again(cut) else None
+    return cut if repeats or value.op is leaf.CONST or joins_again(cut) else None
 
 
 def _does_each_alike(value: Value, axis: int) -> bool:
     """Whether an op does the same to every element of an axis."""
     if value.op in _REDUCTIONS:
         return all(axis < a for a in value.attrs["axes"])
+    if value.op is ops.permute:
+        return axis < -len(value.attrs["order"])
+    if value.op is ops.gather_elements:
+        return axis < value.attrs["axis"]
     return value.op is ops.matmul or (value.op.elementwise and bool(value.operands))
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from dovetail import ops
+from dovetail.ir.dim import product
+from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.value import Value
-from dovetail.passes.canonical.rule import listed, rule
+from dovetail.passes.canonical.rule import listed, number_in, rule
 
 
 @rule(ops.relu)
@@ -34,6 +38,23 @@ def _root_of_square(value: Value) -> Value | None:
     return value.operands[0] if value.op is ops.mul and value.operands[0] is value.operands[1] else None
 
 
+@rule(ops.mul, ops.div, on_constant=True, numerics="reassociated")
+def sum_over_count(value: Value) -> Value | None:
+    """A sum times one over the number of its terms is a mean."""
+    total, number = value.operands
+    if value.known_type is None or total.op is not ops.reduce_sum or not value.dtype.is_float:
+        return None
+    count = product([total.operands[0].shape[axis] for axis in total.attrs["axes"]])
+    factor = number_in(number)
+    if not isinstance(count, int) or not count or factor is None or number.rank:
+        return None
+    inverse = factor if value.op is ops.mul else 1 / factor if factor else 0.0
+    # The factor is rounded to the dtype.
+    if abs(inverse * count - 1) > 2.0 ** -(8 if value.dtype is bf16 else 10 if value.dtype is f16 else 22):
+        return None
+    return ops.reduce_mean(total.operands[0], axes=total.attrs["axes"])
+
+
 @rule(ops.mul, numerics="reassociated")
 def root_before_gain(value: Value) -> Value | None:
     """A row times the product of its root and a vector is the row times its root, times the vector."""
@@ -43,30 +64,38 @@ def root_before_gain(value: Value) -> Value | None:
         if factor.op is not ops.mul:
             continue
         for root, gain in (factor.operands, factor.operands[::-1]):
-            if root.op is ops.rsqrt and root.rank == x.rank > gain.rank and _is_for_each_row(root, x):
+            if root.op is ops.rsqrt and root.rank == x.rank > gain.rank:
                 return ops.mul(ops.mul(x, root), gain)
     return None
 
 
-def _is_for_each_row(number: Value, x: Value) -> bool:
-    """Whether there is one number for each row of x, along whichever axis."""
-    return any(n == 1 and size != 1 for n, size in zip(number.shape, x.shape, strict=True))
-
-
 @rule(ops.add, numerics="reassociated")
 def centred_before_scaled(value: Value) -> Value | None:
-    """x * g + (b - mean(x) * g) is (x - mean(x)) * g + b."""
+    """x * g + (b - mean(x) * g) is (x - mean(x)) * g + b, where g may be several factors."""
     if value.known_type is None:
         return None
     for scaled, rest in (value.operands, value.operands[::-1]):
-        if scaled.op is not ops.mul or rest.op is not ops.sub or rest.operands[1].op is not ops.mul:
+        if rest.op is not ops.sub or rest.operands[1].op is not ops.mul:
             continue
         bias, moved = rest.operands
-        for x, gain in (scaled.operands, scaled.operands[::-1]):
-            for middle, again in (moved.operands, moved.operands[::-1]):
-                if again is gain and middle.op is ops.reduce_mean and middle.operands[0] is x:
-                    return ops.add(ops.mul(ops.sub(x, middle), gain), bias)
+        factors, others = _factors(scaled), _factors(moved)
+        middle = next((v for v in others if v.op is ops.reduce_mean and v.operands[0] in factors), None)
+        if middle is None or len(factors) != len(others):
+            continue
+        others.remove(middle)
+        at = factors.index(middle.operands[0])
+        gains = factors[:at] + factors[at + 1 :]
+        if sorted(map(id, gains)) == sorted(map(id, others)):
+            return ops.add(reduce(ops.mul, gains, ops.sub(middle.operands[0], middle)), bias)
     return None
+
+
+def _factors(value: Value) -> list[Value]:
+    """What a product of products is made of, as far as three levels down."""
+    found = [value]
+    for _ in range(3):
+        found = [x for v in found for x in (v.operands if v.op is ops.mul else (v,))]
+    return found
 
 
 RULES = listed(globals())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from dovetail import ops
-from dovetail.ir.dtype import f16
+from dovetail.ir.dtype import DType, f16
 from dovetail.ir.value import Value
 from dovetail.ops.view import VIEW_OPS
 from dovetail.passes.canonical.arithmetic import are_scores
-from dovetail.passes.canonical.rule import listed, number_in, rule
+from dovetail.passes.canonical.casts import loses_nothing
+from dovetail.passes.canonical.rule import listed, number_in, rule, under_numbers
 
 _LONGEST = 8
 """How many views are looked under."""
@@ -34,14 +35,29 @@ def _scaled_last(value: Value) -> Value | None:
     while value.op in VIEW_OPS and len(above) < _LONGEST:
         above.append(value)
         (value,) = value.operands
-    if not above or value.op not in (ops.mul, ops.div):
+    if not above or not _is_scaled(value):
         return None
     inner, number = value.operands
-    if number_in(number) is None or number.rank:
-        return None
     for view in reversed(above):
         inner = view.with_operands((inner,))
     return value.with_operands((inner, number))
+
+
+@rule(ops.matmul, numerics="reassociated")
+def scale_on_queries(value: Value) -> Value | None:
+    """q @ (kᵀ * s) is (q * s) @ kᵀ, where the number brings nothing out of range and queries have none."""
+    left, right = value.operands
+    if value.known_type is None or not are_scores(value) or not _is_scaled(right) or _is_scaled(left):
+        return None
+    keys, number = right.operands
+    scale = number_in(number) or 0
+    if abs(scale) > 1 if right.op is ops.mul else abs(scale) < 1:
+        return None
+    return ops.matmul(right.with_operands((left, number)), keys)
+
+
+def _is_scaled(value: Value) -> bool:
+    return value.op in (ops.mul, ops.div) and number_in(value.operands[1]) is not None and not value.operands[1].rank
 
 
 @rule(ops.mul, ops.div, on_constant=True, numerics="reassociated")
@@ -72,6 +88,51 @@ def clipped_mask(value: Value) -> Value | None:
         if are_scores(found) and not are_scores(mask):
             return ops.add(found, ops.maximum(mask, bound))
     return None
+
+
+@rule(ops.cast, numerics="reassociated")
+def scores_as_wide_as_softmax(value: Value) -> Value | None:
+    """q @ kᵀ that is cast to a wider type, as for a mask of that type, is the product of the wider q and k."""
+    (narrow,) = value.operands
+    if value.known_type is None or not are_scores(narrow) or not loses_nothing(narrow.dtype, value.dtype):
+        return None
+    path, product = under_numbers(narrow)
+    result = ops.matmul(*(_widened(v, value.dtype) for v in product.operands))
+    for above, below in reversed(path):
+        others = [result if v is below else ops.cast(v, dtype=value.dtype) for v in above.operands]
+        result = above.with_operands(tuple(others))
+    return result
+
+
+def _widened(value: Value, dtype: DType) -> Value:
+    """A tensor in a wider type, cast before it is scaled or seen another way."""
+    above: list[tuple[Value, tuple[Value, ...]]] = []
+    while len(above) < _LONGEST:
+        scaled = value.op in (ops.mul, ops.div) and not value.operands[1].rank
+        if not scaled and value.op not in VIEW_OPS:
+            break
+        above.append((value, tuple(ops.cast(v, dtype=dtype) for v in value.operands[1:])))
+        value = value.operands[0]
+    result = ops.cast(value, dtype=dtype)
+    for op, numbers in reversed(above):
+        result = op.with_operands((result, *numbers))
+    return result
+
+
+@rule(ops.cast)
+def cast_before_repeat(value: Value) -> Value | None:
+    """What is repeated is cast before, where there is less of it."""
+    above: list[Value] = []
+    (inner,) = value.operands
+    while inner.op in VIEW_OPS and len(above) < _LONGEST:
+        above.append(inner)
+        (inner,) = inner.operands
+    if value.known_type is None or all(v.op is not ops.expand for v in above):
+        return None
+    inner = value.with_operands((inner,))
+    for view in reversed(above):
+        inner = view.with_operands((inner,))
+    return inner
 
 
 RULES = listed(globals())

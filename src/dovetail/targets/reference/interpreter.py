@@ -70,13 +70,15 @@ def evaluate_in_turn(
     leaves: Mapping[Value, Array],
     *,
     lift: bool = False,
+    packed: bool = False,
     sizes: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[Value, Result]]:
     """Each of the outputs as soon as it is known, in the order in which they are listed, operands first.
 
-    Whoever asks for thousands of values keeps what is needed: an array is dropped behind its last reader.
+    Whoever asks for thousands of values keeps what is needed: an array is dropped behind its last reader. If `packed`,
+    every array lies in the order of its axes: a matmul adds in another order where an operand has other strides.
     """
-    interpreter = _Interpreter(lift)
+    interpreter = _Interpreter(lift, packed=packed)
     scope = _Scope(_solve(leaves, sizes), _constraints(walk(outputs, until=leaves)))
     return interpreter.in_turn(outputs, _Given(leaves, interpreter), scope)
 
@@ -203,8 +205,11 @@ class _Body:
 class _Interpreter:
     """Runs values in one dtype policy; a declared op runs as what its body spells out."""
 
-    def __init__(self, lift: bool, where: Callable[[Value], str] = lambda value: "", limit: int = 0) -> None:
+    def __init__(
+        self, lift: bool, where: Callable[[Value], str] = lambda value: "", limit: int = 0, packed: bool = False
+    ) -> None:
         self.lift = lift
+        self.packed = packed
         self.limit = limit
         self.where = where
         self.expansions: dict[Value, _Expansion] = {}
@@ -337,7 +342,8 @@ class _Interpreter:
     def fit_tensor(self, name: str, type: TensorType, array: Array, scope: _Scope) -> Array:
         scope.fit(name, type, array.shape)
         dtype = self.dtype(type.dtype).numpy
-        return array if array.dtype == dtype else _cast(array, dtype)
+        found = array if array.dtype == dtype else _cast(array, dtype)
+        return np.asarray(found, order="C") if self.packed else found
 
     def dtype(self, dtype: DType) -> DType:
         return _LIFTED.get(dtype, dtype) if self.lift else dtype

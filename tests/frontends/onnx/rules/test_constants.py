@@ -40,7 +40,7 @@ def test_a_sparse_value() -> None:
 
 
 def test_large_ones_are_parameters_and_small_ones_are_not() -> None:
-    weights = np.ones((40, 40), np.float32)
+    weights = np.arange(1600, dtype=np.float32).reshape(40, 40)
     m = model(
         [
             node("Constant -> w", value=weights),
@@ -54,6 +54,14 @@ def test_large_ones_are_parameters_and_small_ones_are_not() -> None:
     graph = import_model(m)
     assert list(graph.params) == ["w"]
     assert np.array_equal(graph.params["w"], weights)
+
+
+def test_a_large_one_of_one_number_is_that_number() -> None:
+    zeros = np.zeros((40, 40), np.float32)
+    m = model([node("Constant -> z", value=zeros), "Add x z -> y"], {"x": f32["b", 40, 40]}, ["y"])
+    assert not import_model(m).params
+    x = np.ones((2, 40, 40), np.float32)
+    assert np.array_equal(by_dovetail(m, {"x": x})[0]["y"], x)
 
 
 @pytest.mark.parametrize("attributes", [{"value_string": "a"}, {"value_strings": ["a"]}])

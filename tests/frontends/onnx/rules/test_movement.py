@@ -227,6 +227,21 @@ def test_slice_up_to_a_size_of_another_tensor() -> None:
         by_dovetail(m, {"x": x_of(1, 0)})
 
 
+def test_slice_of_one_element_up_to_a_size_of_another_tensor() -> None:
+    m = model(
+        [
+            "Shape x -> shape", "Gather shape one -> n", "Slice table zero n zero -> front",
+            "Sub one n -> missing", "Max missing zero -> start", "Slice table start far zero -> back",
+        ],
+        {"x": f32["b", "s"]},
+        ["front", "back"],
+        initializers={"table": x_of(1, 8), "zero": ints(0), "one": ints(1), "far": ints(FAR)},
+    )  # fmt: skip
+    assert_like_onnxruntime(m, {"x": x_of(1, 3)}, {"x": x_of(1, 1)})
+    with pytest.raises(BindError):  # nothing is left of it then
+        by_dovetail(m, {"x": x_of(1, 0)})
+
+
 def test_slice_to_behind_the_end_of_a_symbol() -> None:
     m = model(
         ["Shape x -> n", "Add n n -> m", "Sub m n -> k", "Add n one -> more",

@@ -1,0 +1,73 @@
+"""Around convolutions: padding that they can do themselves, and channels that stand last for a while."""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size
+from dovetail.ir.value import Value
+from dovetail.ops import elementwise
+from dovetail.passes.canonical.rule import listed, number_in, rule
+
+_LONGEST = 12
+"""How many elementwise ops are looked under."""
+
+
+@rule(ops.conv)
+def padded_by_conv(value: Value) -> Value | None:
+    """Zeros around an image are put there by the convolution that reads it."""
+    x, w = value.operands
+    if x.op is not ops.pad or value.known_type is None or x.attrs["axis"] <= -value.rank + 1:
+        return None
+    zero = number_in(x.operands[1])
+    if zero is None or zero != 0:
+        return None
+    count = value.rank - 2
+    padding: list[Size] = list(value.attrs["padding"])
+    axis = x.attrs["axis"] + count
+    padding[axis] = padding[axis] + x.attrs["before"]
+    padding[count + axis] = padding[count + axis] + x.attrs["after"]
+    attrs = {**value.attrs, "padding": tuple(padding)}
+    return ops.conv(x.operands[0], w, **attrs)
+
+
+@rule(*elementwise.FAMILY)
+def channels_last_later(value: Value) -> Value | None:
+    """What is done to each channel of a convolution's result is done before its axes are turned."""
+    turned = [v for v in value.operands if v.op is ops.permute]
+    if not turned or value.known_type is None:
+        return None
+    order: tuple[int, ...] = turned[0].attrs["order"]
+    if any(v.attrs["order"] != order or not _is_of_conv(v.operands[0]) for v in turned):
+        return None
+    if any(v.op is not ops.permute and not _is_vector_of_weights(v) for v in value.operands):
+        return None
+    axis = order[-1]
+    operands = [
+        v.operands[0] if v.op is ops.permute else ops.unsqueeze(v, axes=tuple(range(axis + 1, 0))) if v.rank else v
+        for v in value.operands
+    ]
+    return ops.permute(value.with_operands(tuple(operands)), order=order)
+
+
+def _is_vector_of_weights(value: Value) -> bool:
+    """Whether it is a number or a vector that is known before a run."""
+    if value.known_type is None or value.rank > 1:
+        return False
+    while value.op in (ops.squeeze, ops.part, ops.neg):
+        (value,) = value.operands
+    return value.op in (leaf.CONST, leaf.PARAM)
+
+
+def _is_of_conv(value: Value) -> bool:
+    """Whether it is the result of a convolution, with elementwise ops behind it."""
+    for _ in range(_LONGEST):
+        if value.op is ops.conv:
+            return True
+        if not value.op.elementwise or not value.operands:
+            return False
+        value = value.operands[0]
+    return False
+
+
+RULES = listed(globals())

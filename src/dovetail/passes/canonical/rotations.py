@@ -1,0 +1,53 @@
+"""Rotations of pairs of features, spelled half by half."""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.ir.value import Value
+from dovetail.passes.canonical.rule import listed, rule
+
+
+@rule(ops.concat, numerics="reassociated")
+def rotated_by_halves(value: Value) -> Value | None:
+    """(a * c - b * s, b * c + a * s) of the halves of x is x * (c, c) + (-b, a) * (s, s)."""
+    if value.known_type is None or len(value.operands) != 2 or value.attrs["axis"] != -1:
+        return None
+    first, second = value.operands
+    if first.op is not ops.sub or second.op is not ops.add:
+        return None
+    for a, c in _orders(first.operands[0]):
+        for b, s in _orders(first.operands[1]):
+            x = _whole(a, b)
+            if x is None or x.shape != value.shape or not _holds(second, (b, c), (a, s)):
+                continue
+            if any(angle.shape[-1:] != a.shape[-1:] for angle in (c, s)):
+                continue
+            cos, sin = (ops.concat(angle, angle, axis=-1) for angle in (c, s))
+            return ops.add(ops.mul(x, cos), ops.mul(ops.concat(ops.neg(b), a, axis=-1), sin))
+    return None
+
+
+def _orders(product: Value) -> tuple[tuple[Value, Value], ...]:
+    """The two factors of a product, either one first."""
+    if product.op is not ops.mul:
+        return ()
+    left, right = product.operands
+    return ((left, right), (right, left))
+
+
+def _holds(total: Value, *products: tuple[Value, Value]) -> bool:
+    """Whether a sum is that of two products, whatever comes first."""
+    wanted = [set(p) for p in products]
+    found = [set(v.operands) if v.op is ops.mul else set[Value]() for v in total.operands]
+    return found == wanted or found == wanted[::-1]
+
+
+def _whole(a: Value, b: Value) -> Value | None:
+    """The value whose two halves along the last axis are a and b."""
+    if a.op is not ops.part or b.op is not ops.part or a.operands != b.operands:
+        return None
+    wanted = [{"axis": -1, "index": index, "parts": 2} for index in (0, 1)]
+    return a.operands[0] if [dict(v.attrs) for v in (a, b)] == wanted else None
+
+
+RULES = listed(globals())

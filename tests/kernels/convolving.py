@@ -1,0 +1,79 @@
+"""What the tests of convolutions share: one convolution of an input, its weights, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, f32, library
+from dovetail.ir.dim import Size
+from dovetail.ir.leaf import input, param
+from dovetail.ir.literal import Array
+from dovetail.kernels.conv_forms import make_conv
+from dovetail.kernels.job import Places
+from dovetail.kernels.vector import Vectors
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu import ready
+from dovetail.targets.cpu.native import NativeRunner
+from dovetail.targets.reference.interpreter import evaluate
+from tests.tolerances import assert_close
+
+WIDE = Vectors(16, 32)
+OTHER_MACHINES = pytest.mark.parametrize("vectors", [Vectors(4, 16), Vectors(4, 32), Vectors(8, 16)], ids=str)
+
+
+def normal(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def network(shape: tuple[Size | str, ...], weights: tuple[int, ...], bias: bool = True, **attrs: Any) -> Graph:
+    """One convolution of an input."""
+    spatial = len(shape) - 2
+    b = param("b", f32[(weights[0], *(1,) * spatial)]) if bias else None
+    ones: dict[str, Any] = {"strides": (1,) * spatial, "dilations": (1,) * spatial, "padding": (0,) * (2 * spatial)}
+    return Graph.of(library.conv_bias_act(input("x", f32[shape]), param("w", f32[weights]), b, **{**ones, **attrs}))
+
+
+def params_of(graph: Graph) -> dict[str, Array]:
+    """Weights that keep the size of what they are applied to."""
+    found: dict[str, Array] = {}
+    for value in graph.parameters:
+        shape = [s for s in value.shape if isinstance(s, int)]
+        found[value.attrs["name"]] = (normal(*shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+    return found
+
+
+def kernels_of(graph: Graph, vectors: Vectors) -> list[str]:
+    """The kernel of the last step, and those that serve it at other sizes."""
+    plan = make_plan(graph, target="cpu")
+    job = make_conv(plan.phase("run")[-1], Places(plan.locate, set()), vectors)
+    return [] if job is None else [job.kernel.name, *(form.kernel.name for form in job.forms)]
+
+
+def compared(runner: NativeRunner, params: Mapping[str, Array], *feeds: Mapping[str, Array]) -> Array:
+    """What a kernel gives for the last of the feeds, after all were compared."""
+    got = np.empty(0)
+    for fed in feeds:
+        (got,) = runner.run(fed).values()
+        with np.errstate(all="ignore"):
+            (expected,) = evaluate(runner.plan.graph, fed, params=params, lift=True).values()
+        assert_close(got, expected, f32)
+    return got
+
+
+def same_by_threads(runner_of: Callable[[int], NativeRunner], feeds: Mapping[str, Array]) -> None:
+    """One thread and three give the same bits."""
+    (one,), (three,) = (runner_of(threads).run(feeds).values() for threads in (1, 3))
+    assert (one.view(np.uint32) == three.view(np.uint32)).all()
+
+
+def on_a_machine_of(vectors: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are written for these vectors from now on."""
+
+    def other(*_: int) -> Vectors:
+        return vectors
+
+    monkeypatch.setattr(ready, "Vectors", other)
