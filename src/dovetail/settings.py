@@ -16,6 +16,9 @@ from dovetail.errors import OptionError
 
 _T = TypeVar("_T")
 
+ENGINES = ("egraph", "greedy", "egglog")
+"""How fusions can be chosen, the default first."""
+
 
 def _option(default: _T, doc: str, choices: tuple[_T, ...] = ()) -> _T:
     found = field(default=default, metadata={"doc": doc, "choices": choices})
@@ -31,11 +34,11 @@ class Settings:
     )
 
     engine: str = _option(
-        "greedy",
-        "How fusions are chosen: `greedy` takes the best at each place, `egraph` keeps all alternatives and chooses by "
-        "the cost of the whole graph, which is never above greedy's; `egglog` is the same with egglog to look for "
-        "declared ops. See [egglog](egglog.md).",
-        choices=("greedy", "egraph", "egglog"),
+        "egraph",
+        "How fusions are chosen: `egraph` keeps all alternatives and chooses by the cost of the whole graph; `greedy` "
+        "takes the best at each place, which is faster to compile and never cheaper to run; `egglog` is as `egraph`, "
+        "with egglog to look for declared ops. See [egglog](egglog.md).",
+        choices=ENGINES,
     )
     search_seconds: int = _option(
         0,

@@ -142,8 +142,8 @@ def test_only_the_running_sum_may_be_reordered() -> None:
     assert not re.search("fsub.*reassoc", free)
     if not host().is_arm:
         wide = {512: "zmm", 256: "ymm", 128: "xmm"}[host().vector_bits]
-        assert re.search(rf"vaddps\s.*%{wide}", assembly(free))
-        assert not re.search(rf"vaddps\s.*%{wide}", assembly(plain))
+        assert re.search(rf"v?addps\s.*%{wide}", assembly(free))
+        assert not re.search(rf"v?addps\s.*%{wide}", assembly(plain))
     x = np.random.default_rng(0).normal(size=1000).astype(np.float32)
     for k in sums:
         got = ran(k, x, np.zeros(1, np.float32), 1000)[0]

@@ -88,6 +88,11 @@ def _angle(name: str) -> Value:
     return leaf.input(name, f32[3, 2])
 
 
+def _filtered(x: Value) -> Value:
+    """A convolution of numbers up to 1."""
+    return ops.conv(ops.tanh(x), leaf.constant(np.full((2, 1, 2), 0.5), x.dtype))
+
+
 def _mean(x: Value) -> Value:
     """The means of rows of numbers up to 1."""
     return ops.reduce_mean(ops.tanh(x), axes=(-1,))
@@ -565,6 +570,12 @@ EXAMPLES: tuple[Example, ...] = (
         lambda x: ops.merge(ops.expand(ops.cast(x, dtype=f32), axis=-2, size=3), axis=-2),
         (f16, i8),
         shape=(2, 1, 4),
+    ),
+    Example(
+        "scaled_before_shifted",
+        lambda x: (_filtered(x) + _const([[2], [5]], x)) * _const([[3], [7]], x),
+        lambda x: _filtered(x) * _const([[3], [7]], x) + _const([[2], [5]], x) * _const([[3], [7]], x),
+        shape=(2, 1, 3),
     ),
     # Places that count.
     Example(

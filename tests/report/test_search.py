@@ -54,13 +54,13 @@ def test_the_search_is_in_the_json_form(report: Report) -> None:
     found = told["search"]
     assert found["fired"] == dict(report.search.fired) if report.search else found is None
     assert found.keys() == {
-        "classes", "nodes", "pieces", "solved", "fired", "seconds", "phases",
+        "classes", "nodes", "pieces", "solved", "fired",
         "given_seconds", "greedy_seconds", "chosen_seconds",
     }  # fmt: skip
 
 
 def test_without_a_search_there_is_nothing_to_tell() -> None:
-    greedy = scan(graph_of(SMALL["bert"]), target="cpu")
+    greedy = scan(graph_of(SMALL["bert"]), target="cpu", engine="greedy")
     assert greedy.search is None and json.loads(as_json(greedy))["search"] is None
     assert search_lines(None) == [] and "SEARCH" not in as_text(greedy)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument
 from dovetail.cli.measuring import Ready, medians, ready, ready_graph
-from dovetail.cli.options import asked_graph
+from dovetail.cli.options import asked_graph, ways
 from dovetail.errors import OptionError
 from dovetail.ir.value import Value
 from dovetail.progress import phase
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> Answer:
             raise OptionError(f"--assume with {option}", hint="ask for the report and for what-ifs one at a time")
     # Measured first: the machine may be measured then too, and prices are by its figures.
     before = ready(args) if args.apply else None
-    found = assume(asked_graph(args), make_request(target=args.target, without=args.without), args.assume or ())
+    found = assume(asked_graph(args), make_request(**ways(args)), args.assume or ())
     if before is not None:
         found = replace(found, what_ifs=tuple(_measured(w, before, args) for w in found.what_ifs))
     return Answer(json.dumps(_as_dict(found), indent=2) if args.json else "\n".join(_lines(found)))

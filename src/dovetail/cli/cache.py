@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.options import FIXED, JSON, MODEL, SIZE, TARGET, WITHOUT, asked_graph
+from dovetail.cli.options import ENGINE, FIXED, JSON, MODEL, SIZE, TARGET, WITHOUT, asked_graph, ways
 from dovetail.errors import LoadError, OptionError
 from dovetail.runtime.cached import KIND, program_key, why_not
 from dovetail.runtime.request import make_request
@@ -59,7 +59,7 @@ def clear(_: argparse.Namespace) -> dict[str, Any]:
 
 def why(args: argparse.Namespace) -> dict[str, Any]:
     """Whether the program of a model is there; if not, what the entry that comes nearest differs in."""
-    request = make_request(target=args.target, without=args.without)
+    request = make_request(**ways(args))
     reason = why_not(request)
     store = store_of(request.settings)
     found: dict[str, Any] = {"model": args.model, "kept": not reason, "reason": reason}
@@ -133,6 +133,7 @@ COMMAND = Command(
         Argument("model", f"of why: {MODEL.doc}", {"metavar": "MODEL", "nargs": "?"}),
         TARGET,
         WITHOUT,
+        ENGINE,
         SIZE,
         FIXED,
         JSON,

@@ -12,7 +12,7 @@ from typing import Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.measuring import MEASURING, Ready, medians, ready
-from dovetail.cli.options import FIXED, JSON, SIZE, TARGET, WITHOUT, compiled
+from dovetail.cli.options import ENGINE, FIXED, JSON, SIZE, TARGET, WITHOUT, compiled
 from dovetail.errors import GateError, LoadError, OptionError
 from dovetail.report.compare import Comparison
 from dovetail.report.outline import Outline, outline_from, outline_of
@@ -20,7 +20,7 @@ from dovetail.runtime.deviation import difference
 
 TOLERANCE = 1e-3
 """How far results may lie apart for a gate, as a share of the largest one."""
-_WAYS = (TARGET, WITHOUT, SIZE, FIXED)
+_WAYS = (TARGET, WITHOUT, ENGINE, SIZE, FIXED)
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dovetail.cli.arrays import Given, named_arrays
 from dovetail.cli.command import Argument
-from dovetail.cli.options import asked_graph
+from dovetail.cli.options import asked_graph, ways
 from dovetail.cli.progress import tell
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
@@ -58,7 +58,7 @@ def ready_graph(graph: Graph, args: argparse.Namespace, given: Mapping[str, Give
     if args.target == "cpu":
         know_the_machine()
     params = None if graph.params else random_weights(graph, SEED)
-    program = compile(graph, target=args.target, without=args.without, params=params, threads=args.threads)
+    program = compile(graph, **ways(args), params=params, threads=args.threads)
     return Ready(program, feeds)
 
 

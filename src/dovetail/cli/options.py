@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import Argument
@@ -12,6 +13,7 @@ from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
 from dovetail.passes.specialize import specialize
 from dovetail.runtime.compile import Compilation, compilation, make_request
+from dovetail.settings import ENGINES, Settings
 from dovetail.targets import ALL as TARGETS
 
 MODEL = Argument(
@@ -30,6 +32,11 @@ WITHOUT = Argument(
     "switch a pass or a rule off; may be given several times",
     {"metavar": "NAME", "action": "append", "default": []},
 )
+ENGINE = Argument(
+    "--engine",
+    f"how fusions are chosen: {', '.join(ENGINES)} ({Settings().engine})",
+    {"metavar": "NAME", "default": Settings().engine},
+)
 SIZE = Argument(
     "--size",
     "give a symbolic size a number, as in --size s=16; may be given several times",
@@ -43,14 +50,19 @@ FIXED = Argument(
 )
 JSON = Argument("--json", "print data for programs instead of text for people", {"action": "store_true"})
 
-COMPILING = (MODEL, TARGET, WITHOUT, SIZE, FIXED)
+COMPILING = (MODEL, TARGET, WITHOUT, ENGINE, SIZE, FIXED)
+
+
+def ways(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `dovetail.compile` that every command that compiles has."""
+    return {"target": args.target, "without": args.without, "engine": args.engine}
 
 
 def compiled(
     args: argparse.Namespace, require: Mapping[str, int] | None = None, *, history: bool = False
 ) -> Compilation:
     """The model of a command line, compiled. Names are checked here; gates are up to the caller."""
-    request = make_request(target=args.target, without=args.without, require=require or {})
+    request = make_request(**ways(args), require=require or {})
     return compilation(asked_graph(args), request, history=history)
 
 

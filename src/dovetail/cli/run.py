@@ -15,7 +15,7 @@ from dovetail.adapters.onnxruntime_peer import Peer
 from dovetail.cli.arrays import Given, named_arrays, save_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.model import is_onnx
-from dovetail.cli.options import COMPILING, JSON, asked_graph, refuse_negative
+from dovetail.cli.options import COMPILING, JSON, asked_graph, refuse_negative, ways
 from dovetail.errors import BindError, CheckError, OptionError
 from dovetail.ir.dim import symbols
 from dovetail.ir.dtype import of_numpy
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> Answer:
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
     params = random_weights(graph, args.random) if args.random is not None and not graph.params else None
-    program = compile(graph, target=args.target, without=args.without, params=params)
+    program = compile(graph, **ways(args), params=params)
     feeds = feeds_of(graph, given, args.random)
     started = time.perf_counter()
     outputs = program.run(feeds)

@@ -9,7 +9,7 @@ import time
 from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.measuring import INPUT, SEED, THREADS, know_the_machine
-from dovetail.cli.options import COMPILING, JSON, asked_graph
+from dovetail.cli.options import COMPILING, JSON, asked_graph, ways
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
 from dovetail.models.weights import random_weights
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> Answer:
     feeds = feeds_of(graph, given, SEED)
     params = None if graph.params else random_weights(graph, SEED)
     clock.append(time.perf_counter_ns())
-    request = make_request(target=args.target, without=args.without, threads=args.threads)
+    request = make_request(**ways(args), threads=args.threads)
     made = compilation(graph, request)
     clock.append(time.perf_counter_ns())
     executable = request.target.compile(made.plan, request.settings)

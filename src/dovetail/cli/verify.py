@@ -12,7 +12,7 @@ from typing import Any
 from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.measuring import INPUT
-from dovetail.cli.options import COMPILING, JSON, asked_graph, refuse_negative
+from dovetail.cli.options import COMPILING, JSON, asked_graph, refuse_negative, ways
 from dovetail.cli.run import given_feeds
 from dovetail.cli.terminal import look_of
 from dovetail.errors import CheckError, DovetailError, VerifyError
@@ -42,7 +42,7 @@ def task_of(args: argparse.Namespace) -> Task:
     """The model of a command line, with the inputs that it gives and made-up ones for the rest."""
     graph = asked_graph(args)
     drawn = draw(graph, given_feeds(graph, named_arrays("--input", args.input)), seed=SEED)
-    made = compilation(graph, make_request(target=args.target, without=args.without), history=True)
+    made = compilation(graph, make_request(**ways(args)), history=True)
     history = made.lowered.history
     assert history is not None, "it was asked for"
     return Task(graph, made, history, drawn)
@@ -51,7 +51,7 @@ def task_of(args: argparse.Namespace) -> Task:
 def run(args: argparse.Namespace) -> Answer:
     refuse_negative("--tolerance", args.tolerance)
     task = task_of(args)
-    program = compile(task.graph, target=args.target, without=args.without, params=task.drawn.params)
+    program = compile(task.graph, **ways(args), params=task.drawn.params)
     found = verify_compilation(task.made, task.drawn, run=program.run, tolerance=args.tolerance)
     teller = Teller(task.history)
     failure = failure_of(found, teller, args.target)

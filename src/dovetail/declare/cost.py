@@ -44,11 +44,10 @@ class Effort:
 
     def __add__(self, other: Effort) -> Effort:
         kinds = (self.kind, other.kind)
-        kind: Kind = "chain" if kinds == ("contract", "contract") else next(k for k in _RANK if k in kinds)
-        return Effort(self.flops + other.flops, self.dense + other.dense, kind)
+        return Effort(self.flops + other.flops, self.dense + other.dense, next(k for k in _RANK if k in kinds))
 
 
-_RANK: tuple[Kind, ...] = ("conv", "conv_3x3", "chain", "contract", "map")
+_RANK: tuple[Kind, ...] = ("conv", "conv_3x3", "contract", "map")
 """Which kind a kernel is that has several in it: the first of them."""
 _NOTHING = Effort(0, 0, "map")
 _CONVOLUTIONS = frozenset(convolution.FAMILY)

@@ -11,9 +11,9 @@ from dovetail.ir.dim import Dim, Size, substitute, symbols
 ASSUMED_SIZE = 128
 """What an unbound symbol counts as in an estimate."""
 
-Kind = Literal["map", "contract", "chain", "conv", "conv_3x3"]
-"""What decides how much of the peak a kernel reaches with its multiply-adds: a product, several with work between
-them, convolutions, and those of them that can do with fewer multiply-adds than they stand for."""
+Kind = Literal["map", "contract", "conv", "conv_3x3"]
+"""What decides how much of the peak a kernel reaches with its multiply-adds: products, convolutions, and those of them
+that can do with fewer multiply-adds than they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Reach:
     conv_3x3: float = 1.0
     map: float = 1.0
     epilogue: float | None = None
-    """What is done to results of multiply-adds while they lie in registers; None is as in a map."""
+    """What is done to the sums of a convolution while they lie in registers; None is as in a map."""
 
     def of(self, kind: Kind) -> float:
         match kind:
-            case "contract" | "chain":
+            case "contract":
                 return self.contract
             case "conv":
                 return self.conv
@@ -80,7 +80,8 @@ class Machine:
     def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The time of one kernel."""
         flops, dense = estimate(cost.flops, sizes), estimate(cost.dense, sizes)
-        other = self.reach.map if cost.kind in ("map", "chain") else self.reach.epilogue or self.reach.map
+        is_conv = cost.kind in ("conv", "conv_3x3")
+        other = self.reach.epilogue if is_conv and self.reach.epilogue is not None else self.reach.map
         work = (dense / self.reach.of(cost.kind) + (flops - dense) / other) / self.flops_per_second
         traffic = self._traffic(cost, sizes)
         return max(work, traffic) + (1 - self.overlap) * min(work, traffic) + self.launch_seconds

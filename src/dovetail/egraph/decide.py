@@ -179,7 +179,8 @@ class Task:
         result = selection.fused((*fused.missed, *joined.missed))
         clock.lap("build")
         search = _search(egraph, replayed, clock, given, greedy, chosen)
-        return Decided(replace(result, rounds=_Rounds(self, fold.whole)), search, selection)
+        rounds = fused.rounds if fold.is_whole else _Rounds(self, fold.whole)
+        return Decided(replace(result, rounds=rounds), search, selection)
 
     def rounds(self, graph: Graph) -> Sequence[Round]:
         return fuse(graph, self.vocabulary.ops, machine=self.machine, sizes=self.sizes).rounds

@@ -18,6 +18,10 @@ _AN_OP = 1e-11
 """What an op more or less counts, as a share of the total: it decides where costs are equal, and nowhere else."""
 
 
+_HOPELESS = 1.05
+"""A start that is dearer by this than what was reached from another does not lead below it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extraction:
     """An option for each class, and what the roots then need costs."""
@@ -43,8 +47,7 @@ def extract(problem: Problem, starts: Sequence[Mapping[int, int]] = ()) -> Extra
         # What a start leaves open is chosen by tree cost; the first choice of all is only there to break cycles.
         reached = search.run(acyclic(problem, [start.get(c, p) for c, p in enumerate(cheap)], first))
         best = reached if best is None or _is_better(reached, best) else best
-    # A climb from a start that is dearer than what was reached ends there too, nearly always.
-    if best is None or cost_of(problem, cheap) < best.cost:
+    if best is None or cost_of(problem, cheap) < best.cost * _HOPELESS:
         reached = search.run(cheap)
         best = reached if best is None or _is_better(reached, best) else best
     better = cheapest(problem, best.picks, best.cost, best.toll) if is_small(problem) else None

@@ -18,10 +18,10 @@ from dovetail.kernels.conv_block import (
     Code,
     Written,
     gather_text,
-    write_gather,
     write_layout,
     write_offsets,
 )
+from dovetail.kernels.conv_dealt import dealt_text, write_dealt
 from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, finish_text
 from dovetail.kernels.conv_small_text import Square, square_name, square_text, turn_text
 
@@ -39,7 +39,9 @@ def winograd_small_text(square: Square) -> Code:
     """The kernel; `square` has patches for places."""
     finish = finish_text(square.vectors.lanes, Epilogue(square.epilogue.act))
     own = [finish, _enter(square), _leave(square), turn_text(square), _kernel(square)]
-    return Code.of("winograd_small", own, [gather_text(square.vectors), square_text(square)])
+    return Code.of(
+        "winograd_small", own, [gather_text(square.vectors), dealt_text(square.vectors, OUT), square_text(square)]
+    )
 
 
 def _into(t: BlockText, d: Sequence[str]) -> list[str]:
@@ -142,7 +144,7 @@ def _kernel(square: Square) -> Written:
         t(f"store i64 {image}, ptr %scratch, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
-            write_gather(t, of, source, seen, "0", "0")
+            write_dealt(t, of, OUT, source, seen, "0", "0")
             onto = t.at(patches, t.times(channel, step))
             t(f"call void @kernel.enter(ptr {seen}, ptr %room, ptr {onto}, i64 {spot_step}, i64 {of.run})")
         with t.loop("0", str(SPOTS)) as spot, t.loop("0", t.rounded_up("%channels", "%piece")) as piece:

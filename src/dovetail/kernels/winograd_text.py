@@ -21,12 +21,11 @@ from dovetail.kernels.conv_block import (
     Code,
     Written,
     gather_text,
-    write_gather,
     write_layout,
     write_offsets,
 )
+from dovetail.kernels.conv_dealt import dealt_text, write_dealt
 from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, activated_wholly, finish_text
-from dovetail.kernels.conv_fours import fours_text, write_fours
 from dovetail.kernels.conv_text import Shape, tile_texts, write_columns
 
 NEAR, FAR = 0.75, 1.5
@@ -86,7 +85,9 @@ def winograd_text(shape: Shape) -> Code:
         _place(shape),
         _kernel(shape),
     ]
-    return Code.of("winograd", own, [gather_text(shape.vectors), fours_text(shape.vectors), *tile_texts(_plain(shape))])
+    return Code.of(
+        "winograd", own, [gather_text(shape.vectors), dealt_text(shape.vectors, OUT), *tile_texts(_plain(shape))]
+    )
 
 
 def _plain(shape: Shape) -> Shape:
@@ -201,11 +202,7 @@ def _kernel(shape: Shape) -> Written:
         t(f"store i64 {block}, ptr %scratch, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
-            dense = t.let("icmp eq i64 %column_step, 4")
-            with t.when(dense):
-                write_fours(t, of, source, seen, first_row, first_column)
-            with t.otherwise(dense):
-                write_gather(t, of, source, seen, first_row, first_column)
+            write_dealt(t, of, OUT, source, seen, first_row, first_column)
             onto = t.at(patches, t.times(channel, step))
             t(f"call void @kernel.enter(ptr {seen}, ptr %room, ptr {onto}, i64 {spot_step}, i64 {rows}, "
               f"i64 {columns}, i64 {of.pitch})")  # fmt: skip

@@ -56,7 +56,7 @@ class Setup:
     sizes: Mapping[str, Size] = field(default_factory=dict[str, Size])
     """What symbols count as in estimates."""
     verify_each_pass: bool = False
-    engine: str = "greedy"
+    engine: str = "egraph"
     """How fusions are chosen: `greedy`, or by one of those that search."""
     search_seconds: int = 0
     """How long an engine that searches may look for rules to apply; 0 stands for as long as it takes."""

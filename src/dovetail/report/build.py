@@ -158,11 +158,15 @@ def _fused(
 
 def _saved_bytes(applied: list[Applied]) -> Size:
     """What is not moved: inner tensors that are neither written nor read back, and operands that are read only once."""
-    roots, rules = {fusion.root for fusion in applied}, {fusion.rule for fusion in applied}
+    rules = {fusion.rule for fusion in applied}
     covers = dict.fromkeys(v for fusion in applied for v in fusion.covers)
     # What a rule on the way has made stands for values that are listed themselves.
     written = [v for v in covers if v.op.name not in rules]
     readers = Counter(v for reader in written for v in dict.fromkeys(reader.operands))
+    # A root that another fusion has swallowed is inside now.
+    swallowed = {v for fusion in applied for c in fusion.covers if c is not fusion.root for v in (c, *c.operands)}
+    swallowed |= {v for fusion in applied for v in fusion.root.operands}
+    roots = {fusion.root for fusion in applied} - swallowed
     total: Size = 0
     for value, count in readers.items():
         if not is_free(value) or value.op in (leaf.INPUT, leaf.PARAM):

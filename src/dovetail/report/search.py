@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dovetail.passes.pipeline import Lowered
 
@@ -20,9 +20,9 @@ class SearchEntry:
     """How many of the pieces looked different; the others were replayed."""
     fired: Mapping[str, int]
     """How often each rule fired, counted once for pieces that look the same."""
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, float] = field(compare=False)
     """Time of each step: greedy fusion, applying rules, extracting, building."""
-    phases: Mapping[str, float]
+    phases: Mapping[str, float] = field(compare=False)
     """Time of each phase of rules, within that of applying them."""
     given_seconds: float
     """Predicted time of the graph as it was given, of what greedy fusion makes of it, and of what was chosen."""

@@ -197,10 +197,12 @@ def _nearness(check: EditCheck | None) -> float:
 
 
 def _flat(all_made: Iterable[Made]) -> Iterator[Made]:
-    """Edits with those of their proofs."""
+    """Edits with those of their proofs; one whose proof is a single step is that step."""
     for made in all_made:
-        yield from (Made(made.sweep, edit) for edit in made.edit.proof)
-        yield made
+        proof = made.edit.proof
+        yield from (Made(made.sweep, edit) for edit in proof)
+        if [(step.before, step.after) for step in proof] != [(made.edit.before, made.edit.after)]:
+            yield made
 
 
 def _some(alike: Sequence[_Sample]) -> Sequence[_Sample]:

@@ -62,3 +62,13 @@ def test_kernels_with_avx2_only() -> None:
     tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", *QUICK]
     done = subprocess.run(tests, env=around, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_arm_leaves_vectors_of_unknown_width_alone() -> None:
+    """LLVM would remark on stderr, loop by loop, that it may not use them."""
+    assert restricted(ARM, "neon", {}).features == "-sve"
+
+
+def test_who_converts_f16() -> None:
+    assert [restricted(X86, isa, HASWELL).has_halves for isa in ("sse", "avx2")] == [False, True]
+    assert restricted(ARM, "neon", {}).has_halves

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
+from dovetail.ir.dtype import f16
 from dovetail.ir.value import Value
 from dovetail.ops import elementwise
 from dovetail.passes.canonical.rule import listed, number_in, rule
@@ -48,6 +49,18 @@ def channels_last_later(value: Value) -> Value | None:
         for v in value.operands
     ]
     return ops.permute(value.with_operands(tuple(operands)), order=order)
+
+
+@rule(ops.mul, on_constant=True, numerics="reassociated")
+def scaled_before_shifted(value: Value) -> Value | None:
+    """(conv + b) * s of known vectors is conv * s + b * s, so that a batch norm has one shift."""
+    total, slope = value.operands
+    if total.op is not ops.add or slope.op is not leaf.CONST or not slope.rank or slope.dtype is f16:
+        return None
+    x, shift = total.operands
+    if x.op is not ops.conv or shift.op is not leaf.CONST or shift.shape != slope.shape:
+        return None
+    return ops.add(ops.mul(x, slope), ops.mul(shift, slope))
 
 
 def _is_vector_of_weights(value: Value) -> bool:

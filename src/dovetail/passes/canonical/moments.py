@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 from dovetail import ops
-from dovetail.ir.dim import product
+from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.value import Value
 from dovetail.passes.canonical.rule import listed, number_in, rule
@@ -44,7 +44,9 @@ def sum_over_count(value: Value) -> Value | None:
     total, number = value.operands
     if value.known_type is None or total.op is not ops.reduce_sum or not value.dtype.is_float:
         return None
-    count = product([total.operands[0].shape[axis] for axis in total.attrs["axes"]])
+    axes: tuple[int, ...] = total.attrs["axes"]
+    shape: tuple[Size, ...] = total.operands[0].shape
+    count = product(tuple([shape[axis] for axis in axes]))
     factor = number_in(number)
     if not isinstance(count, int) or not count or factor is None or number.rank:
         return None
@@ -52,7 +54,7 @@ def sum_over_count(value: Value) -> Value | None:
     # The factor is rounded to the dtype.
     if abs(inverse * count - 1) > 2.0 ** -(8 if value.dtype is bf16 else 10 if value.dtype is f16 else 22):
         return None
-    return ops.reduce_mean(total.operands[0], axes=total.attrs["axes"])
+    return ops.reduce_mean(total.operands[0], axes=axes)
 
 
 @rule(ops.mul, numerics="reassociated")

@@ -15,6 +15,7 @@ from dovetail.errors import OptionError
 from dovetail.settings import ISA
 
 llvm: Any = _untyped
+_ARM_TRIPLES = ("aarch64", "arm64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,13 @@ class Host:
         return self.vector_bits == 512 and "+avx512vnni" in self.features.split(",")
 
     @property
+    def has_halves(self) -> bool:
+        """Whether there are instructions that convert f16."""
+        return self.is_arm or "+f16c" in self.features.split(",")
+
+    @property
     def is_arm(self) -> bool:
-        return self.triple.startswith(("aarch64", "arm64"))
+        return self.triple.startswith(_ARM_TRIPLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ _X86: Mapping[str, Isa] = MappingProxyType(
     {
         "sse": Isa("x86-64", (), 128, 16),
         "avx2": Isa("x86-64-v3", ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe"), 256, 16),
-        "avx512": Isa("x86-64-v4", ("avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd"), 512, 32),
+        "avx512": Isa("x86-64-v4", ("avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd", "fma", "f16c"), 512, 32),
     }
 )
 _ARM: Mapping[str, Isa] = MappingProxyType({"neon": Isa("generic", (), 128, 32)})
@@ -74,26 +80,34 @@ def host() -> Host:
 
 def _whole(triple: str, found: Mapping[str, bool]) -> Host:
     bits, registers = _vectors(triple, found)
+    features = [llvm.get_host_cpu_features().flatten(), _unwanted(triple, bits)]
+    return Host(triple, llvm.get_host_cpu_name(), ",".join(filter(None, features)), bits, registers)
+
+
+def _unwanted(triple: str, bits: int) -> str:
+    """What LLVM is told to leave alone."""
+    if triple.startswith(_ARM_TRIPLES):
+        # Loops say how many lanes they want, and LLVM remarks on stderr that it has vectors of another kind.
+        return "-sve"
     # LLVM likes 256 bits on machines that slowed down at 512; those of today do not.
-    features = llvm.get_host_cpu_features().flatten() + (",-prefer-256-bit" if bits == 512 else "")
-    return Host(triple, llvm.get_host_cpu_name(), features, bits, registers)
+    return "-prefer-256-bit" if bits == 512 else ""
 
 
 def restricted(triple: str, asked: str, found: Mapping[str, bool]) -> Host:
     """A machine of which only one set of instructions is used."""
-    known = _ARM if triple.startswith(("aarch64", "arm64")) else _X86
+    known = _ARM if triple.startswith(_ARM_TRIPLES) else _X86
     if asked not in known:
         raise OptionError(f"the environment variable {ISA} is {asked!r}", hint=f"use one of {', '.join(known)}")
     isa = known[asked]
     lacking = [name for name in isa.needs if not found.get(name)]
     if lacking:
         raise OptionError(f"the environment variable {ISA} is {asked!r}", hint=f"this machine lacks {lacking[0]}")
-    features = "-prefer-256-bit" if isa.vector_bits == 512 else ""
-    return Host(triple, isa.cpu, features, isa.vector_bits, isa.vector_registers)
+    features = [*(f"+{name}" for name in isa.needs), *filter(None, [_unwanted(triple, isa.vector_bits)])]
+    return Host(triple, isa.cpu, ",".join(features), isa.vector_bits, isa.vector_registers)
 
 
 def _vectors(triple: str, found: Mapping[str, bool]) -> tuple[int, int]:
-    if triple.startswith(("aarch64", "arm64")):
+    if triple.startswith(_ARM_TRIPLES):
         return 128, 32
     if found.get("avx512f") and found.get("avx512vl"):
         return 512, 32

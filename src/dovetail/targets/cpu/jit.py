@@ -12,11 +12,14 @@ from typing import Any
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
+from dovetail.targets.cpu import halves
 from dovetail.targets.cpu.host import Host, host
 from dovetail.targets.store import Key, Store
 from dovetail.version import __version__
 
 llvm: Any = _untyped
+_kept: list[Compiled] = []
+"""What other code calls, for as long as the process lives."""
 _lock = threading.Lock()
 """LLVM's contexts are shared, and llvmlite's calls are not safe from several threads at once."""
 
@@ -54,6 +57,21 @@ def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, st
 
 def load(objects: Iterable[bytes]) -> Compiled:
     """Object files in memory, ready to run. They may refer to each other, and to what `define` made known."""
+    _know_halves()
+    return _loaded(objects)
+
+
+@cache
+def _know_halves() -> None:
+    """Make conversions of f16 known where LLVM calls them."""
+    if not host().has_halves:
+        code = _loaded([machine_code(halves.TEXT, vectorize=False)])
+        _kept.append(code)
+        for name in halves.NAMES:
+            define(name, code.address(name))
+
+
+def _loaded(objects: Iterable[bytes]) -> Compiled:
     with _lock:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(host()))
         for made in objects:
