@@ -93,6 +93,11 @@ def _filtered(x: Value) -> Value:
     return ops.conv(ops.tanh(x), leaf.constant(np.full((2, 1, 2), 0.5), x.dtype))
 
 
+def _second_row(x: Value) -> Value:
+    """A row [1, 4] of a matrix that is known."""
+    return ops.part(leaf.param("v", x.dtype[3, 4]), axis=-2, index=1, parts=3)
+
+
 def _mean(x: Value) -> Value:
     """The means of rows of numbers up to 1."""
     return ops.reduce_mean(ops.tanh(x), axes=(-1,))
@@ -676,9 +681,9 @@ EXAMPLES: tuple[Example, ...] = (
         shape=(1, 2, 3),
     ),
     Example(
-        "leading_ones_of_weights",
-        lambda x: x + leaf.param("v", x.dtype[1, 1, 4]),
-        lambda x: x + ops.squeeze(leaf.param("v", x.dtype[1, 1, 4]), axes=(-3, -2)),
+        "leading_ones_of_a_row",
+        lambda x: x + _second_row(x),
+        lambda x: x + ops.squeeze(_second_row(x), axes=(-2,)),
         _NUMBERS,
     ),
     Example("leading_axes", lambda x: x + ops.unsqueeze(_vector(x), axes=(-3, -2)), lambda x: x + _vector(x)),

@@ -50,7 +50,7 @@ def build_report(
         nodes_after=final.count(),
         ops_before=_histogram(written),
         ops_after=_histogram(final),
-        fused=_all_fused(kernels, lowered.state.applied, _joins(setup), machine, known),
+        fused=_all_fused(kernels, bind_time, lowered.state.applied, _joins(setup), machine, known),
         missed=tuple(_missed(m, kernels, machine, known) for m in missed),
         boundaries=boundaries(kernels, missed, bind_time, machine, known),
         kernels=listed,
@@ -128,7 +128,12 @@ def _joins(setup: Setup) -> frozenset[str]:
 
 
 def _all_fused(
-    kernels: KernelMap, applied: Iterable[Applied], joins: Collection[str], machine: Machine, sizes: Sizes
+    kernels: KernelMap,
+    bind_time: Collection[Value],
+    applied: Iterable[Applied],
+    joins: Collection[str],
+    machine: Machine,
+    sizes: Sizes,
 ) -> tuple[FusedEntry, ...]:
     """Every kernel that fuses, with the nodes as written that it computes."""
     led_to: dict[Value, list[Applied]] = {}
@@ -136,7 +141,8 @@ def _all_fused(
         kernel = kernels.kernel_of(fusion.value)
         if kernel is not None:
             led_to.setdefault(kernel, []).append(fusion)
-    fused = [k for k in kernels.kernels if _is_fused(k) or any(a.rule in joins for a in led_to.get(k, ()))]
+    joined = [k for k, some in led_to.items() if k not in bind_time and any(a.rule in joins for a in some)]
+    fused = [k for k in kernels.kernels if _is_fused(k) or k in joined]
     return tuple(_fused(k, kernels, led_to.get(k, []), joins, machine, sizes) for k in fused)
 
 

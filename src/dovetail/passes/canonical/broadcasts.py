@@ -194,25 +194,18 @@ def leading_ones(value: Value) -> Value | None:
 
 
 @rule(*_JOINING)
-def leading_ones_of_weights(value: Value) -> Value | None:
-    """A parameter, or a view of one, has no axes of size 1 in front where another operand has as many axes."""
+def leading_ones_of_a_row(value: Value) -> Value | None:
+    """A row of a parameter has no axes of size 1 in front where another operand has as many axes."""
     operands = value.operands
     for at, operand in enumerate(operands):
-        if operand.known_type is None or operand.rank < 2 or operand.shape[0] != 1:
+        if operand.op is not ops.part or operand.known_type is None or operand.rank < 2 or operand.shape[0] != 1:
             continue
         others = [v.rank for i, v in enumerate(operands) if i != at and v.known_type is not None]
-        if max(others, default=0) < operand.rank or not _is_weight(operand):
+        if max(others, default=0) < operand.rank or operand.operands[0].op is not leaf.PARAM:
             continue
         front = next((i for i, size in enumerate(operand.shape) if size != 1), operand.rank)
         return _replaced(value, at, ops.squeeze(operand, axes=tuple(range(-operand.rank, front - operand.rank))))
     return None
-
-
-def _is_weight(value: Value) -> bool:
-    """Whether it is a parameter, or a part of one; views that put such axes in front are seen to elsewhere."""
-    while value.op in (ops.part, ops.slice_, ops.cast):
-        (value,) = value.operands
-    return value.op is leaf.PARAM
 
 
 RULES = listed(globals())

@@ -45,8 +45,7 @@ def channels_last_later(value: Value) -> Value | None:
         return None
     axis = order[-1]
     operands = [
-        v.operands[0] if v.op is ops.permute else ops.unsqueeze(v, axes=tuple(range(axis + 1, 0))) if v.rank else v
-        for v in value.operands
+        v.operands[0] if v.op is ops.permute else _for_each_channel(v, axis) if v.rank else v for v in value.operands
     ]
     return ops.permute(value.with_operands(tuple(operands)), order=order)
 
@@ -64,12 +63,17 @@ def scaled_before_shifted(value: Value) -> Value | None:
 
 
 def _is_vector_of_weights(value: Value) -> bool:
-    """Whether it is a number or a vector that is known before a run."""
-    if value.known_type is None or value.rank > 1:
+    """Whether it is a number or a vector, maybe with axes of size 1 in front, that is known before a run."""
+    if value.known_type is None or any(size != 1 for size in value.shape[:-1]):
         return False
-    while value.op in (ops.squeeze, ops.part, ops.neg):
-        (value,) = value.operands
     return value.op in (leaf.CONST, leaf.PARAM)
+
+
+def _for_each_channel(vector: Value, axis: int) -> Value:
+    """A vector along the last axis as one along another axis."""
+    if vector.rank > 1:
+        vector = ops.squeeze(vector, axes=tuple(range(-vector.rank, -1)))
+    return ops.unsqueeze(vector, axes=tuple(range(axis + 1, 0)))
 
 
 def _is_of_conv(value: Value) -> bool:
