@@ -36,8 +36,8 @@ LIMIT_SLOWER = 0.02
 MOST_SECONDS = 4.0
 MOST_RUNS = 41
 
-HOW = """Costs are predicted seconds: `greedy` and `chosen` by the measure of the search (work on weights alone counts a
-thousandth), before the target's own passes; `predicted` are those of all kernels of a run in the final program.
+HOW = """Costs are predicted seconds: `greedy` and `chosen` by the measure of the search (work on weights alone
+does not count), before the target's own passes; `predicted` are those of all kernels of a run in the final program.
 Optimise is the wall clock of all passes in this process, after a small graph that is not counted. Times are medians of
 runs that take turns, cache off, weights drawn at random where a model has none; `±` is half of what lies between the
 quartiles, and the last column is the median of the quotients of neighbours."""

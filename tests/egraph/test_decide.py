@@ -207,7 +207,7 @@ def test_a_program_of_the_e_graph_runs(target: str) -> None:
 def test_an_engine_that_does_not_exist_is_refused() -> None:
     with pytest.raises(dovetail.OptionError, match="engine"):
         dovetail.compile(Graph.of(ops.exp(input("x", f32[2]))), engine="simulated annealing")
-    assert Settings().engine == "greedy"
+    assert Settings().engine == "egraph"
 
 
 def test_programs_of_both_engines_are_kept_apart() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dovetail import ops
@@ -94,11 +96,16 @@ def test_promises_of_replaced_values_are_kept() -> None:
     assert [str(c) for c in after.assumed] == ["s equals t"]
 
 
+def built(op: Callable[[Value], Value], x: Value) -> Callable[[Callable[[Value], Value]], Value]:
+    """An op on what stands in place of a value."""
+    return lambda new: op(new(x))
+
+
 def test_roots_are_replaced_and_their_interior_goes() -> None:
     inner = ops.neg(X)
     root = ops.relu(inner)
     graph = Graph("g", (X,), {"y": ops.exp(root)}, {inner: at("inner"), root: at("root")})
-    after = replace_roots(graph, {root: Replacement((X,), lambda new: ops.tanh(new(X)), (inner,))})
+    after = replace_roots(graph, {root: Replacement((X,), built(ops.tanh, X), (inner,))})
     assert after.outputs["y"] is ops.exp(ops.tanh(X))
     assert after.origins[ops.tanh(X)] == (*at("inner"), *at("root"))
     assert inner not in after.values
@@ -108,7 +115,7 @@ def test_an_interior_that_someone_else_reads_stays() -> None:
     inner = ops.neg(X)
     root = ops.relu(inner)
     graph = Graph.of({"y": root, "z": inner})
-    after = replace_roots(graph, {root: Replacement((X,), lambda new: ops.tanh(new(X)), (inner,))})
+    after = replace_roots(graph, {root: Replacement((X,), built(ops.tanh, X), (inner,))})
     assert after.outputs == {"y": ops.tanh(X), "z": inner}
 
 
@@ -116,11 +123,11 @@ def test_replacements_may_read_each_other_but_not_in_a_circle() -> None:
     left, right = ops.neg(X), ops.exp(X)
     graph = Graph.of(left + right)
     chained = {
-        left: Replacement((right,), lambda new: ops.tanh(new(right))),
-        right: Replacement((X,), lambda new: ops.sin(new(X))),
+        left: Replacement((right,), built(ops.tanh, right)),
+        right: Replacement((X,), built(ops.sin, X)),
     }
     assert replace_roots(graph, chained).outputs["y"] is ops.tanh(ops.sin(X)) + ops.sin(X)
-    chained[right] = Replacement((left,), lambda new: ops.sin(new(left)))
+    chained[right] = Replacement((left,), built(ops.sin, left))
     with pytest.raises(CyclicReplacementError) as caught:
         replace_roots(graph, chained)
     assert caught.value.root in (left, right)
@@ -130,7 +137,7 @@ def test_origins_inside_sub_graphs_survive_replaced_roots() -> None:
     graph = nested()
     (x,) = [v for v in graph.inputs if v.attrs["name"] == "x"]
     root = graph.outputs["y"]
-    after = replace_roots(graph, {root: Replacement((x,), lambda new: ops.neg(new(x)))})
+    after = replace_roots(graph, {root: Replacement((x,), built(ops.neg, x))})
     inner = [v for v in graph.origins if v.op is ops.relu]
     assert [after.origins.get(v) for v in inner] == [graph.origins[v] for v in inner]
 

@@ -172,12 +172,21 @@ def test_fused_is_what_is_written(case: Case) -> None:
     weights = plain_softmax(FORMS[case.form](SEEN[case.seen](), case.fill, mask))
     if case.guarded:
         weights = ops.where(ops.is_nan(weights), 0.0, weights)
-    plain = Graph.of(weights @ V)
     fused = recognised(weights @ V).graph
     assert [v.op for v in fused.values if v.op is attention]
     given_to: dict[str, Any] = {"keep": case.keep}
     if case.mask is not None:
         given_to["mask"] = case.mask
-    arrays = feeds(plain, **given_to)
+    arrays = feeds(Graph.of(weights @ V), **given_to)
+    seen = case.keep if case.seen == "keep" else causal(S, S)
     with np.errstate(all="ignore"):
-        near(run(fused, arrays)["y"], run(plain, arrays)["y"])
+        expected = qkv(
+            arrays,
+            scale=SCALE,
+            added=0.0 if case.mask is None else case.mask,
+            keep=seen & case.keep if case.seen == "positions and keep" else seen,
+            fill=case.fill * SCALE if case.form in ("unscaled", "divided") else case.fill,
+            filled="last" if case.form in ("last", "hidden") else "added" if case.form == "added" else "first",
+            empty=0.0 if case.guarded else np.nan,
+        )
+        near(run(fused, arrays)["y"], expected)

@@ -103,6 +103,11 @@ def _mean(x: Value) -> Value:
     return ops.reduce_mean(ops.tanh(x), axes=(-1,))
 
 
+def _wide_mask(x: Value) -> Value:
+    """Numbers between -1 and 1 for each row, as f32."""
+    return ops.cast(ops.tanh(ops.reduce_max(x, axes=(-1,))), dtype=f32)
+
+
 def _wide(number: float, x: Value) -> Value:
     """A number of the dtype of x as f32."""
     return ops.cast(_const(number, x), dtype=f32)
@@ -554,17 +559,14 @@ EXAMPLES: tuple[Example, ...] = (
         shape=(2, 2, 3, 3),
     ),
     Example(
-        "scores_as_wide_as_softmax",
+        "scores_as_wide_as_mask",
         lambda x: ops.cast(
-            ops.relu(ops.cast(ops.matmul(ops.tanh(x) * 0.5, swap(ops.tanh(x), -1, -2)) * 2, dtype=f32)), dtype=f16
+            ops.cast(ops.matmul(ops.tanh(x) * 0.5, swap(ops.tanh(x), -1, -2)) * 2, dtype=f32) + _wide_mask(x), dtype=f16
         ),
         lambda x: ops.cast(
-            ops.relu(
-                ops.matmul(
-                    ops.cast(ops.tanh(x), dtype=f32) * _wide(0.5, x), swap(ops.cast(ops.tanh(x), dtype=f32), -1, -2)
-                )
-                * _wide(2, x)
-            ),
+            ops.matmul(ops.cast(ops.tanh(x), dtype=f32) * _wide(0.5, x), swap(ops.cast(ops.tanh(x), dtype=f32), -1, -2))
+            * _wide(2, x)
+            + _wide_mask(x),
             dtype=f16,
         ),
         (f16,),

@@ -31,7 +31,7 @@ def keep_the_old_graph(after: Callable[[State, Any], State]) -> Callable[[State,
     return ignored
 
 
-def effort_of_the_tree(body: Subgraph) -> Effort:
+def effort_of_the_tree(body: Subgraph, _: frozenset[int] = frozenset()) -> Effort:
     """Every operand is paid for by each of its readers."""
     cost: dict[Any, Size] = {}
     for value in body.values:

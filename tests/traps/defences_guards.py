@@ -46,15 +46,6 @@ def whole_quotient(left: Any, right: Any) -> Any:
     return left // right
 
 
-def keep_the_first(catch: Callable[..., Mismatch | None]) -> Callable[..., Mismatch | None]:
-    """A name that was caught before may be another value the next time."""
-
-    def caught(attempt: Any, name: str, found: Any, at: Value) -> Mismatch | None:
-        return None if name in attempt.names else catch(attempt, name, found, at)
-
-    return caught
-
-
 def small_input_decides(unprofitable: Callable[..., Missed | None]) -> Callable[..., Missed | None]:
     """Blocks pay where any input of the graph has few elements."""
 
@@ -141,7 +132,7 @@ DEFENCES = (
     Defence(
         guards.test_trap_12_queries_and_keys_that_are_rotated_differently,
         "a name stands for two values",
-        wrapped("dovetail.match.matcher._Attempt._catch", keep_the_first),
+        replaced("dovetail.match.matcher._Attempt._is_another", constantly(False)),
     ),
     *(
         Defence(

@@ -22,6 +22,7 @@ from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value, attrs_key, make
 from dovetail.ir.walk import walk
 from dovetail.match.outline import Outline, outline_of
+from dovetail.match.undo import RESPELLED
 
 P = ParamSpec("P")
 Result: TypeAlias = Value | tuple[Value, ...]
@@ -41,14 +42,19 @@ class Variant:
     spelling: str
     size: int
     """How many ops the pattern has."""
-    outline: Outline
-    """The ops that must stand at fixed places under the root: a glance at them refuses most values."""
+    needs: frozenset[Op] = frozenset()
+    """The ops of the pattern that no other op can spell: it is nowhere in a graph without them."""
     numbers: frozenset[str] = frozenset()
     """The numbers that could be left out and are caught here."""
 
     @cached_property
     def pattern(self) -> Value:
         return self.results[0]
+
+    @cached_property
+    def outline(self) -> Outline:
+        """The ops that must stand at fixed places under the root: a glance at them refuses most values."""
+        return outline_of(self.pattern)
 
     @cached_property
     def fixed(self) -> Mapping[str, Any]:
@@ -213,17 +219,18 @@ class FusedOp(Op, Generic[P]):
     def variants(self) -> tuple[Variant, ...]:
         """Every trace of the body and the spellings, the largest first."""
         found: dict[Value, Variant] = {}
-        for spell in (self.body, *self.spellings):
-            for choice in self.signature.choices():
-                variant = self._trace(spell, choice)
-                if variant is not None and variant.size >= 1:
-                    found.setdefault(leaf.pack(variant.results), variant)
+        choices = list(self.signature.choices())
+        with unrecorded():
+            for spell in (self.body, *self.spellings):
+                for choice in choices:
+                    variant = self._trace(spell, choice)
+                    if variant is not None and variant.size >= 1:
+                        found.setdefault(leaf.pack(variant.results), variant)
         return tuple(sorted(found.values(), key=lambda v: (-v.size, len(v.results))))
 
     def _trace(self, spell: Callable[..., Result], choice: Mapping[str, Any]) -> Variant | None:
         try:
-            with unrecorded():
-                results = spell(**choice)
+            results = spell(**choice)
         except UnwrittenError:
             return None
         except DovetailError:
@@ -244,7 +251,8 @@ class FusedOp(Op, Generic[P]):
         spelling = "" if spell is self.body else spell.__name__
         open_ = (p.name for p in self.signature.attributes if p.optional and not p.handed_on)
         numbers = frozenset(name for name in open_ if choice[name] is not None)
-        return Variant(choice, listed, spelling, size, outline_of(listed[0]), numbers)
+        needs = frozenset([v.op for v in inside]).difference(_LEAVES, RESPELLED)
+        return Variant(choice, listed, spelling, size, needs, numbers)
 
     @cached_property
     def patterns(self) -> tuple[Variant, ...]:
@@ -254,11 +262,16 @@ class FusedOp(Op, Generic[P]):
     @cached_property
     def parts(self) -> frozenset[FusedOp[...]]:
         """The declared ops that its body is made of."""
-        return frozenset(v.op for variant in self.variants for v in walk(variant.results) if isinstance(v.op, FusedOp))
+        return frozenset(v.op for v in self._spelled if isinstance(v.op, FusedOp))
 
     @cached_property
     def elementwise(self) -> bool:  # type: ignore[override]  # derived here, stored in primitives
-        return all(v.op in _LEAVES or v.op.elementwise for variant in self.variants for v in walk(variant.results))
+        return all(v.op in _LEAVES or v.op.elementwise for v in self._spelled)
+
+    @property
+    def _spelled(self) -> list[Value]:
+        """All values of its traces, each once."""
+        return walk([result for variant in self.variants for result in variant.results])
 
     def __repr__(self) -> str:
         return f"<fused op {self.name}>"

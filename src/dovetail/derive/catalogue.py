@@ -52,7 +52,8 @@ def _derived(op: FusedOp[...]) -> list[str]:
     if op.parts:
         lines.append(f"- Made of {', '.join(sorted(f'`{p.name}`' for p in op.parts))}.")
     lines.append(f"- Cost: {_cost(op)}.")
-    lines.append(f"- e-graph: {'; '.join(opaque) if opaque else 'every guard is a condition'}.")
+    conditions = f"asked of each match: {'; '.join(opaque)}" if opaque else "every guard is a condition"
+    lines.append(f"- e-graph: {conditions}.")
     return lines
 
 

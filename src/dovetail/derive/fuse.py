@@ -312,9 +312,11 @@ def stands_for(result: Value, bound: Bound) -> Value:
 def _glances(ops: Sequence[FusedOp[...]], values: Sequence[Value]) -> list[list[tuple[Value, tuple[Variant, ...]]]]:
     """For each op the roots at which its patterns may be, the last first, with the patterns that a glance allows."""
     at_root: dict[Op, _Glance] = {}
+    there = {value.op for value in values}
     for index, op in enumerate(ops):
         for variant in op.patterns:
-            at_root.setdefault(variant.pattern.op, _Glance()).add(index, variant)
+            if variant.needs <= there:
+                at_root.setdefault(variant.pattern.op, _Glance()).add(index, variant)
     found: list[list[tuple[Value, tuple[Variant, ...]]]] = [[] for _ in ops]
     for root in reversed(values):
         glance = at_root.get(root.op)

@@ -23,7 +23,7 @@ class Rule:
     conditions: tuple[tuple[str, Condition], ...]
     """Guard name and what it asks; guards that always hold for this variant are left out."""
     opaque: str = ""
-    """Why the rule stays out of the e-graph: a guard that cannot be written as a condition."""
+    """The guard that cannot be written as a condition, and why: it is asked of the values of each match instead."""
 
     @property
     def name(self) -> str:
@@ -32,7 +32,7 @@ class Rule:
     def __str__(self) -> str:
         left = " ; ".join(spell(r) for r in self.variant.results)
         when = "".join(f"\n  when {name}: {condition}" for name, condition in self.conditions)
-        note = f"\n  kept out of the e-graph: {self.opaque}" if self.opaque else ""
+        note = f"\n  asked of each match: {self.opaque}" if self.opaque else ""
         return f"{self.name}\n  {left}{when}{note}"
 
 

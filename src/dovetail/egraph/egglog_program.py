@@ -116,7 +116,7 @@ class Program:
         columns = [root, *others, *(query.caught[n] for n in values), *(query.numbers[n] for n in numbers)]
         answers = {n: query.type_of(variables[n]) if is_value[n] else query.numbers[n] for a in asked for n in a.names}
         asks = " ".join(a.of(answers, holds=False) for a in asked)
-        name = text(f"{form.op.name}[{form.label}]")
+        name = text(f"{form.op.name}[{form.variant.label}]")
         body, found = " ".join(query.atoms), rule.match("found" if asked else "good", columns)
         later = [f"; asked of each match, for no rule can: {text(guard.name)}" for guard in open_]
         commands = [f"; {name}", *later, f"(rule ({body}) ({found} {asks}) :ruleset match-{stratum})"]

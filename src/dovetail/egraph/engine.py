@@ -34,6 +34,8 @@ class EGraph:
         self._stale: list[list[Value]] = []
         self.size = 0
         """How many nodes were ever added."""
+        self.ops: set[Op] = set()
+        """What they are of."""
 
     def __contains__(self, value: Value) -> bool:
         return value in self._leader
@@ -169,6 +171,7 @@ class EGraph:
 
     def _note(self, node: Value) -> None:
         self.size += 1
+        self.ops.add(node.op)
         for operand in dict.fromkeys(node.operands):
             self._readers[operand].append(node)
 

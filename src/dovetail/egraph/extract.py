@@ -10,6 +10,7 @@ from math import inf
 from dovetail.egraph.exact import cheapest, is_small
 from dovetail.egraph.joined import OUTSIDE, Joined, cost_of
 from dovetail.egraph.problem import Problem
+from dovetail.egraph.recent import Recent
 
 _MOST_ROUNDS = 8
 _LEAST_GAIN = 1e-12
@@ -188,13 +189,16 @@ class _Search:
             self._acquire(root, OUTSIDE)
         self.joined = Joined(self.problem, self.picks, self.readers)
         self.cost = self.apart + self.joined.update(reversed(self.problem.live(self.picks)))
+        self.recent = recent = Recent(self.options, self.readers, self.component)
         for _ in range(_MOST_ROUNDS):
             improved = False
             for shared, adopters in self.sharing:
-                improved |= self._adopt(adopters)
-                improved |= self._leave(shared, adopters)
+                if recent.is_due(shared, [shared, *[c for c, _ in adopters]]):
+                    improved |= self._adopt(adopters)
+                    improved |= self._leave(shared, adopters)
             for c in self.several:
-                improved |= self._improve(c)
+                if recent.is_due(~c, [c]):
+                    improved |= self._improve(c)
             if not improved:
                 break
         return Extraction(tuple(self.picks), cost_of(self.problem, self.picks), self.toll, self.ops, self.cost)
@@ -252,6 +256,8 @@ class _Search:
             earlier = len(swaps) == 1 and swaps[0][1] < old[0][1]
             if gain > (-_LEAST_GAIN if earlier else _LEAST_GAIN) * self.cost:
                 self.cost += change
+                self.recent.note(self.touched)
+                self.recent.note(self.joined.changed())
                 return True
         for c, index in reversed(old):
             self._swap(c, index)

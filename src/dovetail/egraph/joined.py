@@ -29,10 +29,12 @@ class Joined:
         """The regions by the class that they write."""
         self._undo: list[tuple[int, int | None]] = []
         self._were: dict[int, float] = {}
+        self._dirty: set[int] = set()
 
     def update(self, touched: Iterable[int]) -> float:
         """What changes where these classes have other options or other readers than before; readers come first."""
         self._undo, dirty = [], set[int]()
+        self._dirty = dirty
         home = self._home
         # First in, first out, each once: a class is looked at again when its readers are done with.
         queue = deque(touched)
@@ -56,6 +58,10 @@ class Joined:
                 queue.extend(again)
                 waiting.update(again)
         return self._reprice(dirty)
+
+    def changed(self) -> list[int]:
+        """The classes of all regions that the last update has looked at, and those that it took out of one."""
+        return [c for root in self._dirty for c in self._members.get(root, ())] + [c for c, _ in self._undo]
 
     def undo(self) -> None:
         """Take the last update back."""

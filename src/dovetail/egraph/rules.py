@@ -87,37 +87,45 @@ class Unfolding:
 
 
 class Form:
-    """One pattern of a declared op, with what all of its applications have in common."""
+    """One pattern of a declared op, and which of its applications are admitted."""
 
-    __slots__ = ("fixed", "label", "op", "strict", "variant")
+    __slots__ = ("op", "strict", "variant")
 
     def __init__(self, op: FusedOp[...], variant: Variant, *, strict: bool = False) -> None:
         self.op = op
         self.variant = variant
         self.strict = strict
-        self.label = variant.label
-        self.fixed = variant.fixed
 
 
 class Declared:
     """The patterns of declared ops that can be found at the same time, with their guards."""
 
     def __init__(self, ops: Sequence[FusedOp[...]], *, strict: bool = False) -> None:
-        self._at_root: dict[Op, _Glance] = {}
-        for op in ops:
-            for variant in op.patterns:
-                if not (strict and variant.spelling):
-                    form = Form(op, variant, strict=strict)
-                    self._at_root.setdefault(variant.pattern.op, _Glance()).add(form)
+        listed = [(op, variant) for op in ops for variant in op.patterns if not (strict and variant.spelling)]
+        self._forms = [Form(op, variant, strict=strict) for op, variant in listed]
+        self._needs = frozenset[Op]().union(*[variant.needs for _, variant in listed])
+        self._known: dict[frozenset[Op], dict[Op, _Glance]] = {}
 
     def found(self, egraph: EGraph, nodes: Iterable[Value]) -> Iterator[Application]:
+        at_root = self._at_root(self._needs & egraph.ops)
         for node in nodes:
-            if node.op in self._at_root:
-                yield from self._at(egraph, node)
+            glance = at_root.get(node.op)
+            if glance is not None:
+                yield from self._at(egraph, node, glance)
 
-    def _at(self, egraph: EGraph, node: Value) -> Iterator[Application]:
+    def _at_root(self, there: frozenset[Op]) -> dict[Op, _Glance]:
+        """The patterns that these ops allow, by their root ops."""
+        glances = self._known.get(there)
+        if glances is None:
+            glances = self._known[there] = {}
+            for form in self._forms:
+                if form.variant.needs <= there:
+                    glances.setdefault(form.variant.pattern.op, _Glance()).add(form)
+        return glances
+
+    def _at(self, egraph: EGraph, node: Value, glance: _Glance) -> Iterator[Application]:
         found: set[tuple[Form, frozenset[Value]]] = set()
-        for form in self._at_root[node.op].at(node, egraph):
+        for form in glance.at(node, egraph):
             for bound in islice(matches(form.variant.pattern, node, equal=egraph.equal), _MOST_WAYS):
                 # Another order of the same operands would be another node of the same cost.
                 key = (form, frozenset(bound.covered.values()))
@@ -133,7 +141,7 @@ def applied(form: Form, bound: Bound, root: Value, egraph: EGraph) -> tuple[Appl
     numerics = numerics_of(form.variant, bound)
     if not admitted(numerics, form.strict):
         return ()
-    names: dict[str, Any] = {**form.fixed, **bound.names}
+    names: dict[str, Any] = {**form.variant.fixed, **bound.names}
     asked = {**names, "result": root}
     for guard in form.op.guards:
         if not guard.check(asked):
@@ -152,7 +160,7 @@ def applied(form: Form, bound: Bound, root: Value, egraph: EGraph) -> tuple[Appl
         return ()
     built = [fused] if len(results) == 1 else [leaf.item(fused, i) for i in range(len(results))]
     pairs = zip(results, built, strict=True)
-    return tuple([Application(form.op.name, form.label, numerics, a, b, covers, instead) for a, b in pairs])
+    return tuple([Application(form.op.name, form.variant.label, numerics, a, b, covers, instead) for a, b in pairs])
 
 
 def taken(covers: Sequence[Value], egraph: EGraph) -> tuple[tuple[Value, Value], ...] | None:

@@ -171,7 +171,11 @@ class Selection:
 
     def _copied_miss(self, copy: Copy, miss: Missed, owners: dict[Value, Value]) -> Missed:
         there = tuple(copy.move(v) for v in miss.covers)
-        places = [self._where(copy, v, owners) for v in miss.now or miss.covers]
+        places: list[Value | None] = []
+        for cover, moved in zip(miss.covers, miss.now or miss.covers, strict=True):
+            # What greedy fusion has swallowed may be a kernel of its own here.
+            alone = cover in self.egraph and self.egraph.find(cover) in self.nodes
+            places.append(self._where(copy, cover if alone else moved, owners))
         now = tuple(t if p is None else p for t, p in zip(there, places, strict=True))
         return replace(miss, root=copy.move(miss.root), covers=there, now=now)
 

@@ -105,6 +105,12 @@ def first_of(choices: Sequence[Choice]) -> Job | None:
     return choices[-1].job(tuple([choice.form() for choice in choices]))
 
 
+def _added_to(value: Value) -> Value:
+    """The convolution that a residual is added to."""
+    options = {name: value.attrs[name] for name in ("strides", "dilations", "padding", "groups")}
+    return conv(*value.operands[:2], **options)
+
+
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """A convolution, its bias, what is added to it, and its activation."""
@@ -121,6 +127,8 @@ class Convolution:
         """The convolution that a value is."""
         if value.op is conv_bias_act:
             call = conv_bias_act.of(value)
+            if call.residual is not None and value.shape != _added_to(value).shape:
+                return None
             return Convolution(value, call.x, call.w, call.b, call.residual, call.act)
         x, w = value.operands[:2] if value.op is conv else (None, None)
         return None if x is None or w is None else Convolution(value, x, w)

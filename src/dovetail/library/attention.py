@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from dovetail import ops
 from dovetail.declare import HANDED_ON, Change, Cost, UnwrittenError, every, fused_op, typed
@@ -22,8 +21,7 @@ They differ where a query sees no key and the fill is finite, so that a fill sta
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """What the weights of an attention are made from."""
 
     q: Value
@@ -92,8 +90,8 @@ def _sees_any(asked: _Asked) -> Value:
 
 
 def _masked(asked: _Asked, rank: int = 2) -> Value:
-    visible = _visible(asked, rank)
     _filled_as_asked(asked)
+    visible = _visible(asked, rank)
     found = _capped(asked)
     if visible is None:
         return _plus(found, asked.mask)
@@ -126,15 +124,13 @@ def _capped(asked: _Asked) -> Value:
         found = asked.q @ swapped(k)
     else:
         found = scores(asked.q, k, scale=asked.scale, scaled=asked.scaled)
-    if asked.softcap is None:
-        return found
-    if asked.scale is None:
-        raise UnwrittenError("attention with a softcap and without a scale", hint="pass scale=1.0")
-    return ops.tanh(found / asked.softcap) * asked.softcap
+    return found if asked.softcap is None else ops.tanh(found / asked.softcap) * asked.softcap
 
 
 def _scaled_late(asked: _Asked) -> None:
-    """Refuse a scale before the product. A trace catches it as it is: what is not written there is late."""
+    """Refuse a softcap, and a scale before the product. A trace catches that as it is: what is not written is late."""
+    if asked.softcap is not None:
+        raise UnwrittenError("attention with a softcap and without a scale", hint="pass scale=1.0")
     if asked.scaled in ("queries", "both"):
         raise UnwrittenError(f"attention with its {asked.scaled} scaled", hint="pass scaled='product'")
 
@@ -169,9 +165,9 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
     """Declare another way to write what goes into the softmax."""
 
     def spelling(*operands: Any, **call: Any) -> Value:
-        v, empty, wide, zero_unseen = (call.pop(name) for name in ("v", "empty", "wide", "zero_unseen"))
-        if zero_unseen:
+        if call.pop("zero_unseen"):
             raise _no_other_way()
+        v, empty, wide = (call.pop(name) for name in ("v", "empty", "wide"))
         return softmax(masked(_Asked(**call)), empty=empty, wide=wide) @ _widened(v, call["groups"])
 
     spelling.__name__, spelling.__doc__ = masked.__name__, masked.__doc__
@@ -194,14 +190,10 @@ def positions_of_rank_4_added(asked: _Asked) -> Value:
 @_spelling
 def hidden_instead_of_kept(asked: _Asked) -> Value:
     """The mask says which keys are hidden."""
+    if asked.filled != "last" or asked.causal or asked.softcap is not None or asked.groups is not None:
+        raise _no_other_way()
     visible = _visible(asked)
-    if (
-        asked.filled != "last"
-        or visible is None
-        or asked.causal
-        or asked.softcap is not None
-        or asked.groups is not None
-    ):
+    if visible is None:
         raise _no_other_way()
     keep, fill = visible
     return ops.where(ops.bit_not(keep), fill, _plus(_capped(asked), asked.mask))

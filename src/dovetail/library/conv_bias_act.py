@@ -59,8 +59,7 @@ def residual_has_the_shape_of_the_convolution(
 ) -> bool:
     if residual is None:
         return True
-    sizes = list(residual.shape)
-    return sizes == list(conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups).shape)
+    return residual.shape == conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups).shape
 
 
 @conv_bias_act.remedy(residual_has_the_shape_of_the_convolution)

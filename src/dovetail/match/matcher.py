@@ -93,7 +93,7 @@ class _Attempt:
                 if name not in self.names:
                     self.names[name] = value
                     self.trail.append((self.names, name))
-                elif self.names[name] is not value:
+                elif self._is_another(name, value):
                     return self._miss(value, f"the same {name} as before", "another one")
                 continue
             if pattern.op is leaf.NUMBER:
@@ -118,6 +118,10 @@ class _Attempt:
             if failed is not None:
                 return failed
         return self._answer()
+
+    def _is_another(self, name: str, value: Value) -> bool:
+        """Whether a name stands for another value already."""
+        return self.names[name] is not value
 
     def _one_of(self, pattern: Value, value: Value, goals: _Goals) -> Value:
         """The value that is due among those that an operand may be; the others are choices for later."""

@@ -14,6 +14,8 @@ from dovetail.ops.movement import part, permute, slice_
 from dovetail.ops.view import VIEW_OPS, View
 from dovetail.ops.view_chain import build_view
 
+RESPELLED = frozenset({mul, div, slice_, part, permute, bit_not})
+"""The ops that may stand in a pattern and be spelled with others; what is of another op never is."""
 _LONGEST = 32
 """How far down a chain of views is followed."""
 

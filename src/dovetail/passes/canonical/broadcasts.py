@@ -49,7 +49,8 @@ def repeat_after_matmul(value: Value) -> Value | None:
 def repeat_after_reduction(value: Value) -> Value | None:
     """What is repeated along one axis and reduced along others is reduced once and then repeated."""
     (x,) = value.operands
-    if x.op is not ops.expand or x.attrs["axis"] in value.attrs["axes"]:
+    along = value.attrs["axes"] if "axes" in value.attrs else (value.attrs["axis"],)
+    if x.op is not ops.expand or x.attrs["axis"] in along:
         return None
     return ops.expand(value.with_operands(x.operands), axis=x.attrs["axis"], size=x.attrs["size"])
 

@@ -90,16 +90,27 @@ def clipped_mask(value: Value) -> Value | None:
     return None
 
 
-@rule(ops.cast, numerics="reassociated")
-def scores_as_wide_as_softmax(value: Value) -> Value | None:
-    """q @ kᵀ that is cast to a wider type, as for a mask of that type, is the product of the wider q and k."""
-    (narrow,) = value.operands
-    if value.known_type is None or not are_scores(narrow) or not loses_nothing(narrow.dtype, value.dtype):
+@rule(ops.add, numerics="reassociated")
+def scores_as_wide_as_mask(value: Value) -> Value | None:
+    """q @ kᵀ that is cast to the wider type of a mask is the product of the wider q and k."""
+    if value.known_type is None:
         return None
-    path, product = under_numbers(narrow)
-    result = ops.matmul(*(_widened(v, value.dtype) for v in product.operands))
+    for wide, mask in (value.operands, value.operands[::-1]):
+        if wide.op is ops.cast and mask.rank and not are_scores(mask) and _are_narrow(wide):
+            return ops.add(_product_of_wider(wide), mask)
+    return None
+
+
+def _are_narrow(wide: Value) -> bool:
+    (narrow,) = wide.operands
+    return are_scores(narrow) and loses_nothing(narrow.dtype, wide.dtype)
+
+
+def _product_of_wider(wide: Value) -> Value:
+    path, product = under_numbers(wide.operands[0])
+    result = ops.matmul(*(_widened(v, wide.dtype) for v in product.operands))
     for above, below in reversed(path):
-        others = [result if v is below else ops.cast(v, dtype=value.dtype) for v in above.operands]
+        others = [result if v is below else ops.cast(v, dtype=wide.dtype) for v in above.operands]
         result = above.with_operands(tuple(others))
     return result
 
@@ -127,9 +138,11 @@ def cast_before_repeat(value: Value) -> Value | None:
     while inner.op in VIEW_OPS and len(above) < _LONGEST:
         above.append(inner)
         (inner,) = inner.operands
-    if value.known_type is None or all(v.op is not ops.expand for v in above):
+    while above and above[-1].op is not ops.expand:
+        above.pop()
+    if value.known_type is None or not above:
         return None
-    inner = value.with_operands((inner,))
+    inner = value.with_operands(above[-1].operands)
     for view in reversed(above):
         inner = view.with_operands((inner,))
     return inner

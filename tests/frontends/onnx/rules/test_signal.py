@@ -135,6 +135,12 @@ def test_frames(window: bool, onesided: int) -> None:
     assert_like_onnxruntime(made, {"x": signal(2, 20, 1)}, {"x": signal(1, 8, 1)}, scale=8.0)
 
 
+def test_frames_of_a_signal_without_its_last_axis() -> None:
+    known = {"step": np.array(3), "n": np.array(8)}
+    made = model(["STFT x step _ n -> y"], {"x": f32["b", "t"]}, ["y"], opset=17, initializers=known)
+    assert_like_onnxruntime(made, {"x": signal(2, 20)}, scale=8.0)
+
+
 def test_frames_of_complex_points() -> None:
     made = model(
         [node("STFT x step w -> y", onesided=0)],

@@ -101,6 +101,9 @@ def stft(
     onesided: bool = True,
 ) -> Value:
     """The Fourier transform of every frame of a signal, each times a window."""
+    if signal.rank == 2:
+        # Exporters leave the last axis out, and onnxruntime reads it so.
+        signal = ops.unsqueeze(signal, axes=(-1,))
     if signal.rank != 3 or signal.shape[-1] not in (1, 2) or (onesided and signal.shape[-1] == 2):
         raise n.malformed(
             f"a signal of {signal.tensor}", hint="[batch, points, 1], or 2 for complex ones if not onesided"
