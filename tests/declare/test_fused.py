@@ -171,3 +171,12 @@ def test_tracing_leaves_no_origins_behind() -> None:
         return [graph.where(v) for v in graph.values if v.op.name == "const"]
 
     assert origins() == origins() == ["outside"]
+
+
+def test_a_pattern_needs_the_ops_that_no_other_can_spell() -> None:
+    @fused_op
+    def halved(x: Value, w: Value) -> Value:
+        return ops.exp(x / 2.0) @ ops.permute(w, order=(-1, -2))
+
+    (variant,) = halved.variants
+    assert variant.needs == {ops.exp, ops.matmul}

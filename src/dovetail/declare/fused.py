@@ -218,14 +218,14 @@ class FusedOp(Op, Generic[P]):
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
         """Every trace of the body and the spellings, the largest first."""
-        found: dict[Value, Variant] = {}
+        found: dict[tuple[Value, ...], Variant] = {}
         choices = list(self.signature.choices())
         with unrecorded():
             for spell in (self.body, *self.spellings):
                 for choice in choices:
                     variant = self._trace(spell, choice)
                     if variant is not None and variant.size >= 1:
-                        found.setdefault(leaf.pack(variant.results), variant)
+                        found.setdefault(variant.results, variant)
         return tuple(sorted(found.values(), key=lambda v: (-v.size, len(v.results))))
 
     def _trace(self, spell: Callable[..., Result], choice: Mapping[str, Any]) -> Variant | None:
@@ -247,7 +247,7 @@ class FusedOp(Op, Generic[P]):
                 f"{self.name}: a second result is not part of the first",
                 hint="return inner values of the first, or items of one",
             )
-        size = sum(v.op not in _LEAVES for v in inside)
+        size = sum([v.op not in _LEAVES for v in inside])
         spelling = "" if spell is self.body else spell.__name__
         open_ = (p.name for p in self.signature.attributes if p.optional and not p.handed_on)
         numbers = frozenset(name for name in open_ if choice[name] is not None)

@@ -86,15 +86,13 @@ class Signature:
 
     def choices(self) -> Iterator[dict[str, Any]]:
         """Every combination of options and of operands that may be left out."""
-        names = [p.name for p in self.parameters]
         grouped = frozenset[str]().union(*self.together)
         alone = [[(p.name, c) for c in p.open_choices()] for p in self.parameters if p.name not in grouped]
         for given in itertools.product((True, False), repeat=len(self.together)):
             there = {name for group, whole in zip(self.together, given, strict=True) if whole for name in group}
             fixed = {p.name: p.open_choices()[0] if p.name in there else None for p in self.parameters}
             for combination in itertools.product(*alone):
-                chosen = {**fixed, **dict(combination)}
-                yield {name: chosen[name] for name in names}
+                yield {**fixed, **dict(combination)}
 
     def bind(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, defaults filled in, each of its kind."""

@@ -172,6 +172,7 @@ class _Search:
         """The choice by tree cost, for classes that leave what they share."""
         self.options = problem.options
         self.component = components(problem)
+        self.recent = Recent(self.options, self.component)
         self.several = [c for c, listed in enumerate(self.options) if len(listed) > 1]
         self.sharing = self._sharing(self.several)
         self.picks: list[int] = []
@@ -189,15 +190,15 @@ class _Search:
             self._acquire(root, OUTSIDE)
         self.joined = Joined(self.problem, self.picks, self.readers)
         self.cost = self.apart + self.joined.update(reversed(self.problem.live(self.picks)))
-        self.recent = recent = Recent(self.options, self.readers, self.component)
+        self.recent.restart()
         for _ in range(_MOST_ROUNDS):
             improved = False
             for shared, adopters in self.sharing:
-                if recent.is_due(shared, [shared, *[c for c, _ in adopters]]):
+                if self.recent.is_due(shared, [shared, *[c for c, _ in adopters]]):
                     improved |= self._adopt(adopters)
                     improved |= self._leave(shared, adopters)
             for c in self.several:
-                if recent.is_due(~c, [c]):
+                if self.recent.is_due(~c, [c]):
                     improved |= self._improve(c)
             if not improved:
                 break

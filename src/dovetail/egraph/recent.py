@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from dovetail.egraph.problem import Option
 
 
 class Recent:
-    """When classes changed, and when each trial was made. A change in a cycle concerns all classes of that cycle."""
+    """When something changed near a class, and when each trial was made.
 
-    def __init__(
-        self,
-        options: Sequence[Sequence[Option]],
-        readers: Sequence[Collection[int]],
-        component: Mapping[int, int],
-    ) -> None:
+    Near are the class itself, what its options read, and whose options read it; in a cycle, all that is in it.
+    """
+
+    def __init__(self, options: Sequence[Sequence[Option]], component: Mapping[int, int]) -> None:
         self._options = options
-        self._readers = readers
         self._component = component
+        self.restart()
+
+    def restart(self) -> None:
+        """Nothing was tried yet."""
         self._changed: dict[int, int] = {}
         self._stirred: dict[int, int] = {}
         """When something in a strongly connected component changed."""
         self._tried: dict[int, int] = {}
         self._now = 0
 
+    @cached_property
+    def _users(self) -> list[set[int]]:
+        """For each class those that have an option which reads it."""
+        found: list[set[int]] = [set() for _ in self._options]
+        for c, listed in enumerate(self._options):
+            for option in listed:
+                for r in option.reads:
+                    found[r].add(c)
+        return found
+
     def note(self, classes: Iterable[int]) -> None:
         """These classes have other options or other readers now, or their kernels another price."""
         self._now += 1
         for c in classes:
-            self._changed[c] = self._now
-            home = self._component.get(c)
-            if home is not None:
-                self._stirred[home] = self._now
+            if _is_given(self._options[c]):
+                continue
+            near = dict.fromkeys([c, *self._users[c], *[r for option in self._options[c] for r in option.reads]])
+            self._changed.update(dict.fromkeys(near, self._now))
+            if c in self._component:
+                self._stirred[self._component[c]] = self._now
 
     def is_due(self, trial: int, classes: Sequence[int]) -> bool:
         """Whether a trial with these classes is worth making, for the first time or again; it counts as made."""
         last = self._tried.get(trial)
-        if last is not None and not any([self._is_near(c, last) for c in classes]):
+        if last is not None and not self._is_near(classes, last):
             return False
         self._tried[trial] = self._now
         return True
 
-    def _is_near(self, c: int, since: int) -> bool:
-        """Whether the class, what one of its options reads, or who reads it changed."""
-        changed = self._changed
-        if changed.get(c, 0) > since or self._stirred.get(self._component.get(c, -1), 0) > since:
+    def _is_near(self, classes: Sequence[int], since: int) -> bool:
+        changed, stirred, component = self._changed, self._stirred, self._component
+        if any([changed.get(c, 0) > since for c in classes]):
             return True
-        for reader in self._readers[c]:
-            if changed.get(reader, 0) > since:
-                return True
-        return any([changed.get(r, 0) > since for option in self._options[c] for r in option.reads])
+        return bool(stirred) and any([stirred.get(component.get(c, -1), 0) > since for c in classes])
+
+
+def _is_given(listed: Sequence[Option]) -> bool:
+    """Whether it is there at no cost, so that it is all the same to others who else reads it."""
+    return len(listed) == 1 and not (listed[0].reads or listed[0].cost or listed[0].toll)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from dovetail import library, ops
 from dovetail.declare.fused import FusedOp
@@ -12,11 +11,11 @@ from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.kernels.body import Body, body_of, cast_to, is_compiled, is_number, number, reads
-from dovetail.kernels.contract_cell import cell_declared, cell_name, cell_text
+from dovetail.kernels.contract_cell import cell_declared, cell_part
 from dovetail.kernels.contract_pack import ALIGNMENT, Panels
 from dovetail.kernels.contract_text import LIVE, Shape, Source, contract_text, words_bytes
 from dovetail.kernels.contract_tile import Tile, tile_of
-from dovetail.kernels.job import Job, Packed, Part, Places, Template
+from dovetail.kernels.job import Job, Packed, Places, Template
 from dovetail.kernels.loops import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.map import stretched
 from dovetail.kernels.vector import Vectors
@@ -109,11 +108,6 @@ def find_contraction(value: Value, places: Places) -> Contraction | None:
     return Contraction(body, products, parts, tuple(v for v in reads(body) if v in beside))
 
 
-@cache
-def _part(tile: Tile) -> Part:
-    return Part(cell_name(tile), cell_text(tile))
-
-
 class _Writer:
     """The job of one contraction while it is put together."""
 
@@ -155,7 +149,7 @@ class _Writer:
         name, text, uses = contract_text(shape, epilogue)
         uses = (*uses, cell_declared(self.tile))
         sizes = tuple(self.sizes.values())
-        template = Template(name, text, uses, tuple(self.points), sizes, scratch, ready=(_part(self.tile),))
+        template = Template(name, text, uses, tuple(self.points), sizes, scratch, ready=(cell_part(self.tile),))
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.points, tiles, count * self.deep * self.tile.columns)
 

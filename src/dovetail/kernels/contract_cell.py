@@ -6,7 +6,10 @@ scratch between blocks. When the last block is done, the epilogue takes the sums
 
 from __future__ import annotations
 
+from functools import cache
+
 from dovetail.kernels.contract_tile import PACED, Tile, tile_text
+from dovetail.kernels.job import Part
 from dovetail.kernels.llvm import Text
 
 DEEP = 192
@@ -66,6 +69,12 @@ def cell_name(tile: Tile) -> str:
 def cell_declared(tile: Tile) -> str:
     """What those who call it declare."""
     return f"declare void @{cell_name(tile)}(ptr, i64, ptr, i64, i64, ptr, ptr, i64, i64, ptr, ptr)"
+
+
+@cache
+def cell_part(tile: Tile) -> Part:
+    """The cell as a function that kernels share."""
+    return Part(cell_name(tile), cell_text(tile))
 
 
 def cell_text(tile: Tile) -> str:

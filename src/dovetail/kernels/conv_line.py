@@ -7,20 +7,19 @@ that is not known may be one of those.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from dovetail.ir.dim import Size, smallest, symbol
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.body import Body, body_of, is_compiled, is_number, reads
-from dovetail.kernels.contract_cell import cell_declared, cell_name, cell_text
+from dovetail.kernels.contract_cell import cell_declared, cell_part
 from dovetail.kernels.contract_pack import Panels
 from dovetail.kernels.contract_text import LIVE
 from dovetail.kernels.contract_tile import Tile, tile_of
 from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_line_text import FIRST, Line, line_text
-from dovetail.kernels.job import Job, Packed, Part, Places, Template
+from dovetail.kernels.job import Job, Packed, Places, Template
 from dovetail.kernels.loops import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor, add, sizes_in
 from dovetail.kernels.map import elementwise, stretched
 from dovetail.kernels.vector import Vectors
@@ -81,11 +80,6 @@ def make_line(step: Step, places: Places, vectors: Vectors) -> Job | None:
     return _Writer(value, body, found[0], places, tile_of(vectors)).job()
 
 
-@cache
-def _part(tile: Tile) -> Part:
-    return Part(cell_name(tile), cell_text(tile))
-
-
 class _Writer:
     """The job of one convolution while it is put together."""
 
@@ -134,7 +128,7 @@ class _Writer:
         uses = (*uses, cell_declared(self.tile))
         scratch = start + self.block * line.pitch
         template = Template(
-            name, text, uses, line.pointers, tuple(self.sizes.values()), scratch, ready=(_part(self.tile),)
+            name, text, uses, line.pointers, tuple(self.sizes.values()), scratch, ready=(cell_part(self.tile),)
         )
         work = self.block * line.deep * self.tile.columns
         return Job(template, points, self.sizes["blocks"] * line.panels, work)

@@ -126,6 +126,8 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
     told = bool(request.require) or request.require_clean or request.settings.print_report
     kept = None if store is None or key is None or told else restore(source, key, request, store)
     if kept is None:
+        if request.target.foresee is not None:
+            request.target.foresee(source.graph().values, request.settings)
         made = compilation(source.graph(), request)
         if request.require or request.require_clean:
             check_gates(made.report(), request.require, request.require_clean)

@@ -72,5 +72,7 @@ class Target:
     """The code of a step's kernel for people; a step that has none is refused with a reason. None: it has no code."""
     keeping: Keeping | None = None
     """How it keeps what it compiled; None where it keeps nothing."""
+    foresee: Callable[[Iterable[Value], Settings], None] | None = None
+    """Starts what a program of such values will need, while it is lowered."""
     prepare: Callable[[Settings], None] | None = None
     """Starts what every program needs, while the graph is still read and lowered."""

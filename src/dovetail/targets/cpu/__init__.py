@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from dovetail import ops
+from dovetail.ir.value import Value
+from dovetail.kernels.contract_cell import cell_part
+from dovetail.kernels.contract_tile import tile_of
+from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
 from dovetail.targets.cpu import record
 from dovetail.targets.cpu.calibration import machine_of
 from dovetail.targets.cpu.claims import claims
+from dovetail.targets.cpu.codes import foresee
 from dovetail.targets.cpu.crew import call_up
+from dovetail.targets.cpu.host import host
 from dovetail.targets.cpu.hosted import hosted
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.listing import listing
@@ -38,6 +47,12 @@ def _prepare(settings: Settings) -> None:
     call_up(settings.threads or None, store_of(settings))
 
 
+def _foresee(values: Iterable[Value], settings: Settings) -> None:
+    """Products share one cell, which takes as long to compile as a graph to be lowered."""
+    if any(v.op is ops.matmul for v in values):
+        foresee(cell_part(tile_of(Vectors(host().lanes, host().vector_registers))), store_of(settings))
+
+
 TARGET = Target(
     "cpu",
     claims,
@@ -47,6 +62,7 @@ TARGET = Target(
     hosted=hosted,
     code=listing,
     keeping=Keeping(toolchain, _kept, _restored),
+    foresee=_foresee,
     prepare=_prepare,
 )
 

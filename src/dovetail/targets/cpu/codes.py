@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 from dovetail.kernels import llvm, maths
-from dovetail.kernels.job import Form, Job, Template
+from dovetail.kernels.job import Form, Job, Part, Template
 from dovetail.kernels.loops import Kernel
 from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
 from dovetail.targets.store import Store
@@ -80,7 +80,38 @@ class Ahead:
     def _run(self) -> None:
         while (module := self._queue.get()) is not None:
             with suppress(Exception):
-                self.made[module.name] = module.code(self.store)
+                self.made[module.name] = foreseen(module.name) or module.code(self.store)
+
+
+_early: dict[str, tuple[threading.Thread, list[bytes]]] = {}
+
+
+def foresee(part: Part, store: Store | None) -> None:
+    """Compile a function that a program will need, while the program is still being made."""
+    module = shared(part)
+    with _lock:
+        if module.name in _compiled or module.name in _early:
+            return
+        made: list[bytes] = []
+        thread = threading.Thread(target=_make, args=(module, store, made))
+        _early[module.name] = (thread, made)
+    thread.start()
+
+
+def foreseen(name: str) -> bytes | None:
+    """The object file of a function that was foreseen; None where it was not, or could not be compiled."""
+    with _lock:
+        found = _early.pop(name, None)
+    if found is None:
+        return None
+    thread, made = found
+    thread.join()
+    return made[0] if made else None
+
+
+def _make(module: Module, store: Store | None, made: list[bytes]) -> None:
+    with suppress(Exception):  # whoever needs it is told
+        made.append(module.code(store))
 
 
 def adopt(objects: Mapping[Module, bytes]) -> None:
@@ -114,7 +145,12 @@ def modules_of(job: Job | Form) -> tuple[Module, ...]:
     name, text, uses = written(job.kernel)
     parts, ready = (job.kernel.parts, job.kernel.ready) if isinstance(job.kernel, Template) else ((), ())
     kernel = Module(name, "\n".join([maths.library(uses), *parts, text]))
-    return *(Module(part.name, part.text, optimize=False) for part in ready), kernel
+    return *map(shared, ready), kernel
+
+
+def shared(part: Part) -> Module:
+    """The module of a function that kernels share; its text is as it should be already."""
+    return Module(part.name, part.text, optimize=False)
 
 
 def _load(modules: Iterable[Module], objects: Sequence[bytes]) -> None:
