@@ -14,6 +14,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
+from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
@@ -150,6 +151,15 @@ def test_what_is_not_finite_goes_where_it_is_seen() -> None:
     got = check(network((1, 3, 9, 40), (9, 3, 3, 3), padding=(1, 1, 1, 1), act="relu"), {"x": x})
     assert np.isnan(got[0, :, 3:6, 19:22]).all()
     assert np.isfinite(got[0, :, 3:6, 22:]).all()
+
+
+def test_a_residual_that_the_convolution_is_stretched_to() -> None:
+    x, r, w = input("x", f32[1, 2, 3, 3]), input("r", f32[1, 4, 6, 5]), param("w", f32[4, 2, 3, 3])
+    graph = Graph.of(conv_bias_act(x, w, residual=r, act="relu"))
+    feeds, params = {"x": normal(1, 2, 3, 3), "r": normal(1, 4, 6, 5)}, {"w": normal(4, 2, 3, 3)}
+    (found,) = NativeGraph(make_plan(graph, target="cpu")).bind(params).run(feeds).values()
+    one = np.einsum("nchw,mchw->nm", feeds["x"].astype(np.float64), params["w"].astype(np.float64))
+    assert_close(found, np.maximum(one[..., None, None] + feeds["r"], 0), f32)
 
 
 def test_weights_of_a_run() -> None:
