@@ -34,6 +34,12 @@ WINDOW = (
 class BlockText(VectorText):
     """A function, with whole numbers and masked vectors."""
 
+    def unpack(self, pointers: Sequence[str], sizes: Sequence[str]) -> None:
+        """Read the arguments of a kernel, each under its name."""
+        for index, name in enumerate((*pointers, *sizes)):
+            kind = "ptr" if index < len(pointers) else "i64"
+            self(f"%{name} = load {kind}, ptr {self.at('%arguments', 8 * index)}, align 8")
+
     def whole_number(self, operation: str, x: str | int, y: str | int) -> str:
         return self.let(f"{operation} i64 {x}, {y}")
 

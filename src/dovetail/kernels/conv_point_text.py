@@ -110,10 +110,7 @@ def _kernel(shape: Shape) -> Written:
     lanes, rows = t.lanes, shape.rows
     wide = 4 * lanes * shape.columns
     epilogue = shape.epilogue
-    pointers = epilogue.pointers
-    for index, name in enumerate([*pointers, *SIZES, *epilogue.sizes(("r_image",))]):
-        kind = "ptr" if index < len(pointers) else "i64"
-        t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
     # Scratch holds the sums of a part of the filters at the last band, and what that band sees.
     sums = t.let(f"getelementptr i8, ptr %scratch, i64 {HEAD}")
     panel = t.at(sums, t.times("%filter_part", rows * wide))

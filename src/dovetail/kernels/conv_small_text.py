@@ -158,10 +158,7 @@ def _kernel(square: Square) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(square.vectors.lanes)
     lanes, block = t.lanes, square.block
-    pointers = square.epilogue.pointers
-    for index, name in enumerate([*pointers, *SIZES, *square.epilogue.sizes(("r_image",))]):
-        kind = "ptr" if index < len(pointers) else "i64"
-        t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t.unpack(square.epilogue.pointers, (*SIZES, *square.epilogue.sizes(("r_image",))))
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
     # Scratch holds offsets of taps, of places, sums, and what is seen if it has to be copied.
     padded = t.let("icmp ne i64 %padded, 0")

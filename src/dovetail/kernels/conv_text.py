@@ -169,10 +169,7 @@ def _kernel(shape: Shape) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(shape.vectors.lanes)
     lanes, epilogue = t.lanes, shape.epilogue
-    pointers = epilogue.pointers
-    for index, name in enumerate([*pointers, *SIZES, *(SPREAD if shape.spread else ()), *epilogue.sizes(RESIDUAL)]):
-        kind = "ptr" if index < len(pointers) else "i64"
-        t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t.unpack(epilogue.pointers, (*SIZES, *(SPREAD if shape.spread else ()), *epilogue.sizes(RESIDUAL)))
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
     # Scratch holds the offsets of taps, the results of one register tile, and what a block sees.
     of = write_layout(t)

@@ -39,8 +39,7 @@ def _kernel(vectors: Vectors, pool: Pool) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(vectors.lanes)
     lanes = t.lanes
-    for index, name in enumerate(["x", "y", *SIZES]):
-        t(f"%{name} = load {'ptr' if index < 2 else 'i64'}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t.unpack(("x", "y"), SIZES)
     # Scratch holds the row that is made of rows, and how much each column counts.
     counts = t.at("%scratch", t.times(t.rounded_up("%kept", lanes), 4 * lanes))
     with t.steps("0", "%kept", lanes) as at:

@@ -8,7 +8,7 @@ filters for all patches of one image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dovetail.kernels.conv_block import (
     HEAD,
@@ -24,6 +24,7 @@ from dovetail.kernels.conv_block import (
 from dovetail.kernels.conv_dealt import dealt_text, write_dealt
 from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, finish_text
 from dovetail.kernels.conv_small_text import Square, square_name, square_text, turn_text
+from dovetail.kernels.winograd_text import along_both
 
 POINTS = (0.0, 1.0, -1.0)
 """The points of the scheme beside infinity."""
@@ -54,14 +55,6 @@ def _back(t: BlockText, m: Sequence[str]) -> list[str]:
     return [t.add(m[0], t.add(m[1], m[2])), t.add(t.sub(m[1], m[2]), m[3])]
 
 
-def _both(
-    t: BlockText, transform: Callable[[BlockText, Sequence[str]], list[str]], values: list[list[str]]
-) -> list[str]:
-    """A transform along one axis, then along the other."""
-    columns = [transform(t, column) for column in zip(*values, strict=True)]
-    return [x for row in zip(*columns, strict=True) for x in transform(t, row)]
-
-
 def _enter(square: Square) -> Written:
     """Transform the patches of one channel, those between rows included; the last vector may end behind them."""
     t = BlockText(square.vectors.lanes)
@@ -70,7 +63,7 @@ def _enter(square: Square) -> Written:
         offsets = [t.let(f"load i64, ptr {t.at('%offsets', 8 * spot)}, align 8") for spot in range(SPOTS)]
         pixels = [t.load(t.at(here, offset)) for offset in offsets]
         lines = [pixels[PATCH * i : PATCH * (i + 1)] for i in range(PATCH)]
-        for spot, x in enumerate(_both(t, _into, lines)):
+        for spot, x in enumerate(along_both(t, _into, lines)):
             t.store(x, t.at(there, t.times("%spot_step", spot)))
     header = (
         "internal void @kernel.enter(ptr noalias readonly %seen, ptr noalias readonly %offsets, ptr noalias %onto, "
@@ -98,7 +91,7 @@ def _leave(square: Square) -> Written:
             by = 4 * t.lanes * vector
             sums = [t.load(t.at(source, t.plus(t.times("%spot_step", spot), by))) for spot in range(SPOTS)]
             lines = [sums[PATCH * i : PATCH * (i + 1)] for i in range(PATCH)]
-            for target, x in zip(targets, _both(t, _back, lines), strict=True):
+            for target, x in zip(targets, along_both(t, _back, lines), strict=True):
                 t.store(x, t.at(target, by))
     header = (
         "internal void @kernel.leave(ptr noalias readonly %sums, i64 %spot_step, ptr noalias %onto, i64 %rows, "
@@ -111,10 +104,7 @@ def _kernel(square: Square) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(square.vectors.lanes)
     lanes, block, epilogue = t.lanes, square.block, square.epilogue
-    pointers = epilogue.pointers
-    for index, name in enumerate([*pointers, *SIZES, *epilogue.sizes(("r_image",))]):
-        kind = "ptr" if index < len(pointers) else "i64"
-        t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
     # Scratch holds offsets of pixels and of patches, patches of all channels, sums, results, and what is seen of one
     # channel.
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")

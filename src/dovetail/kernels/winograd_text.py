@@ -7,8 +7,8 @@ The polynomials behind it are taken at 0, ±3/4, ±3/2 and infinity, which loses
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -69,11 +69,14 @@ def _back(t: BlockText, m: Sequence[str]) -> list[str]:
     return [*found[:3], t.add(found[3], m[5])]
 
 
-def _both(t: BlockText, step: Literal["into", "back"], values: list[list[str]]) -> list[list[str]]:
-    """A transform along one axis, then along the other."""
-    transform = _into if step == "into" else _back
+Transform: TypeAlias = Callable[[BlockText, Sequence[str]], list[str]]
+"""Numbers along an axis to other numbers along it."""
+
+
+def along_both(t: BlockText, transform: Transform, values: Sequence[Sequence[str]]) -> list[str]:
+    """A transform of a square along one axis, then along the other; row by row."""
     columns = [transform(t, column) for column in zip(*values, strict=True)]
-    return [transform(t, row) for row in zip(*columns, strict=True)]
+    return [x for row in zip(*columns, strict=True) for x in transform(t, row)]
 
 
 def winograd_text(shape: Shape) -> Code:
@@ -105,8 +108,7 @@ def _enter(shape: Shape) -> Written:
         for i in range(PATCH):
             offsets = [t.let(f"load i64, ptr {t.at('%offsets', 8 * (PATCH * i + j))}, align 8") for j in range(PATCH)]
             pixels.append([t.load(t.at(here, offset)) for offset in offsets])
-        found = [x for line in _both(t, "into", pixels) for x in line]
-        for spot, x in enumerate(found):
+        for spot, x in enumerate(along_both(t, _into, pixels)):
             t.store(x, t.at(there, t.times("%spot_step", spot)))
     header = (
         "internal void @kernel.enter(ptr noalias readonly %seen, ptr noalias readonly %offsets, ptr noalias %onto, "
@@ -126,8 +128,7 @@ def _leave(shape: Shape) -> Written:
             [t.load(t.at("%sums", t.plus(t.times("%spot_step", PATCH * i + j), by))) for j in range(PATCH)]
             for i in range(PATCH)
         ]
-        results = [x for line in _both(t, "back", sums) for x in line]
-        for spot, x in enumerate(results):
+        for spot, x in enumerate(along_both(t, _back, sums)):
             whole = activated_wholly(t, epilogue.act, t.add(x, bias) if epilogue.bias else x)
             t.store(whole, t.at("%onto", t.plus(t.times("%result_step", spot), by)))
     header = (
@@ -170,10 +171,7 @@ def _kernel(shape: Shape) -> Written:
     t = BlockText(shape.vectors.lanes)
     lanes = t.lanes
     epilogue = shape.epilogue
-    pointers = epilogue.pointers
-    for index, name in enumerate([*pointers, *SIZES, *epilogue.sizes(("r_image",))]):
-        kind = "ptr" if index < len(pointers) else "i64"
-        t(f"%{name} = load {kind}, ptr {t.at('%arguments', 8 * index)}, align 8")
+    t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
     # Scratch holds offsets, what is seen of one channel, patches of all channels, sums and results of some filters.
     of = write_layout(t)
