@@ -121,7 +121,8 @@ def describe() -> str:
 
 def _check(name: str, value: Any, wanted: type[Any]) -> None:
     if not isinstance(value, wanted) or (wanted is int and (isinstance(value, bool) or value < 0)):
-        raise OptionError(f"the option {name} is {value!r}", hint=f"it takes a value of type {wanted.__name__}")
+        kind = "a whole number, 0 or more" if wanted is int else f"a value of type {wanted.__name__}"
+        raise OptionError(f"the option {name} is {value!r}", hint=f"it takes {kind}")
 
 
 def _switch(name: str, text: str) -> bool:

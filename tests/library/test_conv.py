@@ -121,6 +121,25 @@ def batch_norm(y: Value, division: str) -> Value:
     return DIVISIONS[division](y - MEAN, VARIANCE + EPS) * GAIN + BIAS
 
 
+def _folded(b: Value | None, residual: Value | None, act: FoldedActivation) -> Value:
+    return conv_batch_norm(
+        X,
+        W,
+        GAIN,
+        BIAS,
+        MEAN,
+        VARIANCE,
+        b,
+        residual,
+        eps=EPS,
+        act=act,
+        strides=STRIDES,
+        dilations=DILATIONS,
+        padding=PADDING,
+        groups=GROUPS,
+    )
+
+
 ACTS: tuple[FoldedActivation, ...] = ("none", "relu", "silu")
 
 
@@ -129,8 +148,7 @@ ACTS: tuple[FoldedActivation, ...] = ("none", "relu", "silu")
 @pytest.mark.parametrize("bias", [B, None], ids=["bias", "no bias"])
 def test_a_batch_norm_is_folded(division: str, act: FoldedActivation, bias: Value | None) -> None:
     result = fused(activation(act, batch_norm(Y if bias is None else Y + bias, division)))
-    attrs = {"strides": STRIDES, "dilations": DILATIONS, "padding": PADDING, "groups": GROUPS}
-    folded = conv_batch_norm(X, W, GAIN, BIAS, MEAN, VARIANCE, bias, eps=EPS, act=act, **attrs)  # type: ignore[arg-type]
+    folded = _folded(bias, None, act)
     assert result.graph.outputs["y"] is folded
     arrays = {k: np.abs(v) if k == "variance" else v for k, v in numbers(result.graph).items()}
     y = convolved(arrays["x"], arrays["w"]) + (0 if bias is None else arrays["b"])
@@ -141,8 +159,7 @@ def test_a_batch_norm_is_folded(division: str, act: FoldedActivation, bias: Valu
 @pytest.mark.parametrize("division", list(DIVISIONS))
 def test_a_batch_norm_with_a_residual_behind_it_is_folded(division: str) -> None:
     result = fused(ops.relu(batch_norm(Y, division) + R))
-    attrs = {"strides": STRIDES, "dilations": DILATIONS, "padding": PADDING, "groups": GROUPS}
-    folded = conv_batch_norm(X, W, GAIN, BIAS, MEAN, VARIANCE, None, R, eps=EPS, act="relu", **attrs)  # type: ignore[arg-type]
+    folded = _folded(None, R, "relu")
     assert result.graph.outputs["y"] is folded
     arrays = {k: np.abs(v) if k == "variance" else v for k, v in numbers(result.graph).items()}
     y = (convolved(arrays["x"], arrays["w"]) - arrays["mean"]) / np.sqrt(arrays["variance"] + EPS)
