@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 
-from dovetail.bench.result import Floor, Result, Timed
+from dovetail.bench.result import Floor, Peak, Result, Timed
 
 
 def _result(*peers: tuple[str, float]) -> Result:
-    timed = tuple(Timed(name, 0.5, runs=[s] * 4) for name, s in peers)
-    return Result("w", 2, timed, Floor(8.0, 1.0, 8.0, 10.0), {}, 7)
+    timed = tuple(Timed(name, 0.5, runs=[s - 0.4, s, s, s + 1]) for name, s in peers)
+    shown = (Peak(8.0, 10.0), Peak(7.0, 8.0), Peak(10.0, 20.0))
+    return Result("w", 2, timed, Floor(8.0, 1.0, shown), {})
 
 
 def test_the_ratio_is_the_best_peer_over_ours() -> None:
     result = _result(("dovetail", 2.0), ("slow", 6.0), ("quick", 3.0))
     assert result.line == "bench w threads=2 ratio=1.50 best_peer=quick ms=2e+03 limit=0.50"
     assert result.floor.bound == "multiply-adds"
+
+
+def test_medians_are_compared_with_medians_and_the_best_with_the_best() -> None:
+    result = _result(("dovetail", 2.0))
+    assert result.limit == 8.0 / 8.0 / 2.0
+    assert result.limit_at_best == 8.0 / 10.0 / 1.6
 
 
 def test_alone_there_is_no_ratio() -> None:
@@ -25,5 +32,6 @@ def test_alone_there_is_no_ratio() -> None:
 
 
 def test_the_floor_is_the_slower_of_computing_and_reading() -> None:
-    assert Floor(8.0, 30.0, 8.0, 10.0).seconds == 3.0
-    assert Floor(8.0, 30.0, 8.0, 10.0).bound == "bandwidth"
+    floor = Floor(8.0, 30.0, (Peak(8.0, 10.0),))
+    assert floor.seconds(floor.usual) == 3.0
+    assert floor.bound == "bandwidth"

@@ -13,7 +13,7 @@ import numpy as np
 from dovetail.bench.case import Case, load_arrays
 from dovetail.bench.peers import OURS, Peer, Setting
 from dovetail.bench.process import Process, RefusedError, make_setting
-from dovetail.bench.result import Floor, Result, Timed
+from dovetail.bench.result import Floor, Peak, Result, Timed
 from dovetail.bench.seat import LEAST_RUNS, LIMITS, PAUSE, WARM_UPS, Seat, results_of
 from dovetail.errors import CheckError
 from dovetail.ir.literal import Array
@@ -31,8 +31,10 @@ HOW = (
     "quartiles. First is preparing the model and running it once in a fresh process, after imports; warm is the same "
     "in a second process, which finds what the first has kept; memory is how far the first process grew by that at "
     "most. Deviation is the largest difference from our results, by the largest of them. Ratio is the best peer's time "
-    "over ours. Limit is our share of the machine's own peak, measured in the same rounds: multiply-adds at the rate "
-    "of loops that do nothing else, or the weights read once from main memory, whichever takes longer."
+    "over ours. Limit is our share of the machine's own peak: multiply-adds at the rate of loops that do nothing else, "
+    "or the weights read once from main memory, whichever takes longer. The peak is measured in every round and, like "
+    "times, its median is taken: who shares the machine slows both down. At best is the shortest run beside the "
+    "highest peak."
 )
 
 Say = Callable[[str], None]
@@ -63,9 +65,9 @@ def bench(case: Case, threads: int, peers: Sequence[Peer], effort: Effort, folde
                 _refuse(refused, peer.name, str(error))
         _compare(ready, setting, refused)
         say(f"{case.name}, {_threads(threads)}: {len(ready)} take turns")
-        rounds, top = take_turns(ready, machine, effort.seconds, refused)
+        shown = take_turns(ready, machine, effort.seconds, refused)
     timed = tuple(t for t, _ in ready if t.peer not in refused)
-    return Result(case.name, threads, timed, Floor(**floor, **top), refused, rounds)
+    return Result(case.name, threads, timed, Floor(**floor, shown=shown), refused)
 
 
 def _floor(machine: Process) -> Mapping[str, float]:
@@ -107,24 +109,21 @@ def _compare(ready: Sequence[tuple[Timed, Seat]], setting: Setting, refused: dic
 
 def take_turns(
     ready: Sequence[tuple[Timed, Seat]], machine: Seat, seconds: float, refused: dict[str, str]
-) -> tuple[int, dict[str, float]]:
-    """The number of rounds, and the best that the machine has shown in them."""
+) -> tuple[Peak, ...]:
+    """What the machine has shown in each round that it can do at most."""
     until = time.monotonic() + seconds * (len(ready) + 1)
-    rounds = 0
-    top: dict[str, float] = {}
-    while rounds < LEAST_ROUNDS or time.monotonic() < until:
+    shown: list[Peak] = []
+    while len(shown) < LEAST_ROUNDS or time.monotonic() < until:
         for place in range(len(ready)):
-            timed, process = ready[(rounds + place) % len(ready)]
+            timed, process = ready[(len(shown) + place) % len(ready)]
             if timed.peer in refused:
                 continue
             try:
                 timed.runs += process.turn(TURN)["runs"]
             except RefusedError as error:
                 _refuse(refused, timed.peer, str(error))
-        found = machine.turn(TURN)
-        top = {"flops_per_second": found["flops"], "bytes_per_second": found["bytes"]}
-        rounds += 1
-    return rounds, top
+        shown.append(Peak(**machine.turn(TURN)))
+    return tuple(shown)
 
 
 def deviation(expected: Mapping[str, Array], found: Mapping[str, Array]) -> float:

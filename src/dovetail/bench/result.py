@@ -52,23 +52,40 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """What a workload has to do at least, and what the machine showed in the same run that it can do in a second."""
+class Peak:
+    """What the machine can do in a second at most: floating-point operations, and bytes read from main memory."""
 
     flops: float
     bytes: float
-    flops_per_second: float
-    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a workload has to do at least, and what the machine showed in each round of the same run."""
+
+    flops: float
+    bytes: float
+    shown: tuple[Peak, ...]
 
     @property
-    def seconds(self) -> float:
-        return max(self.flops / self.flops_per_second, self.bytes / self.bytes_per_second)
+    def usual(self) -> Peak:
+        """The median of all rounds."""
+        return Peak(statistics.median(p.flops for p in self.shown), statistics.median(p.bytes for p in self.shown))
+
+    @property
+    def best(self) -> Peak:
+        """The highest of all rounds."""
+        return Peak(max(p.flops for p in self.shown), max(p.bytes for p in self.shown))
+
+    def seconds(self, peak: Peak) -> float:
+        """The slower of computing and of reading."""
+        return max(self.flops / peak.flops, self.bytes / peak.bytes)
 
     @property
     def bound(self) -> str:
         """Which of the two decides."""
-        reading = self.bytes / self.bytes_per_second
-        return "bandwidth" if reading > self.flops / self.flops_per_second else "multiply-adds"
+        peak = self.usual
+        return "bandwidth" if self.bytes / peak.bytes > self.flops / peak.flops else "multiply-adds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +98,6 @@ class Result:
     floor: Floor
     refused: Mapping[str, str]
     """Peers that did not run it, or gave other results, and why."""
-    rounds: int
 
     @property
     def ours(self) -> Timed:
@@ -98,8 +114,13 @@ class Result:
 
     @property
     def limit(self) -> float:
-        """The share of what the machine can do at most that we reach."""
-        return self.floor.seconds / self.ours.median
+        """The share of what the machine can do at most that we reach, both as they usually are."""
+        return self.floor.seconds(self.floor.usual) / self.ours.median
+
+    @property
+    def limit_at_best(self) -> float:
+        """The same of the shortest run and the highest peak."""
+        return self.floor.seconds(self.floor.best) / min(self.ours.runs)
 
     @property
     def line(self) -> str:
@@ -111,18 +132,22 @@ class Result:
         )
 
     def as_dict(self) -> dict[str, Any]:
+        usual, best = self.floor.usual, self.floor.best
         return {
             "workload": self.workload,
             "threads": self.threads,
             "ratio": self.ratio,
             "best_peer": self.best.peer if self.best is not None else None,
             "limit": self.limit,
+            "limit_at_best": self.limit_at_best,
             "bound": self.floor.bound,
             "flops": self.floor.flops,
             "weight_bytes": self.floor.bytes,
-            "flops_per_second": self.floor.flops_per_second,
-            "bytes_per_second": self.floor.bytes_per_second,
-            "rounds": self.rounds,
+            "flops_per_second": usual.flops,
+            "bytes_per_second": usual.bytes,
+            "best_flops_per_second": best.flops,
+            "best_bytes_per_second": best.bytes,
+            "rounds": len(self.floor.shown),
             "peers": [timed.as_dict() for timed in self.timed],
             "refused": dict(self.refused),
         }

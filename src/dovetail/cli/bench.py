@@ -101,10 +101,11 @@ def _nothing(words: str) -> None:
 
 def _table(result: Result) -> list[str]:
     count = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
-    floor = result.floor
+    floor, usual, best = result.floor, result.floor.usual, result.floor.best
     lines = [
-        f"{result.workload}, {count}: at least {floor.seconds * 1e3:.3g} ms by {floor.bound}"
-        f" ({floor.flops_per_second / 1e9:.0f} GFLOP/s, {floor.bytes_per_second / 1e9:.0f} GB/s)",
+        f"{result.workload}, {count}: at least {floor.seconds(usual) * 1e3:.3g} ms by {floor.bound}"
+        f" ({usual.flops / 1e9:.0f} GFLOP/s, {usual.bytes / 1e9:.0f} GB/s); at best {floor.seconds(best) * 1e3:.3g} ms"
+        f" ({best.flops / 1e9:.0f} GFLOP/s, {best.bytes / 1e9:.0f} GB/s), of which we reach {result.limit_at_best:.2f}",
         f"  {'':22}{'ms':>10}{'±':>6}{'first s':>10}{'warm s':>9}{'memory MB':>11}{'deviation':>11}",
         *map(_row, result.timed),
     ]

@@ -19,6 +19,7 @@ def test_the_best_so_far_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     second = meter.measure()
     assert second.threads == 2
     assert 0 < first.flops <= second.flops and 0 < first.bytes <= second.bytes
+    assert 0 < meter.last.flops <= second.flops and 0 < meter.last.bytes <= second.bytes
 
 
 def test_the_slower_of_computing_and_reading_decides() -> None:

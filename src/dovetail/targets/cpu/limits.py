@@ -19,9 +19,9 @@ from dovetail.targets.cpu.host import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
 
 _TURNS = 1 << 21
-_READERS = ((1, 4), (4, 2), (8, 2))
+_READERS = ((1, 4), (4, 2), (8, 2), (16, 1))
 """Places that a thread reads from in turn, and vectors from each. Some machines are fastest with one place, others are
-a third faster with several: more pages are being fetched at once."""
+a third faster with sixteen: more pages are being fetched at once."""
 _LEAST_BYTES, _MOST_BYTES = 1 << 28, 1 << 30
 _STRIDE = 4096
 _ROUNDS = 3
@@ -50,7 +50,10 @@ def limits(threads: int) -> Limits:
 
 
 class Meter:
-    """Measures the limits for so many threads, as often as it is asked; `best` is what the machine has shown so far."""
+    """Measures the limits for so many threads, as often as it is asked.
+
+    `best` is the most that the machine has shown so far, `last` what it showed the last time.
+    """
 
     def __init__(self, threads: int) -> None:
         if not 1 <= threads <= 1024:
@@ -59,7 +62,7 @@ class Meter:
         share = _buffer_bytes() // threads // _STRIDE * _STRIDE
         self._memory = np.ones(share * threads, np.uint8)
         self._words = np.array([self._memory.ctypes.data, share], np.int64)
-        self.best = Limits(threads, 0.0, 0.0)
+        self.best = self.last = Limits(threads, 0.0, 0.0)
 
     def measure(self) -> Limits:
         """Measure once more, for about a fifth of a second; the best so far."""
@@ -68,6 +71,7 @@ class Meter:
         seconds = self._together(loops)
         flops = threads * _TURNS * _sums() * host().lanes * 2 / min(seconds[:4])
         read = self._memory.size / min(seconds[4:])
+        self.last = Limits(threads, flops, read)
         self.best = Limits(threads, max(self.best.flops, flops), max(self.best.bytes, read))
         return self.best
 
