@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from dovetail.kernels.contract_tile import PACED, Tile, tile_text
+from dovetail.kernels.contract_tile import FEWEST, PACED, Tile, tile_text
 from dovetail.kernels.job import Part
 from dovetail.kernels.llvm import Text
 
@@ -16,6 +16,8 @@ DEEP = 192
 """Steps along k that are taken before the next rows, at most."""
 PACED_DEEP = 512
 """The same for many rows: the panel comes from the second cache as fast as it is multiplied, and sums stay put."""
+STREAMED_DEEP = 1024
+"""The same for few rows: what is asked for ahead is as much again, and its parts lie in many pages."""
 NEAR_BYTES = 24 * 1024
 """Bytes of a panel that stay in the first cache while rows come and go."""
 _UNROLLED = 4
@@ -103,6 +105,8 @@ class _Cell(Whole):
         uneven = self.let(f"and i1 {uneven}, {self.let(f'icmp sge i64 %rows, {tile.rows + LEAST}')}")
         most, paced = str(depth_of(tile)), "false"
         if tile.paced:
+            few = self.let(f"icmp sle i64 %rows, {FEWEST}")
+            most = self.let(f"select i1 {few}, i64 {STREAMED_DEEP}, i64 {most}")
             paced = self.let(f"icmp sge i64 %rows, {tile.many_rows}")
             most = self.let(f"select i1 {paced}, i64 {PACED_DEEP}, i64 {most}")
         turns = self.most(self._parts("%depth", most), "1")

@@ -20,8 +20,8 @@ _UNROLLED = 4
 """Four steps along k in a turn of the loop, or one where a step has work enough to hide the loop."""
 AHEAD = 512
 """How far in front of what it reads the tile asks for bytes of the panel, for each lane of a vector."""
-FEW = 8
-"""Rows up to which a panel is asked for in several streams."""
+FEW, FEWEST = 8, 4
+"""Rows up to which memory is the limit, so that what comes is asked for from several places at once; and from many."""
 PACED = ".paced"
 """What the name of the functions ends in that fetch what is next."""
 _SPREADS_IN_PLACE = 16
@@ -155,7 +155,7 @@ class _Rows(VectorText):
         super().__init__(tile.lanes)
         self.tile = tile
         self.rows = rows
-        self.unrolled = tile.unrolled
+        self.unrolled = tile.unrolled or rows <= FEWEST
         self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
         self.bases: list[str] = []
         """Where each row ends."""
@@ -172,7 +172,7 @@ class _Rows(VectorText):
         sums = [self.let(f"select i1 %fresh, {self.kind} zeroinitializer, {self.kind} {x}") for x in kept]
         offsets = ("0", *_STRIDES)
         self.bases = [self.at(f"%a{i - i % _TOGETHER}", offsets[i % _TOGETHER]) for i in range(self.rows)]
-        if self.rows <= FEW and not self.unrolled:
+        if self.rows <= FEW and not self.tile.unrolled and not self.form:
             self._open_streams()
         for place, x in zip(places, self._walk(sums), strict=True):
             self.store(x, place, aligned)
@@ -193,11 +193,16 @@ class _Rows(VectorText):
         return state[len(self.places) :]
 
     def _open_streams(self) -> None:
-        """With few rows memory is the limit, and it gives more to several streams: the parts of what comes behind."""
-        depth = self.let("sub i64 0, %first")
-        for stream in range(self.tile.row_bytes // _LINE):
-            offset = self.let(f"mul i64 {depth}, {self.tile.row_bytes + (stream + 1) * _LINE}")
-            self.streams.append(self.at("%b", offset))
+        """What comes behind the panel, in as many equal parts as a turn of the loop reads lines."""
+        count = (_UNROLLED if self.unrolled else 1) * self.tile.row_bytes // _LINE
+        part = self.let(f"mul i64 {self.let('sub i64 0, %first')}, {self.tile.row_bytes // count}")
+        parts = ["0", part, self.let(f"shl i64 {part}, 1")]
+        start = self.at("%b", self.let(f"mul i64 {part}, {count + 1}"))
+        for stream in range(count):
+            if stream and stream % 3 == 0:
+                # One pointer for three parts, which differ by what an address can add: more would not fit in registers.
+                start = self.let(f'call ptr asm "", "=r,0"(ptr {self.at(start, self.let(f"mul i64 {part}, 3"))})')
+            self.streams.append(self.at(start, parts[stream % 3]))
 
     def _guarded(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
         """A loop that may have nothing to do."""
@@ -266,9 +271,11 @@ class _Rows(VectorText):
     def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
         """Ask for what a later turn reads; what else moves, after this turn."""
         row_bytes = self.tile.row_bytes
+        if steps == 1 and self.unrolled:
+            return further
         for start in self.streams:
             self._ask(self.let(f"getelementptr [{row_bytes // len(self.streams)} x i8], ptr {start}, i64 {at}"))
-        if not self.streams and (steps > 1 or not self.unrolled):
+        if not self.streams:
             for line in range(0, steps * row_bytes, _LINE):
                 self._ask(self.at(b, AHEAD * self.lanes + line))
         return further
