@@ -32,14 +32,18 @@ class _Seat:
 class _Machine(_Seat):
     def turn(self, seconds: float) -> Mapping[str, Any]:
         super().turn(seconds)
-        return {"flops": float(self.turns), "bytes": 1.0}
+        return {
+            "last": {"flops": float(self.turns), "bytes": 1.0},
+            "best": {"flops": 100.0 + self.turns, "bytes": 1.0},
+        }
 
 
 def test_the_order_moves_on_and_all_have_as_many_turns() -> None:
     log: list[str] = []
     ready = [(Timed(name, 0.0), _Seat(name, log)) for name in "abc"]
-    shown = take_turns(ready, _Machine("machine", log), 0.0, {})
+    shown, best = take_turns(ready, _Machine("machine", log), 0.0, {})
     assert [peak.flops for peak in shown] == [*range(1, LEAST_ROUNDS + 1)], "each round shows its own"
+    assert best.flops == 100.0 + LEAST_ROUNDS
     assert log[:12] == ["a", "b", "c", "machine", "b", "c", "a", "machine", "c", "a", "b", "machine"]
     assert {len(timed.runs) for timed, _ in ready} == {2 * LEAST_ROUNDS}
 

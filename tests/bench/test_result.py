@@ -9,8 +9,8 @@ from dovetail.bench.result import Floor, Peak, Result, Timed
 
 def _result(*peers: tuple[str, float]) -> Result:
     timed = tuple(Timed(name, 0.5, runs=[s - 0.4, s, s, s + 1]) for name, s in peers)
-    shown = (Peak(8.0, 10.0), Peak(7.0, 8.0), Peak(10.0, 20.0))
-    return Result("w", 2, timed, Floor(8.0, 1.0, shown), {})
+    shown = (Peak(8.0, 10.0), Peak(7.0, 8.0), Peak(9.0, 20.0))
+    return Result("w", 2, timed, Floor(8.0, 1.0, shown, Peak(10.0, 20.0)), {})
 
 
 def test_the_ratio_is_the_best_peer_over_ours() -> None:
@@ -32,6 +32,6 @@ def test_alone_there_is_no_ratio() -> None:
 
 
 def test_the_floor_is_the_slower_of_computing_and_reading() -> None:
-    floor = Floor(8.0, 30.0, (Peak(8.0, 10.0),))
+    floor = Floor(8.0, 30.0, (Peak(8.0, 10.0),), Peak(9.0, 11.0))
     assert floor.seconds(floor.usual) == 3.0
     assert floor.bound == "bandwidth"

@@ -61,21 +61,17 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a workload has to do at least, and what the machine showed in each round of the same run."""
+    """What a workload has to do at least, and what the machine showed in each round of the same run, and at best."""
 
     flops: float
     bytes: float
     shown: tuple[Peak, ...]
+    best: Peak
 
     @property
     def usual(self) -> Peak:
         """The median of all rounds."""
         return Peak(statistics.median(p.flops for p in self.shown), statistics.median(p.bytes for p in self.shown))
-
-    @property
-    def best(self) -> Peak:
-        """The highest of all rounds."""
-        return Peak(max(p.flops for p in self.shown), max(p.bytes for p in self.shown))
 
     def seconds(self, peak: Peak) -> float:
         """The slower of computing and of reading."""

@@ -25,6 +25,8 @@ a third faster with sixteen: more pages are being fetched at once."""
 _LEAST_BYTES, _MOST_BYTES = 1 << 28, 1 << 30
 _STRIDE = 4096
 _ROUNDS = 3
+_LOOPS = 4
+"""Loops of multiply-adds in a measurement, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ def limits(threads: int) -> Limits:
 class Meter:
     """Measures the limits for so many threads, as often as it is asked.
 
-    `best` is the most that the machine has shown so far, `last` what it showed the last time.
+    `best` is the most that the machine has shown so far, if only for a moment. `last` is what it showed the last time
+    for as long as a model runs: who shares a core takes it away and gives it back many times in a second.
     """
 
     def __init__(self, threads: int) -> None:
@@ -67,12 +70,12 @@ class Meter:
     def measure(self) -> Limits:
         """Measure once more, for about a fifth of a second; the best so far."""
         threads = self.best.threads
-        loops = [_entry("multiply")] * 4 + [_entry(f"read{places}") for places, _ in _READERS]
+        loops = [_entry("multiply")] * _LOOPS + [_entry(f"read{places}") for places, _ in _READERS]
         seconds = self._together(loops)
-        flops = threads * _TURNS * _sums() * host().lanes * 2 / min(seconds[:4])
-        read = self._memory.size / min(seconds[4:])
-        self.last = Limits(threads, flops, read)
-        self.best = Limits(threads, max(self.best.flops, flops), max(self.best.bytes, read))
+        work = threads * _TURNS * _sums() * host().lanes * 2
+        read = self._memory.size / min(seconds[_LOOPS:])
+        self.last = Limits(threads, _LOOPS * work / sum(seconds[:_LOOPS]), read)
+        self.best = Limits(threads, max(self.best.flops, work / min(seconds[:_LOOPS])), max(self.best.bytes, read))
         return self.best
 
     def _together(self, loops: Sequence[Any]) -> list[float]:
