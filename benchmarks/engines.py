@@ -33,14 +33,16 @@ from zoo.models import Model, models
 Array = NDArray[Any]
 ENGINES = ("greedy", "egraph")
 LIMIT_SLOWER = 0.02
-MOST_SECONDS = 4.0
-MOST_RUNS = 41
+LEAST_SECONDS, MOST_SECONDS = 4.0, 40.0
+LEAST_PAIRS, ENOUGH_PAIRS = 11, 41
 
 HOW = """Costs are predicted seconds: `greedy` and `chosen` by the measure of the search (work on weights alone
 does not count), before the target's own passes; `predicted` are those of all kernels of a run in the final program.
 Optimise is the wall clock of all passes in this process, after a small graph that is not counted. Times are medians of
 runs that take turns, cache off, weights drawn at random where a model has none; `±` is half of what lies between the
-quartiles, and the last column is the median of the quotients of neighbours."""
+quartiles, and the last column is the median of the quotients of neighbours, with what it lies between in 19 of 20 such
+measurements. Pairs of runs are added until that interval lies on one side of the limit, which is 2 % above greedy, or
+time is up: then it says UNSURE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +148,46 @@ def in_turn(subject: Subject) -> tuple[list[float], list[float]]:
     times: tuple[list[float], list[float]] = ([], [])
     for program in programs:
         program.run(subject.feeds)
-    until = time.perf_counter() + MOST_SECONDS
-    while len(times[1]) < 5 or (time.perf_counter() < until and len(times[1]) < MOST_RUNS):
+    begun = time.perf_counter()
+    while not _is_enough(times, time.perf_counter() - begun):
         order = (0, 1) if len(times[1]) % 2 else (1, 0)
         for index in order:
             started = time.perf_counter()
             programs[index].run(subject.feeds)
             times[index].append(time.perf_counter() - started)
     return times
+
+
+def _is_enough(times: tuple[list[float], list[float]], seconds: float) -> bool:
+    """Whether more runs would tell nothing new: it is clear which side of the limit they lie on, or time is up."""
+    count = len(times[1])
+    if count < LEAST_PAIRS or (seconds < LEAST_SECONDS and count < ENOUGH_PAIRS):
+        return False
+    return seconds > MOST_SECONDS or quotient(times).verdict != "UNSURE"
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """The median of the quotients of neighbours in time, so that what slows both does not count."""
+
+    median: float
+    low: float
+    high: float
+    """The median of all such runs lies between them in 19 of 20 measurements."""
+
+    @property
+    def verdict(self) -> str:
+        if self.low > 1 + LIMIT_SLOWER:
+            return "SLOWER"
+        return "UNSURE" if self.high > 1 + LIMIT_SLOWER else ""
+
+
+def quotient(times: tuple[list[float], list[float]]) -> Quotient:
+    """How much longer the second of two programs takes; the interval is that of the sign test."""
+    found = sorted(b / a for a, b in zip(*times, strict=True))
+    half = round(0.98 * len(found) ** 0.5)
+    middle = len(found) // 2
+    return Quotient(statistics.median(found), found[max(0, middle - half)], found[min(len(found) - 1, middle + half)])
 
 
 def show(found: Found) -> None:
@@ -166,9 +200,8 @@ def show(found: Found) -> None:
         medians = [statistics.median(times) for times in found.measured]
         spreads = [(q[2] - q[0]) / 2 for q in (statistics.quantiles(times, n=4) for times in found.measured)]
         told = "  ".join(f"{m * 1e3:9.3f} ±{s * 1e3:.3f}" for m, s in zip(medians, spreads, strict=True))
-        # Pairs of neighbours in time: what slows both does not count.
-        ratio = statistics.median(b / a for a, b in zip(*found.measured, strict=True))
-        line += f"  {told}  {ratio:6.3f}{'  SLOWER' if ratio > 1 + LIMIT_SLOWER else ''}"
+        ratio = quotient(found.measured)
+        line += f"  {told}  {ratio.median:6.3f} [{ratio.low:.3f}, {ratio.high:.3f}] {ratio.verdict}".rstrip()
     if found.chosen > found.greedy * (1 + 1e-9):
         line += "  ABOVE GREEDY"
     print(line, flush=True)

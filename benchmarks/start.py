@@ -8,6 +8,7 @@ Each number is the median of several processes, cold and warm in turn. `import` 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -69,4 +70,6 @@ def main(processes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("processes", nargs="?", type=int, default=5, help="how many of each kind, 5 unless told")
+    main(parser.parse_args().processes)

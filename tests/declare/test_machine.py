@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from dovetail import f32, i64, ops
 from dovetail.declare.cost import Cost, Level, Machine, Reach, is_given, kernel_cost, largest_bytes, streamed_bytes
@@ -31,6 +32,17 @@ def test_bytes_are_priced_by_the_level_that_holds_them() -> None:
     assert MACHINE.moving(500) == 500 / 1e7
 
 
+def test_what_kernels_pass_on_has_a_rate_of_its_own() -> None:
+    """What another thread has just written comes later than what a thread reads again; the roofline does not mind."""
+    passing = replace(MACHINE, levels=(Level(100, 1e8, 2e7), Level(1000, 1e7)))
+    assert [passing.passing(b) for b in (100, 101, 1001)] == [2e7, 1e7, 1e6]
+    assert passing.moving(50) == 50 / 2e7
+    cost = Cost(0, 80, given=30)
+    assert math.isclose(passing.seconds(cost), 50 / 2e7 + 30 / 1e8 + 0.5)
+    assert math.isclose(passing.floor(cost), 80 / 1e8)
+    assert passing.flat(80).bytes_per_second == 2e7
+
+
 def test_what_is_given_is_as_far_as_the_whole_model() -> None:
     """A hundred bytes of weights of a model of a million come from main memory, whatever fits a cache."""
     cost = Cost(0, 150, given=100)
@@ -49,6 +61,16 @@ def test_a_part_of_the_shorter_is_hidden() -> None:
     """Work of 2 ms, traffic of 4 ms: three quarters of the shorter are hidden behind the longer."""
     cost = Cost(200_000, 4_000)
     assert math.isclose(MACHINE.seconds(cost), 4e-3 + 0.25 * 2e-3 + 0.5)
+
+
+def test_other_work_in_turn_is_never_hidden() -> None:
+    """Multiply-adds of 2 ms, other work of 1 ms, traffic of 4 ms."""
+    machine, cost = replace(MACHINE, in_turn=True), Cost(1_100_000, 4_000, 0, 1_000_000, "contract")
+    assert math.isclose(machine.seconds(cost), 4e-3 + 0.25 * 2e-3 + 1e-3 + 0.5)
+    # As much wherever it is done: in the epilogue, or in a kernel of its own that waits for memory.
+    epilogue = machine.seconds(cost) - machine.seconds(replace(cost, flops=1_000_000))
+    alone = machine.seconds(Cost(100_000, 4_000)) - machine.seconds(Cost(0, 4_000))
+    assert math.isclose(epilogue, alone)
 
 
 def test_a_flat_machine_never_prefers_two_kernels_to_one() -> None:
@@ -76,6 +98,11 @@ def test_a_gather_reads_what_it_writes() -> None:
     assert kernel_cost(found).bytes == 2 * 3 * 8 * 4 + 3 * 8
 
 
+def test_a_small_table_is_read_once() -> None:
+    table, rows = param("table", f32[2, 8]), input("rows", i64[30])
+    assert kernel_cost(ops.gather(table, rows, axis=0)).given == 2 * 8 * 4 + 30 * 8
+
+
 def test_what_a_run_streams_is_read_whole() -> None:
     table, rows = param("table", f32[1000, 8]), input("rows", i64[3])
     graph = Graph.of(ops.gather(table, rows, axis=0) @ W)
@@ -83,9 +110,12 @@ def test_what_a_run_streams_is_read_whole() -> None:
     assert largest_bytes(graph.values) == 3 * 16 * 4
 
 
-def test_convolutions_whose_windows_overlap_are_of_their_own_kind() -> None:
+def test_convolutions_are_told_apart_by_what_their_sums_share() -> None:
     image = input("image", f32[1, 4, 8, 8])
-    for window, strides, kind in ((3, (1, 1), "conv_3x3"), (3, (2, 2), "conv"), (1, (1, 1), "conv")):
-        weights = param("k", f32[4, 4, window, window])
-        value = ops.conv(image, weights, strides=strides, dilations=1, padding=1, groups=1)
+    shapes = ((4, 3, 1, 1, "conv_3x3"), (4, 3, 2, 1, "conv"), (4, 1, 1, 1, "conv"), (2, 3, 1, 2, "conv"))
+    for channels, window, stride, groups, kind in (*shapes, (1, 3, 1, 4, "conv_apart")):
+        weights = param("k", f32[4, channels, window, window])
+        value = ops.conv(image, weights, strides=stride, dilations=1, padding=1, groups=groups)
         assert kernel_cost(value).kind == kind
+    turned = ops.conv_transpose(image, param("t", f32[4, 4, 2, 2]), strides=2)
+    assert kernel_cost(turned).kind == "conv_apart"

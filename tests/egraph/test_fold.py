@@ -79,6 +79,19 @@ def test_misses_are_told_of_every_layer() -> None:
     }
 
 
+def test_near_misses_are_told_of_every_layer() -> None:
+    x = input("x", f32[4, 8])
+    for layer in range(24):
+        # No activation of a linear: all but one op match, in each layer.
+        y = ops.sin(x @ param(f"w{layer}", f32[8, 8]) + param(f"b{layer}", f32[8]))
+        x = ops.exp(ops.neg(ops.abs_(y))) + ops.relu(ops.sqrt(ops.abs_(x)))
+    whole, few = both(canonical(Graph.of(x)), EVERYTHING)
+    found, copied = ({(m.rule, m.message, m.now) for m in one.near_misses()} for one in (whole, few))
+    assert copied == found and len({now for _, _, now in found}) >= 24
+    kept = set(few.fused.graph.values)
+    assert all(v in kept for _, _, now in copied for v in now)
+
+
 def test_a_layer_that_differs_ends_the_row() -> None:
     def stack(odd: int) -> Graph:
         x = input("x", f32[4, 8])

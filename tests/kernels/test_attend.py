@@ -67,6 +67,15 @@ def test_masks_of_any_shape(shape: tuple[int, ...]) -> None:
     check(graph, feeds)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(3, 1), (1, 3)])
+@pytest.mark.parametrize("rows", [1, 6, 40])
+def test_one_batch_for_all(queries: int, keys: int, rows: int) -> None:
+    q, k, v = heads("q", queries, 4, rows, 16), heads("k", keys, 4, 70, 16), heads("v", keys, 4, 70, 16)
+    feeds = {"q": normal(queries, 4, rows, 16), "k": normal(keys, 4, 70, 16), "v": normal(keys, 4, 70, 16)}
+    mask, feeds["mask"] = input("mask", f32[3, 1, 1, 70]), normal(3, 1, 1, 70, seed=5)
+    check(Graph.of(library.attention(q, k, v, mask, scale=0.25)), feeds)
+
+
 LOWEST = float(np.finfo(np.float32).min)
 
 

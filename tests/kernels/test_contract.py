@@ -118,6 +118,23 @@ def test_matmul_add(transpose_x: bool, transpose_w: bool, bound: bool) -> None:
     check(graph, feeds if bound else {**feeds, **weight}, params=weight if bound else None)
 
 
+@pytest.mark.parametrize("dtype", [f32, f16, f64])
+@pytest.mark.parametrize("shape", [(21, 9, 35), (150, 700, 96)])
+def test_a_sum_lies_where_its_summand_lay(dtype: DType, shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    x, w, d = input("x", dtype[m, k]), param("w", dtype[k, n]), input("d", dtype[m, n])
+    graph = Graph.of(library.matmul_add(x, w, ops.exp(d)))
+    native = compiled(graph, threads=2)
+    assert native.plan.steps[-1].over is native.plan.steps[0].value
+    feeds, params = (
+        {"x": normal(m, k).astype(dtype.numpy), "d": normal(m, n).astype(dtype.numpy)},
+        {"w": normal(k, n, scale=k**-0.5).astype(dtype.numpy)},
+    )
+    (got,) = native.bind(params).run(feeds).values()
+    (expected,) = evaluate(graph, feeds, lift=True, params=params).values()
+    assert_close(got, expected, dtype)
+
+
 BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((2, 3), (2, 3)), ((2, 3), ()), ((), (2, 3)), ((2, 1), (1, 3)), ((1,), (4,)), ((4,), (1,)), ((2, 1, 3), (5, 1)),
 ]  # fmt: skip

@@ -39,11 +39,11 @@ def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) ->
     return compared(compiled(graph, params, vectors), params, *feeds)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 14])
-@pytest.mark.parametrize(("window", "around"), [(1, 0), (3, 1)])
-def test_every_size(size: int, window: int, around: int) -> None:
-    # Windows of 3 by 3 have a scheme of their own.
-    graph = network((2, 202, size, size), (64, 202, window, 1), padding=(around, 0, around, 0))
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 13])
+@pytest.mark.parametrize("window", [1, 3])
+def test_every_size(size: int, window: int) -> None:
+    # Windows of 3 by 3 have a scheme of their own, and so has one pixel with nothing around the image.
+    graph = network((2, 202, size, size), (64, 202, window, 1), padding=(1, 0, 1, 0))
     check(graph, {"x": normal(2, 202, size, size)})
 
 
@@ -73,7 +73,7 @@ def test_every_window(
 
 @pytest.mark.parametrize("act", get_args(Activation))
 def test_every_activation(act: Activation) -> None:
-    check(network((1, 128, 5, 7), (64, 128, 1, 1), act=act), {"x": normal(1, 128, 5, 7)})
+    check(network((1, 128, 2, 11), (64, 128, 1, 1), act=act), {"x": normal(1, 128, 2, 11)})
 
 
 def test_groups_and_one_axis() -> None:

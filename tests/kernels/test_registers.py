@@ -11,6 +11,9 @@ from dovetail.kernels.attend_parts import key_rows, make_scores, make_values, ma
 from dovetail.kernels.contract_cell import cell_text
 from dovetail.kernels.contract_tile import tile_of
 from dovetail.kernels.conv_epilogue import Epilogue
+from dovetail.kernels.conv_panel_tile import forms_of, tile_text
+from dovetail.kernels.conv_places import square_of
+from dovetail.kernels.conv_places import tile_text as places_text
 from dovetail.kernels.conv_small_text import Square, least_waste, square_text
 from dovetail.kernels.vector import Vectors
 from dovetail.targets.cpu.host import Host
@@ -37,15 +40,20 @@ def test_contractions(machine: Host) -> None:
 @pytest.mark.parametrize("wide", [1, 2])
 def test_attention(machine: Host, wide: int) -> None:
     vectors = vectors_of(machine)
-    sums = (make_scores(vectors, wide, 64, 64, with_top=True), make_values(vectors, wide, key_rows(vectors, wide)))
+    sums = (
+        make_scores(vectors, wide, 64, 64, with_top=True),
+        make_scores(vectors, wide, 64, 64, with_top=True, with_mask=True, asks=False),
+        make_values(vectors, wide, key_rows(vectors, wide)),
+    )
     for part in sums:
         found = loops(code_for(machine, part.text, optimize=False))
         assert found
         assert not [line for loop in found for line in on_stack(loop)]
     # With few registers what does not change may be read from the stack.
-    found = loops(code_for(machine, make_weights(vectors, wide).text, optimize=False))
-    assert found
-    assert not [line for loop in found for line in written_to_stack(loop)]
+    for twos in (False, True):
+        found = loops(code_for(machine, make_weights(vectors, wide, twos=twos).text, optimize=False))
+        assert found
+        assert not [line for loop in found for line in written_to_stack(loop)]
 
 
 @EVERY_MACHINE
@@ -54,7 +62,8 @@ def test_convolutions(machine: Host, point: bool) -> None:
     vectors = vectors_of(machine)
     wide = conv_text.Shape.of(vectors, 64, Epilogue("relu", True), point)
     few = Square(vectors, *least_waste(vectors, 49), Epilogue("relu", True), point)
-    texts = [conv_text.tile_text(wide, wide.columns), square_text(few)]
+    beside = square_of(vectors, 64, Epilogue("relu", True), point)
+    texts = [conv_text.tile_text(wide, wide.columns), square_text(few), places_text(beside, beside.places)]
     if point:
         texts.append(conv_point_text.tile_text(wide, wide.columns))
     for text, uses in texts:
@@ -62,6 +71,19 @@ def test_convolutions(machine: Host, point: bool) -> None:
         found = loops(code_for(machine, "\n".join([*declared, text.replace("internal ", "")])))
         assert found
         assert not [line for loop in found for line in on_stack(summing(loop))]
+
+
+@EVERY_MACHINE
+@pytest.mark.parametrize("residual", [False, True])
+def test_panels_of_filters(machine: Host, residual: bool) -> None:
+    vectors = vectors_of(machine)
+    for form in forms_of(vectors):
+        text, uses = tile_text(Square(vectors, *form, Epilogue("relu", True, residual), True), 1)
+        declared = [use for use in uses if use.startswith("declare")]
+        found = loops(code_for(machine, "\n".join([*declared, text.replace("internal ", "")])))
+        assert len(found) == 3, "with results asked for, without, and channel by channel"
+        assert not [line for loop in found for line in on_stack(loop)]
+        assert max(map(products, found)) == 4 * form[0] * form[1]
 
 
 @pytest.mark.parametrize("wide", [1, 2])

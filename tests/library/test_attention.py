@@ -139,6 +139,13 @@ def test_a_batch_that_only_the_queries_have() -> None:
     assert "f32[1, 4, 5, 6]" in message
 
 
+def test_a_batch_that_only_keys_and_values_have() -> None:
+    q = input("q", f32[1, H, SQ, D])
+    mask = input("mask", f32[B, 1, 1, SK])
+    spelled = softmax((q @ swap(K)) * 0.25 + mask) @ V
+    assert found(spelled, "attention") is attention(q, K, V, mask, scale=0.25)
+
+
 def test_values_with_other_heads_than_keys() -> None:
     v = input("v", f32[B, 1, SK, D])
     assert refusal(softmax((Q @ swap(K)) * SCALE) @ v)[0] == "heads_divide"

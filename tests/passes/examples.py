@@ -12,6 +12,8 @@ from dovetail.ops.build import full, swap
 from dovetail.ops.reshape import reshape
 from tests.passes.example import NUMBERS, Example, const, matrix, vector
 from tests.passes.examples_of_networks import NETWORKS
+from tests.passes.examples_of_text import TEXT
+from tests.passes.examples_of_vision import VISION
 
 
 def _over(x: Value, index: int) -> Value:
@@ -344,4 +346,6 @@ EXAMPLES: tuple[Example, ...] = (
     Example("uniform_constant", lambda x: x + const([3, 3, 3, 3], x), lambda x: x + 3, NUMBERS),
     Example("leading_ones", lambda x: x * const([[[1, 2, 3, 4]]], x), lambda x: x * const([1, 2, 3, 4], x), NUMBERS),
     *NETWORKS,
+    *VISION,
+    *TEXT,
 )

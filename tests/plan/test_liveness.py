@@ -7,6 +7,10 @@ import pytest
 from dovetail import Graph, Value, f16, f32, i32, ops
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
+from dovetail.library.conv_bias_act import conv_bias_act
+from dovetail.library.linear import linear
+from dovetail.library.matmul_add import matmul_add
+from dovetail.library.residual_rms_norm import residual_rms_norm
 from dovetail.library.silu import silu
 from dovetail.ops.region import region
 from dovetail.plan.alias import find_aliases
@@ -15,6 +19,8 @@ from dovetail.plan.liveness import Measure, make_flow, may_overwrite, results_of
 X = leaf.input("x", f32[4, 6])
 H = ops.exp(X)
 ROW = ops.reduce_sum(H, axes=(0,))
+SQUARE = ops.exp(leaf.input("z", f32[6, 6]))
+IMAGE = leaf.input("i", f32[1, 3, 8, 8])
 FIRST, SECOND = leaf.argument(0, f32[4, 6]), leaf.argument(1, f32[4, 6])
 
 
@@ -50,6 +56,14 @@ def pointwise(*results: Value) -> Subgraph:
         (ops.cast(H, dtype=f16), []),
         (ops.less(H, X), []),
         (H @ ops.permute(H, order=(-1, -2)), []),
+        # The sums of a product wait until they are written, so that what is added to them may lie there.
+        (matmul_add(X, SQUARE, H), [H]),
+        (matmul_add(H, SQUARE, H), []),
+        (matmul_add(ops.permute(H, order=(-1, -2)), ops.exp(leaf.input("y", f32[4, 6])), SQUARE), [SQUARE]),
+        (linear(H, SQUARE, act="relu"), []),
+        # Those of a convolution and of a norm may be written and read again.
+        (conv_bias_act(IMAGE, leaf.param("f", f32[3, 3, 1, 1]), None, ops.exp(IMAGE)), []),
+        (residual_rms_norm(H, ops.tanh(X), eps=1e-5), []),
         (ops.reduce_sum(H, axes=(0,)), []),
         (ops.top_k(H, k=2, axis=-1), []),
     ],

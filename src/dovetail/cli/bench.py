@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import textwrap
@@ -20,7 +21,10 @@ from dovetail.cli.options import JSON, SIZE, numbers
 from dovetail.cli.progress import tell
 from dovetail.errors import CheckError, DovetailError, LoadError, OptionError
 from dovetail.progress import phase
+from dovetail.settings import settings_of
+from dovetail.targets.cpu.calibration import learn
 from dovetail.targets.cpu.crew import available_threads
+from dovetail.targets.cpu.limits import Limits
 from dovetail.version import __version__
 
 if TYPE_CHECKING:
@@ -52,6 +56,8 @@ def run(args: argparse.Namespace) -> Answer:
             failure = found
             continue
         results.append(found)
+        best = found.floor.best
+        learn(settings_of({}, os.environ), Limits(found.threads, best.flops, best.bytes))
         if args.out is not None:
             # After each, so that an hour is not lost with the last one.
             _write(args.out, json.dumps(_as_dict(results, absent, HOW), indent=2))

@@ -63,7 +63,10 @@ def _figures(calibration: Mapping[str, Any] | None) -> list[Line]:
         return [line("calibration: built-in")]
     lines = [line(f"calibration: measured on {calibration['date']} ({calibration['host']})", hang=2)]
     for one in calibration["figures"]:
-        levels = ", ".join(f"{rate / 1e9:.0f} up to {_size(size)}" for size, rate in one["levels"])
+        levels = ", ".join(
+            f"{read / 1e9:.0f} up to {_size(size)} ({passed / 1e9:.0f} from step to step)"
+            for size, read, passed in one["levels"]
+        )
         threads = f"{one['threads']:>3} thread{'s' if one['threads'] > 1 else ' '}"
         reach = f"GB/s: {levels}, {one['bytes'] / 1e9:.1f} beyond"
         step = f"a step {one['dispatch'] * 1e6:.2f} µs"

@@ -75,10 +75,14 @@ def medians(sides: Sequence[Ready], runs: int) -> list[float]:
 
 
 def know_the_machine() -> None:
-    """Measure the machine if nobody has, and if the figures can be kept; a roofline by built-in ones says little."""
+    """Measure the machine if nobody has, and if the figures can be kept; a roofline by built-in ones says little.
+
+    Where it was too busy to show what it can, the next one measures again.
+    """
     settings = settings_of({}, os.environ)
-    if settings.cache != OFF and stored(settings) is None:
-        tell("measuring this machine, once …")
+    known = stored(settings)
+    if settings.cache != OFF and (known is None or not known.is_settled):
+        tell("measuring this machine, once …" if known is None else "measuring this machine again: it was busy …")
         calibrate(settings)
 
 

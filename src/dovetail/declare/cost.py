@@ -47,7 +47,7 @@ class Effort:
         return Effort(self.flops + other.flops, self.dense + other.dense, next(k for k in _RANK if k in kinds))
 
 
-_RANK: tuple[Kind, ...] = ("conv", "conv_3x3", "contract", "map")
+_RANK: tuple[Kind, ...] = ("conv", "conv_3x3", "conv_apart", "contract", "map")
 """Which kind a kernel is that has several in it: the first of them."""
 _NOTHING = Effort(0, 0, "map")
 _CONVOLUTIONS = frozenset(convolution.FAMILY)
@@ -61,7 +61,7 @@ def _effort(value: Value) -> Effort:
         if op in _CONTRACTIONS:
             return Effort(flops, flops, "contract")
         if op in _CONVOLUTIONS:
-            return Effort(flops, flops, "conv_3x3" if _is_3x3(value) else "conv")
+            return Effort(flops, flops, _conv_kind(value))
         return Effort(flops, 0, "map")
     if isinstance(op, FusedOp):
         _, _, body = op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
@@ -72,12 +72,13 @@ def _effort(value: Value) -> Effort:
     return total
 
 
-def _is_3x3(value: Value) -> bool:
-    """A convolution of windows that overlap so much that sums can be shared between them."""
-    if value.op is not convolution.conv or value.attrs["groups"] != 1:
-        return False
-    window = value.operands[1].shape[2:]
-    return window == (3, 3) and all(s == 1 for s in (*value.attrs["strides"], *value.attrs["dilations"]))
+def _conv_kind(value: Value) -> Kind:
+    """Whether windows overlap so much that sums can be shared between them, or filters have nothing in common."""
+    weights, groups = value.operands[1].shape, value.attrs["groups"]
+    if value.op is not convolution.conv or (groups > 1 and weights[1] == 1):
+        return "conv_apart"
+    steps = (*value.attrs["strides"], *value.attrs["dilations"])
+    return "conv_3x3" if groups == 1 and weights[2:] == (3, 3) and all(s == 1 for s in steps) else "conv"
 
 
 _MOST_KNOWN = 10_000
@@ -128,13 +129,12 @@ def _each_once(value: Value) -> Cost:
 
 
 def _read_bytes(value: Value, index: int, operand: Value) -> Size:
-    """Of what it gathers from, a kernel reads as much as it writes; of what it has views of, no more than these."""
+    """Of what it gathers from, a kernel reads no more than it writes; of what it has views of, no more than these."""
+    whole = seen = type_bytes(operand.type)
     if index == 0 and value.op in _GATHERS:
-        return type_bytes(value.type)
-    whole = type_bytes(operand.type)
-    if value.op is not region or value.attrs["lanes"] > 1:
-        return whole
-    seen = _seen_bytes(value.attrs["body"]).get(value.operands.index(operand), whole)
+        seen = type_bytes(value.type)
+    elif value.op is region and value.attrs["lanes"] == 1:
+        seen = _seen_bytes(value.attrs["body"]).get(value.operands.index(operand), whole)
     return seen if estimate(seen) < estimate(whole) else whole
 
 

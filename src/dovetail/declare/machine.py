@@ -11,9 +11,9 @@ from dovetail.ir.dim import Dim, Size, substitute, symbols
 ASSUMED_SIZE = 128
 """What an unbound symbol counts as in an estimate."""
 
-Kind = Literal["map", "contract", "conv", "conv_3x3"]
-"""What decides how much of the peak a kernel reaches with its multiply-adds: products, convolutions, and those of them
-that can do with fewer multiply-adds than they stand for."""
+Kind = Literal["map", "contract", "conv", "conv_3x3", "conv_apart"]
+"""What decides how much of the peak a kernel reaches with its multiply-adds: products, convolutions, those of them that
+can do with fewer multiply-adds than they stand for, and those whose sums share no factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Level:
 
     size: int
     bytes_per_second: float
+    passed_per_second: float | None = None
+    """Of tensors that one kernel writes and the next one reads, on another thread as likely as not; None is as read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,9 @@ class Reach:
     contract: float = 1.0
     conv: float = 1.0
     conv_3x3: float = 1.0
+    conv_apart: float = 1.0
     map: float = 1.0
-    epilogue: float | None = None
-    """What is done to the sums of a convolution while they lie in registers; None is as in a map."""
+    """All work that is no multiply-add of a contraction, wherever it is done."""
 
     def of(self, kind: Kind) -> float:
         match kind:
@@ -56,6 +58,8 @@ class Reach:
                 return self.conv
             case "conv_3x3":
                 return self.conv_3x3
+            case "conv_apart":
+                return self.conv_apart
             case "map":
                 return self.map
 
@@ -74,32 +78,49 @@ class Machine:
     reach: Reach = field(default_factory=Reach)
     overlap: float = 1.0
     """The share of the shorter of work and traffic that is hidden behind the longer."""
+    in_turn: bool = False
+    """Whether that holds for multiply-adds of contractions alone, and all other work takes its time wherever it is
+    done: then nothing is gained by moving it from the epilogue of one kernel into another one that waits for memory."""
     source: str = "built-in"
     """Where the figures come from."""
 
     def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The time of one kernel."""
         flops, dense = estimate(cost.flops, sizes), estimate(cost.dense, sizes)
-        is_conv = cost.kind in ("conv", "conv_3x3")
-        other = self.reach.epilogue if is_conv and self.reach.epilogue is not None else self.reach.map
-        work = (dense / self.reach.of(cost.kind) + (flops - dense) / other) / self.flops_per_second
-        traffic = self._traffic(cost, sizes)
-        return max(work, traffic) + (1 - self.overlap) * min(work, traffic) + self.launch_seconds
+        work = dense / self.reach.of(cost.kind) / self.flops_per_second
+        other = (flops - dense) / self.reach.map / self.flops_per_second
+        given = estimate(cost.given, sizes)
+        traffic = self.moving(estimate(cost.bytes, sizes) - given) + self._given(given)
+        if not self.in_turn:
+            work, other = work + other, 0.0
+        return max(work, traffic) + (1 - self.overlap) * min(work, traffic) + other + self.launch_seconds
 
     def floor(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The roofline: what no kernel of this work and traffic can stay below."""
-        return max(estimate(cost.flops, sizes) / self.flops_per_second, self._traffic(cost, sizes))
+        given = estimate(cost.given, sizes)
+        made = estimate(cost.bytes, sizes) - given
+        traffic = made / self.bandwidth(made) + self._given(given)
+        return max(estimate(cost.flops, sizes) / self.flops_per_second, traffic)
 
     def moving(self, bytes: float) -> float:
         """Seconds to write or read a tensor of a run."""
-        return bytes / self.bandwidth(bytes)
+        return bytes / self.passing(bytes)
 
     def bandwidth(self, bytes: float) -> float:
-        """Bytes a second of the level that holds so many."""
+        """Bytes a second that are read of the level that holds so many."""
+        level = self._level(bytes)
+        return self.bytes_per_second if level is None else level.bytes_per_second
+
+    def passing(self, bytes: float) -> float:
+        """Bytes a second from kernel to kernel, if they move so many."""
+        level = self._level(bytes)
+        return self.bytes_per_second if level is None else level.passed_per_second or level.bytes_per_second
+
+    def _level(self, bytes: float) -> Level | None:
         for level in self.levels:
             if bytes <= level.size:
-                return level.bytes_per_second
-        return self.bytes_per_second
+                return level
+        return None
 
     def streaming(self, bytes: int) -> Machine:
         """The machine for a model with so many bytes of parameters: they lie in no level that is smaller."""
@@ -111,12 +132,10 @@ class Machine:
         Then two kernels are never cheaper than one that does the same, only because each has less to hold.
         """
         given = self.given_per_second or self.bytes_per_second
-        return replace(self, bytes_per_second=self.bandwidth(bytes), given_per_second=given, levels=())
+        return replace(self, bytes_per_second=self.passing(bytes), given_per_second=given, levels=())
 
-    def _traffic(self, cost: Cost, sizes: Mapping[str, Size] | None) -> float:
-        given = estimate(cost.given, sizes)
-        rate = self.given_per_second or self.bandwidth(given)
-        return self.moving(estimate(cost.bytes, sizes) - given) + given / rate
+    def _given(self, bytes: float) -> float:
+        return bytes / (self.given_per_second or self.bandwidth(bytes))
 
 
 def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:

@@ -14,7 +14,8 @@ from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group
 from dovetail.derive.fuse import ANY_MACHINE, Fused, fuse, strata
 from dovetail.derive.join import join
-from dovetail.derive.near import Round
+from dovetail.derive.missed import Missed
+from dovetail.derive.near import Round, near_misses
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.extract import Extraction, extract
 from dovetail.egraph.fold import Fold, UnfoldableError, folded, unfolded
@@ -104,6 +105,17 @@ class Decided:
     search: Search
     selection: Selection | None = field(repr=False, default=None)
     """The chosen nodes with their proofs; none where the search fell short of greedy fusion, and that was kept."""
+    rounds: Sequence[Round] = field(repr=False, default=())
+    """What greedy fusion was given, stratum by stratum, of the graph that was decided: few of many equal layers."""
+
+    def near_misses(self) -> list[Missed]:
+        """What fits but for one op. Only reports ask; layers that look the same are looked at once."""
+        if self.selection is not None:
+            try:
+                return self.selection.near_misses(self.rounds)
+            except UnfoldableError:
+                pass
+        return near_misses(self.fused.rounds, self.fused.applied)
 
 
 def decide(
@@ -180,14 +192,14 @@ class Task:
         clock.lap("build")
         search = _search(egraph, replayed, clock, given, greedy, chosen)
         rounds = fused.rounds if fold.is_whole else _Rounds(self, fold.whole)
-        return Decided(replace(result, rounds=rounds), search, selection)
+        return Decided(replace(result, rounds=rounds), search, selection, fused.rounds)
 
     def rounds(self, graph: Graph) -> Sequence[Round]:
         return fuse(graph, self.vocabulary.ops, machine=self.machine, sizes=self.sizes).rounds
 
 
 class _Rounds(Sequence[Round]):
-    """What greedy fusion was given, stratum by stratum: only reports look for near misses, so only they ask."""
+    """What greedy fusion makes of the whole graph, stratum by stratum: only who draws that asks."""
 
     def __init__(self, task: Task, graph: Graph) -> None:
         self._task = task

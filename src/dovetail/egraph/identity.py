@@ -22,6 +22,7 @@ from dovetail.match.outline import outline_of
 Sides: TypeAlias = Callable[..., Iterator[Value]]
 """Yields the left side, then the right one; the second is only asked for where types are known."""
 _MOST_WAYS = 8
+"""In which one node may match, by what its operands equal: a bound, so that a large class costs no more than others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ from dovetail.ir.value import Value, attrs_key, make
 _SHORTEST = 6
 """Stretches that repeat are at least so long; shorter ones are as quickly solved."""
 _GRAM = 5
+"""Ops in a row by which stretches are recognised: fewer stand everywhere, more would hide short layers."""
 _CANDIDATES = 6
+"""Distances at which such rows repeat most often, of which the longest run is taken."""
 _HALO = 48
 """How many values before a piece its window shows at least, in whole layers; patterns reach less far."""
 _SMALL = 64

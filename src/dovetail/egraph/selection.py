@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dovetail.derive.edit import CONGRUENCE, Edit, Numerics
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed
+from dovetail.derive.near import Round, near_misses
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.extract import Extraction
 from dovetail.egraph.fold import Copy, Fold
@@ -41,12 +42,17 @@ class Selection:
             there = copy.move(leader)
             self.built.setdefault(there, result.moved.get(there, there))
         moved = self._moved(owners)
-        found: list[Missed] = []
-        for copy in self.fold.copies:
-            for miss in missed:
-                if copy.owns(miss.root):
-                    found.append(self._copied_miss(copy, miss, owners))
-        return Fused(replace(result, moved=moved), self._applied(), tuple(found))
+        return Fused(replace(result, moved=moved), self._applied(), tuple(self._copied_misses(missed, owners)))
+
+    def near_misses(self, rounds: Sequence[Round]) -> list[Missed]:
+        """What fits but for one op in rounds of greedy fusion over the folded graph, in every stretch of the whole."""
+        applied = [
+            Applied(a.rule, a.variant, a.root, a.covers, node)
+            for node in self.nodes.values()
+            if node.op is not leaf.ITEM
+            for a in self._chain(node)
+        ]
+        return list(self._copied_misses(near_misses(rounds, applied), self._owners()))
 
     def explain(self, leader: Value) -> list[Step]:
         """The chain of applications from the value that stands for a class to the node that was chosen for it."""
@@ -153,31 +159,45 @@ class Selection:
     def _is_inner(self, value: Value, application: Application) -> bool:
         return value is application.root or value not in self.egraph or self.egraph.find(value) not in self.nodes
 
-    def _where(self, copy: Copy, value: Value, owners: dict[Value, Value]) -> Value | None:
-        """Where a value of the folded graph is now, in a stretch: built itself, or part of what has swallowed it."""
+    def _home(self, value: Value, owners: dict[Value, Value]) -> Value | None:
+        """The class that a value of the folded graph is computed in: its own, or the one that has swallowed it."""
         if value not in self.egraph:
             return None
         leader = self.egraph.find(value)
-        home = leader if leader in self.nodes else owners.get(leader)
-        return None if home is None else self.built.get(copy.move(home))
+        return leader if leader in self.nodes else owners.get(leader)
 
     def _moved(self, owners: dict[Value, Value]) -> dict[Value, Value]:
         moved: dict[Value, Value] = {}
         for at, old in enumerate(self.fold.whole.values):
-            now = self._where(*self.fold.homes[at], owners)
+            copy, value = self.fold.homes[at]
+            home = self._home(value, owners)
+            now = None if home is None else self.built.get(copy.move(home))
             if now is not None and now is not old:
                 moved[old] = now
         return moved
 
-    def _copied_miss(self, copy: Copy, miss: Missed, owners: dict[Value, Value]) -> Missed:
-        there = tuple(copy.move(v) for v in miss.covers)
-        places: list[Value | None] = []
+    def _copied_misses(self, missed: Iterable[Missed], owners: dict[Value, Value]) -> Iterator[Missed]:
+        """The misses of the folded graph in every stretch that they are part of; not those that are one kernel now."""
+        placed = [(miss, self._homes(miss, owners)) for miss in missed]
+        open_ = [(miss, homes) for miss, homes in placed if None in homes or len(set(homes)) > 1]
+        own: dict[tuple[int, int], list[tuple[Missed, list[Value | None]]]] = {}
+        for copy in self.fold.copies:
+            span = (copy.start, copy.stop)
+            if span not in own:
+                own[span] = [(miss, homes) for miss, homes in open_ if copy.owns(miss.root)]
+            for miss, homes in own[span]:
+                here = _moved_miss(copy, miss)
+                now = [None if h is None else self.built.get(copy.move(h)) for h in homes]
+                yield replace(here, now=tuple([v if n is None else n for v, n in zip(here.covers, now, strict=True)]))
+
+    def _homes(self, miss: Missed, owners: dict[Value, Value]) -> list[Value | None]:
+        """For each value that a miss covers the class that computes it, or has swallowed it."""
+        found: list[Value | None] = []
         for cover, moved in zip(miss.covers, miss.now or miss.covers, strict=True):
             # What greedy fusion has swallowed may be a kernel of its own here.
             alone = cover in self.egraph and self.egraph.find(cover) in self.nodes
-            places.append(self._where(copy, cover if alone else moved, owners))
-        now = tuple(t if p is None else p for t, p in zip(there, places, strict=True))
-        return replace(miss, root=copy.move(miss.root), covers=there, now=now)
+            found.append(self._home(cover if alone else moved, owners))
+        return found
 
     def _applied(self) -> tuple[Applied, ...]:
         chains: dict[Value, list[Application]] = {}
@@ -195,6 +215,19 @@ class Selection:
                     taken.add((a.name, root, covers))
                     found.append(Applied(a.rule, a.variant, root, covers, self.built[copy.move(leader)]))
         return tuple(reversed(found))
+
+
+def _moved_miss(copy: Copy, miss: Missed) -> Missed:
+    """A miss of the folded graph as it is in a stretch of the whole."""
+    move = copy.move
+    return replace(
+        miss,
+        root=move(miss.root),
+        covers=tuple(map(move, miss.covers)),
+        caught={name: move(found) if isinstance(found, Value) else found for name, found in miss.caught.items()},
+        results=tuple(map(move, miss.results)),
+        shared=tuple(map(move, miss.shared)),
+    )
 
 
 def _edit(old: Value, new: Value, copy: Copy, steps: Sequence[Step], root: Replacement) -> Edit:

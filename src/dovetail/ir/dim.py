@@ -133,7 +133,7 @@ def symbol(name: str) -> Dim:
 
 
 def floordiv(left: Size, right: Size) -> Size:
-    """left // right, exact where the division is exact by algebra."""
+    """left // right, exact where the division is exact by algebra, and with whole multiples of a number outside."""
     if right == 0:
         raise GraphError(f"the size {left} is divided by zero", hint="check the shapes that lead here")
     if isinstance(left, int) and isinstance(right, int):
@@ -147,6 +147,9 @@ def floordiv(left: Size, right: Size) -> Size:
         (x, a), c = inner
         if a * right <= _LARGEST_DIVISOR:
             return floordiv(x + a * c, a * right)
+    whole = _collect([(m, c // right) for m, c in _terms(left)]) if isinstance(right, int) and right > 0 else 0
+    if whole != 0:
+        return whole + floordiv(left - whole * right, right)
     return _collect([((Compound("floordiv", left, right),), 1)])
 
 

@@ -10,6 +10,8 @@ from dovetail.ir.dim import COMPOUND, MOST_TOKENS, Size, check_size, symbol, tot
 _TOKEN = re.compile(r"\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|([-+*(),]))")
 _MARK = re.compile(r"[(),]")
 _DEEPEST = 32
+_PLAIN_DIGITS = 15
+"""A whole number of so few digits is a size, whatever else sizes are checked for."""
 
 
 def parse_size(text: str) -> Size:
@@ -17,6 +19,8 @@ def parse_size(text: str) -> Size:
     tokens: list[str] = []
     at = 0
     text = text.strip()
+    if len(text) <= _PLAIN_DIGITS and text.isascii() and text.isdigit():
+        return int(text)
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None or len(tokens) >= MOST_TOKENS:

@@ -21,6 +21,8 @@ from dovetail.ir.value import Value, make
 
 _ORIGINS: tuple[str, ...] = get_args(get_type_hints(Origin)["kind"])
 _RELATIONS: tuple[str, ...] = get_args(Relation)
+_MOST_SPELLED = 16
+"""How many spellings of the attributes of one op are remembered."""
 _WORDS: dict[str, Any] = {**WORDS, **BY_NAME, "none": None}
 
 
@@ -60,6 +62,8 @@ class _Parser(Lexer):
         self.ops = ops
         self.file = file
         self.found: dict[Value, tuple[Origin, ...]] = {}
+        self.spelled: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
+        """Attributes that were read, by their op, by how deep it stands, and by their text."""
 
     def graph(self) -> Graph:
         if self.word() != "graph":
@@ -166,7 +170,7 @@ class _Parser(Lexer):
             hint = f"did you mean {' or '.join(close)}?" if close else "pass the op that declares it in `ops`"
             self.fail(f"there is no op named {name[:40]!r}", hint, at)
         operands = self.operands(scope)
-        attrs = self.attributes(scope) if self.take("{") else {}
+        attrs = self.known_attributes(name, scope) if self.sees("{") else {}
         value = self.build(op, operands, attrs, start)
         self.check_type(value, start)
         return value
@@ -228,6 +232,22 @@ class _Parser(Lexer):
             stated.append(line)
         if stated:
             self.found[value] = merge(self.found.get(value, ()), stated)
+
+    def known_attributes(self, op: str, scope: _Scope) -> dict[str, Any]:
+        """Attributes in braces. They read nothing outside: where layers repeat, each spelling is understood once."""
+        spelled = self.spelled.setdefault((op, scope.depth), {})
+        start = self.at
+        for text, attrs in spelled.items():
+            if self.text.startswith(text, start):
+                self.at += len(text)
+                self.skip()
+                return dict(attrs)
+        self.need("{")
+        attrs = self.attributes(scope)
+        # Where lines are origins, those of a body are its own.
+        if not self.file and len(spelled) < _MOST_SPELLED:
+            spelled[self.text[start : self.at].rstrip()] = attrs
+        return dict(attrs)
 
     def attributes(self, scope: _Scope) -> dict[str, Any]:
         attrs: dict[str, Any] = {}

@@ -57,8 +57,8 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
     d, dv = q.shape[-1], v.shape[-1]
     if not (isinstance(d, int) and isinstance(dv, int) and d > 0 and dv > 0):
         return None
-    full = (*q.shape[:-1], k.shape[-2])
-    strides = {"q": places(q).strides, "k": _shared(k, q, places), "v": _shared(v, q, places)}
+    full = (*value.shape[:-1], k.shape[-2])
+    strides = {name: _shared(x, value, places) for name, x in (("q", q), ("k", k), ("v", v))}
     strides["y"] = places(value).strides
     for name, x in (("mask", mask), ("keep", keep)):
         if x is not None:
@@ -68,13 +68,13 @@ def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors)
         rotated = d if call["rotated"] is None else int(call["rotated"])
         for name, x in (("cos", cos), ("sin", sin)):
             for which, of in (("q", q), ("k", k)):
-                strides[f"{name}_{which}"] = stretched(places(x).strides, x.shape, of.shape)
+                strides[f"{name}_{which}"] = stretched(places(x).strides, x.shape, (*value.shape[:-3], *of.shape[-3:]))
         angles = [strides[n][-1] for n in ("cos_q", "sin_q", "q", "k")]
         if any(s != value.dtype.itemsize for s in angles) or rotated % 2:
             return None
     return Attend(
         vectors=vectors,
-        lead=q.shape[:-3],
+        lead=value.shape[:-3],
         heads=q.shape[-3],
         queries=q.shape[-2],
         keys=k.shape[-2],
@@ -101,10 +101,10 @@ def _all_heads(q: Value, k: Value) -> int:
     return q.shape[-3] if isinstance(q.shape[-3], int) and k.shape[-3] == 1 else 1
 
 
-def _shared(x: Value, q: Value, places: Places) -> tuple[Size, ...]:
-    """The strides of keys or values; one batch or head for all of the queries' is read again and again."""
+def _shared(x: Value, result: Value, places: Places) -> tuple[Size, ...]:
+    """The strides of queries, keys or values; one batch or head for all of the result's is read again and again."""
     strides = places(x).strides
-    axes = zip(strides[:-2], x.shape[:-2], q.shape[:-2], strict=True)
+    axes = zip(strides[:-2], x.shape[:-2], result.shape[:-2], strict=True)
     return (*(0 if size == 1 and own != 1 else stride for stride, size, own in axes), *strides[-2:])
 
 

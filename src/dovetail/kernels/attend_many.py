@@ -15,8 +15,10 @@ from dovetail.kernels.attend_parts import (
     make_scores,
     make_values,
     make_weights,
+    weight,
 )
 from dovetail.kernels.llvm_scalar import literal
+from dovetail.kernels.vector import LOG2_E
 
 if TYPE_CHECKING:
     from dovetail.kernels.attend_text import Tile
@@ -34,7 +36,13 @@ class Many:
         self.tops, self.sums, self.old = (t.take(self.row) for _ in range(3))
         self.buffer = t.take(t.lanes * t.row)
         self.keys = key_rows(a.vectors, wide)
-        self.bends = a.softcap is not None or a.fill is not None or "mask" in a.strides
+        changes = a.softcap is not None or a.fill is not None
+        is_added = not changes and not a.zero_unseen and a.stored == "float"
+        self.has_key_mask = is_added and a.strides.get("mask", ())[-2:] == (0, 4)
+        self.bends = changes or ("mask" in a.strides and not self.has_key_mask)
+        # Nothing but the scale makes a score: then it is one of powers of two as well.
+        self.twos = not changes and "mask" not in a.strides
+        self.mask_left = t.take(4 * self.keys) if self.has_key_mask else "null"
         # Keys that are rotated lie in the worker's memory already.
         self.key_row, self.key_step = a.strides["k"][-2:] if a.rotated is None else (4 * a.d, 4)
         self.key_kind = a.stored if a.rotated is None else "float"
@@ -57,7 +65,7 @@ class Many:
         if a.rotated is not None:
             t.rotate("q", self.at, "0", self.rows, self.query_rows)
             x, stride, step, stored = self.query_rows, str(4 * a.d), "4", "float"
-        factor = a.scale if a.softcap is None else a.scale / a.softcap
+        factor = (a.scale if a.softcap is None else a.scale / a.softcap) * (LOG2_E if self.twos else 1.0)
         for i in range(self.wide):
             first = t.let(f"mul i64 {stride}, {i * t.lanes}")
             to = t.at(self.columns, i * t.row)
@@ -86,7 +94,7 @@ class Many:
                 self.bend(first, count)
             self.shrink(before)
             t.call(
-                make_weights(self.a.vectors, self.wide),
+                make_weights(self.a.vectors, self.wide, twos=self.twos),
                 f"ptr {self.scores}", f"i64 {count}", f"ptr {self.tops}", f"ptr {self.sums}",
             )  # fmt: skip
             self.add_values(first, count)
@@ -105,6 +113,8 @@ class Many:
         """The scores of a block of keys, a few keys at a time; the last key stands in for those behind it."""
         t, a = self.t, self.a
         x, stride = t.at(self.at["k"], t.times(first, self.key_row)), t.size(self.key_row)
+        x, stride = t.near.block("k", x, stride, first, count)
+        mask = t.at(self.at["mask"], t.times(first, 4)) if self.has_key_mask else "null"
         if self.packs_keys:
             self.copy(x, stride, t.size(self.key_step), count, self.key_rows, self.key_kind)
             self.repeat_last(count)
@@ -114,7 +124,8 @@ class Many:
             whole = t.let(f"sdiv i64 {count}, {self.keys}")
         with t.loop("0", whole) as group:
             done = t.let(f"mul i64 {group}, {self.keys}")
-            self.score_keys(t.at(x, t.let(f"mul i64 {done}, {stride}")), stride, first, done)
+            own = t.at(mask, t.times(done, 4)) if self.has_key_mask else mask
+            self.score_keys(t.at(x, t.let(f"mul i64 {done}, {stride}")), stride, first, done, own)
         if self.packs_keys:
             return
         done = t.let(f"mul i64 {whole}, {self.keys}")
@@ -122,7 +133,9 @@ class Many:
         with t.when(t.let(f"icmp sgt i64 {left}, 0")):
             self.copy(t.at(x, t.let(f"mul i64 {done}, {stride}")), stride, "4", left, self.key_rows)
             self.repeat_last(left)
-            self.score_keys(self.key_rows, str(4 * a.d), first, done)
+            if self.has_key_mask:
+                self.take_mask(t.at(mask, t.times(done, 4)), left)
+            self.score_keys(self.key_rows, str(4 * a.d), first, done, self.mask_left)
 
     def copy(self, x: str, stride: str, step: str, rows: str, to: str, stored: str = "float") -> None:
         given = f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {rows}", f"ptr {to}"
@@ -135,14 +148,24 @@ class Many:
         end = t.at(self.key_rows, t.let(f"mul i64 {count}, {size}"))
         self.copy(t.at(end, -size), "0", "4", missing, end)
 
-    def score_keys(self, x: str, stride: str, first: str, done: str) -> None:
+    def take_mask(self, mask: str, count: str) -> None:
+        """The mask of the last keys, with that of the last one for those behind it."""
+        t = self.t
+        with t.loop("0", str(self.keys)) as j:
+            own = t.smaller(j, t.let(f"sub i64 {count}, 1"))
+            t.put_number(
+                t.number_at(t.at(mask, t.times(own, 4)), "float"), t.at(self.mask_left, t.times(j, 4)), "float"
+            )
+
+    def score_keys(self, x: str, stride: str, first: str, done: str, mask: str) -> None:
         t, a = self.t, self.a
         to = t.at(self.scores, t.let(f"mul i64 {done}, {self.row}"))
         row = a.strides["v"][-2]
         ahead = t.at(self.at["v"], t.times(t.let(f"add i64 {first}, {done}"), row))
-        part = make_scores(a.vectors, self.wide, a.d, a.dv, with_top=not self.bends)
+        how = {"with_top": not self.bends, "with_mask": self.has_key_mask, "asks": not t.near.widths}
+        part = make_scores(a.vectors, self.wide, a.d, a.dv, **how)
         given = f"ptr {self.columns}", f"ptr {x}", f"i64 {stride}", f"ptr {to}", f"ptr {ahead}", f"i64 {t.size(row)}"
-        t.call(part, *given, f"ptr {self.tops}")
+        t.call(part, *given, f"ptr {self.tops}", f"ptr {mask}")
 
     def bend(self, first: str, count: str) -> None:
         """Cap and mask the scores of a block, and keep the highest of each query."""
@@ -172,7 +195,7 @@ class Many:
         for i, x in enumerate(before):
             now = t.load(t.at(self.tops, i * t.row), t.row)
             none = t.compare("oeq", now, t.number(float("-inf")))
-            shrunk = t.exp_of_negative(t.sub(x, t.select(none, t.number(0.0), now)))
+            shrunk = weight(t, t.sub(x, t.select(none, t.number(0.0), now)), twos=self.twos)
             t.store(shrunk, t.at(self.old, i * t.row), t.row)
             total = t.at(self.sums, i * t.row)
             t.store(t.mul(t.load(total, t.row), shrunk), total, t.row)
@@ -197,6 +220,7 @@ class Many:
         t, a = self.t, self.a
         stride, step = t.size(a.strides["v"][-2]), t.size(a.strides["v"][-1])
         x = t.at(self.at["v"], t.times(first, a.strides["v"][-2]))
+        x, stride = t.near.block("v", x, stride, first, count)
         if self.value_rows:
             t.call(
                 make_copy(a.vectors, a.dv, a.stored),

@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.kernels.job import Part
-from dovetail.kernels.vector import STORED, Vectors, VectorText
+from dovetail.kernels.vector import LOG2_E, STORED, Vectors, VectorText
 
 DEPTH = 4
-"""How many features one round of the loop over them takes."""
+"""How many features one round of the loop over them takes, at least."""
+FURTHER = 2
+"""So many times as many where keys are multiplied as they are loaded: it takes few registers."""
+MOST_POINTERS = 8
+"""Keys that have pointers of their own: there are 16 registers for them and all else."""
+KEYS = 4
+"""Keys whose values are taken in one round, there."""
 BLOCK = 64
 """Keys whose scores are kept at once: with their values they fit the first cache."""
 LINE = 64
@@ -32,16 +38,19 @@ def _by_lane(vectors: Vectors) -> bool:
     return vectors.lanes == DEPTH and vectors.registers >= 32
 
 
-def make_scores(vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool) -> Part:
+def make_scores(
+    vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool, with_mask: bool = False, asks: bool = True
+) -> Part:
     """s[j, i] = sum over c of q[c, i] * k[j, c] for a few keys and `wide` vectors of queries.
 
-    The next keys and the values of these are asked for meanwhile. With `top`, the highest scores are kept there.
+    A key's own `mask` is added. If it `asks`, the next keys and the values of these are fetched meanwhile.
+    With `top`, the highest scores are kept there.
     """
     t = VectorText(vectors.lanes)
     size = 4 * vectors.lanes
     keys = key_rows(vectors, wide)
     rows = [t.at("%k", t.let(f"mul i64 {j}, %stride") if j else 0) for j in range(keys)]
-    for j in range(keys):
+    for j in range(keys if asks else 0):
         following = t.at("%k", t.let(f"mul i64 {j + keys}, %stride"))
         value = t.at("%v", t.let(f"mul i64 {j}, %value_stride") if j else 0)
         for place, width in ((following, d), (value, dv)):
@@ -50,21 +59,27 @@ def make_scores(vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool)
 
     def add(sums: list[str], queries: str, at: Sequence[str], feature: int, held: Sequence[str] = ()) -> None:
         vs = [t.load(t.at(queries, (feature * wide + i) * size), size) for i in range(wide)]
-        for j, row in enumerate(at):
-            key = t.lane(held[j], feature) if held else t.spread_from(t.at(row, 4 * feature))
-            for i, x in enumerate(vs):
-                sums[j * wide + i] = t.fma(x, key, sums[j * wide + i])
+        _add_products(t, sums, vs, [t.at(row, 4 * feature) for row in at], [t.lane(x, feature) for x in held])
 
-    rounds = d // DEPTH
-    with t.carried("0", str(rounds), ["zeroinitializer"] * (keys * wide)) as (c, sums):
-        queries = t.at("%q", t.let(f"mul i64 {c}, {DEPTH * wide * size}"))
-        features = t.let(f"mul i64 {c}, {4 * DEPTH}")
-        at = [t.at(row, features) for row in rows]
-        held = [t.load(row) for row in at] if _by_lane(vectors) else []
-        for i in range(DEPTH):
-            add(sums, queries, at, i, held)
-    for c in range(rounds * DEPTH, d):
+    # Where there is a register for each, pointers move: an index would cost an instruction more.
+    moving = rows if t.spreads_in_place and keys <= MOST_POINTERS else []
+    depth = DEPTH * (FURTHER if moving else 1)
+    rounds = d // depth
+    with t.carried("0", str(rounds), ["zeroinitializer"] * (keys * wide), moving) as (c, held):
+        sums = held[: keys * wide]
+        queries = t.at("%q", t.let(f"mul i64 {c}, {depth * wide * size}"))
+        features = t.let(f"mul i64 {c}, {4 * depth}")
+        at = held[keys * wide :] or [t.at(row, features) for row in rows]
+        lanes = [t.load(row) for row in at] if _by_lane(vectors) else []
+        for i in range(depth):
+            add(sums, queries, at, i, lanes)
+        held[:] = [*sums, *(t.fixed(t.at(row, 4 * depth)) for row in at[: len(moving)])]
+    sums = held[: keys * wide]
+    for c in range(rounds * depth, d):
         add(sums, "%q", rows, c)
+    for j in range(keys if with_mask else 0):
+        mask = t.spread_from(t.at("%mask", 4 * j))
+        sums[j * wide : (j + 1) * wide] = [t.add(x, mask) for x in sums[j * wide : (j + 1) * wide]]
     for i, x in enumerate(sums):
         t.store(x, t.at("%s", i * size), size)
     for i in range(wide if with_top else 0):
@@ -73,27 +88,40 @@ def make_scores(vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool)
         while len(highest) > 1:
             highest = [t.larger(x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
         t.store(t.larger(highest[0], t.load(place, size)), place, size)
-    name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}_{dv}{'_top' if with_top else ''}"
+    how = "".join(f"_{n}" for n, is_so in (("top", with_top), ("mask", with_mask), ("near", not asks)) if is_so)
+    name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}_{dv}{how}"
     given = "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s"
-    return finished(name, f"{given}, ptr noalias readonly %v, i64 %value_stride, ptr noalias %top", t)
+    given += ", ptr noalias readonly %v, i64 %value_stride, ptr noalias %top, ptr noalias readonly %mask"
+    return finished(name, given, t)
 
 
 def make_values(vectors: Vectors, wide: int, features: int) -> Part:
     """o[c, i] = o[c, i] * old[i] + sum over j of p[j, i] * v[j, c] for a few features."""
     t = VectorText(vectors.lanes)
     size = 4 * vectors.lanes
-    kept = [t.load(t.at("%old", i * size), size) for i in range(wide)]
-    starts = [t.mul(t.load(t.at("%o", i * size), size), kept[i % wide]) for i in range(features * wide)]
-    with t.carried("0", "%count", starts) as (j, sums):
-        p = t.at("%p", t.let(f"mul i64 {j}, {wide * size}"))
+
+    def add(sums: list[str], p: str, row: str) -> None:
         ps = [t.load(t.at(p, i * size), size) for i in range(wide)]
-        row = t.at("%v", t.let(f"mul i64 {j}, %stride"))
         whole = features // t.lanes * t.lanes if _by_lane(vectors) else 0
         held = [t.load(t.at(row, 4 * c)) for c in range(0, whole, t.lanes)]
-        for c in range(features):
-            value = t.lane(held[c // t.lanes], c % t.lanes) if c < whole else t.spread_from(t.at(row, 4 * c))
-            for i, x in enumerate(ps):
-                sums[c * wide + i] = t.fma(x, value, sums[c * wide + i])
+        spread = [t.lane(held[c // t.lanes], c % t.lanes) for c in range(whole)]
+        _add_products(t, sums, ps, [t.at(row, 4 * c) for c in range(features)], spread)
+
+    kept = [t.load(t.at("%old", i * size), size) for i in range(wide)]
+    sums = [t.mul(t.load(t.at("%o", i * size), size), kept[i % wide]) for i in range(features * wide)]
+    done = "0"
+    if t.spreads_in_place:
+        rounds = t.let(f"sdiv i64 %count, {KEYS}")
+        done = t.let(f"mul i64 {rounds}, {KEYS}")
+        with t.carried("0", rounds, sums) as (i, sums):
+            first = t.let(f"mul i64 {i}, {KEYS}")
+            p = t.fixed(t.at("%p", t.let(f"mul i64 {first}, {wide * size}")))
+            row = t.at("%v", t.let(f"mul i64 {first}, %stride"))
+            for j in range(KEYS):
+                row = t.fixed(t.at(row, "%stride" if j else 0))
+                add(sums, t.at(p, j * wide * size), row)
+    with t.carried(done, "%count", sums) as (j, sums):
+        add(sums, t.at("%p", t.let(f"mul i64 {j}, {wide * size}")), t.at("%v", t.let(f"mul i64 {j}, %stride")))
     for i, x in enumerate(sums):
         t.store(x, t.at("%o", i * size), size)
     name = f"attend_values_{vectors.lanes}_{wide}_{features}"
@@ -101,8 +129,28 @@ def make_values(vectors: Vectors, wide: int, features: int) -> Part:
     return finished(name, f"{given}, ptr noalias readonly %old", t)
 
 
-def make_weights(vectors: Vectors, wide: int) -> Part:
-    """s = exp(s - top), and their sum is added to l. A row whose top is -inf has seen no key: its weights are 0."""
+def _add_products(
+    t: VectorText, sums: list[str], xs: Sequence[str], places: Sequence[str], held: Sequence[str]
+) -> None:
+    """Add the products of vectors with the number at each place; the first are `held` in all lanes already.
+
+    Every second one is spread by the multiplication that loads it: more of them would ask too much of the first cache.
+    """
+    wide = len(xs)
+    for j, place in enumerate(places):
+        here = slice(j * wide, (j + 1) * wide)
+        if t.spreads_in_place and j % 2:
+            sums[here] = [t.fma_spread(x, place, total) for x, total in zip(xs, sums[here], strict=True)]
+            continue
+        number = held[j] if j < len(held) else t.spread_from(place)
+        sums[here] = [t.fma(x, number, total) for x, total in zip(xs, sums[here], strict=True)]
+
+
+def make_weights(vectors: Vectors, wide: int, *, twos: bool) -> Part:
+    """s = exp(s - top), or with `twos` 2**(s - top), and their sum is added to l.
+
+    A row whose top is -inf has seen no key: its weights are 0.
+    """
     t = VectorText(vectors.lanes)
     size = 4 * vectors.lanes
     low = t.number(float("-inf"))
@@ -112,13 +160,18 @@ def make_weights(vectors: Vectors, wide: int) -> Part:
         row = t.at("%s", t.let(f"mul i64 {j}, {wide * size}"))
         for i in range(wide):
             at = t.at(row, i * size)
-            p = t.exp_of_negative(t.sub(t.load(at, size), tops[i]))
+            p = weight(t, t.sub(t.load(at, size), tops[i]), twos=twos)
             sums[i] = t.add(sums[i], p)
             t.store(p, at, size)
     for i in range(wide):
         t.store(sums[i], t.at("%l", i * size), size)
-    name = f"attend_weights_{vectors.lanes}_{wide}"
+    name = f"attend_weights_{vectors.lanes}_{wide}{'_twos' if twos else ''}"
     return finished(name, "ptr noalias %s, i64 %count, ptr noalias readonly %top, ptr noalias %l", t)
+
+
+def weight(t: VectorText, x: str, *, twos: bool) -> str:
+    """What a score weighs that is so far from the highest; with `twos` one step less is half of it."""
+    return t.exp2_of_negative(x if twos else t.mul(x, t.number(LOG2_E)))
 
 
 def make_columns(vectors: Vectors, stored: str) -> Part:
@@ -212,6 +265,22 @@ def make_copy(vectors: Vectors, d: int, stored: str) -> Part:
     return finished(f"attend_copy_{vectors.lanes}_{d}_{stored}", given, t)
 
 
+def make_rows(vectors: Vectors, d: int) -> Part:
+    """to[r, c] = x[r, c], rows of f32 one behind the other that lie apart in x."""
+    t = VectorText(vectors.lanes)
+    whole = d // vectors.lanes * vectors.lanes
+    with t.loop("0", "%rows") as r:
+        row = t.at("%x", t.let(f"mul i64 {r}, %stride"))
+        to = t.at("%to", t.let(f"mul i64 {r}, {4 * d}"))
+        for c in range(0, whole, vectors.lanes):
+            t.store(t.load(t.at(row, 4 * c)), t.at(to, 4 * c))
+        with t.loop(str(whole), str(d)) as c:
+            at = t.let(f"mul i64 {c}, 4")
+            t.put_number(t.number_at(t.at(row, at), "float"), t.at(to, at), "float")
+    given = "ptr noalias readonly %x, i64 %stride, i64 %rows, ptr noalias %to"
+    return finished(f"attend_rows_{vectors.lanes}_{d}", given, t)
+
+
 def finished(name: str, given: str, t: VectorText) -> Part:
     """The function as a module of its own."""
     t("ret void")
@@ -227,6 +296,6 @@ def declared(part: Part) -> str:
 
 
 __all__ = [
-    "Part", "declared", "finished", "key_rows", "make_columns", "make_copy", "make_out", "make_scores", "make_values",
-    "make_weights",
+    "Part", "declared", "finished", "key_rows", "make_columns", "make_copy", "make_out", "make_rows", "make_scores",
+    "make_values", "make_weights", "weight",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dovetail.ir.dim import Dim, Size, product
 from dovetail.kernels.attend_few import Few
 from dovetail.kernels.attend_many import Many
+from dovetail.kernels.attend_near import KEPT, Near
 from dovetail.kernels.attend_parts import declared
 from dovetail.kernels.attend_rope import make_rotate
 from dovetail.kernels.job import Part
@@ -107,9 +108,12 @@ class Attend:
 
     @property
     def room(self) -> int:
-        """Bytes that a worker needs beside rotated keys."""
+        """Bytes that a worker needs beside what is laid out and rotated keys."""
         t = Tile(self)
         Many(t, WIDE, dict.fromkeys(self.strides, "null"), "0", "0")
+        if self.may_be_few:
+            t.end = KEPT
+            Few(t, dict.fromkeys(self.strides, "null"), FEW, count="0", first="0")
         return t.most
 
     @property
@@ -161,7 +165,7 @@ def write(asked: Attend, name: str) -> Written:
     lines = [head, "entry:", *unpacked, *tile.slots, *tile.lines, "}"]
     parts = tuple(tile.parts.values())
     uses = dict.fromkeys([*tile.used, *map(declared, parts)])
-    scratch: Size = tile.most
+    scratch: Size = tile.most if asked.is_few else asked.room + tile.near.bytes
     if asked.rotated is not None:
         # A few keys more, because they are scored several at a time.
         scratch = scratch + (asked.keys + tile.lanes) * (4 * asked.d)
@@ -177,7 +181,8 @@ class Tile(VectorText):
         self.sizes: dict[Dim, str] = {}
         self.parts: dict[str, Part] = {}
         self.row = 4 * self.lanes
-        self.most = self.end = 0
+        self.most = self.end = KEPT
+        self.near = Near(self)
 
     def take(self, size: int) -> str:
         """So many bytes of the worker's memory."""
@@ -221,6 +226,8 @@ class Tile(VectorText):
         first = self.let(f"mul i64 {block}, {a.rows}")
         rows = self.smaller(str(a.rows), self.let(f"sub i64 {self.size(a.queries)}, {first}"))
         at = self.places(lead, head, shared, first)
+        end = self.seen(first, self.let(f"add i64 {first}, {rows}"))[1] if a.causal else self.size(a.keys)
+        self.near.lay(self.let(f"sdiv i64 {number}, {self.times(str(a.groups), a.blocks)}"), at, end)
         if a.may_be_few:
             less = self.let(f"icmp sle i64 {rows}, {FEW}")
             with self.when(less):
@@ -239,10 +246,11 @@ class Tile(VectorText):
         low, end = "0", self.size(a.keys)
         if a.causal and a.fill is not None and math.isinf(a.fill):
             low, end = self.seen(start, self.let(f"add i64 {start}, {a.span}"))
-        keys = self.at("%scratch", a.room)
+        keys = self.at("%scratch", a.room + self.near.bytes)
         at = self.places(lead, "0", shared, "0")
         count = self.let(f"sub i64 {end}, {low}")
         self.rotate("k", at, low, count, self.at(keys, self.times(low, 4 * a.d)))
+        self.near.lay(self.let(f"sdiv i64 {number}, {self.size(a.spans)}"), at, end)
         with self.loop("0", str(a.groups)) as group, self.loop("0", str(a.span // a.rows)) as part:
             head = self.let(f"add i64 {self.let(f'mul i64 {shared}, {a.groups}')}, {group}")
             first = self.let(f"add i64 {start}, {self.let(f'mul i64 {part}, {a.rows}')}")
@@ -255,7 +263,7 @@ class Tile(VectorText):
             least = self.let(f"icmp sgt i64 {rows}, {(wide - 1) * self.lanes}")
             most = self.let(f"icmp sle i64 {rows}, {wide * self.lanes}")
             with self.when(self.let(f"and i1 {least}, {most}")):
-                self.end = 0
+                self.end = KEPT
                 self.attend(wide, at, first, rows)
 
     def seen(self, first: str, end: str) -> tuple[str, str]:

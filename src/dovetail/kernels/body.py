@@ -18,6 +18,7 @@ from dovetail.kernels.job import Places
 from dovetail.kernels.loops import Call, Expr, Number
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.alias import Alias, find_aliases
+from dovetail.plan.plan import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ def _multiplied(value: Value, operands: tuple[Value, ...]) -> Value | None:
 
 
 _BOUNDED: Mapping[Op, Primitive] = {op: op for op in (ops.erf, ops.tanh, ops.sigmoid)}
+
+
+def lying_beneath(step: Step, places: Places) -> list[Value]:
+    """The operands that the result is written over: one memory, which needs one name, so that nothing overlaps."""
+    return [] if step.over is None else [v for v in step.operands if places(v).root is step.over]
 
 
 def reads(body: Body) -> list[Value]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail import library, ops
 from dovetail.declare.fused import FusedOp
@@ -10,9 +10,10 @@ from dovetail.ir.dim import Size, product, smallest, symbol
 from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
-from dovetail.kernels.body import Body, body_of, cast_to, is_compiled, is_number, number, reads
+from dovetail.kernels.aligned import ALIGNMENT
+from dovetail.kernels.body import Body, body_of, cast_to, is_compiled, is_number, lying_beneath, number, reads
 from dovetail.kernels.contract_cell import cell_declared, cell_part
-from dovetail.kernels.contract_pack import ALIGNMENT, Panels
+from dovetail.kernels.contract_pack import Panels
 from dovetail.kernels.contract_text import LIVE, Shape, Source, contract_text, words_bytes
 from dovetail.kernels.contract_tile import Tile, tile_of
 from dovetail.kernels.job import Job, Packed, Places, Template
@@ -80,7 +81,7 @@ def make_declared_contract(step: Step, places: Places, vectors: Vectors) -> Job 
 
 def _made(step: Step, places: Places, vectors: Vectors) -> Job | None:
     found = find_contraction(step.value, places)
-    return None if found is None else _Writer(step.value, found, places, tile_of(vectors, len(found.streams))).job()
+    return None if found is None else _Writer(step, found, places, tile_of(vectors, len(found.streams))).job()
 
 
 def find_contraction(value: Value, places: Places) -> Contraction | None:
@@ -111,9 +112,12 @@ def find_contraction(value: Value, places: Places) -> Contraction | None:
 class _Writer:
     """The job of one contraction while it is put together."""
 
-    def __init__(self, value: Value, found: Contraction, places: Places, tile: Tile) -> None:
-        self.value, self.found, self.places, self.tile = value, found, places, tile
+    def __init__(self, step: Step, found: Contraction, places: Places, tile: Tile) -> None:
+        self.value, self.found, self.places, self.tile = step.value, found, places, tile
         self.body = found.body
+        beneath = lying_beneath(step, places)
+        self.beneath = {v for v in found.operands if found.operand(v) in beneath}
+        self.beside = tuple(v for v in found.operands if v not in self.beneath)
         self.width = tile.columns // len(found.streams)
         columns = found.result.shape[-1]
         self.panels = (columns + (self.width - 1)) // self.width
@@ -205,7 +209,7 @@ class _Writer:
     def _operands(self) -> tuple[str, ...]:
         """What the epilogue reads, each view by a pointer of its own."""
         names: list[str] = []
-        for i, view in enumerate(self.found.operands):
+        for i, view in enumerate(self.beside):
             at = self.body.views[view]
             shape = view.shape
             wide = self.found.parts > 1 and shape and shape[-1] == self.found.products[0].shape[-1]
@@ -261,7 +265,11 @@ class _Writer:
             ]
             product += self.found.parts
             found[value] = [cast_to(Load(t, at), value.dtype) for t in sums]
-        for i, view in enumerate(self.found.operands):
+        result = self.found.result
+        target = Tensor("c", result.dtype, (symbol("c_row"), result.dtype.itemsize))
+        for view in self.beneath:
+            found[view] = [Load(replace(target, dtype=view.dtype), at)]
+        for i, view in enumerate(self.beside):
             found[view] = [Load(t, at) for t in self._read(f"e{i}", view)]
         for value in self.body.order:
             if value in found:
@@ -277,11 +285,9 @@ class _Writer:
                 Call(value.op.name, tuple(found[x][i % len(found[x])] for x in value.operands), value.dtype)
                 for i in range(count)
             ]
-        result = self.found.result
-        target = Tensor("c", result.dtype, (symbol("c_row"), result.dtype.itemsize))
         # A panel is too narrow for what LLVM would choose; a scalar loop takes the columns behind whole vectors.
         body = (Loop("column", Extent(self._live()), (Store(target, at, found[result][0]),), lanes=self.tile.lanes),)
-        pointers = ("sums", *(f"e{i}" for i in range(len(self.found.operands))), "c")
+        pointers = ("sums", *(f"e{i}" for i in range(len(self.beside))), "c")
         return Kernel("epilogue", pointers, ("c",), "row", body, sizes=tuple(sizes_in(body)))
 
     def _live(self) -> Size:

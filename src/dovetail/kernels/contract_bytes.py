@@ -15,7 +15,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, f32, i8, i32, u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.body import cast_to
+from dovetail.kernels.body import cast_to, lying_beneath
 from dovetail.kernels.contract import Contraction, find_contraction
 from dovetail.kernels.contract_bytes_text import BLOCK, COLUMNS, Bytes, bytes_text
 from dovetail.kernels.contract_text import LIVE
@@ -119,7 +119,7 @@ def make_byte_contract(step: Step, places: Places, vectors: Vectors) -> Job | No
         or any(p.attrs["axis"] not in (None, -1) for p in parts)
     ):
         return None
-    return _job(step.value, found, left, parts, places)
+    return _job(step, found, left, parts, places)
 
 
 def _is_of_bytes(value: Value, places: Places) -> bool:
@@ -130,7 +130,8 @@ def _is_of_bytes(value: Value, places: Places) -> bool:
     return q.dtype in (i8, u8) and beside[0].dtype is f32 and all(map(places.is_bound, beside))
 
 
-def _job(value: Value, found: Contraction, left: Value, parts: tuple[Value, ...], places: Places) -> Job | None:
+def _job(step: Step, found: Contraction, left: Value, parts: tuple[Value, ...], places: Places) -> Job | None:
+    value = step.value
     deep, columns = left.shape[-1], value.shape[-1]
     if not isinstance(deep, int) or not isinstance(columns, int) or not 0 < deep <= DEEPEST:
         return None
@@ -138,11 +139,14 @@ def _job(value: Value, found: Contraction, left: Value, parts: tuple[Value, ...]
     if value.dtype is not f32 or not is_dense(left.tensor, places(left).strides):
         return None
     operands: dict[Value, tuple[str, bool]] = {}
+    beneath = lying_beneath(step, places)
     for view in found.operands:
         strides = stretched(views[view].strides, view.shape, value.shape)
         has_rows = is_dense(value.tensor, strides)
         if view.dtype is not f32 or views[view].offset != 0 or not (has_rows or _is_a_row(strides)):
             return None
+        if found.operand(view) in beneath:
+            continue
         operands[view] = (f"e{len(operands)}", has_rows)
     points: dict[str, Value | Packed] = {"a": left}
     signed, count = left.operands[0].dtype is i8, len(parts)
@@ -183,10 +187,12 @@ def _epilogue(shape: Bytes, found: Contraction, operands: dict[Value, str]) -> K
     whole = Call("sub", (whole, Call("mul", (beside(1, i32), of_row), i32)), i32)
     leaves: dict[Value, Expr] = {found.products[0]: Call("mul", (cast_to(whole, f32), beside(2, f32)), f32)}
     has_rows = dict(shape.operands)
-    for view, name in operands.items():
-        strides = (4 * shape.columns if has_rows[name] else 0, 4)
-        leaves[view] = Load(Tensor(name, f32, strides), (row, column))
+    target = Tensor("y", f32, (4 * shape.columns, 4))
+    for view in found.operands:
+        name = operands.get(view)
+        of = target if name is None else Tensor(name, f32, (4 * shape.columns if has_rows[name] else 0, 4))
+        leaves[view] = Load(of, (row, column))
     (result,) = elementwise([found.result], leaves)
-    store = Store(Tensor("y", f32, (4 * shape.columns, 4)), (row, column), result)
+    store = Store(target, (row, column), result)
     body = (Loop("column", Extent(LIVE), (store,), lanes=16),)
     return Kernel("epilogue", ("sums", "rowsums", "c", *operands.values(), "y"), ("y",), "row", body, sizes=(LIVE,))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.ir.literal import Array
-
-ALIGNMENT = 64
+from dovetail.kernels.aligned import aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Panels:
         width = self.columns // len(self.streams)
         *batch, k, _ = matrices[0].shape
         whole, rest = divmod(self.size, width)
-        packed = _aligned((*batch, whole + (rest > 0), k, self.columns))
+        packed = aligned((*batch, whole + (rest > 0), k, self.columns))
         for stream, (matrix, first) in enumerate(self.streams):
             part = matrices[matrix][..., first : first + self.size]
             target = packed[..., stream * width : (stream + 1) * width]
@@ -66,9 +65,3 @@ class Panels:
             rows = part.reshape(*part.shape[:-2], part.shape[-2] * width)
             matrices[matrix][..., first : first + self.size] = rows[..., : self.size]
         return tuple(found)
-
-
-def _aligned(shape: tuple[int, ...]) -> Array:
-    raw = np.empty(4 * int(np.prod(shape)) + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : raw.size - ALIGNMENT + start].view(np.float32).reshape(shape)

@@ -24,8 +24,6 @@ FEW, FEWEST = 8, 4
 """Rows up to which memory is the limit, so that what comes is asked for from several places at once; and from many."""
 PACED = ".paced"
 """What the name of the functions ends in that fetch what is next."""
-_SPREADS_IN_PLACE = 16
-"""Lanes of vectors whose multiplications spread an operand in memory over all lanes: those of AVX-512."""
 _MANY_REGISTERS = 32
 _LINE = 64
 _TOGETHER = 4
@@ -306,21 +304,14 @@ class _Paced(_Rows):
         return further[1:]
 
     def _added_from(self, i: int, place: str, columns: list[str], sums: list[str]) -> list[str]:
-        if self.lanes != _SPREADS_IN_PLACE or i % 2 == 0:
+        if not self.spreads_in_place or i % 2 == 0:
             return super()._added_from(i, place, columns, sums)
-        # LLVM would load a number once that is used three times, and so take an instruction more.
-        multiply = 'asm "vfmadd231ps $2{1to16}, $1, $0", "=v,v,*m,0"'
-        return [
-            self.let(
-                f"call {self.kind} {multiply}({self.kind} {x}, ptr elementtype(float) {place}, {self.kind} {total})"
-            )
-            for x, total in zip(columns, sums, strict=True)
-        ]
+        return [self.fma_spread(x, place, total) for x, total in zip(columns, sums, strict=True)]
 
     def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
         line, *rows = further
         if steps > 1:
             self._ask(line, cache=2)
             line = self.at(line, _LINE)
-        # A pointer that comes out of nothing is not made of a base and an index again: that costs an instruction, too.
-        return [line, *(self.let(f'call ptr asm "", "=r,0"(ptr {self.at(row, 4 * steps)})') for row in rows)]
+        # An index for each would cost an instruction, too.
+        return [line, *(self.fixed(self.at(row, 4 * steps)) for row in rows)]

@@ -13,6 +13,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.aligned import aligned
 from dovetail.kernels.conv_block import HEAD, Code
 from dovetail.kernels.conv_epilogue import Epilogue
 from dovetail.kernels.conv_field import Field
@@ -239,7 +240,9 @@ class Packing:
         packed = np.zeros((self.groups, tiles * self.rows, of[:1].size), np.float32)
         packed[:, :filters] = of.reshape((self.groups, filters, packed.shape[2]))
         split = packed.reshape((self.groups, tiles, self.rows, packed.shape[2]))
-        return normal(np.ascontiguousarray(split.swapaxes(2, 3)))
+        found = aligned((self.groups, tiles, packed.shape[2], self.rows))
+        found[...] = split.swapaxes(2, 3)
+        return normal(found)
 
     def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Whether every element of weights of these shapes is laid out: always."""

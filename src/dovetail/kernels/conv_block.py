@@ -118,13 +118,33 @@ class BlockText(VectorText):
         with self.when(self.let(f"xor i1 {condition}, true")):
             yield
 
+    @contextmanager
+    def cases(self, number: str, of: Iterable[int]) -> Generator[Iterable[int]]:
+        """Instructions for each of the values that a whole number may have, one of which it has."""
+        labels = {value: self.fresh("case") for value in of}
+        after = self.fresh("after")
+        listed = " ".join(f"i64 {value}, label %{label}" for value, label in labels.items())
+        self(f"switch i64 {number}, label %{after} [ {listed} ]")
+
+        def each() -> Generator[int]:
+            for value, label in labels.items():
+                self.label(label)
+                yield value
+                self(f"br label %{after}")
+
+        yield each()
+        self.label(after)
+
     def fetch(self, pointer: str, size: str, number: str, count: str) -> None:
-        """Ask for one of `count` shares of what lies at a pointer, ahead of its use, by lines of 64 bytes."""
+        """Ask for one of `count` shares of what lies at a pointer, ahead of its use, by lines of 64 bytes: a few more
+        than that, since they are asked for by fours."""
         self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         lines = self.rounded_up(self.quotient(size, 64), count)
         start = self.at(pointer, self.times(self.times(number, lines), 64))
-        with self.loop("0", lines) as line:
-            self(f"call void @llvm.prefetch.p0(ptr {self.at(start, self.times(line, 64))}, i32 0, i32 2, i32 1)")
+        with self.steps("0", lines, 4) as line:
+            here = self.at(start, self.times(line, 64))
+            for i in range(4):
+                self(f"call void @llvm.prefetch.p0(ptr {self.at(here, 64 * i)}, i32 0, i32 2, i32 1)")
 
     def fetch_to_write(self, pointer: str) -> None:
         """Ask for the line that a pointer lies in, ahead of what is written there."""

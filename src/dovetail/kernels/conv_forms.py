@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dovetail.errors import GraphError
 from dovetail.kernels.conv import Convolution, direct, first_of
+from dovetail.kernels.conv_panel import panel
 from dovetail.kernels.conv_point import point
+from dovetail.kernels.conv_row import row
 from dovetail.kernels.conv_small import small
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.kernels.winograd import winograd
-from dovetail.kernels.winograd_small import winograd_small
 from dovetail.plan.plan import Step
 
 
@@ -21,7 +22,8 @@ def make_conv(step: Step, places: Places, vectors: Vectors) -> Job | None:
     try:
         expanse = found.expanse(places)
         # Winograd's sums are in another order: not where that matters.
-        others = [] if places.strict else winograd(found, expanse, vectors) + winograd_small(found, expanse, vectors)
+        others = [] if places.strict else winograd(found, expanse, vectors)
+        others += [*row(found, expanse, vectors), *panel(found, expanse, vectors)]
         others += [*small(found, expanse, vectors), *point(found, expanse, vectors)]
         return first_of([*others, direct(found, expanse, vectors)])
     except GraphError:

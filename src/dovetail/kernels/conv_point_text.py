@@ -120,8 +120,9 @@ def _kernel(shape: Shape) -> Written:
     filter_tiles = t.rounded_up("%filters", rows)
     area = t.times("%places", 4)
     with t.loop("%begin", "%end") as tile:
-        filter_part, left = t.rest(tile, "%filter_parts"), t.quotient(tile, "%filter_parts")
-        place_part, image_group = t.rest(left, "%place_parts"), t.quotient(left, "%place_parts")
+        # Who goes on with the next tile has the weights of the last one still near.
+        place_part, left = t.rest(tile, "%place_parts"), t.quotient(tile, "%place_parts")
+        filter_part, image_group = t.rest(left, "%filter_parts"), t.quotient(left, "%filter_parts")
         group, image = t.rest(image_group, "%groups"), t.quotient(image_group, "%groups")
         source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
         first_tile = t.times(filter_part, "%filter_part")

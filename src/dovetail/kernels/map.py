@@ -9,7 +9,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.kernels.body import Body, body_of, is_known, is_number, number, reads
+from dovetail.kernels.body import Body, body_of, is_known, is_number, lying_beneath, number, reads
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.llvm import minimum
 from dovetail.kernels.loops import (
@@ -73,8 +73,7 @@ def _job(step: Step, places: Places, body: Body) -> Job:
     spread = [stretched(at.strides, v.shape, whole) for v, at in leaves.items()]
     shape, strides = collapsed(whole, [*(places(v).strides for v in step.results), *spread])
     operands = list(dict.fromkeys(body.arguments[at.root] for at in leaves.values()))
-    # What the result is written over is one memory with one name: then nothing overlaps by surprise.
-    shared = [v for v in operands if step.over is not None and places(v).root is step.over]
+    shared = lying_beneath(step, places)
     names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
     points = {name: v for v, name in names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
     names |= dict.fromkeys(shared, "y0")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dovetail.ir.literal import Array
+from dovetail.kernels.aligned import aligned
 
 _SMALLEST = np.float32(2.0**-126)
 
@@ -23,11 +24,12 @@ def normal(packed: Array) -> Array:
     if not tiny.any():
         return packed
     at = np.flatnonzero(tiny).astype(np.int32)
-    whole = packed.reshape(-1).copy()
-    was = whole[at]
-    whole[at] = np.copysign(_SMALLEST, was)
+    was = packed.reshape(-1)[at]
     count = np.array([at.size], np.int32)
-    return np.concatenate([whole, was, at.view(np.float32), count.view(np.float32)])
+    found = aligned((packed.size + 2 * at.size + 1,))
+    np.concatenate([packed.reshape(-1), was, at.view(np.float32), count.view(np.float32)], out=found)
+    found[at] = np.copysign(_SMALLEST, was)
+    return found
 
 
 def as_before(packed: Array, shape: Sequence[int]) -> Array:

@@ -14,7 +14,7 @@ from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, floordiv, product, smallest
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.ir.value import Value
-from dovetail.kernels.body import Body, body_of, cast_to, is_known, reads
+from dovetail.kernels.body import Body, body_of, cast_to, is_known, lying_beneath, reads
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.llvm import minimum
 from dovetail.kernels.loops import (
@@ -57,7 +57,7 @@ def make_plain(step: Step, places: Places) -> Job | None:
         return None
     if any(v not in body.views for v in found[0].operands) or not is_known(body, lambda v: v is found[0]):
         return None
-    made = _Plain(step.value, places, body, found[0])
+    made = _Plain(step, places, body, found[0])
     try:
         return made.convolution() if found[0].op is ops.conv else made.matrices()
     except GraphError:
@@ -111,13 +111,14 @@ class Along:
 class _Plain:
     """Writes the loops of one sum of products."""
 
-    def __init__(self, value: Value, places: Places, body: Body, found: Value) -> None:
-        self.value = value
+    def __init__(self, step: Step, places: Places, body: Body, found: Value) -> None:
+        self.value = step.value
         self.places = places
         self.body = body
         self.found = found
         operands = list(dict.fromkeys(body.arguments[body.views[v].root] for v in reads(body)))
         self.names = {v: f"x{i}" for i, v in enumerate(operands)}
+        self.names |= dict.fromkeys(lying_beneath(step, places), "y")
         dtype = found.dtype
         self.total: DType = f64 if dtype is f64 else f32 if dtype.is_float else dtype
 

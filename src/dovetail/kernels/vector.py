@@ -22,6 +22,8 @@ class Vectors:
     """Whether four products of bytes are added to each of 16 sums at once."""
 
 
+_IN_PLACE = 16
+"""Lanes of vectors whose multiplications spread a number in memory over all lanes: those of AVX-512."""
 STORED = {"float": 4, "half": 2, "bfloat": 2, "i8": 1}
 """Types of elements that are computed with as f32, and their bytes."""
 
@@ -48,6 +50,24 @@ class VectorText(Text):
 
     def fma(self, x: str, y: str, z: str) -> str:
         return self.intrinsic("fma", x, y, z)
+
+    @property
+    def spreads_in_place(self) -> bool:
+        """Whether a multiplication spreads a number over all lanes as it loads it."""
+        return self.lanes == _IN_PLACE
+
+    def fma_spread(self, x: str, pointer: str, z: str) -> str:
+        """x times the number at a pointer, plus z, in one instruction, where there is such a one.
+
+        LLVM would load a number once that is used several times, and so take an instruction more.
+        """
+        multiply = 'asm "vfmadd231ps $2{1to16}, $1, $0", "=v,v,*m,0"'
+        given = f"{self.kind} {x}, ptr elementtype(float) {pointer}, {self.kind} {z}"
+        return self.let(f"call {self.kind} {multiply}({given})")
+
+    def fixed(self, pointer: str) -> str:
+        """A pointer that comes out of nothing, so that it is not made of a base and an index again."""
+        return self.let(f'call ptr asm "", "=r,0"(ptr {pointer})')
 
     def add(self, x: str, y: str) -> str:
         return self.let(f"fadd {self.kind} {x}, {y}")
@@ -221,9 +241,13 @@ class VectorText(Text):
         self.store(x, slot, 4 * self.lanes)
 
     @contextmanager
-    def carried(self, first: str, extent: str, starts: Sequence[str]) -> Generator[tuple[str, list[str]]]:
-        """A loop that hands vectors from round to round. Gives the variable and the vectors, which the body replaces;
-        behind the loop they are what the last round left."""
+    def carried(
+        self, first: str, extent: str, starts: Sequence[str], pointers: Sequence[str] = ()
+    ) -> Generator[tuple[str, list[str]]]:
+        """A loop that hands vectors and then pointers from round to round. Gives the variable and them, which the body
+        replaces; behind the loop they are what the last round left."""
+        kinds = [*[self.kind] * len(starts), *["ptr"] * len(pointers)]
+        starts = [*starts, *pointers]
         head, after, before = self.fresh("head"), self.fresh("after"), self.block
         variable, following = self.fresh("%i"), self.fresh("%next")
         some = self.let(f"icmp slt i64 {first}, {extent}")
@@ -234,16 +258,16 @@ class VectorText(Text):
         found = list(names)
         yield variable, found
         rounds = [f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{self.block} ]"]
-        for name, start, last in zip(names, starts, found, strict=True):
-            rounds.append(f"  {name} = phi {self.kind} [ {start}, %{before} ], [ {last}, %{self.block} ]")
+        for kind, name, start, last in zip(kinds, names, starts, found, strict=True):
+            rounds.append(f"  {name} = phi {kind} [ {start}, %{before} ], [ {last}, %{self.block} ]")
         self.lines[place:place] = rounds
         self(f"{following} = add nuw nsw i64 {variable}, 1")
         more = self.let(f"icmp slt i64 {following}, {extent}")
         source = self.block
         self(f"br i1 {more}, label %{head}, label %{after}")
         self.label(after)
-        for i, (start, last) in enumerate(zip(starts, list(found), strict=True)):
-            found[i] = self.let(f"phi {self.kind} [ {start}, %{before} ], [ {last}, %{source} ]")
+        for i, (kind, start, last) in enumerate(zip(kinds, starts, list(found), strict=True)):
+            found[i] = self.let(f"phi {kind} [ {start}, %{before} ], [ {last}, %{source} ]")
 
     def prefetch(self, pointer: str) -> None:
         """Ask for the line that a pointer lies in."""
@@ -273,16 +297,34 @@ class VectorText(Text):
     def exp_of_negative(self, x: str) -> str:
         """exp(x) for x <= 0, 0 where it is below the smallest normal number; NaN stays."""
         away = self.compare("olt", x, self.number(-87.0))
-        # The sum has the whole number in its lowest bits, moved by 127: shifted, it is the power of two.
-        shift = 12582912.0 + 127.0
-        moved = self.fma(x, self.number(1.44269504088896341), self.number(shift))
-        n = self.sub(moved, self.number(shift))
-        r = self.fma(x, self.number(1.44269504088896341), self.let(f"fneg {self.kind} {n}"))
-        p = self.polynomial(r, _TWO_TO)
+        moved = self.fma(x, self.number(LOG2_E), self.number(_SHIFT))
+        n = self.sub(moved, self.number(_SHIFT))
+        r = self.fma(x, self.number(LOG2_E), self.let(f"fneg {self.kind} {n}"))
+        found = self.mul(self.polynomial(r, _TWO_TO), self.power_of(moved))
+        return self.select(away, self.number(0.0), found)
+
+    def exp2_of_negative(self, x: str) -> str:
+        """2**x for x <= 0, 0 where it is below the smallest normal number; NaN stays."""
+        away = self.compare("olt", x, self.number(-126.0))
+        if self.spreads_in_place:
+            # What is left above the whole number below, which the instruction behind takes from x by itself.
+            r = self.let(f'call {self.kind} asm "vreduceps $$1, $1, $0", "=v,v"({self.kind} {x})')
+            p = self.polynomial(r, _TWO_TO_PART)
+            scale = "llvm.x86.avx512.mask.scalef.ps.512"
+            self.use(f"declare {self.kind} @{scale}({self.kind}, {self.kind}, {self.kind}, i16, i32)")
+            given = ", ".join(f"{self.kind} {v}" for v in (p, x, "zeroinitializer"))
+            found = self.let(f"call {self.kind} @{scale}({given}, i16 -1, i32 4)")
+        else:
+            moved = self.add(x, self.number(_SHIFT))
+            p = self.polynomial(self.sub(x, self.sub(moved, self.number(_SHIFT))), _TWO_TO)
+            found = self.mul(p, self.power_of(moved))
+        return self.select(away, self.number(0.0), found)
+
+    def power_of(self, moved: str) -> str:
+        """Two to the power of the whole number that a sum with `_SHIFT` has in its lowest bits."""
         bits = self.let(f"bitcast {self.kind} {moved} to {self.whole}")
         power = self.let(f"shl {self.whole} {bits}, splat (i32 23)")
-        found = self.mul(p, self.let(f"bitcast {self.whole} {power} to {self.kind}"))
-        return self.select(away, self.number(0.0), found)
+        return self.let(f"bitcast {self.whole} {power} to {self.kind}")
 
     def tanh(self, x: str) -> str:
         """x times a quotient of polynomials in its square."""
@@ -291,6 +333,9 @@ class VectorText(Text):
         return self.div(self.mul(x, self.polynomial(square, _TANH_ABOVE)), self.polynomial(square, _TANH_BELOW))
 
 
+LOG2_E = 1.44269504088896341
+_SHIFT = 12582912.0 + 127.0
+"""A sum with it has the whole number in its lowest bits, moved by 127: shifted, it is the power of two."""
 _TWO_TO = (
     1.326472614891827e-3,
     9.671512991189957e-3,
@@ -300,6 +345,15 @@ _TWO_TO = (
     1.0,
 )
 """2**r on [-1/2, 1/2], within 1e-7."""
+_TWO_TO_PART = (
+    1.8671300495043397e-3,
+    9.017030708491802e-3,
+    5.579991266131401e-2,
+    2.4016444385051727e-1,
+    6.931512951850891e-1,
+    1.0,
+)
+"""2**r on [0, 1], within 1e-7."""
 _TANH_ABOVE = (
     -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
     6.37261928875436e-04, 4.89352455891786e-03,

@@ -7,39 +7,46 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.ir.literal import Array
+from dovetail.kernels.aligned import aligned
 from dovetail.kernels.conv import Choice, Convolution, Expanse, known
 from dovetail.kernels.conv_block import HEAD
 from dovetail.kernels.conv_field import Blocks, Field
-from dovetail.kernels.conv_text import Shape
+from dovetail.kernels.conv_places import square_of
+from dovetail.kernels.conv_small_text import Square
 from dovetail.kernels.job import Cut, Number, Packed
 from dovetail.kernels.normal import normal
 from dovetail.kernels.vector import Vectors
-from dovetail.kernels.winograd_text import OUT, PATCH, SPOTS, transformed_weights, winograd_text
+from dovetail.kernels.winograd_scheme import FOUR, TWO, Scheme
+from dovetail.kernels.winograd_text import winograd_text
 
-FEWEST_CHANNELS = 32
+FEWEST = {FOUR: (32, 32), TWO: (64, 48)}
 """Channels, and filters, below which the transforms cost more than the products save."""
-FEWEST_PATCHES = 28
-"""Patches below which reading four times as many weights costs more than the products save."""
-PATCHES_BYTES = 1024 * 1024
-"""What the transformed patches of a block may take: they stay in the second cache while all filters go over them."""
-PART_TILES = 8
-"""Register tiles of filters in a tile: who takes one from another thread transforms all patches of its block again."""
+PATCHES = {FOUR: range(28, 1 << 62), TWO: range(20, 111)}
+"""Patches below which reading more weights costs more than the products save; with many the wider scheme is better."""
+PATCHES_BYTES = 850 * 1024
+"""What the transformed patches of a tile may take: they stay in the second cache while all filters go over them."""
+PIECE = 64
+"""Channels that one register tile takes at a time: their weights stay in the first cache."""
 
 
 def winograd(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
-    """The kernel of a convolution of 3 by 3, where this scheme may be the faster one."""
+    """The kernels of a convolution of 3 by 3, where these schemes may be faster."""
     field = expanse.field
     fitting = (field.window, field.strides, field.dilations, expanse.groups) == ((3, 3), (1, 1), (1, 1), 1)
-    if (
-        not fitting
-        or not expanse.is_level
-        or found.x.rank != 4
-        or min(expanse.filters, expanse.channels) < FEWEST_CHANNELS
-    ):
+    if not fitting or not expanse.is_level or found.x.rank != 4:
         return []
-    shape = Shape.of(vectors, expanse.filters, found.epilogue, True)
-    points = found.points(Packed(found.w, f"winograd {shape.rows}", Transforming(shape.rows)), shape.rows)
-    return [Choice(points, Winograd(expanse, shape), lambda: winograd_text(shape))]
+    square = square_of(vectors, expanse.filters, found.epilogue, point=True)
+    return [
+        _choice(found, expanse, scheme, square)
+        for scheme, (channels, filters) in FEWEST.items()
+        if expanse.channels >= channels and expanse.filters >= filters
+    ]
+
+
+def _choice(found: Convolution, expanse: Expanse, scheme: Scheme, square: Square) -> Choice:
+    w = Packed(found.w, f"winograd {scheme.out} {square.block}", Transforming(scheme, square.block))
+    cutter = Winograd(expanse, scheme, square)
+    return Choice(found.points(w, square.block), cutter, lambda: winograd_text(scheme, square))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,54 +54,60 @@ class Winograd:
     """How the work of `winograd_text` is cut."""
 
     expanse: Expanse
-    shape: Shape
+    scheme: Scheme
+    square: Square
 
     def __call__(self, number: Number) -> Cut | None:
         return self.cut(self.expanse.known(number))
 
     def cut(self, of: Expanse) -> Cut | None:
-        """The cut, where there are patches enough."""
-        shape, lanes = self.shape, self.shape.vectors.lanes
+        """The cut, where the number of patches suits the scheme."""
+        scheme, square, lanes = self.scheme, self.square, self.square.vectors.lanes
         height, width = known(of.field.out[0]), known(of.field.out[1])
-        down, across = -(-height // OUT), -(-width // OUT)
-        if down * across < FEWEST_PATCHES:
+        down, across = -(-height // scheme.out), -(-width // scheme.out)
+        if down * across not in PATCHES[scheme]:
             return None
-        pixels = Field(
-            of.field.sizes, of.field.steps, (down, across), (PATCH, PATCH), (OUT, OUT), (1, 1), of.field.before
-        )
-        blocks = _blocks(down, across, of.channels, lanes)
-        count = known(blocks.rows) * known(blocks.columns)
-        tiles = -(-of.filters // shape.rows)
-        part = min(tiles, PART_TILES)
-        parts = -(-tiles // part)
+        window, apart = (scheme.patch, scheme.patch), (scheme.out, scheme.out)
+        pixels = Field(of.field.sizes, of.field.steps, (down, across), window, apart, (1, 1), of.field.before)
+        patches = _patches(down, across, max(lanes, PATCHES_BYTES // (4 * scheme.spots * of.channels)))
+        blocks = patches.blocks
+        most = known(blocks.rows) * known(blocks.columns)
         sizes = (
-            *pixels.words(blocks),
-            of.channels,
-            of.filters,
-            *of.steps,
-            parts,
-            part,
-            height,
-            width,
-            *of.residual[:1],
-        )
-        row = 4 * (count + 2 * lanes)
-        patches = SPOTS * (row * of.channels + 4 * lanes)
-        sums = row * (SPOTS * shape.rows + OUT * OUT)
-        scratch = HEAD + 8 * SPOTS + 64 + patches + sums + 4 * (pixels.seen(blocks, 1) + lanes)
-        work = count * of.channels * SPOTS * shape.rows * part // 32
-        return Cut(sizes, scratch, of.images * blocks.down * blocks.across * parts, work + 1)
+            *pixels.words(blocks), of.channels, of.filters, *of.steps, height, width, patches.rows, patches.parts,
+            patches.part, PIECE, *of.residual[:1],
+        )  # fmt: skip
+        entered = -(-4 * most * of.channels // 64) * 64 + 4 * lanes
+        sums = 4 * (patches.part * square.block + lanes)
+        results = 4 * square.block * scheme.out**2 * most
+        seen = 4 * (known(pixels.seen(blocks, 1)) + 2 * lanes)
+        scratch = HEAD + 8 * (scheme.spots + 8) + scheme.spots * (entered + sums) + results + seen
+        tiles = of.images * blocks.down * blocks.across * patches.parts * -(-of.filters // square.block)
+        work = patches.part * of.channels * scheme.spots * square.filters // 2
+        return Cut(sizes, scratch, tiles, work + 1)
 
 
-def _blocks(height: int, width: int, channels: int, lanes: int) -> Blocks:
-    """Rows of patches whose transforms fit the second cache; two blocks or more, so that no thread transforms what
-    another does, unless that leaves less than two vectors."""
-    room = max(lanes, PATCHES_BYTES // (4 * SPOTS * channels))
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """How patches are cut: blocks with the rows of one part, rows of a block, its parts and their patches."""
+
+    blocks: Blocks
+    rows: int
+    parts: int
+    part: int
+
+
+def _patches(height: int, width: int, room: int) -> Patches:
+    """Blocks that fit, or parts of one block where a row of patches is short: an even number, so that threads share."""
+    count = height * width
+    if count <= room:
+        return Patches(Blocks(height, width, 1, 1), height, 1, count)
+    parts = -(-count // (2 * room)) * 2
+    part = -(-count // parts)
+    if part >= 3 * width:
+        return Patches(Blocks(min(height, (part - 2) // width + 2), width, 1, 1), height, parts, part)
     columns, across = _cut(width, room)
-    fewest = (columns + (3 * lanes // 2 - 1)) // columns
-    share = max(fewest, (height + 1) // 2)
-    rows, down = _cut(height, max(1, min(room // columns, share)))
-    return Blocks(rows, columns, down, across)
+    rows, down = _cut(height, max(1, room // columns))
+    return Patches(Blocks(rows, columns, down, across), rows, 1, rows * columns)
 
 
 def _cut(size: int, most: int) -> tuple[int, int]:
@@ -104,13 +117,16 @@ def _cut(size: int, most: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Transforming:
-    """Weights [m, c, 3, 3] as [register tile][spot][c][filter], transformed; 0 in what is left of the last tile."""
+    """Weights [m, c, 3, 3] as [block of filters][spot][c][filter], transformed; 0 in what is left of the last block."""
 
-    rows: int
+    scheme: Scheme
+    block: int
 
     def __call__(self, w: Array) -> Array:
-        tiles = -(-w.shape[0] // self.rows)
-        packed = np.zeros((tiles * self.rows, w.shape[1], SPOTS), np.float32)
-        packed[: w.shape[0]] = transformed_weights(w)
-        split = packed.reshape((tiles, self.rows, w.shape[1], SPOTS))
-        return normal(np.ascontiguousarray(split.transpose((0, 3, 2, 1))))
+        blocks, spots = -(-w.shape[0] // self.block), self.scheme.spots
+        packed = np.zeros((blocks * self.block, w.shape[1], spots), np.float32)
+        packed[: w.shape[0]] = self.scheme.weights(w)
+        split = packed.reshape((blocks, self.block, w.shape[1], spots))
+        found = aligned((blocks, spots, w.shape[1], self.block))
+        found[...] = split.transpose((0, 3, 2, 1))
+        return normal(found)

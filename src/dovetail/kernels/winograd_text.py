@@ -1,18 +1,12 @@
-"""Convolution of 3 by 3 by Winograd's scheme, as LLVM's text: 36 multiplications for 4 by 4 results instead of 144.
+"""Convolution of 3 by 3 by Winograd's scheme, as LLVM's text, with filters in the lanes of vectors.
 
-Patches of 6 by 6 pixels, 4 apart, are transformed to 36 numbers each; for each of the 36 there is one product of
-matrices, filters by channels by patches; what it gives is transformed back. Vectors run along patches in all of it.
-The polynomials behind it are taken at 0, ±3/4, ±3/2 and infinity, which loses least in f32.
+Patches of pixels are transformed to as many numbers each; for each of these spots there is one product of matrices,
+patches by channels by filters; what it gives is transformed back and turned round. A tile is one block of filters for
+some patches of one image, which lie in successive rows of a block of patches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
-
-import numpy as np
-
-from dovetail.ir.literal import Array
 from dovetail.kernels.conv_block import (
     HEAD,
     KERNEL,
@@ -25,90 +19,38 @@ from dovetail.kernels.conv_block import (
     write_offsets,
 )
 from dovetail.kernels.conv_dealt import dealt_text, write_dealt
-from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, activated_wholly, finish_text
-from dovetail.kernels.conv_text import Shape, tile_texts, write_columns
+from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, finish_text
+from dovetail.kernels.conv_places import tile_texts, write_tile, write_tiles
+from dovetail.kernels.conv_small_text import Square, turn_text
+from dovetail.kernels.winograd_scheme import FOUR, Scheme, along_both
 
-NEAR, FAR = 0.75, 1.5
-"""The points of the scheme beside 0 and infinity, each with both signs."""
-OUT, PATCH = 4, 6
-"""Results of a patch along an axis, and pixels that they see."""
-SPOTS = PATCH * PATCH
 SIZES = (
-    *WINDOW, "channels", "filters", "image_step", "channel_step", "parts", "part", "result_height", "result_width",
+    *WINDOW, "channels", "filters", "image_step", "channel_step", "result_height", "result_width", "height_of_block",
+    "parts", "part", "piece",
 )  # fmt: skip
-"""The sizes that the code is given, in their order. The window is a patch, its places are patches."""
+"""The sizes that the code is given, in their order. The window is a patch, its places are patches. `parts` tiles of
+`part` patches share a block, which begins so many rows behind the one before; `block_rows` are those of one part. A
+piece is some channels."""
 
 
-def transformed_weights(w: Array, points: Sequence[float] = (0.0, NEAR, -NEAR, FAR, -FAR)) -> Array:
-    """[m, c, 3, 3] as [m, c, 36]; with other points than these and infinity, the square of how many there are."""
-    rows = [[p**j / np.prod([p - q for q in points if q != p]) for j in range(3)] for p in points]
-    g = np.array([*rows, [0.0, 0.0, 1.0]])
-    return np.einsum("ij,mcjk,lk->mcil", g, w.astype(np.float64), g).reshape((*w.shape[:2], len(g) ** 2))
+def winograd_text(scheme: Scheme, square: Square) -> Code:
+    """The kernel; `square` has patches for places."""
+    vectors = square.vectors
+    finish = finish_text(vectors.lanes, Epilogue(square.epilogue.act))
+    own = [finish, _enter(scheme, square), _leave(scheme, square), turn_text(square), _kernel(scheme, square)]
+    shared = [gather_text(vectors), dealt_text(vectors, scheme.out), *tile_texts(square)]
+    return Code.of("winograd" if scheme == FOUR else "winograd_2", own, shared)
 
 
-def _into(t: BlockText, d: Sequence[str]) -> list[str]:
-    """Six pixels along an axis, transformed."""
-    near, far = NEAR**2, FAR**2
-    whole, middle = t.number(near * far), t.number(-near - far)
-    found = [t.fma(whole, d[0], t.fma(middle, d[2], d[4]))]
-    for point, other in ((NEAR, far), (FAR, near)):
-        even = t.fma(t.number(-other), d[2], d[4])
-        odd = t.fma(t.number(-other), d[1], d[3])
-        found += [t.fma(t.number(point), odd, even), t.fma(t.number(-point), odd, even)]
-    return [*found, t.fma(whole, d[1], t.fma(middle, d[3], d[5]))]
-
-
-def _back(t: BlockText, m: Sequence[str]) -> list[str]:
-    """Six sums along an axis, transformed to four results."""
-    even = [t.add(m[1], m[2]), t.add(m[3], m[4])]
-    odd = [t.sub(m[1], m[2]), t.sub(m[3], m[4])]
-    found = [t.add(m[0], t.add(even[0], even[1]))]
-    for power in (1, 2, 3):
-        near, far = odd if power % 2 else even
-        found.append(t.fma(t.number(NEAR**power), near, t.mul(t.number(FAR**power), far)))
-    return [*found[:3], t.add(found[3], m[5])]
-
-
-Transform: TypeAlias = Callable[[BlockText, Sequence[str]], list[str]]
-"""Numbers along an axis to other numbers along it."""
-
-
-def along_both(t: BlockText, transform: Transform, values: Sequence[Sequence[str]]) -> list[str]:
-    """A transform of a square along one axis, then along the other; row by row."""
-    columns = [transform(t, column) for column in zip(*values, strict=True)]
-    return [x for row in zip(*columns, strict=True) for x in transform(t, row)]
-
-
-def winograd_text(shape: Shape) -> Code:
-    """The kernel; `shape` says what is done to results."""
-    own = [
-        finish_text(shape.vectors.lanes, Epilogue(shape.epilogue.act)),
-        _enter(shape),
-        _leave(shape),
-        _place(shape),
-        _kernel(shape),
-    ]
-    return Code.of(
-        "winograd", own, [gather_text(shape.vectors), dealt_text(shape.vectors, OUT), *tile_texts(_plain(shape))]
-    )
-
-
-def _plain(shape: Shape) -> Shape:
-    """The register tiles, which leave bias and activation to the transform back."""
-    return Shape(shape.vectors, shape.rows, shape.columns, Epilogue(), True)
-
-
-def _enter(shape: Shape) -> Written:
+def _enter(scheme: Scheme, square: Square) -> Written:
     """Transform the patches of one channel, row by row; each writes a whole vector, and the next one over its end."""
-    t = BlockText(shape.vectors.lanes)
+    t = BlockText(square.vectors.lanes)
     with t.loop("0", "%rows") as row, t.steps("0", "%columns", t.lanes) as column:
         here = t.at("%seen", t.times(t.plus(t.times(row, "%pitch"), column), 4))
         there = t.at("%onto", t.times(t.plus(t.times(row, "%columns"), column), 4))
-        pixels: list[list[str]] = []
-        for i in range(PATCH):
-            offsets = [t.let(f"load i64, ptr {t.at('%offsets', 8 * (PATCH * i + j))}, align 8") for j in range(PATCH)]
-            pixels.append([t.load(t.at(here, offset)) for offset in offsets])
-        for spot, x in enumerate(along_both(t, _into, pixels)):
+        offsets = [t.let(f"load i64, ptr {t.at('%offsets', 8 * spot)}, align 8") for spot in range(scheme.spots)]
+        pixels = [t.load(t.at(here, offset)) for offset in offsets]
+        for spot, x in enumerate(along_both(t, scheme.into, pixels)):
             t.store(x, t.at(there, t.times("%spot_step", spot)))
     header = (
         "internal void @kernel.enter(ptr noalias readonly %seen, ptr noalias readonly %offsets, ptr noalias %onto, "
@@ -117,124 +59,103 @@ def _enter(shape: Shape) -> Written:
     return t.function(header), tuple(t.used)
 
 
-def _leave(shape: Shape) -> Written:
-    """Transform the sums of one filter back, a vector of patches at a time."""
-    t = BlockText(shape.vectors.lanes)
-    epilogue = shape.epilogue.before_residual
-    bias = t.spread_from("%bias") if epilogue.bias else ""
-    with t.steps("0", "%count", t.lanes) as patch:
-        by = t.times(patch, 4)
-        sums = [
-            [t.load(t.at("%sums", t.plus(t.times("%spot_step", PATCH * i + j), by))) for j in range(PATCH)]
-            for i in range(PATCH)
-        ]
-        for spot, x in enumerate(along_both(t, _back, sums)):
-            whole = activated_wholly(t, epilogue.act, t.add(x, bias) if epilogue.bias else x)
-            t.store(whole, t.at("%onto", t.plus(t.times("%result_step", spot), by)))
+def _leave(scheme: Scheme, square: Square) -> Written:
+    """Transform sums [spot][patch][filter] of neighbours back to results [line][place][filter]."""
+    t = BlockText(square.vectors.lanes)
+    wide = 4 * square.block
+    with t.loop("0", "%count") as patch, t.loop("0", str(square.filters)) as vector:
+        by = t.times(vector, 4 * t.lanes)
+        source = t.at("%sums", t.plus(t.times(patch, wide), by))
+        sums = [t.load(t.at(source, t.times("%spot_step", spot))) for spot in range(scheme.spots)]
+        target = t.at("%onto", t.plus(t.times(patch, scheme.out * wide), by))
+        for i, x in enumerate(along_both(t, scheme.back, sums)):
+            line = t.at(target, t.times("%line_step", i // scheme.out))
+            t.store(x, t.at(line, wide * (i % scheme.out)))
     header = (
-        "internal void @kernel.leave(ptr noalias readonly %sums, i64 %spot_step, ptr noalias %onto, i64 %result_step, "
-        "ptr noalias readonly %bias, i64 %count) noinline nounwind"
+        "internal void @kernel.leave(ptr noalias readonly %sums, i64 %spot_step, ptr noalias %onto, i64 %line_step, "
+        "i64 %count) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
 
 
-def _place(shape: Shape) -> Written:
-    """Put one row of results into its place: what four vectors have of each patch comes side by side."""
-    t = BlockText(shape.vectors.lanes)
-    lanes = t.lanes
-    low = [i // 2 + (lanes if i % 2 else 0) for i in range(lanes)]
-    high = [i + lanes // 2 for i in low]
-    with t.steps("0", "%count", OUT * lanes) as column:
-        patch = t.quotient(column, OUT)
-        parts = [t.load(t.at("%from", t.plus(t.times("%result_step", j), t.times(patch, 4)))) for j in range(OUT)]
-        even = [t.shuffle(parts[0], parts[2], order) for order in (low, high)]
-        odd = [t.shuffle(parts[1], parts[3], order) for order in (low, high)]
-        merged = [t.shuffle(x, y, order) for x, y in zip(even, odd, strict=True) for order in (low, high)]
-        for i, x in enumerate(merged):
-            at = t.plus(column, i * lanes)
-            some = t.let(f"icmp slt i64 {at}, %count")
-            with t.when(some):
-                mask, by = t.lanes_within(at, "%count"), t.times(at, 4)
-                if shape.epilogue.residual:
-                    x = t.add(x, t.load_where(mask, t.at("%r", by)))
-                    x = activated_wholly(t, shape.epilogue.act, x)
-                t.store_where(mask, x, t.at("%onto", by))
-    header = (
-        "internal void @kernel.place(ptr noalias readonly %from, i64 %result_step, ptr noalias readonly %r, "
-        "ptr noalias %onto, i64 %count) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
-
-
-def _kernel(shape: Shape) -> Written:
+def _kernel(scheme: Scheme, square: Square) -> Written:
     """The tiles from `begin` to before `end`."""
-    t = BlockText(shape.vectors.lanes)
-    lanes = t.lanes
-    epilogue = shape.epilogue
+    t = BlockText(square.vectors.lanes)
+    lanes, block, epilogue, out, spots = t.lanes, square.block, square.epilogue, scheme.out, scheme.spots
     t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
+    # Scratch holds offsets of pixels, patches of all channels, sums, results, and what is seen of one channel.
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
-    # Scratch holds offsets, what is seen of one channel, patches of all channels, sums and results of some filters.
     of = write_layout(t)
-    most = t.times("%block_rows", "%block_columns")
-    # A vector that begins inside may end behind.
-    step = t.times(t.plus(t.rounded_up(most, lanes), 1), 4 * lanes)
-    patches = t.at("%room", -(-8 * SPOTS // 64) * 64)
-    # One vector more, so that what a patch becomes does not fall on one set of the first cache.
-    spot_step = t.plus(t.times(step, "%channels"), 4 * lanes)
-    sums = t.at(patches, t.times(spot_step, SPOTS))
-    sums_step = t.times(step, shape.rows)
-    results = t.at(sums, t.times(sums_step, SPOTS))
-    seen = t.at(results, t.times(step, OUT * OUT))
+    patches = t.at("%room", -(-8 * spots // 64) * 64)
+    step = t.times(t.times("%block_rows", "%block_columns"), 4)
+    # One vector more, which the last channel may write over, and so that spots fall on several sets of the cache.
+    spot_step = t.plus(t.times(t.rounded_up(t.times(step, "%channels"), 64), 64), 4 * lanes)
+    sums = t.at(patches, t.times(spot_step, spots))
+    sums_step = t.plus(t.times("%part", 4 * block), 4 * lanes)
+    results = t.at(sums, t.times(sums_step, spots))
+    line_step = t.times("%block_columns", out * 4 * block)
+    seen = t.at(results, t.times(t.times("%block_rows", out), line_step))
     write_offsets(t, of, "%room")
-    filter_tiles = t.rounded_up("%filters", shape.rows)
-    area = t.times(t.times("%result_height", "%result_width"), 4)
+    blocks, area = t.rounded_up("%filters", block), t.times(t.times("%result_height", "%result_width"), 4)
     with t.loop("%begin", "%end") as tile:
-        part, block = t.rest(tile, "%parts"), t.quotient(tile, "%parts")
-        column_block, left = t.rest(block, "%column_blocks"), t.quotient(block, "%column_blocks")
-        row_block, image = t.rest(left, "%row_blocks"), t.quotient(left, "%row_blocks")
-        first_row, first_column = t.times(row_block, "%block_rows"), t.times(column_block, "%block_columns")
-        rows = t.least("%block_rows", t.minus("%out_height", first_row))
+        filter_block, left = t.rest(tile, blocks), t.quotient(tile, blocks)
+        part, patch_block = t.rest(left, "%parts"), t.quotient(left, "%parts")
+        column_block, behind = t.rest(patch_block, "%column_blocks"), t.quotient(patch_block, "%column_blocks")
+        row_block, image = t.rest(behind, "%row_blocks"), t.quotient(behind, "%row_blocks")
+        top, first_column = t.times(row_block, "%height_of_block"), t.times(column_block, "%block_columns")
         columns = t.least("%block_columns", t.minus("%out_width", first_column))
-        count = t.times(rows, columns)
-        fresh = t.let(f"icmp ne i64 {block}, {t.let('load i64, ptr %scratch, align 8')}")
-        t(f"store i64 {block}, ptr %scratch, align 8")
+        held = t.times(t.least("%height_of_block", t.minus("%out_height", top)), columns)
+        start = t.times(part, "%part")
+        stop = t.least(held, t.plus(start, "%part"))
+        count = t.minus(stop, start)
+        upper, lower = t.quotient(start, columns), t.rounded_up(stop, columns)
+        first_row = t.plus(top, upper)
+        fresh = t.let(f"icmp ne i64 {left}, {t.let('load i64, ptr %scratch, align 8')}")
+        t(f"store i64 {left}, ptr %scratch, align 8")
         with t.when(fresh), t.loop("0", "%channels") as channel:
             source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
-            write_dealt(t, of, OUT, source, seen, first_row, first_column)
+            write_dealt(t, of, out, source, seen, first_row, first_column)
             onto = t.at(patches, t.times(channel, step))
-            t(f"call void @kernel.enter(ptr {seen}, ptr %room, ptr {onto}, i64 {spot_step}, i64 {rows}, "
-              f"i64 {columns}, i64 {of.pitch})")  # fmt: skip
-        stop = t.least(filter_tiles, t.times(t.plus(part, 1), "%part"))
-        with t.loop(t.times(part, "%part"), stop) as filter_tile:
-            with t.loop("0", str(SPOTS)) as spot:
-                number = t.plus(t.times(filter_tile, SPOTS), spot)
-                size = t.times("%channels", 4 * shape.rows)
-                weights = t.at("%w", t.times(number, size))
-                x, y = t.at(patches, t.times(spot, spot_step)), t.at(sums, t.times(spot, sums_step))
-                given = f"i64 {step}, ptr %room, i64 1, i64 %channels"
-                write_columns(t, _plain(shape), weights, size, x, given, y, f"i64 {step}, ptr %w", count)
-            first = t.times(filter_tile, shape.rows)
-            with t.loop("0", t.least(shape.rows, t.minus("%filters", first))) as row:
-                number = t.plus(first, row)
-                bias = t.at("%b", t.times(number, 4)) if epilogue.bias else "%w"
-                t(f"call void @kernel.leave(ptr {t.at(sums, t.times(row, step))}, i64 {sums_step}, ptr {results}, "
-                  f"i64 {step}, ptr {bias}, i64 {count})")  # fmt: skip
-                if epilogue.act not in AT_ONCE and not epilogue.residual:
-                    t(f"call void @kernel.finish(ptr {results}, i64 {t.times(t.quotient(step, 4), OUT * OUT)})")
-                target = t.at("%y", t.times(t.plus(t.times(image, "%filters"), number), area))
-                top, from_left = t.times(first_row, OUT), t.times(first_column, OUT)
-                lines = t.least(t.times(rows, OUT), t.minus("%result_height", top))
-                length = t.least(t.times(columns, OUT), t.minus("%result_width", from_left))
-                with t.loop("0", lines) as line:
-                    spots = t.times(t.times(t.rest(line, OUT), OUT), step)
-                    here = t.at(results, t.plus(spots, t.times(t.times(t.quotient(line, OUT), columns), 4)))
-                    corner = t.plus(t.times(t.plus(top, line), "%result_width"), from_left)
-                    there = t.at(target, t.times(corner, 4))
-                    beside = "%w"
-                    if epilogue.residual:
-                        own = t.plus(t.times(number, area), t.times(corner, 4))
-                        beside = t.at(t.at("%r", t.times(image, "%r_image")), own)
-                    t(f"call void @kernel.place(ptr {here}, i64 {step}, ptr {beside}, ptr {there}, i64 {length})")
-                    if epilogue.act not in AT_ONCE and epilogue.residual:
-                        t(f"call void @kernel.finish(ptr {there}, i64 {length})")
+            t(f"call void @kernel.enter(ptr {seen}, ptr %room, ptr {onto}, i64 {spot_step}, "
+              f"i64 {t.minus(lower, upper)}, i64 {columns}, i64 {of.pitch})")  # fmt: skip
+        tiles = write_tiles(t, square, count)
+        before = t.minus(start, t.times(upper, columns))
+        with t.loop("0", str(spots)) as spot, t.loop("0", t.rounded_up("%channels", "%piece")) as piece:
+            first = t.times(piece, "%piece")
+            some = t.least("%piece", t.minus("%channels", first))
+            number = t.plus(t.times(filter_block, spots), spot)
+            w = t.at("%w", t.times(t.plus(t.times(number, "%channels"), first), 4 * block))
+            x = t.at(patches, t.plus(t.plus(t.times(spot, spot_step), t.times(first, step)), t.times(before, 4)))
+            size = t.times(some, 4 * block)
+            is_first = t.let(f"icmp eq i64 {piece}, 0")
+            onto, given = t.at(sums, t.times(spot, sums_step)), f"i64 {step}, i64 {some}"
+            with t.loop("0", tiles.count) as number:
+                t.fetch(t.at(w, size), size, number, tiles.count)
+                write_tile(t, square, tiles, number, w, x, onto, given, is_first)
+        with t.loop(upper, lower) as row:
+            begin = t.most(start, t.times(row, columns))
+            length = t.minus(t.least(stop, t.times(t.plus(row, 1), columns)), begin)
+            column = t.minus(begin, t.times(row, columns))
+            here = t.at(sums, t.times(t.minus(begin, start), 4 * block))
+            place = t.times(t.times(t.minus(row, upper), out), line_step)
+            onto = t.at(results, t.plus(place, t.times(column, out * 4 * block)))
+            t(f"call void @kernel.leave(ptr {here}, i64 {sums_step}, ptr {onto}, i64 {line_step}, i64 {length})")
+            first_line, first_place = t.times(t.plus(top, row), out), t.times(t.plus(first_column, column), out)
+            lines = t.least(out, t.minus("%result_height", first_line))
+            places = t.least(t.times(length, out), t.minus("%result_width", first_place))
+            corner = t.plus(t.times(first_line, "%result_width"), first_place)
+            with t.loop("0", lines) as line, t.loop("0", str(square.filters)) as vector:
+                first = t.plus(t.times(filter_block, block), t.times(vector, lanes))
+                own = t.least(lanes, t.minus("%filters", first))
+                with t.when(t.let(f"icmp sgt i64 {own}, 0")):
+                    bias = t.at("%b", t.times(first, 4)) if epilogue.bias else "%w"
+                    at = t.plus(t.times(first, area), t.times(t.plus(corner, t.times(line, "%result_width")), 4))
+                    target = t.at("%y", t.plus(t.times(t.times(image, "%filters"), area), at))
+                    beside = t.at(t.at("%r", t.times(image, "%r_image")), at) if epilogue.residual else "%w"
+                    here = t.at(onto, t.plus(t.times(line, line_step), t.times(vector, 4 * lanes)))
+                    given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {places}"
+                    t(f"call void @kernel.turn({given})")
+                    if epilogue.act not in AT_ONCE:
+                        with t.loop("0", own) as one:
+                            t(f"call void @kernel.finish(ptr {t.at(target, t.times(one, area))}, i64 {places})")
     return t.function(KERNEL), tuple(t.used)

@@ -165,10 +165,12 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
     """Declare another way to write what goes into the softmax."""
 
     def spelling(*operands: Any, **call: Any) -> Value:
-        if call.pop("zero_unseen"):
+        v, empty, wide, zero_unseen = (call.pop(name) for name in ("v", "empty", "wide", "zero_unseen"))
+        asked = _Asked(**call)
+        if zero_unseen and asked.filled != "last":
             raise _no_other_way()
-        v, empty, wide = (call.pop(name) for name in ("v", "empty", "wide"))
-        return softmax(masked(_Asked(**call)), empty=empty, wide=wide) @ _widened(v, call["groups"])
+        y = softmax(masked(asked), empty=empty, wide=wide) @ _widened(v, asked.groups)
+        return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
     spelling.__name__, spelling.__doc__ = masked.__name__, masked.__doc__
     attention.spelling(spelling)
@@ -205,13 +207,14 @@ def _like(number: float, x: Value) -> Value:
 
 
 @attention.requires(
-    reason="q is {q.type}, k is {k.type} and v is {v.type}; the kernel walks the same batches in all three, or one of "
-    "k and v for all of q",
+    reason="q is {q.type}, k is {k.type} and v is {v.type}; the kernel walks the same batches in all three, one of "
+    "k and v for all of q, or one of q for all of k and v",
     hint="pass all three with the same leading axes, or k and v with one batch",
 )
 def leading_axes_agree(q: Value, k: Value, v: Value) -> bool:
     own, shared = q.shape[:-3], k.shape[:-3]
-    return q.rank == k.rank and q.rank == v.rank and (own == shared or shared == (1,)) and shared == v.shape[:-3]
+    agree = own == shared or shared == (1,) or own == (1,)
+    return q.rank == k.rank and q.rank == v.rank and agree and shared == v.shape[:-3]
 
 
 @attention.remedy(leading_axes_agree)
@@ -245,8 +248,9 @@ def values_have_the_heads_of_keys(q: Value, k: Value, v: Value, groups: int | No
     "axes, and never stretches these",
     hint="unsqueeze the mask to [batch, 1, 1, keys] or [batch, 1, queries, keys]",
 )
-def masks_broadcast(q: Value, result: Value) -> bool:
-    return result.shape[:-1] == q.shape[:-1]
+def masks_broadcast(q: Value, k: Value, result: Value) -> bool:
+    lead = k.shape[:-3] if q.shape[:-3] == (1,) else q.shape[:-3]
+    return result.shape[:-3] == lead and result.shape[-3:-1] == q.shape[-3:-1]
 
 
 @attention.remedy(masks_broadcast)

@@ -59,6 +59,7 @@ def residual_has_the_shape_of_the_convolution(
 ) -> bool:
     if residual is None:
         return True
+    # The sizes of a convolution are worked out axis by axis, for any number of them: no condition says that.
     return residual.shape == conv(x, w, strides=strides, dilations=dilations, padding=padding, groups=groups).shape
 
 

@@ -11,19 +11,25 @@ from dovetail.ir.rewrite import rebuild
 from dovetail.ir.value import Value
 from dovetail.passes.canonical import (
     arithmetic,
+    assigned,
+    biases,
     broadcasts,
     casts,
     choices,
     constants,
+    factors,
     grids,
     images,
     joined,
     logic,
     moments,
+    pixels,
     rotations,
     scores,
     slices,
+    turned,
     views,
+    weights,
 )
 from dovetail.passes.canonical.engine import Canonicalizer
 from dovetail.passes.canonical.rule import Rule
@@ -35,13 +41,19 @@ RULES: tuple[Rule, ...] = (
     *moments.RULES,
     *rotations.RULES,
     *images.RULES,
+    *pixels.RULES,
     *logic.RULES,
     *choices.RULES,
     *slices.RULES,
     *grids.RULES,
+    *assigned.RULES,
     *views.RULES,
+    *turned.RULES,
     *joined.RULES,
     *scores.RULES,
+    *factors.RULES,
+    *biases.RULES,
+    *weights.RULES,
     *broadcasts.RULES,
 )
 """Every rule, in the order in which they are tried."""

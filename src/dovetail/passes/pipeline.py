@@ -179,10 +179,16 @@ def _note_choice(graph: Graph, decided: Decided, setup: Setup, log: Log) -> None
     join(fused.graph.settled(), words.groups, machine=machine, sizes=sizes, log=log)
 
 
-def with_near_misses(lowered: Lowered) -> tuple[Missed, ...]:
-    """All misses, those included that fit but for one op. Only reports ask for these, so only they pay for them."""
+def with_near_misses(lowered: Lowered, *, anew: bool = False) -> tuple[Missed, ...]:
+    """All misses, those included that fit but for one op. Only reports ask for these, so only they pay for them.
+
+    With `anew` every layer is looked at, also where many are alike: then their roots are those that greedy fusion has.
+    """
     state = lowered.state
-    near = near_misses(state.rounds, state.applied)
+    if state.decided is None or anew:
+        near = near_misses(state.rounds, state.applied)
+    else:
+        near = state.decided.near_misses()
     index = next((i for i, r in enumerate(lowered.records) if r.name == "fuse"), len(lowered.records))
     for record in lowered.records[index + 1 :]:
         near = [m.follow(record.after.moved) for m in near]

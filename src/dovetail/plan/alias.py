@@ -58,6 +58,11 @@ def root_of(value: Value, aliases: Mapping[Value, Alias]) -> Value:
     return value if alias is None else alias.root
 
 
+def is_view(value: Value, aliases: Mapping[Value, Alias]) -> bool:
+    """Whether a value lies in the memory of another."""
+    return root_of(value, aliases) is not value
+
+
 def dense_strides(type: TensorType) -> Strides:
     """Byte strides of rows one behind the other, the last axis innermost."""
     strides: list[Size] = []

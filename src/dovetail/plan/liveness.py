@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from dovetail import ops
 from dovetail.declare.cost import estimate
+from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
@@ -152,8 +155,23 @@ def _read_directly(value: Value) -> Collection[int]:
         return range(len(value.operands))
     if value.op is region:
         body: Subgraph = value.attrs["body"]
-        inside = body.values
-        moved = set(walk([v for reader in inside if not reader.op.elementwise for v in reader.operands]))
-        direct = {int(v.attrs["index"]) for v in inside if v.op is leaf.ARGUMENT and v not in moved}
-        return direct if body.results[0].op.elementwise else ()
+        return _beside(body) if body.results[0].op.elementwise else ()
+    if isinstance(value.op, FusedOp):
+        _, _, body = value.op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
+        # Kernels keep the sums of products to themselves until they write results, once; other sums may not wait.
+        return _beside(body) if _is_product(body) else ()
     return ()
+
+
+@lru_cache(maxsize=1 << 10)
+def _beside(body: Subgraph) -> Collection[int]:
+    """The arguments that only elementwise values read, and nothing but such values reads what comes of them."""
+    moved = set(walk([v for reader in body.values if not reader.op.elementwise for v in reader.operands]))
+    return {int(v.attrs["index"]) for v in body.values if v.op is leaf.ARGUMENT and v not in moved}
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_product(body: Subgraph) -> bool:
+    """Whether it is a product of matrices with elementwise work on it."""
+    others = [v for v in body.values if v.operands and not v.op.elementwise and v.op is not ops.permute]
+    return len(others) == 1 and others[0].op is ops.matmul and body.results[0].op.elementwise

@@ -14,11 +14,12 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.type import type_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import fresh_symbols, symbols_of, value_symbols
-from dovetail.plan.alias import Alias, find_aliases, locate, root_of
+from dovetail.plan.alias import Alias, find_aliases, is_view, locate, root_of
 from dovetail.plan.arena import Aligned, Arena, Pool, Slot, allocate
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.liveness import Flow, Measure, make_flow, results_of
 from dovetail.plan.manifest import Manifest, manifest_of
+from dovetail.plan.order import turned_results
 from dovetail.plan.phases import Phase, bind_values
 from dovetail.plan.schedule import schedule
 
@@ -98,9 +99,9 @@ def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mappin
     if alignment < 1 or alignment & (alignment - 1):
         raise OptionError(f"the alignment is {alignment}", hint="it is a power of two, such as 64")
     manifest = manifest_of(graph)
-    aliases = find_aliases(graph.values)
+    aliases = find_aliases(graph.values, turned_results(graph))
     bind = bind_values(graph)
-    steps = [v for v in graph.values if v.op not in leaf.LEAVES and v not in aliases]
+    steps = [v for v in graph.values if v.op not in leaf.LEAVES and not is_view(v, aliases)]
     early = [v for v in steps if v in bind]
     late = [v for v in steps if v not in bind] if early else steps
     sizes = _Sizes(graph, steps, aliases)

@@ -11,7 +11,7 @@ from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.fact import Constraint
 from dovetail.ir.solve import bare_symbol
 from dovetail.ir.value import Value
-from dovetail.plan.alias import root_of
+from dovetail.plan.alias import is_view, root_of
 from dovetail.plan.arena import Pool
 from dovetail.plan.liveness import may_overwrite
 from dovetail.plan.phases import bind_values
@@ -37,7 +37,7 @@ def verify_plan(plan: Plan) -> None:
 
 def _check_steps(plan: Plan) -> None:
     """Each value that is computed has one step, in the right phase."""
-    wanted = [v for v in plan.graph.values if v.op not in leaf.LEAVES and v not in plan.aliases]
+    wanted = [v for v in plan.graph.values if v.op not in leaf.LEAVES and not is_view(v, plan.aliases)]
     if len({s.name for s in plan.steps}) != len(plan.steps):
         raise VerifyError("two steps have one name", hint=_HINT)
     if len(plan.steps) != len(wanted) or {s.value for s in plan.steps} != set(wanted):
@@ -100,7 +100,8 @@ class _Trial:
         alias = self.plan.aliases[value]
         shape = [self.number(s) for s in value.shape]
         first = last = self.number(alias.offset)
-        if alias.root in self.plan.aliases or len(alias.strides) != len(shape) or alias.root.dtype is not value.dtype:
+        is_root = not is_view(alias.root, self.plan.aliases)
+        if not is_root or len(alias.strides) != len(shape) or alias.root.dtype is not value.dtype:
             raise VerifyError(f"{value!r} is no view of {alias.root!r}", hint=_HINT)
         for size, stride in zip(shape, map(self.number, alias.strides), strict=True):
             first += min(0, (size - 1) * stride)

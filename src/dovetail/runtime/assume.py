@@ -78,7 +78,7 @@ def assume(graph: Graph, request: Request, wanted: Sequence[str] = ()) -> Assump
     kinds = listed if not wanted else _chosen(listed, wanted)
     before = outline_of(report)
     found = _fused(made) if kinds else None
-    missed = with_near_misses(made.lowered) if kinds else ()
+    missed = with_near_misses(made.lowered, anew=True) if kinds else ()
     tried = tuple(_what_if(kind, before, made, found, missed, request) for kind in kinds if found is not None)
     return Assumptions(before, tried)
 

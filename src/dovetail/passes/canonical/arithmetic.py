@@ -273,7 +273,7 @@ def masks_first(value: Value) -> Value | None:
     for inner, b in (value.operands, value.operands[::-1]):
         if inner.op is ops.add:
             for x, a in (inner.operands, inner.operands[::-1]):
-                if are_scores(x) and not are_scores(a) and not are_scores(b):
+                if are_scores(x) and not are_scores(b):
                     return ops.add(x, ops.add(a, b))
     return None
 

@@ -7,6 +7,7 @@ import numpy as np
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bool_
+from dovetail.ir.literal import Array
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
 from dovetail.ops import elementwise
@@ -19,14 +20,37 @@ _BENT = tuple(op for op in elementwise.FAMILY if op.arity in (1, 2))
 @rule(*_BENT, ops.cast)
 def bent_choice(value: Value) -> Value | None:
     """An op of numbers and of a choice between numbers is a choice between what it makes of them."""
-    choices = [v for v in value.operands if v.op is ops.where]
-    if len(choices) != 1 or value.known_type is None:
+    if value.known_type is None:
+        return None
+    choices = [v for v in value.operands if v.op is ops.where or _is_truth(v)]
+    if len(choices) != 1 or not all(v is choices[0] or _is_number(v) for v in value.operands):
         return None
     condition, *sides = choices[0].operands
-    if not all(v is choices[0] or _is_number(v) for v in (*value.operands, *sides)):
+    if not sides:
+        sides = [number_like(1, choices[0]), number_like(0, choices[0])]
+    if not all(map(_is_number, sides)):
         return None
     results = [value.with_operands(tuple([s if v is choices[0] else v for v in value.operands])) for s in sides]
     return ops.where(condition, *results)
+
+
+def _is_truth(value: Value) -> bool:
+    """Whether it is 1 where something holds, else 0."""
+    return value.op is ops.cast and value.operands[0].dtype is bool_
+
+
+@rule(ops.where, on_constant=True)
+def number_chosen_last(value: Value) -> Value | None:
+    """A number where a known condition holds, else x, is x where it does not, else the number."""
+    condition, yes, no = value.operands
+    if condition.op is not leaf.CONST or not condition.rank or not _is_number(yes) or no.op is leaf.CONST:
+        return None
+    known: Array = condition.attrs["value"].array
+    return ops.where(leaf.constant(~known), no, yes) if known.size <= _LARGEST_TURNED else None
+
+
+_LARGEST_TURNED = 1 << 20
+"""Elements of a condition that is written down anew."""
 
 
 @rule(ops.where)

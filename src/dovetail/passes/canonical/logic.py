@@ -11,6 +11,8 @@ from dovetail.ops.build import broadcast_to, full
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.canonical.rule import dtype_if_known, is_constant, listed, number_in, rule
 
+_LARGEST_LOOKED_AT = 1 << 20
+"""Elements of a constant that are compared."""
 _TURNED: dict[object, Primitive] = {
     ops.less: ops.greater,
     ops.less_equal: ops.greater_equal,
@@ -54,10 +56,14 @@ def not_of_order(value: Value) -> Value | None:
 def neutral_bits(value: Value) -> Value | None:
     """x and true, x or false, x xor false are x; so with all bits and none of whole numbers."""
     x, y = value.operands
+    neutral = _all_bits(value) if value.op is ops.bit_and else 0
     number = number_in(y)
-    if number is None:
+    if number is not None:
+        return x if number == neutral else None
+    if value.known_type is None or y.op is not leaf.CONST or x.op is leaf.CONST:
         return None
-    return x if number == (_all_bits(value) if value.op is ops.bit_and else 0) else None
+    known: Array = y.attrs["value"].array
+    return broadcast_to(x, value.shape) if known.size <= _LARGEST_LOOKED_AT and (known == neutral).all() else None
 
 
 @rule(ops.bit_and, ops.bit_or, on_constant=True)

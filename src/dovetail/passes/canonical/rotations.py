@@ -23,7 +23,8 @@ def rotated_by_halves(value: Value) -> Value | None:
             if any(angle.shape[-1:] != a.shape[-1:] for angle in (c, s)):
                 continue
             cos, sin = (ops.concat(angle, angle, axis=-1) for angle in (c, s))
-            return ops.add(ops.mul(x, cos), ops.mul(ops.concat(ops.neg(b), a, axis=-1), sin))
+            left, right = (ops.part(x, axis=-1, index=index, parts=2) for index in (0, 1))
+            return ops.add(ops.mul(x, cos), ops.mul(ops.concat(ops.neg(right), left, axis=-1), sin))
     return None
 
 
@@ -43,11 +44,23 @@ def _holds(total: Value, *products: tuple[Value, Value]) -> bool:
 
 
 def _whole(a: Value, b: Value) -> Value | None:
-    """The value whose two halves along the last axis are a and b."""
-    if a.op is not ops.part or b.op is not ops.part or a.operands != b.operands:
+    """The value whose two halves along the last axis are a and b, or that has them in turns."""
+    if _are_halves(a, b):
+        return a.operands[0]
+    if any(v.op is not ops.squeeze or v.attrs["axes"] != (-1,) for v in (a, b)):
         return None
+    first, second = a.operands[0], b.operands[0]
+    if not _are_halves(first, second) or first.shape[-1] != 1:
+        return None
+    return ops.merge(ops.permute(first.operands[0], order=(-1, -2)), axis=-1)
+
+
+def _are_halves(a: Value, b: Value) -> bool:
+    """Whether a and b are the first and the second half of one tensor along its last axis."""
+    if a.op is not ops.part or b.op is not ops.part or a.operands != b.operands:
+        return False
     wanted = [{"axis": -1, "index": index, "parts": 2} for index in (0, 1)]
-    return a.operands[0] if [dict(v.attrs) for v in (a, b)] == wanted else None
+    return [dict(v.attrs) for v in (a, b)] == wanted
 
 
 RULES = listed(globals())

@@ -70,7 +70,7 @@ def masked_after_scaled(value: Value) -> Value | None:
     if abs(scale) > 1 if value.op is ops.mul else abs(scale) < 1:
         return None
     for found, mask in (total.operands, total.operands[::-1]):
-        if are_scores(found) and not are_scores(mask) and mask.rank:
+        if are_scores(found) and mask.rank:
             return ops.add(value.with_operands((found, number)), value.with_operands((mask, number)))
     return None
 

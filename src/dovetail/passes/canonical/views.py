@@ -16,7 +16,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value, make
 from dovetail.ops.view import REPEATED, VIEW_OPS, Block, Piece, View
 from dovetail.ops.view_chain import build_view
-from dovetail.passes.canonical.rule import listed, rule
+from dovetail.passes.canonical.rule import listed, rule, under_numbers
 
 Step: TypeAlias = tuple[Op, tuple[tuple[str, Any], ...]]
 Steps: TypeAlias = tuple[Step, ...]
@@ -25,6 +25,7 @@ Steps: TypeAlias = tuple[Step, ...]
 _LONGEST = 16
 """How far down a chain is followed. Minimal chains are shorter; only odd ones need a bound."""
 _VIEWS: frozenset[Op] = frozenset(VIEW_OPS)
+_STORED = (leaf.PARAM, leaf.CONST)
 
 
 @rule(*VIEW_OPS)
@@ -46,6 +47,31 @@ def swapped_right_operand(value: Value) -> Value | None:
     source, steps = _chain_of(right)
     found = _swapped(_shape_of(source), steps) if any(op is ops.permute for op, _ in steps) else None
     return None if found is None or found == steps else ops.matmul(left, _replayed(source, found))
+
+
+@rule(ops.matmul, final=True)
+def rows_on_both_sides(value: Value) -> Value | None:
+    """qᵀ of columns times k of columns is q @ kᵀ of rows: keys are written as rows that are swapped."""
+    left, right = value.operands
+    if value.known_type is None or right.rank < 3 or not _are_columns(left):
+        return None
+    source, steps = _chain_of(right)
+    if source.op in _STORED or _swapped(_shape_of(source), steps) is not None:
+        return None
+    return ops.matmul(left, ops.permute(ops.permute(right, order=(-1, -2)), order=(-1, -2)))
+
+
+def _are_columns(value: Value) -> bool:
+    """Whether the rows of a matrix are the columns of a source, scaled by a number or not."""
+    source, steps = _chain_of(under_numbers(value)[1])
+    return any(op is ops.permute for op, _ in steps) and _swapped(_shape_of(source), steps) is not None
+
+
+def simplest_view(value: Value) -> Value:
+    """A chain of views in its minimal form, where there is one."""
+    source, steps = _chain_of(value)
+    found = _minimal(_shape_of(source), steps)
+    return value if found is None else _replayed(source, found)
 
 
 def joins_again(cut: Value) -> bool:

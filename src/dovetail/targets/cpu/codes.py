@@ -50,7 +50,7 @@ class Ahead:
         self.store = store
         self.made: dict[str, bytes] = {}
         """Object files by name; what cannot be compiled is missing, and fails where it is used."""
-        self._modules: dict[int, tuple[Job | Form, tuple[Module, ...]]] = {}
+        self._modules: dict[int, tuple[Kernel | Template, tuple[Module, ...]]] = {}
         self._asked: set[str] = set()
         self._queue: SimpleQueue[Module | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -66,10 +66,11 @@ class Ahead:
                     self._thread.start()
 
     def modules(self, job: Job | Form) -> tuple[Module, ...]:
-        """See `modules_of`; written once for each job."""
-        if id(job) not in self._modules:
-            self._modules[id(job)] = (job, modules_of(job))
-        return self._modules[id(job)][1]
+        """See `modules_of`; written once for each kernel, which steps that are alike share."""
+        kernel = job.kernel
+        if id(kernel) not in self._modules:
+            self._modules[id(kernel)] = (kernel, modules_of(job))
+        return self._modules[id(kernel)][1]
 
     def finish(self) -> None:
         """Wait until all is compiled."""

@@ -1,4 +1,5 @@
-"""Short measurements of the host by compiled loops: how fast each level of memory is read, and what a step costs.
+"""Short measurements of the host by compiled loops: how fast each level of memory is read, how fast tensors pass from
+step to step, and what a step costs.
 
 What is measured is what kernels meet: all threads of a crew at once, each with memory of its own.
 """
@@ -9,6 +10,7 @@ import ctypes
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,18 +65,35 @@ class Gauge:
             thread.join()
         return float((size * turns / times).sum(1).max())
 
+    def passed(self, bytes: int) -> float:
+        """Bytes a second that steps read and write which copy to and fro; each thread reads what another one wrote."""
+        step = 4 * host().lanes
+        size = max(step, bytes // (2 * self.threads) // step * step)
+        moved = 2 * size * self.threads
+        memory = np.ones(moved, np.uint8)
+        here, there = memory.ctypes.data, memory.ctypes.data + moved // 2
+        words = np.array([[here, there, size, self.threads], [there, here, size, self.threads]], np.int64)
+        steps = _STEPS if moved * _STEPS < _BYTES else max(2, _BYTES // moved)
+        times = self._steps("pass", [words[i % 2].ctypes.data for i in range(steps)], _ROUNDS)
+        # What a step costs that does nothing is counted apart, as far as it can be told.
+        return moved / max(min(times) / steps - self.dispatch(), min(times) / steps / 4)
+
     def dispatch(self) -> float:
         """Seconds between two steps that do nothing and have a tile for each thread."""
-        team = crew(self.threads)
         words = np.zeros(1, np.int64)
-        table = np.zeros((_STEPS, STEP_WORDS), np.int64)
-        table[:, :4] = _code().address("nothing"), words.ctypes.data, self.threads, 1
+        return statistics.median(self._steps("nothing", [words.ctypes.data] * _STEPS, 4 * _ROUNDS)) / _STEPS
+
+    def _steps(self, name: str, words: Sequence[int], rounds: int) -> list[float]:
+        """The seconds of a table of steps that call one function, a tile for each thread, with these words."""
+        team = crew(self.threads)
+        table = np.zeros((len(words), STEP_WORDS), np.int64)
+        table[:, 0], table[:, 1], table[:, 2], table[:, 3] = _code().address(name), words, self.threads, 1
         times: list[float] = []
-        for _ in range(4 * _ROUNDS):
+        for _ in range(rounds):
             started = time.perf_counter()
-            team.run(table.ctypes.data, 0, _STEPS, self.scratch.ctypes.data, _STRIDE)
+            team.run(table.ctypes.data, 0, len(words), self.scratch.ctypes.data, _STRIDE)
             times.append(time.perf_counter() - started)
-        return statistics.median(times) / _STEPS
+        return times
 
 
 @cache
@@ -113,6 +132,41 @@ def _text(lanes: int) -> str:
     total = "\n".join(f"  %t{i} = fadd {kind} %{f't{i - 1}' if i > 1 else 'n0'}, %n{i}" for i in each[1:])
     return f"""
 define void @nothing(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {{
+  ret void
+}}
+
+define void @pass(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {{
+entry:
+  %from = load ptr, ptr %a
+  %a1 = getelementptr i8, ptr %a, i64 8
+  %to = load ptr, ptr %a1
+  %a2 = getelementptr i8, ptr %a, i64 16
+  %size = load i64, ptr %a2
+  %a3 = getelementptr i8, ptr %a, i64 24
+  %tiles = load i64, ptr %a3
+  br label %outer
+outer:
+  %tile = phi i64 [ %begin, %entry ], [ %tiled, %copied ]
+  %tiled = add nuw nsw i64 %tile, 1
+  %other = urem i64 %tiled, %tiles
+  %behind = mul i64 %other, %size
+  %start = mul i64 %tile, %size
+  %source = getelementptr i8, ptr %from, i64 %behind
+  %target = getelementptr i8, ptr %to, i64 %start
+  br label %inner
+inner:
+  %i = phi i64 [ 0, %outer ], [ %next, %inner ]
+  %p = getelementptr i8, ptr %source, i64 %i
+  %q = getelementptr i8, ptr %target, i64 %i
+  %x = load volatile {kind}, ptr %p, align 4
+  store volatile {kind} %x, ptr %q, align 4
+  %next = add nuw nsw i64 %i, {4 * lanes}
+  %more = icmp ult i64 %next, %size
+  br i1 %more, label %inner, label %copied
+copied:
+  %again = icmp ult i64 %tiled, %end
+  br i1 %again, label %outer, label %done
+done:
   ret void
 }}
 

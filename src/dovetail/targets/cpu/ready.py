@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.ir.literal import Array
@@ -12,6 +12,7 @@ from dovetail.kernels.job import Form, Job, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import Plan, Step
 from dovetail.progress import phase
+from dovetail.targets.cpu.alike import carried, look_of
 from dovetail.targets.cpu.codes import Ahead, addresses
 from dovetail.targets.cpu.control import Coded, Control, make_control
 from dovetail.targets.cpu.host import host
@@ -71,17 +72,25 @@ def _written(jobs: Sequence[Job | Control | None]) -> list[Job | Form]:
 
 
 class Writer:
-    """Writes the kernels of a plan for this host."""
+    """Writes the kernels of a plan for this host. Layers repeat: of steps that are alike one is written."""
 
     def __init__(self, plan: Plan) -> None:
         bound = {result for step in plan.phase("bind") for result in step.results}
         self.places = Places(plan.locate, bound, bool(plan.options.get("strict")))
         self.vectors = Vectors(host().lanes, host().vector_registers, host().sums_bytes)
+        self._known: dict[Hashable, tuple[Step, Job]] = {}
 
     def job(self, step: Step) -> Job | Control | None:
         """What a step becomes; None where it runs on the host."""
-        job = make_job(step, self.places, self.vectors)
-        return self.control(step) if job is None else job
+        look = look_of(step, self.places)
+        known = self._known.get(look)
+        job = None if known is None else carried(known[1], known[0], step)
+        if job is None:
+            job = make_job(step, self.places, self.vectors)
+        if job is None:
+            return self.control(step)
+        self._known.setdefault(look, (step, job))
+        return job
 
     def control(self, step: Step) -> Control | None:
         """The same of a step that branches or loops."""

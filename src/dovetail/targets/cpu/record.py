@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
@@ -40,8 +40,12 @@ class NotKept(Exception):
 def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None]) -> bytes:
     """Jobs whose kernels were compiled in this process, with their code."""
     number = {value: index for index, value in enumerate(plan.graph.values)}
-    spelled = [_CONTROL if isinstance(job, Control) else _spell(job, number) for job in jobs]
-    modules = {m.name: m for job in kernels_of(jobs) for m in modules_of(job)}
+    # Steps that are alike share a kernel: it is written once.
+    kernels = {id(job.kernel): job for job in kernels_of(jobs)}
+    bare = {at: _bare(job.kernel) for at, job in kernels.items()}
+    told = [_bared(job, bare) if isinstance(job, Job) else job for job in jobs]
+    spelled = [_CONTROL if isinstance(job, Control) else _spell(job, number) for job in told]
+    modules = {m.name: m for job in kernels.values() for m in modules_of(job)}
     objects = [object_of(name) for name in modules]
     listed = [[m.name, m.optimize, len(made)] for m, made in zip(modules.values(), objects, strict=True)]
     head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
@@ -96,6 +100,12 @@ def _spell_value(value: Value, number: Mapping[Value, int]) -> Any:
     if value.op is leaf.ITEM and value.operands[0] in number:
         return ["item", number[value.operands[0]], value.attrs["index"]]
     raise NotKept(f"{value.op.name}, which is not in the graph")
+
+
+def _bared(job: Job, bare: Mapping[int, Template]) -> Job:
+    """A job whose kernels have no text."""
+    forms = tuple([replace(form, kernel=bare[id(form.kernel)]) for form in job.forms])
+    return replace(job, kernel=bare[id(job.kernel)], forms=forms)
 
 
 def _bare(kernel: Kernel | Template) -> Template:

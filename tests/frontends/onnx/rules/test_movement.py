@@ -152,6 +152,28 @@ def test_split_by_a_count_leaves_a_smaller_part_at_the_end() -> None:
     assert_like_onnxruntime(fixed, {"x": x_of(2, 7)})
 
 
+@pytest.mark.parametrize("opset", [13, 18])
+def test_split_into_sizes_that_the_run_computes(opset: int) -> None:
+    rest = [node("Sub six counts -> others"), node("Concat counts others -> s", axis=0)]
+    m = model(
+        [*LARGEST, *rest, node("Split x s -> a b", axis=-1)],
+        {"x": f32["b", 6]},
+        ["a", "b"],
+        opset=opset,
+        initializers={"front": ints(0), "six": ints(6)},
+    )
+    assert_like_onnxruntime(m, *feeds(2), *feeds(6, 0), *feeds(5, shape=(3, 6)))
+    three = model(
+        [*LARGEST, node("Concat counts counts -> s", axis=0), node("Split x s -> a b c", axis=-1)],
+        {"x": f32["b", 6]},
+        ["a", "b", "c"],
+        opset=18,
+        initializers={"front": ints(0)},
+    )
+    with pytest.raises(LoadError, match="2 pieces for 3 outputs"):
+        import_model(three)
+
+
 @pytest.mark.parametrize(
     ("nodes", "initializers"),
     [

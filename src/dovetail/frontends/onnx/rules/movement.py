@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 from dovetail import ops
 from dovetail.frontends.onnx.computed import numbers_in, reshaped, size_value, sizes_or_run, stretched
 from dovetail.frontends.onnx.node import Node
@@ -82,29 +84,50 @@ def _concat(n: Node, xs: tuple[Value, ...], axis: int) -> Value:
     return xs[0] if len(xs) == 1 else ops.concat(*xs, axis=axis)
 
 
-@rule("Split", until=17)
-def split(n: Node, x: Value, split: Sizes | None = None, *, axis: int = 0) -> Made:
+@rule("Split", until=12)
+def split_fixed(n: Node, x: Value, split: Sizes | None = None, *, axis: int = 0) -> Made:
     """An axis cut into pieces of given sizes, or into equal ones."""
-    if split is not None:
-        return _pieces(n, x, split, axis)
+    return _equal_pieces(n, x, axis) if split is None else _pieces(n, x, split, axis)
+
+
+@rule("Split", since=13, until=17)
+def split(n: Node, x: Value, split: Value | None = None, *, axis: int = 0) -> Made:
+    """An axis cut into pieces of given sizes, or into equal ones."""
+    return _equal_pieces(n, x, axis) if split is None else _pieces_or_run(n, x, split, axis)
+
+
+def _equal_pieces(n: Node, x: Value, axis: int) -> Made:
     return tuple(ops.part(x, axis=axis, index=i, parts=n.output_count) for i in range(n.output_count))
 
 
 @rule("Split", since=18)
 def split_by_count(
-    n: Node, x: Value, split: Sizes | None = None, *, axis: int = 0, num_outputs: int | None = None
+    n: Node, x: Value, split: Value | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> Made:
     """An axis cut into pieces of given sizes, or into equal ones of which the last may be smaller."""
     if split is not None:
         if num_outputs is not None:
             raise n.malformed("both split and num_outputs")
-        return _pieces(n, x, split, axis)
+        return _pieces_or_run(n, x, split, axis)
     count = n.output_count if num_outputs is None else num_outputs
     if count != n.output_count:
         raise n.malformed(f"num_outputs is {count}, and it has {n.output_count} outputs")
     whole = x.shape[axis]
     size = (whole + count - 1) // count
     return _pieces(n, x, (*[size] * (count - 1), whole - size * (count - 1)), axis)
+
+
+def _pieces_or_run(n: Node, x: Value, split: Value, axis: int) -> Made:
+    """Pieces of sizes that are known, or that the run computes."""
+    sizes = sizes_or_run(n, split, "split")
+    if sizes is not None:
+        return _pieces(n, x, sizes, axis)
+    counts = numbers_in(n, split, "split")
+    if len(counts) != n.output_count:
+        raise n.malformed(f"{len(counts)} pieces for {n.output_count} outputs")
+    axis = axis_from_end(axis, x.rank)
+    starts = accumulate(counts, ops.add, initial=size_value(0))
+    return tuple(slice_in_run(n, x, axis, *bounds, 1) for bounds in pairwise(starts))
 
 
 def _pieces(n: Node, x: Value, sizes: tuple[Size, ...], axis: int) -> Made:

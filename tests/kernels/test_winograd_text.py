@@ -1,4 +1,4 @@
-"""Winograd's scheme over few places, against the meaning of a convolution in float64."""
+"""Winograd's narrower scheme, which serves few places, against the meaning of a convolution in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.conv_forms import make_conv
 from dovetail.kernels.job import Places
 from dovetail.kernels.vector import Vectors
-from dovetail.kernels.winograd_small import Transforming
+from dovetail.kernels.winograd import Transforming
+from dovetail.kernels.winograd_scheme import TWO
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import ready
@@ -50,7 +51,7 @@ def stems(graph: Graph, vectors: Vectors = WIDE, strict: bool = False) -> list[s
 
 
 def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
-    assert "winograd_small" in stems(graph, vectors), "another kernel serves it"
+    assert "winograd_2" in stems(graph, vectors), "another kernel serves it"
     return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
 
 
@@ -123,7 +124,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 def test_strict_programs_sum_in_the_plain_way() -> None:
     graph = network((1, 64, 14, 14), 64)
-    assert stems(graph) == ["winograd_small"]
+    assert stems(graph) == ["winograd_2"]
     assert stems(graph, strict=True) == ["small_conv"]
 
 
@@ -136,7 +137,7 @@ def test_it_serves_only_where_it_wins() -> None:
         network((1, 64, 14, 14), 64, strides=(2, 2)),
         network((1, 64, 14, 14), 64, dilations=(2, 2)),
     ]:
-        assert "winograd_small" not in stems(graph)
+        assert "winograd_2" not in stems(graph)
 
 
 @pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16)])
@@ -151,7 +152,7 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: 
 
 def test_weights_are_laid_out_by_blocks_of_filters() -> None:
     w = normal(20, 3, 3, 3)
-    laid = Transforming(16)(w)
+    laid = Transforming(TWO, 16)(w)
     assert laid.shape == (2, 16, 3, 16)
     # The first and the last spot are the corners of the window.
     np.testing.assert_array_equal(laid[0, 0], w[:16, :, 0, 0].T)

@@ -1,0 +1,18 @@
+"""Arrays that begin where a line of the caches begins, so that no vector lies in two of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dovetail.ir.literal import Array
+
+ALIGNMENT = 64
+
+
+def aligned(shape: tuple[int, ...]) -> Array:
+    """An array of f32 whose contents are not set."""
+    raw = np.empty(4 * math.prod(shape) + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : raw.size - ALIGNMENT + start].view(np.float32).reshape(shape)
