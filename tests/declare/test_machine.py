@@ -63,16 +63,6 @@ def test_a_part_of_the_shorter_is_hidden() -> None:
     assert math.isclose(MACHINE.seconds(cost), 4e-3 + 0.25 * 2e-3 + 0.5)
 
 
-def test_other_work_in_turn_is_never_hidden() -> None:
-    """Multiply-adds of 2 ms, other work of 1 ms, traffic of 4 ms."""
-    machine, cost = replace(MACHINE, in_turn=True), Cost(1_100_000, 4_000, 0, 1_000_000, "contract")
-    assert math.isclose(machine.seconds(cost), 4e-3 + 0.25 * 2e-3 + 1e-3 + 0.5)
-    # As much wherever it is done: in the epilogue, or in a kernel of its own that waits for memory.
-    epilogue = machine.seconds(cost) - machine.seconds(replace(cost, flops=1_000_000))
-    alone = machine.seconds(Cost(100_000, 4_000)) - machine.seconds(Cost(0, 4_000))
-    assert math.isclose(epilogue, alone)
-
-
 def test_a_flat_machine_never_prefers_two_kernels_to_one() -> None:
     """By levels two small tensors are nearer than a large one, which no kernel can help."""
     half, whole = Cost(0, 80), Cost(0, 160)

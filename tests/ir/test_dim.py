@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product as every
 
 import pytest
 from hypothesis import given
@@ -133,6 +134,9 @@ def test_equal_by_algebra_is_equal() -> None:
         (smallest(A, B), "min(a, b)"),
         (7 // A, "floordiv(7, a)"),
         (A % 4, "a-4*floordiv(a, 4)"),
+        ((A - 1) // 2 + 1, "floordiv(a+1, 2)"),
+        ((2 * A + 1) // 2, "a"),
+        ((5 * A * B - 7) // 3, "a*b+floordiv(2*a*b+2, 3)-3"),
     ],
 )
 def test_how_sizes_are_spelled(size: Size, text: str) -> None:
@@ -226,3 +230,11 @@ def test_divisions_in_a_row_are_one() -> None:
 @given(st.integers(0, 10**6), st.integers(1, 1000), st.integers(-1000, 1000), st.integers(1, 1000))
 def test_merged_divisions_are_what_they_were(n: int, first: int, shift: int, second: int) -> None:
     assert evaluate((A // first + shift) // second, {"a": n}) == (n // first + shift) // second
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7])
+def test_whole_multiples_stand_outside_a_division(divisor: int) -> None:
+    for x, y, c in every(range(-4, 5), range(-3, 4), range(-9, 10)):
+        size = x * A + y * B + c
+        for a, b in ((0, 0), (1, 3), (5, 2)):
+            assert evaluate(floordiv(size, divisor), {"a": a, "b": b}) == (x * a + y * b + c) // divisor

@@ -63,6 +63,32 @@ def _turned(x: Value) -> Value:
     return ops.permute(x, order=(-1, -3, -2))
 
 
+def _half(x: Value, index: int) -> Value:
+    return ops.part(x, axis=-1, index=index, parts=2)
+
+
+def _turned_half(x: Value) -> Value:
+    return ops.concat(-_half(x, 1), _half(x, 0), axis=-1)
+
+
+def _angle(x: Value, name: str) -> Value:
+    return leaf.input(name, x.dtype[2])
+
+
+def _twice(x: Value) -> Value:
+    return ops.concat(x, x, axis=-1)
+
+
+def _other(x: Value, index: int) -> Value:
+    """Every other feature."""
+    return ops.squeeze(_half(ops.split(x, axis=-1, size=2), index), axes=(-1,))
+
+
+def _in_turns(x: Value) -> Value:
+    """Every other feature from the first, then those from the second."""
+    return ops.merge(swap(ops.split(x, axis=-1, size=2), -1, -2), axis=-1)
+
+
 TEXT: tuple[Example, ...] = (
     Example(
         "mask_subtracted",
@@ -117,6 +143,39 @@ TEXT: tuple[Example, ...] = (
         lambda x: ops.concat(ops.permute(x, order=(-1, -3, -2)), ops.permute(ops.relu(x), order=(-1, -2, -3)), axis=-3),
         lambda x: _turned(ops.concat(x, ops.permute(ops.relu(x), order=(-2, -3, -1)), axis=-1)),
         shape=(3, 3, 4),
+    ),
+    Example(
+        "rotated_by_halves",
+        lambda x: ops.concat(
+            _half(x, 0) * _angle(x, "c") + _half(x, 1) * _angle(x, "s"),
+            _half(x, 1) * _angle(x, "c") - _half(x, 0) * _angle(x, "s"),
+            axis=-1,
+        ),
+        lambda x: x * _twice(_angle(x, "c")) + _turned_half(x) * _twice(-_angle(x, "s")),
+    ),
+    Example(
+        "rotated_by_halves",
+        lambda x: ops.concat(
+            _half(x, 0) * _angle(x, "c") + _half(x, 1) * _angle(x, "s"),
+            _half(x, 0) * -_angle(x, "s") + _half(x, 1) * _angle(x, "c"),
+            axis=-1,
+        ),
+        lambda x: x * _twice(_angle(x, "c")) + _turned_half(x) * _twice(-_angle(x, "s")),
+    ),
+    Example(
+        "rotated_by_halves",
+        lambda x: ops.concat(
+            _other(x, 0) * _angle(x, "c") - _other(x, 1) * _angle(x, "s"),
+            _other(x, 1) * _angle(x, "c") + _other(x, 0) * _angle(x, "s"),
+            axis=-1,
+        ),
+        lambda x: _in_turns(x) * _twice(_angle(x, "c")) + _turned_half(_in_turns(x)) * _twice(_angle(x, "s")),
+    ),
+    Example(
+        "turned_the_other_way",
+        lambda x: ops.concat(_half(x, 1), -_half(x, 0), axis=-1) * leaf.input("s", x.dtype[4]),
+        lambda x: _turned_half(x) * -leaf.input("s", x.dtype[4]),
+        FLOATS,
     ),
     Example(
         "neutral_bits",

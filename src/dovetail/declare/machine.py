@@ -48,7 +48,8 @@ class Reach:
     conv_3x3: float = 1.0
     conv_apart: float = 1.0
     map: float = 1.0
-    """All work that is no multiply-add of a contraction, wherever it is done."""
+    epilogue: float | None = None
+    """What is done to the sums of a convolution while they lie in registers; None is as in a map."""
 
     def of(self, kind: Kind) -> float:
         match kind:
@@ -78,22 +79,18 @@ class Machine:
     reach: Reach = field(default_factory=Reach)
     overlap: float = 1.0
     """The share of the shorter of work and traffic that is hidden behind the longer."""
-    in_turn: bool = False
-    """Whether that holds for multiply-adds of contractions alone, and all other work takes its time wherever it is
-    done: then nothing is gained by moving it from the epilogue of one kernel into another one that waits for memory."""
     source: str = "built-in"
     """Where the figures come from."""
 
     def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The time of one kernel."""
         flops, dense = estimate(cost.flops, sizes), estimate(cost.dense, sizes)
-        work = dense / self.reach.of(cost.kind) / self.flops_per_second
-        other = (flops - dense) / self.reach.map / self.flops_per_second
+        is_conv = cost.kind not in ("map", "contract")
+        other = self.reach.epilogue if is_conv and self.reach.epilogue is not None else self.reach.map
+        work = (dense / self.reach.of(cost.kind) + (flops - dense) / other) / self.flops_per_second
         given = estimate(cost.given, sizes)
         traffic = self.moving(estimate(cost.bytes, sizes) - given) + self._given(given)
-        if not self.in_turn:
-            work, other = work + other, 0.0
-        return max(work, traffic) + (1 - self.overlap) * min(work, traffic) + other + self.launch_seconds
+        return max(work, traffic) + (1 - self.overlap) * min(work, traffic) + self.launch_seconds
 
     def floor(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The roofline: what no kernel of this work and traffic can stay below."""

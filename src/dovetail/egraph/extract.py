@@ -13,7 +13,6 @@ from dovetail.egraph.problem import Problem
 from dovetail.egraph.recent import Recent
 
 _MOST_ROUNDS = 8
-"""A bound, so that the search ends; it does by itself when a round changes nothing."""
 _LEAST_GAIN = 1e-12
 """As a share of the total: smaller differences are noise of adding in another order."""
 _AN_OP = 1e-11
@@ -178,28 +177,20 @@ class _Search:
         self.sharing = self._sharing(self.several)
         self.picks: list[int] = []
         self.readers: list[set[int]] = []
-        self.joined = Joined(problem, self.picks, self.readers)
-        self.settled = False
-        """Whether the last climb ended where nothing that was tried paid."""
         self.touched: dict[int, None] = {}
         self.cost = self.apart = self.toll = 0.0
         """Seconds of a run, those of them that are no region's, and what is done once."""
         self.ops = 0
 
     def run(self, picks: Sequence[int]) -> Extraction:
-        """Climb from a choice without cycles. Where it is as the last climb left it, nothing has to be tried again."""
-        last, joined = (self.picks, self.readers), self.joined
+        """Climb from a choice without cycles."""
         self.picks, self.readers, self.touched = list(picks), [set() for _ in self.options], {}
         self.apart, self.toll, self.ops = 0.0, 0.0, 0
         for root in self.problem.roots:
             self._acquire(root, OUTSIDE)
         self.joined = Joined(self.problem, self.picks, self.readers)
         self.cost = self.apart + self.joined.update(reversed(self.problem.live(self.picks)))
-        if self.settled:
-            self.recent.note(self._differing(*last, joined))
-        else:
-            self.recent.restart()
-        self.settled = False
+        self.recent.restart()
         for _ in range(_MOST_ROUNDS):
             improved = False
             for shared, adopters in self.sharing:
@@ -210,24 +201,8 @@ class _Search:
                 if self.recent.is_due(~c, [c]):
                     improved |= self._improve(c)
             if not improved:
-                self.settled = True
                 break
         return Extraction(tuple(self.picks), cost_of(self.problem, self.picks), self.toll, self.ops, self.cost)
-
-    def _differing(self, picks: Sequence[int], readers: Sequence[set[int]], joined: Joined) -> set[int]:
-        """The classes that stand otherwise than in another choice, or in a kernel that does."""
-        found = {
-            c
-            for c in range(len(picks))
-            if picks[c] != self.picks[c] or readers[c] != self.readers[c] or not self.joined.agrees(joined, c)
-        }
-        # What nobody needs is reached through what nobody needs either.
-        waiting = [c for c in found if not self.readers[c]]
-        while waiting:
-            above = [u for u in self.recent.users[waiting.pop()] if u not in found and not self.readers[u]]
-            found.update(above)
-            waiting += above
-        return found.union(*[self.joined.beside(c) for c in found])
 
     def _sharing(self, several: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
         """Each class that options of several classes read, with those classes and options."""

@@ -63,15 +63,6 @@ class Joined:
         """The classes of all regions that the last update has looked at, and those that it took out of one."""
         return [c for root in self._dirty for c in self._members.get(root, ())] + [c for c, _ in self._undo]
 
-    def beside(self, c: int) -> Collection[int]:
-        """The classes of the region that a class stands in."""
-        return self._members.get(self._home.get(c, c), ())
-
-    def agrees(self, other: Joined, c: int) -> bool:
-        """Whether a class stands in the same region, at the same price, as in another choice."""
-        home = self._home.get(c)
-        return home == other._home.get(c) and (home is None or self.prices.get(home) == other.prices.get(home))
-
     def undo(self) -> None:
         """Take the last update back."""
         for c, old in reversed(self._undo):

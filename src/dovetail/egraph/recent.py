@@ -28,7 +28,7 @@ class Recent:
         self._now = 0
 
     @cached_property
-    def users(self) -> list[set[int]]:
+    def _users(self) -> list[set[int]]:
         """For each class those that have an option which reads it."""
         found: list[set[int]] = [set() for _ in self._options]
         for c, listed in enumerate(self._options):
@@ -43,7 +43,7 @@ class Recent:
         for c in classes:
             if _is_given(self._options[c]):
                 continue
-            near = dict.fromkeys([c, *self.users[c], *[r for option in self._options[c] for r in option.reads]])
+            near = dict.fromkeys([c, *self._users[c], *[r for option in self._options[c] for r in option.reads]])
             self._changed.update(dict.fromkeys(near, self._now))
             if c in self._component:
                 self._stirred[self._component[c]] = self._now

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dovetail.ir.dtype import f32
 from dovetail.kernels.attend_parts import (
     BLOCK,
+    LINE,
     key_rows,
     make_columns,
     make_copy,
@@ -18,7 +19,7 @@ from dovetail.kernels.attend_parts import (
     weight,
 )
 from dovetail.kernels.llvm_scalar import literal
-from dovetail.kernels.vector import LOG2_E
+from dovetail.kernels.vector import LOG2_E, STORED
 
 if TYPE_CHECKING:
     from dovetail.kernels.attend_text import Tile
@@ -56,6 +57,14 @@ class Many:
         """Whether each query has a mask of its own."""
         strides = self.a.strides.get(name)
         return strides is not None and strides[-2] != 0
+
+    def ask_for_results(self) -> None:
+        """Have the lines come that are written at the end: they lie apart, and each would be waited for."""
+        t, a = self.t, self.a
+        with t.loop("0", self.rows) as row:
+            place = t.at(self.at["y"], t.times(row, a.strides["y"][-2]))
+            for at in range(0, STORED[a.stored] * a.dv, LINE):
+                t.prefetch(t.at(place, at), to_write=True)
 
     def take_queries(self) -> None:
         """The queries as columns, scaled."""

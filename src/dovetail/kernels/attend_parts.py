@@ -84,10 +84,11 @@ def make_scores(
         t.store(x, t.at("%s", i * size), size)
     for i in range(wide if with_top else 0):
         place = t.at("%top", i * size)
-        highest = sums[i::wide]
+        # Compared last, it would be stored lane by lane where it is higher, and the next load would have to wait.
+        highest = [t.larger(sums[i], t.load(place, size)), *sums[i + wide :: wide]]
         while len(highest) > 1:
             highest = [t.larger(x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
-        t.store(t.larger(highest[0], t.load(place, size)), place, size)
+        t.store(highest[0], place, size)
     how = "".join(f"_{n}" for n, is_so in (("top", with_top), ("mask", with_mask), ("near", not asks)) if is_so)
     name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}_{dv}{how}"
     given = "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s"

@@ -308,6 +308,7 @@ class Tile(VectorText):
         """With lanes along queries; keys that positions hide are left out where they weigh nothing."""
         a = self.asked
         work = Many(self, wide, at, first, rows)
+        work.ask_for_results()
         work.take_queries()
         end = self.size(a.keys)
         if not a.causal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -99,9 +98,14 @@ class Field:
         return down, across
 
     @property
+    def phases_down(self) -> int:
+        """Kinds of rows that a block sees."""
+        return min(self.strides[0], self._reach[0] + 1)
+
+    @property
     def phases(self) -> int:
         """Planes in which a block lies."""
-        return math.prod(min(s, r + 1) for s, r in zip(self.strides, self._reach, strict=True))
+        return self.phases_down * min(self.strides[1], self._reach[1] + 1)
 
     @property
     def over(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from dovetail.kernels.conv_panel import panel
 from dovetail.kernels.conv_point import point
 from dovetail.kernels.conv_row import row
 from dovetail.kernels.conv_small import small
+from dovetail.kernels.conv_window import window
 from dovetail.kernels.job import Job, Places
 from dovetail.kernels.vector import Vectors
 from dovetail.kernels.winograd import winograd
@@ -24,7 +25,7 @@ def make_conv(step: Step, places: Places, vectors: Vectors) -> Job | None:
         # Winograd's sums are in another order: not where that matters.
         others = [] if places.strict else winograd(found, expanse, vectors)
         others += [*row(found, expanse, vectors), *panel(found, expanse, vectors)]
-        others += [*small(found, expanse, vectors), *point(found, expanse, vectors)]
+        others += [*window(found, expanse, vectors), *small(found, expanse, vectors), *point(found, expanse, vectors)]
         return first_of([*others, direct(found, expanse, vectors)])
     except GraphError:
         # Sizes that are too long to be written down.

@@ -16,8 +16,9 @@ from dovetail.kernels.vector import Vectors
 
 FEWEST_CHANNELS = 128
 """Channels below which turning results round costs more than full lanes save."""
-MOST_PLACES = 200
-"""Places up to which another kernel reads them where they lie, side by side or apart."""
+MOST_PLACES, DEEP = 200, 512
+"""Places up to which another kernel reads them where they lie, side by side or apart. With more, vectors along them
+waste little, and it takes many channels or many filters to do better."""
 MOST_WASTE = 1.12
 """Products with and without those that lanes and places that are not there take, at most."""
 TILES, FEW = 14, 10
@@ -80,7 +81,7 @@ class Panel:
         places = known(field.out[0]) * width
         tiles, panels = -(-places // square.places), -(-of.filters // square.block)
         waste = panels * square.block * tiles * square.places > MOST_WASTE * of.filters * places
-        if places == 0 or waste or not self._worth_it(field.is_point, places, panels):
+        if places == 0 or waste or not self._worth_it(of, places, panels):
             return None
         size = packed_bytes(square, of.channels)
         together = max(1, min(TILES, MOST_BYTES // size))
@@ -106,8 +107,8 @@ class Panel:
         return Cut(sizes, scratch, blocks * panels, work + 1)
 
     @staticmethod
-    def _worth_it(near: bool, places: int, panels: int) -> bool:
+    def _worth_it(of: Expanse, places: int, panels: int) -> bool:
         """Whether there are panels enough for what is laid out once for all of them."""
-        if near:
-            return panels > 1 or places <= MOST_PLACES
-        return panels >= FEW_PANELS or places > MOST_PLACES
+        if of.field.is_point:
+            return places <= MOST_PLACES or (panels > 1 and of.channels >= DEEP) or panels >= MANY_PANELS
+        return places > MOST_PLACES or panels >= FEW_PANELS

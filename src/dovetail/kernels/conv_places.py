@@ -35,7 +35,7 @@ def _name(square: Square, places: int) -> str:
 
 def tile_text(square: Square, places: int) -> Written:
     """The register tile: adds so many steps to sums that lie at `sums`, or to nothing. `%apart` is how far from each
-    other steps lie, or where that is listed."""
+    other steps lie, or where that is listed. In each step it asks for what is `next`, which comes without haste so."""
     t = BlockText(square.vectors.lanes)
     wide, filters = 4 * t.lanes, square.filters
     spots = range(filters * places)
@@ -46,7 +46,9 @@ def tile_text(square: Square, places: int) -> Written:
     t("%x.here = phi ptr [ %x, %entry ], [ %x.next, %step ]")
     if not square.point:
         t("%moves = phi ptr [ %apart, %entry ], [ %moves.next, %step ]")
+    t("%asked = phi ptr [ %next, %entry ], [ %asked.next, %step ]")
     at = len(t.lines)
+    t.prefetch("%asked")
     weights = [t.load(t.at("%w.here", wide * i)) for i in range(filters)]
     sums: list[str] = []
     for j in range(places):
@@ -63,6 +65,7 @@ def tile_text(square: Square, places: int) -> Written:
         moved = t.at("%x.here", t.let("load i64, ptr %moves, align 8"))
         t(f"%x.next = getelementptr i8, ptr {t.fixed(moved) if t.spreads_in_place else moved}, i64 0")
         t("%moves.next = getelementptr i8, ptr %moves, i64 8")
+    t("%asked.next = getelementptr i8, ptr %asked, i64 %pace")
     t("%less = add nsw i64 %left, -1")
     t(f"br i1 {t.let('icmp ne i64 %less, 0')}, label %step, label %end")
     t.lines[at:at] = [f"  %sum{i} = phi {t.kind} [ zeroinitializer, %entry ], [ {sums[i]}, %step ]" for i in spots]
@@ -77,8 +80,8 @@ def tile_text(square: Square, places: int) -> Written:
             t.store(t.add(t.load(place), sums[i]), place)
     header = (
         f"internal void {_name(square, places)}(ptr noalias readonly %w, ptr noalias readonly %x, "
-        f"{'i64' if square.point else 'ptr noalias readonly'} %apart, i64 %steps, ptr noalias %sums, i1 %first) "
-        "noinline nounwind"
+        f"{'i64' if square.point else 'ptr noalias readonly'} %apart, i64 %steps, ptr noalias %sums, i1 %first, "
+        "ptr %next, i64 %pace) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
 
@@ -98,13 +101,22 @@ def write_tiles(t: BlockText, square: Square, places: str) -> Tiles:
     return Tiles(count, t.quotient(places, count), t.rest(places, count))
 
 
+def write_begin(t: BlockText, of: Tiles, number: str) -> str:
+    """The first place of a register tile."""
+    return t.plus(t.times(number, of.narrow), t.least(number, of.wider))
+
+
 def write_tile(
-    t: BlockText, square: Square, of: Tiles, number: str, w: str, x: str, sums: str, given: str, first: str
+    t: BlockText, square: Square, of: Tiles, number: str, w: str, x: str, sums: str, given: str, first: str, size: str
 ) -> None:
-    """Instructions of one register tile, whose places, and their sums, lie behind those of the ones before."""
+    """Instructions of one register tile, whose places, and their sums, lie behind those of the ones before. Meanwhile
+    it asks for its share of what lies so many bytes behind its weights, which is as large."""
     places = t.plus(of.narrow, t.let(f"zext i1 {t.let(f'icmp slt i64 {number}, {of.wider}')} to i64"))
-    begin = t.plus(t.times(number, of.narrow), t.least(number, of.wider))
+    begin = write_begin(t, of, number)
     seen, onto = t.at(x, t.times(begin, 4)), t.at(sums, t.times(begin, 4 * square.block))
+    pace = t.quotient(4 * square.block, of.count)
+    share = t.at(t.at(w, size), t.times(t.quotient(size, of.count), number))
     with t.cases(places, range(1, square.places + 1)) as cases:
         for some in cases:
-            t(f"call void {_name(square, some)}(ptr {w}, ptr {seen}, {given}, ptr {onto}, i1 {first})")
+            rest = f"ptr {onto}, i1 {first}, ptr {share}, i64 {pace}"
+            t(f"call void {_name(square, some)}(ptr {w}, ptr {seen}, {given}, {rest})")

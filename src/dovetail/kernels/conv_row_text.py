@@ -72,7 +72,7 @@ def _kernel(square: Square) -> Written:
                 with t.loop("0", own_filters) as one:
                     by = t.times(t.times(number, tiles.narrow), 4)
                     t.fetch_to_write(t.at(results, t.plus(t.times(one, area), by)))
-                write_tile(t, square, tiles, number, weights, x, sums, f"ptr {moves}, i64 {steps}", "true")
+                write_tile(t, square, tiles, number, weights, x, sums, f"ptr {moves}, i64 {steps}", "true", "0")
             with t.loop("0", str(square.filters)) as vector:
                 first = t.plus(t.times(filter_block, block), t.times(vector, lanes))
                 own = t.least(lanes, t.minus("%filters", first))

@@ -12,17 +12,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.kernels.aligned import aligned
+from dovetail.kernels.aligned import aligned, on_a_line
 
 _SMALLEST = np.float32(2.0**-126)
 
 
 def normal(packed: Array) -> Array:
-    """The array itself where all numbers are normal or 0, else a flat one with what was there behind."""
+    """An array that begins with a line of the caches: as it was where all numbers are normal or 0, else a flat one with
+    what was there behind."""
     size = np.abs(packed)
     tiny = (size < _SMALLEST) & (size > 0)
     if not tiny.any():
-        return packed
+        return on_a_line(packed)
     at = np.flatnonzero(tiny).astype(np.int32)
     was = packed.reshape(-1)[at]
     count = np.array([at.size], np.int32)

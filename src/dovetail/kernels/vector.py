@@ -269,10 +269,10 @@ class VectorText(Text):
         for i, (kind, start, last) in enumerate(zip(kinds, starts, list(found), strict=True)):
             found[i] = self.let(f"phi {kind} [ {start}, %{before} ], [ {last}, %{source} ]")
 
-    def prefetch(self, pointer: str) -> None:
+    def prefetch(self, pointer: str, *, to_write: bool = False) -> None:
         """Ask for the line that a pointer lies in."""
         self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+        self(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(to_write)}, i32 3, i32 1)")
 
     @contextmanager
     def steps(self, first: str, end: str, step: int) -> Generator[str]:

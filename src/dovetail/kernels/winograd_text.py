@@ -130,8 +130,7 @@ def _kernel(scheme: Scheme, square: Square) -> Written:
             is_first = t.let(f"icmp eq i64 {piece}, 0")
             onto, given = t.at(sums, t.times(spot, sums_step)), f"i64 {step}, i64 {some}"
             with t.loop("0", tiles.count) as number:
-                t.fetch(t.at(w, size), size, number, tiles.count)
-                write_tile(t, square, tiles, number, w, x, onto, given, is_first)
+                write_tile(t, square, tiles, number, w, x, onto, given, is_first, size)
         with t.loop(upper, lower) as row:
             begin = t.most(start, t.times(row, columns))
             length = t.minus(t.least(stop, t.times(t.plus(row, 1), columns)), begin)

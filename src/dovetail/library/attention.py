@@ -72,25 +72,35 @@ def attention(
     asked = _Asked(q, k, mask, keep, scale, scaled, softcap, groups, causal, window, fill, filled)
     if zero_unseen and filled != "last":
         raise UnwrittenError("zero for queries that see nothing, filled before the end", hint="pass filled='last'")
+    if zero_unseen:
+        _unseen_as_asked(asked)
     y = softmax(_masked(asked), empty=empty, wide=wide) @ _widened(v, groups)
     return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
 
+def _unseen_as_asked(asked: _Asked) -> None:
+    """Refuse what cannot happen: a query that sees at least its own key."""
+    if asked.keep is None and asked.mask is None and (asked.window is None or asked.fill is None):
+        raise UnwrittenError("attention where each query sees a key", hint="pass a mask, or zero_unseen=False")
+
+
 def _sees_any(asked: _Asked) -> Value:
     """Whether a query sees any key."""
+    _unseen_as_asked(asked)
     visible = _visible(asked)
     seen = None if visible is None else visible[0]
     if asked.mask is not None:
         finite = ops.not_equal(asked.mask, float("-inf"))
         seen = finite if seen is None else ops.bit_and(seen, finite)
-    sees_itself = asked.keep is None and asked.mask is None and asked.window is None
-    if seen is None or sees_itself:
-        raise UnwrittenError("attention where each query sees a key", hint="pass a mask, or zero_unseen=False")
+    assert seen is not None
     return ops.reduce_any(seen, axes=(-1,))
 
 
 def _masked(asked: _Asked, rank: int = 2) -> Value:
+    # What is refused is refused before anything is built: most combinations of options are.
     _filled_as_asked(asked)
+    if asked.scale is None:
+        _scaled_late(asked)
     visible = _visible(asked, rank)
     found = _capped(asked)
     if visible is None:

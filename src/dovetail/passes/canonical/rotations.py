@@ -9,22 +9,43 @@ from dovetail.passes.canonical.rule import listed, rule
 
 @rule(ops.concat, numerics="reassociated")
 def rotated_by_halves(value: Value) -> Value | None:
-    """(a * c - b * s, b * c + a * s) of the halves of x is x * (c, c) + (-b, a) * (s, s)."""
+    """(a * c - b * s, b * c + a * s) of the halves of x is x * (c, c) + (-b, a) * (s, s); the other way with -s."""
     if value.known_type is None or len(value.operands) != 2 or value.attrs["axis"] != -1:
         return None
     first, second = value.operands
-    if first.op is not ops.sub or second.op is not ops.add:
+    if first.op is ops.sub:
+        return _rotated(value, first.operands, second)
+    if first.op is not ops.add:
         return None
-    for a, c in _orders(first.operands[0]):
-        for b, s in _orders(first.operands[1]):
+    return _rotated(value, first.operands, second, back=True) or _rotated(
+        value, first.operands[::-1], second, back=True
+    )
+
+
+def _rotated(value: Value, products: tuple[Value, ...], second: Value, *, back: bool = False) -> Value | None:
+    """The rotation whose first half is made of two products, turned back or not."""
+    for a, c in _orders(products[0]):
+        for b, s in _orders(products[1]):
             x = _whole(a, b)
-            if x is None or x.shape != value.shape or not _holds(second, (b, c), (a, s)):
+            if x is None or x.shape != value.shape or any(angle.shape[-1:] != a.shape[-1:] for angle in (c, s)):
                 continue
-            if any(angle.shape[-1:] != a.shape[-1:] for angle in (c, s)):
-                continue
-            cos, sin = (ops.concat(angle, angle, axis=-1) for angle in (c, s))
-            left, right = (ops.part(x, axis=-1, index=index, parts=2) for index in (0, 1))
-            return ops.add(ops.mul(x, cos), ops.mul(ops.concat(ops.neg(right), left, axis=-1), sin))
+            fits = _turns_back(second, (b, c), (a, s)) if back else _holds(second, (b, c), (a, s))
+            if fits:
+                cos, sin = (ops.concat(angle, angle, axis=-1) for angle in (c, ops.neg(s) if back else s))
+                left, right = (ops.part(x, axis=-1, index=index, parts=2) for index in (0, 1))
+                return ops.add(ops.mul(x, cos), ops.mul(ops.concat(ops.neg(right), left, axis=-1), sin))
+    return None
+
+
+@rule(ops.mul)
+def turned_the_other_way(value: Value) -> Value | None:
+    """(b, -a) * s is (-b, a) * -s, where a and b are the halves of one tensor."""
+    for turned, sin in (value.operands, value.operands[::-1]):
+        if turned.op is not ops.concat or turned.attrs["axis"] != -1 or len(turned.operands) != 2:
+            continue
+        b, negative = turned.operands
+        if value.known_type is not None and negative.op is ops.neg and _are_halves(negative.operands[0], b):
+            return ops.mul(ops.concat(ops.neg(b), negative.operands[0], axis=-1), ops.neg(sin))
     return None
 
 
@@ -36,8 +57,17 @@ def _orders(product: Value) -> tuple[tuple[Value, Value], ...]:
     return ((left, right), (right, left))
 
 
+def _turns_back(second: Value, kept: tuple[Value, Value], taken: tuple[Value, Value]) -> bool:
+    """Whether it is one product without another, or with that of the opposite angle."""
+    if second.op is ops.sub:
+        return [set(v.operands) if v.op is ops.mul else None for v in second.operands] == [set(kept), set(taken)]
+    return _holds(second, kept, (taken[0], ops.neg(taken[1])))
+
+
 def _holds(total: Value, *products: tuple[Value, Value]) -> bool:
-    """Whether a sum is that of two products, whatever comes first."""
+    """Whether a value is the sum of two products, whatever comes first."""
+    if total.op is not ops.add:
+        return False
     wanted = [set(p) for p in products]
     found = [set(v.operands) if v.op is ops.mul else set[Value]() for v in total.operands]
     return found == wanted or found == wanted[::-1]

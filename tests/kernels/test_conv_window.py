@@ -1,0 +1,98 @@
+"""Convolution over few places by a window with many products, against its meaning in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from dovetail import Graph, f32, library, ops
+from dovetail.ir.leaf import input, param
+from dovetail.ir.literal import Array
+from dovetail.kernels.vector import Vectors
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.native import NativeGraph, NativeRunner
+from tests.kernels.convolving import (
+    OTHER_MACHINES,
+    WIDE,
+    compared,
+    kernels_of,
+    network,
+    normal,
+    on_a_machine_of,
+    params_of,
+    same_by_threads,
+)
+
+
+def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
+    assert any(name.startswith("window_conv") for name in kernels_of(graph, vectors)), "another kernel serves it"
+    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
+
+
+def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> Array:
+    """What the kernel gives, after it was compared."""
+    params = params_of(graph)
+    return compared(compiled(graph, params, vectors), params, *feeds)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (7, 7), (13, 1), (14, 15)])
+def test_every_size(size: tuple[int, int]) -> None:
+    x = (2, 230, 2 * size[0], 2 * size[1])
+    check(network(x, (32, 230, 3, 3), strides=(2, 2), padding=(1, 1, 1, 1)), {"x": normal(*x)})
+
+
+@pytest.mark.parametrize("filters", [30, 48, 61])
+def test_every_number_of_filters(filters: int) -> None:
+    check(network((1, 230, 7, 6), (filters, 230, 3, 3), bias=False, act="relu"), {"x": normal(1, 230, 7, 6)})
+
+
+@pytest.mark.parametrize(
+    ("window", "strides", "dilations", "padding"),
+    [
+        ((3, 5), (2, 1), (1, 1), (0, 2, 1, 0)),
+        ((3, 5), (1, 1), (2, 3), (2, 3, 2, 3)),
+        ((4, 4), (3, 2), (2, 2), (1, 0, 4, 2)),
+        ((2, 9), (1, 4), (1, 1), (1, 4, 0, 4)),
+    ],
+)
+def test_every_window(
+    window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], padding: tuple[int, ...]
+) -> None:
+    graph = network((2, 140, 9, 11), (32, 140, *window), strides=strides, dilations=dilations, padding=padding)
+    check(graph, {"x": normal(2, 140, 9, 11)})
+
+
+def test_groups_residuals_and_one_axis() -> None:
+    check(network((1, 460, 5, 5), (64, 230, 3, 3), groups=2, padding=(1, 1, 1, 1)), {"x": normal(1, 460, 5, 5)})
+    check(network((2, 410, 50), (32, 410, 5), padding=(2, 2), strides=(2,)), {"x": normal(2, 410, 50)})
+    x, r = input("x", f32[1, 230, 5, 5]), input("r", f32[1, 32, 5, 5])
+    w, b = param("w", f32[32, 230, 3, 3]), param("b", f32[32, 1, 1])
+    graph = Graph.of(library.conv_bias_act(x, w, b, r, act="gelu", padding=(1, 1, 1, 1)))
+    check(graph, {"x": normal(1, 230, 5, 5), "r": normal(1, 32, 5, 5)})
+
+
+def test_sizes_that_come_late() -> None:
+    graph = network(("n", 230, "h", "w"), (32, 230, 3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    check(graph, *({"x": normal(n, 230, h, w)} for n, h, w in [(1, 14, 14), (2, 9, 30), (0, 7, 7), (1, 1, 1)]))
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_views_are_read_where_they_lie(padding: int) -> None:
+    x = input("x", f32[1, 9, 10, 230])
+    for view in (ops.permute(x, order=(-4, -1, -3, -2)), ops.flip(ops.permute(x, order=(-4, -1, -2, -3)), axes=(-1,))):
+        y = ops.conv(view, param("w", f32[32, 230, 5, 2]), padding=(padding,) * 4)
+        check(Graph.of(y), {"x": normal(1, 9, 10, 230)})
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    graph = network((1, 230, 14, 14), (64, 230, 3, 5), padding=(1, 2, 1, 2))
+    params, feeds = params_of(graph), {"x": normal(1, 230, 14, 14)}
+    same_by_threads(lambda threads: compiled(graph, params, WIDE, threads), feeds)
+
+
+@OTHER_MACHINES
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+    on_a_machine_of(vectors, monkeypatch)
+    graph = network((1, 230, 7, 9), (32, 230, 3, 3), strides=(2, 2), padding=(1, 1, 1, 1), act="relu")
+    check(graph, {"x": normal(1, 230, 7, 9)}, vectors=vectors)
