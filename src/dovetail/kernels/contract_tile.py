@@ -157,8 +157,10 @@ class _Rows(VectorText):
         self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
         self.bases: list[str] = []
         """Where each row ends."""
-        self.streams: list[str] = []
-        """What is asked for, counted as k is."""
+        self.streams = 0
+        """Parts of what comes behind that are asked for at once."""
+        self.parts: list[str] = []
+        """How far behind a pointer the parts are that it serves."""
         self.places: list[str] = ["%first", "%b"]
         """What moves beside the sums: k, the panel, and what else is asked for."""
 
@@ -191,16 +193,16 @@ class _Rows(VectorText):
         return state[len(self.places) :]
 
     def _open_streams(self) -> None:
-        """What comes behind the panel, in as many equal parts as a turn of the loop reads lines."""
+        """What comes behind the panel, in as many equal parts as a turn of the loop reads lines.
+
+        A pointer serves three parts, which differ by what an address can add: more would not fit in registers.
+        """
         count = (_UNROLLED if self.unrolled else 1) * self.tile.row_bytes // _LINE
         part = self.let(f"mul i64 {self.let('sub i64 0, %first')}, {self.tile.row_bytes // count}")
-        parts = ["0", part, self.let(f"shl i64 {part}, 1")]
-        start = self.at("%b", self.let(f"mul i64 {part}, {count + 1}"))
-        for stream in range(count):
-            if stream and stream % 3 == 0:
-                # One pointer for three parts, which differ by what an address can add: more would not fit in registers.
-                start = self.let(f'call ptr asm "", "=r,0"(ptr {self.at(start, self.let(f"mul i64 {part}, 3"))})')
-            self.streams.append(self.at(start, parts[stream % 3]))
+        self.parts = ["0", part, self.let(f"shl i64 {part}, 1")]
+        for first in range(0, count, len(self.parts)):
+            self.places.append(self.at("%b", self.let(f"mul i64 {part}, {count + first}")))
+        self.streams = count
 
     def _guarded(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
         """A loop that may have nothing to do."""
@@ -268,15 +270,18 @@ class _Rows(VectorText):
 
     def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
         """Ask for what a later turn reads; what else moves, after this turn."""
-        row_bytes = self.tile.row_bytes
         if steps == 1 and self.unrolled:
             return further
-        for start in self.streams:
-            self._ask(self.let(f"getelementptr [{row_bytes // len(self.streams)} x i8], ptr {start}, i64 {at}"))
+        for stream in range(self.streams):
+            self._ask(self.at(further[stream // len(self.parts)], self.parts[stream % len(self.parts)]))
         if not self.streams:
-            for line in range(0, steps * row_bytes, _LINE):
+            for line in range(0, steps * self.tile.row_bytes, _LINE):
                 self._ask(self.at(b, AHEAD * self.lanes + line))
-        return further
+        return [self._moved(place, _LINE) for place in further]
+
+    def _moved(self, place: str, by: int) -> str:
+        """A pointer that comes out of nothing: it is not made of a base and an index, which costs an instruction."""
+        return self.let(f'call ptr asm "", "=r,0"(ptr {self.at(place, by)})')
 
     def _ask(self, place: str, cache: int = 1) -> None:
         self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")

@@ -185,10 +185,8 @@ def with_near_misses(lowered: Lowered, *, anew: bool = False) -> tuple[Missed, .
     With `anew` every layer is looked at, also where many are alike: then their roots are those that greedy fusion has.
     """
     state = lowered.state
-    if state.decided is None or anew:
-        near = near_misses(state.rounds, state.applied)
-    else:
-        near = state.decided.near_misses()
+    decided = None if anew else state.decided
+    near = near_misses(state.rounds, state.applied) if decided is None else decided.near_misses()
     index = next((i for i, r in enumerate(lowered.records) if r.name == "fuse"), len(lowered.records))
     for record in lowered.records[index + 1 :]:
         near = [m.follow(record.after.moved) for m in near]
