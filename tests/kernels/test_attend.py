@@ -238,6 +238,16 @@ def test_features_that_are_not_side_by_side() -> None:
     check(graph, {"q": normal(2, 16, 3, 40), "k": normal(2, 3, 16, 70), "v": normal(2, 3, 20, 70)})
 
 
+@pytest.mark.parametrize("keys", [5, 8, 11, 70])
+def test_what_lies_behind_the_mask_of_keys_that_are_copied_is_not_read(keys: int) -> None:
+    q, k, v = (input(name, f32[2, 3, 16, n]) for name, n in (("q", 20), ("k", keys), ("v", keys)))
+    rows = (ops.permute(x, order=(-1, -2)) for x in (q, k, v))
+    graph = Graph.of(library.attention(*rows, mask=input("mask", f32[2, 1, 1, keys])))
+    mask = np.full(2 * keys + 64, np.nan, np.float32)[: 2 * keys].reshape(2, 1, 1, keys)
+    mask[...] = normal(2, 1, 1, keys)
+    check(graph, {"q": normal(2, 3, 16, 20), "k": normal(2, 3, 16, keys), "v": normal(2, 3, 16, keys), "mask": mask})
+
+
 def test_masks_that_are_views() -> None:
     q, k, v = heads("q", 2, 3, 20, 8), heads("k", 2, 3, 40, 8), heads("v", 2, 3, 40, 8)
     mask = ops.permute(input("mask", f32[2, 1, 40, 20]), order=(-1, -2))

@@ -98,8 +98,8 @@ VISION: tuple[Example, ...] = (
     ),
     Example(
         "conv_of_all_pixels",
-        lambda x: ops.conv(ops.tanh(x), _filters(x)),
-        lambda x: ops.unsqueeze(_filtered(ops.tanh(x)), axes=(-2, -1)),
+        lambda x: ops.conv(ops.tanh(x), _filters(x)) + leaf.param("b", x.dtype[5, 1, 1]),
+        lambda x: ops.unsqueeze(_filtered(ops.tanh(x)), axes=(-2, -1)) + leaf.param("b", x.dtype[5, 1, 1]),
         shape=(4, 3, 2, 2),
     ),
     Example(

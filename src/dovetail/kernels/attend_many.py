@@ -128,23 +128,27 @@ class Many:
             self.copy(x, stride, t.size(self.key_step), count, self.key_rows, self.key_kind)
             self.repeat_last(count)
             x, stride = self.key_rows, str(4 * a.d)
-            whole = t.let(f"sdiv i64 {t.let(f'add i64 {count}, {self.keys - 1}')}, {self.keys}")
-        else:
-            whole = t.let(f"sdiv i64 {count}, {self.keys}")
+        # What lies behind the last mask is no number for the keys that are there only to fill a group.
+        fills = self.packs_keys and not self.has_key_mask
+        counted = t.let(f"add i64 {count}, {self.keys - 1}") if fills else count
+        whole = t.let(f"sdiv i64 {counted}, {self.keys}")
         with t.loop("0", whole) as group:
             done = t.let(f"mul i64 {group}, {self.keys}")
             own = t.at(mask, t.times(done, 4)) if self.has_key_mask else mask
             self.score_keys(t.at(x, t.let(f"mul i64 {done}, {stride}")), stride, first, done, own)
-        if self.packs_keys:
+        if fills:
             return
         done = t.let(f"mul i64 {whole}, {self.keys}")
         left = t.let(f"sub i64 {count}, {done}")
         with t.when(t.let(f"icmp sgt i64 {left}, 0")):
-            self.copy(t.at(x, t.let(f"mul i64 {done}, {stride}")), stride, "4", left, self.key_rows)
-            self.repeat_last(left)
+            last = t.at(x, t.let(f"mul i64 {done}, {stride}"))
+            if not self.packs_keys:
+                self.copy(last, stride, "4", left, self.key_rows)
+                self.repeat_last(left)
+                last = self.key_rows
             if self.has_key_mask:
                 self.take_mask(t.at(mask, t.times(done, 4)), left)
-            self.score_keys(self.key_rows, str(4 * a.d), first, done, self.mask_left)
+            self.score_keys(last, str(4 * a.d), first, done, self.mask_left)
 
     def copy(self, x: str, stride: str, step: str, rows: str, to: str, stored: str = "float") -> None:
         given = f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {rows}", f"ptr {to}"

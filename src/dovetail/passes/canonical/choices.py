@@ -14,6 +14,8 @@ from dovetail.ops import elementwise
 from dovetail.passes.canonical.arithmetic import are_scores
 from dovetail.passes.canonical.rule import dtype_if_known, listed, number_in, number_like, rule
 
+_PLAIN = (ops.add, ops.sub, ops.mul, ops.neg, ops.cast)
+"""What makes whole numbers of 0 and 1 and whole numbers: nothing is rounded."""
 _BENT = tuple(op for op in elementwise.FAMILY if op.arity in (1, 2))
 
 
@@ -22,7 +24,7 @@ def bent_choice(value: Value) -> Value | None:
     """An op of numbers and of a choice between numbers is a choice between what it makes of them."""
     if value.known_type is None:
         return None
-    choices = [v for v in value.operands if v.op is ops.where or _is_truth(v)]
+    choices = [v for v in value.operands if v.op is ops.where or (value.op in _PLAIN and _is_truth(v))]
     if len(choices) != 1 or not all(v is choices[0] or _is_number(v) for v in value.operands):
         return None
     condition, *sides = choices[0].operands

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail import ops
+from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.ops import elementwise
 from dovetail.passes.canonical.rule import listed, rule
@@ -11,15 +12,33 @@ _LONGEST = 12
 """How many elementwise ops are looked under."""
 
 
-@rule(ops.conv, numerics="reassociated")
+@rule(ops.add, numerics="reassociated")
 def conv_of_all_pixels(value: Value) -> Value | None:
-    """A convolution whose filters are as large as the image is a product of rows with the filters."""
-    if value.known_type is None or value.attrs["groups"] != 1 or any(value.attrs["padding"]):
+    """A convolution whose filters are as large as the image, with its bias, is a product of rows with the filters.
+
+    Without a bias it stays: a batch norm may follow, which convolutions take in.
+    """
+    for image, bias in (value.operands, value.operands[::-1]):
+        if image.op is ops.conv and _is_given(bias) and (product := _product(image)) is not None:
+            return ops.add(product, bias)
+    return None
+
+
+def _is_given(value: Value) -> bool:
+    """Whether it is a parameter or a constant, in whatever shape."""
+    while len(value.operands) == 1:
+        value = value.operands[0]
+    return value.op in (leaf.PARAM, leaf.CONST)
+
+
+def _product(image: Value) -> Value | None:
+    """A convolution that sees all of an image at once, as a product of rows with the filters."""
+    if image.known_type is None or image.attrs["groups"] != 1 or any(image.attrs["padding"]):
         return None
-    x, w = value.operands
-    count = value.rank - 2
+    x, w = image.operands
+    count = image.rank - 2
     whole = x.shape[2:] == w.shape[2:] and all(isinstance(size, int) for size in x.shape[2:])
-    spread = any(d != 1 and n != 1 for d, n in zip(value.attrs["dilations"], w.shape[2:], strict=True))
+    spread = any(d != 1 and n != 1 for d, n in zip(image.attrs["dilations"], w.shape[2:], strict=True))
     if not whole or spread or not x.dtype.is_float:
         return None
     rows, filters = (ops.merge(v, axis=-1, count=count + 1) for v in (x, w))
