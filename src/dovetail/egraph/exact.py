@@ -11,7 +11,7 @@ from dovetail.egraph.problem import Option, Problem
 MOST_CLASSES = 12
 """Problems with more classes that leave a choice are left to local search."""
 _MOST_STEPS = 20_000
-"""About a tenth of a second; who has not finished then is left to local search, too."""
+"""Who has not finished after so many is left to local search, too."""
 
 
 class _Partial(NamedTuple):

@@ -154,6 +154,42 @@ def turn_text(square: Square) -> Written:
     return t.function(header), tuple(t.used)
 
 
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Whose results are turned round, as names of whole numbers: the image, the group, the block of filters among all,
+    its first filter, the first place and how many places there are."""
+
+    image: str
+    group: str
+    packed: str
+    first_filter: str
+    start: str
+    count: str
+
+
+def write_turned(t: BlockText, square: Square, of: Turned, sums: str, results: str) -> None:
+    """Instructions that turn the sums of a block of filters round, a vector of filters at a time, and finish them."""
+    lanes, area = t.lanes, t.times("%places", 4)
+    with t.loop("0", str(square.filters)) as vector:
+        first = t.plus(of.first_filter, t.times(vector, lanes))
+        own = t.least(lanes, t.minus("%filters", first))
+        with t.when(t.let(f"icmp sgt i64 {own}, 0")):
+            bias = "%w"
+            if square.epilogue.bias:
+                bias = t.at("%b", t.times(t.plus(t.times(of.packed, square.block), t.times(vector, lanes)), 4))
+            target = t.at(results, t.times(t.times(vector, lanes), area))
+            here = t.at(sums, t.times(vector, 4 * lanes))
+            beside = "%w"
+            if square.epilogue.residual:
+                within = t.plus(t.times(t.plus(t.times(of.group, "%filters"), first), area), t.times(of.start, 4))
+                beside = t.at(t.at("%r", t.times(of.image, "%r_image")), within)
+            given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {of.count}"
+            t(f"call void @kernel.turn({given})")
+            if square.epilogue.act not in AT_ONCE:
+                with t.loop("0", own) as row:
+                    t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {of.count})")
+
+
 def _kernel(square: Square) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(square.vectors.lanes)
@@ -235,22 +271,5 @@ def _kernel(square: Square) -> Written:
                     t.fetch_to_write(t.at(results, t.plus(t.times(one, area), t.times(begin, 4))))
                 given = f"ptr {w}, ptr {x}, i64 {plane}, ptr %room, i64 {taps}, i64 {some}, ptr {there}, ptr {onto}"
                 t(f"call void {square_name(square)}({given}, i1 {is_first})")
-        with t.loop("0", str(square.filters)) as vector:
-            first = t.plus(first_filter, t.times(vector, lanes))
-            own = t.least(lanes, t.minus("%filters", first))
-            with t.when(t.let(f"icmp sgt i64 {own}, 0")):
-                bias = "%w"
-                if square.epilogue.bias:
-                    bias = t.at("%b", t.times(t.plus(t.times(packed, block), t.times(vector, lanes)), 4))
-                target = t.at(results, t.times(t.times(vector, lanes), area))
-                here = t.at(sums, t.times(vector, 4 * lanes))
-                beside = "%w"
-                if square.epilogue.residual:
-                    within = t.plus(t.times(t.plus(t.times(group, "%filters"), first), area), t.times(start, 4))
-                    beside = t.at(t.at("%r", t.times(image, "%r_image")), within)
-                given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {count}"
-                t(f"call void @kernel.turn({given})")
-                if square.epilogue.act not in AT_ONCE:
-                    with t.loop("0", own) as row:
-                        t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {count})")
+        write_turned(t, square, Turned(image, group, packed, first_filter, start, count), sums, results)
     return t.function(KERNEL), tuple(t.used)

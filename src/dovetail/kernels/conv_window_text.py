@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dovetail.kernels.conv_block import HEAD, KERNEL, WINDOW, BlockText, Code, Written
 from dovetail.kernels.conv_columns import Columns, columns_text, write_planes
-from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, finish_text
+from dovetail.kernels.conv_epilogue import Epilogue, finish_text
 from dovetail.kernels.conv_places import Tiles, tile_texts, write_begin, write_tile, write_tiles
-from dovetail.kernels.conv_small_text import Square, turn_text
+from dovetail.kernels.conv_small_text import Square, Turned, turn_text, write_turned
 
 SIZES = (
     *WINDOW, "channels", "filters", "groups", "image_step", "group_step", "channel_step", "places", "parts", "part",
@@ -52,7 +52,7 @@ def _lay(square: Square) -> Written:
 def _kernel(square: Square) -> Written:
     """The tiles from `begin` to before `end`."""
     t = BlockText(square.vectors.lanes)
-    lanes, block = t.lanes, square.block
+    block = square.block
     t.unpack(square.epilogue.pointers, (*SIZES, *square.epilogue.sizes(("r_image",))))
     t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
     # Scratch holds the offsets of taps, sums, what register tiles see, and what is seen of one channel.
@@ -99,24 +99,7 @@ def _kernel(square: Square) -> Written:
                 # The tile goes on to its own places by itself: here they begin with the first.
                 x = t.at(x, t.times(begin, -4))
                 write_tile(t, square, tiles, number, w, x, sums, f"i64 {4 * square.places}, i64 {some}", is_first, size)
-        with t.loop("0", str(square.filters)) as vector:
-            first = t.plus(first_filter, t.times(vector, lanes))
-            own = t.least(lanes, t.minus("%filters", first))
-            with t.when(t.let(f"icmp sgt i64 {own}, 0")):
-                bias = "%w"
-                if square.epilogue.bias:
-                    bias = t.at("%b", t.times(t.plus(t.times(packed, block), t.times(vector, lanes)), 4))
-                target = t.at(results, t.times(t.times(vector, lanes), area))
-                here = t.at(sums, t.times(vector, 4 * lanes))
-                beside = "%w"
-                if square.epilogue.residual:
-                    within = t.plus(t.times(t.plus(t.times(group, "%filters"), first), area), t.times(start, 4))
-                    beside = t.at(t.at("%r", t.times(image, "%r_image")), within)
-                given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {count}"
-                t(f"call void @kernel.turn({given})")
-                if square.epilogue.act not in AT_ONCE:
-                    with t.loop("0", own) as row:
-                        t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {count})")
+        write_turned(t, square, Turned(image, group, packed, first_filter, start, count), sums, results)
     return t.function(KERNEL), tuple(t.used)
 
 

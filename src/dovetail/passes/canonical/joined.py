@@ -79,8 +79,13 @@ def _axis_below(value: Value, axis: int) -> int | None:
 
 
 def _is_attention(product: Value) -> bool:
-    """Whether it is of queries and keys, or of the softmax of such, guarded or not, and values."""
+    """Whether it is of queries and keys, or of the softmax of such, guarded or not, and values.
+
+    Heads that share their keys are joined to the rows of queries and of weights, and are cut apart again.
+    """
     weights = product.operands[0]
+    if weights.op is ops.merge:
+        return False
     return are_scores(product) or any(softmax_of(v) is not None for v in (weights, *weights.operands))
 
 

@@ -33,10 +33,9 @@ HOW = (
 REACH = Reach(contract=0.88, conv=0.88, conv_3x3=1.3, conv_apart=0.1, map=0.2, epilogue=0.4)
 OVERLAP = 0.3
 START = 5e-7
-"""How our kernels use a machine: fitted to the times of all kernels of the benchmark's workloads and of real models,
-with one thread and two, each weighed by its share of a run (benchmarks/predicted.py). Activations behind a convolution
-took 0.2 to 1 of the peak. With 0.2, the search moves them into kernels that seem to wait for memory: measured on
-rapidocr det, that is 1.6 % slower."""
+"""How our kernels use a machine, in round figures that come near the times of the benchmark's workloads and of real
+models (`dovetail explain --measure` shows both). Activations behind a convolution took 0.2 to 1 of the peak. With 0.2,
+the search moves them into kernels that seem to wait for memory: measured on rapidocr det, that is 1.6 % slower."""
 
 ENOUGH = 3
 """Rounds that have to come near the best one before it is believed: others may use the machine in all the rest."""
