@@ -27,7 +27,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         if of.name == "minilm_1x128":
             raise CheckError("dovetail does not run this: no")
         timed = (Timed("dovetail", 0.5, 0.1, 2_000_000, runs=[0.002] * 4), Timed("onnxruntime", 0.2, runs=[0.003] * 4))
-        return Result(of.name, threads, timed, Floor(1e6, 1e3, (Peak(1e9, 1e9),), Peak(2e9, 2e9)), {"openvino": "it is not known"})
+        return Result(
+            of.name, threads, timed, Floor(1e6, 1e3, (Peak(1e9, 1e9),), Peak(2e9, 2e9)), {"openvino": "it is not known"}
+        )
 
     monkeypatch.setattr(measure, "bench", found)
     monkeypatch.setattr(case, "case_of", lambda name, sizes, folder: case.Case(name, folder, folder))  # pyright: ignore

@@ -42,11 +42,71 @@ def depth(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice
     ):
         return []
     most = 1 if field.window[0] == 1 else most
-    heights = _heights(field, most) if field.is_known else tuple(range(1, most + 1))
+    heights = _heights(Bands.of(field, vectors), most) if field.is_known else tuple(range(1, most + 1))
     of = Depth(vectors, field.window, field.strides, field.dilations, heights, found.epilogue)
-    return [Choice(found.packed(1), DepthCut(expanse, of, most), lambda: depth_text(of))]
+    return [Choice(found.packed(1), DepthCut(expanse, of), lambda: depth_text(of))]
 
 
-def _heights(field: Field, most: int) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """Bands of rows of a channel: how many, rows of a band and of the last; vectors of a laid out row, bytes of it."""
+
+    count: int
+    rows: int
+    last: int
+    vectors: int
+    pitch: int
+
+    @staticmethod
+    def of(field: Field, vectors: Vectors) -> Bands:
+        """Bands that fit the first cache where a row does, as equal as they can be."""
+        height, width = known(field.out[0]), known(field.out[1])
+        across = -(-(width + field.over[1]) // vectors.lanes)
+        pitch = 4 * vectors.lanes * across * field.strides[1]
+        most = max(1, (ROOM // max(1, pitch) - field.reach[0] - 1) // field.strides[0] + 1)
+        rows = -(-height // max(1, -(-height // most)))
+        count = -(-height // max(1, rows))
+        return Bands(count, rows, height - rows * (count - 1), across, pitch)
+
+
+def _heights(bands: Bands, most: int) -> tuple[int, ...]:
     """Rows of the register tiles that share what is in a band."""
-    return tuple(range(1, most + 1))
+    found: set[int] = set()
+    for rows in (bands.rows, bands.last):
+        count = max(1, -(-rows // most))
+        found |= {max(1, rows // count), max(1, -(-rows // count))}
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class DepthCut:
+    """How the work of `conv_depth_text` is cut."""
+
+    expanse: Expanse
+    depth: Depth
+
+    def __call__(self, number: Number) -> Cut | None:
+        return self.cut(self.expanse.known(number))
+
+    def cut(self, of: Expanse) -> Cut | None:
+        """The cut, where there are results and rows are not too long."""
+        field, vectors = of.field, self.depth.vectors
+        if 0 in (*field.out, *field.sizes):
+            return None
+        bands = Bands.of(field, vectors)
+        plane = bands.pitch * ((bands.rows - 1) * field.strides[0] + field.reach[0] + 1)
+        if plane > MOST_ROOM:
+            return None
+        # Laying out a vector and storing one takes as long as a few products.
+        work = bands.rows * -(-known(field.out[1]) // vectors.lanes) * (field.taps + 4 * field.strides[0])
+        parts = -(-of.groups // max(1, min(of.groups, PART_WORK // work)))
+        part = -(-of.groups // parts)
+        parts = -(-of.groups // part)
+        together = max(1, min(part, ROOM // plane))
+        sizes = (
+            *field.sizes, field.steps[0], *field.out, *field.before, of.groups, *of.steps, parts, part,
+            bands.count, bands.rows, together, bands.vectors, *of.residual[:1],
+        )  # fmt: skip
+        # What is read behind the last row is not used.
+        scratch = HEAD + together * plane + 4 * vectors.lanes * 8 + 4 * field.over[1]
+        return Cut(sizes, scratch, of.images * parts * bands.count, work * part // 2 + 1)

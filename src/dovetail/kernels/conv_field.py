@@ -93,24 +93,25 @@ class Field:
         return Field((1, count), (count * self.steps[1], self.steps[1]), (1, count), (1, 1))
 
     @property
-    def _reach(self) -> tuple[int, int]:
+    def reach(self) -> tuple[int, int]:
+        """From the first row and column that a result sees to the last."""
         down, across = [(n - 1) * d for n, d in zip(self.window, self.dilations, strict=True)]
         return down, across
 
     @property
     def phases_down(self) -> int:
         """Kinds of rows that a block sees."""
-        return min(self.strides[0], self._reach[0] + 1)
+        return min(self.strides[0], self.reach[0] + 1)
 
     @property
     def phases(self) -> int:
         """Planes in which a block lies."""
-        return self.phases_down * min(self.strides[1], self._reach[1] + 1)
+        return self.phases_down * min(self.strides[1], self.reach[1] + 1)
 
     @property
     def over(self) -> tuple[int, int]:
         """Rows and columns of a phase that a block sees beyond its own."""
-        down, across = [r // s for r, s in zip(self._reach, self.strides, strict=True)]
+        down, across = [r // s for r, s in zip(self.reach, self.strides, strict=True)]
         return down, across
 
     def run(self, blocks: Blocks) -> Size:
