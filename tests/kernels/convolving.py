@@ -17,7 +17,7 @@ from dovetail.kernels.job import Places
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import ready
-from dovetail.targets.cpu.native import NativeRunner
+from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
 
@@ -51,6 +51,20 @@ def kernels_of(graph: Graph, vectors: Vectors) -> list[str]:
     plan = make_plan(graph, target="cpu")
     job = make_conv(plan.phase("run")[-1], Places(plan.locate, set()), vectors)
     return [] if job is None else [job.kernel.name, *(form.kernel.name for form in job.forms)]
+
+
+def served(
+    stem: str, graph: Graph, params: Mapping[str, Array], vectors: Vectors = WIDE, threads: int | None = None
+) -> NativeRunner:
+    """A convolution that is bound, after it was looked up that a kernel of this name serves it."""
+    assert any(name.startswith(stem) for name in kernels_of(graph, vectors)), "another kernel serves it"
+    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
+
+
+def checked(stem: str, graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> Array:
+    """What the kernel of this name gives, after it was compared."""
+    params = params_of(graph)
+    return compared(served(stem, graph, params, vectors), params, *feeds)
 
 
 def compared(runner: NativeRunner, params: Mapping[str, Array], *feeds: Mapping[str, Array]) -> Array:

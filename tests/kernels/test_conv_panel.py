@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -11,22 +11,20 @@ import pytest
 from dovetail import Graph, f32, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
 from dovetail.kernels.aligned import ALIGNMENT
 from dovetail.kernels.conv import Packing
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
-from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
-    compared,
+    checked,
     kernels_of,
     network,
     normal,
     params_of,
     same_by_threads,
+    served,
 )
 
 
@@ -42,15 +40,8 @@ def is_panel(graph: Graph, vectors: Vectors = WIDE) -> bool:
     return any(name.startswith("panel_conv") for name in kernels_of(graph, vectors))
 
 
-def compiled(graph: Graph, params: Mapping[str, Array], threads: int | None = None) -> NativeRunner:
-    assert is_panel(graph), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array]) -> None:
-    """Compare what the kernel gives."""
-    params = params_of(graph)
-    compared(compiled(graph, params), params, *feeds)
+compiled = partial(served, "panel_conv")
+check = partial(checked, "panel_conv")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +126,7 @@ def test_what_is_not_finite_goes_where_it_is_seen() -> None:
 def test_threads_do_not_change_a_bit() -> None:
     graph, feeds = pixel((1, 200, 14, 14), 192), {"x": normal(1, 200, 14, 14)}
     params = params_of(graph)
-    same_by_threads(lambda threads: compiled(graph, params, threads), feeds)
+    same_by_threads(lambda threads: compiled(graph, params, WIDE, threads), feeds)
 
 
 def test_lanes_that_stay_empty_are_left_to_others() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -11,21 +11,19 @@ import pytest
 from dovetail import Graph, f32, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
-from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
-    compared,
+    checked,
     kernels_of,
     network,
     normal,
     on_a_machine_of,
     params_of,
     same_by_threads,
+    served,
 )
 
 
@@ -41,15 +39,8 @@ def is_point(graph: Graph, vectors: Vectors) -> bool:
     return any(name.startswith("point_conv") for name in kernels_of(graph, vectors))
 
 
-def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
-    assert is_point(graph, vectors), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> None:
-    """Compare what the kernel gives."""
-    params = params_of(graph)
-    compared(compiled(graph, params, vectors), params, *feeds)
+compiled = partial(served, "point_conv")
+check = partial(checked, "point_conv")
 
 
 @pytest.mark.parametrize(

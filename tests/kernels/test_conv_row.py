@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
 from dovetail import Graph, f32, ops
 from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
 from dovetail.kernels.vector import Vectors
-from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
-    compared,
+    checked,
     kernels_of,
     network,
     normal,
     on_a_machine_of,
     params_of,
     same_by_threads,
+    served,
 )
 
-
-def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
-    assert any(name.startswith("row_conv") for name in kernels_of(graph, vectors)), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> Array:
-    """What the kernel gives, after it was compared."""
-    params = params_of(graph)
-    return compared(compiled(graph, params, vectors), params, *feeds)
+compiled = partial(served, "row_conv")
+check = partial(checked, "row_conv")
 
 
 @pytest.mark.parametrize(

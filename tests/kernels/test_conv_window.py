@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
 from dovetail import Graph, f32, library, ops
 from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
 from dovetail.kernels.vector import Vectors
-from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
-    compared,
-    kernels_of,
+    checked,
     network,
     normal,
     on_a_machine_of,
     params_of,
     same_by_threads,
+    served,
 )
 
-
-def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
-    assert any(name.startswith("window_conv") for name in kernels_of(graph, vectors)), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> Array:
-    """What the kernel gives, after it was compared."""
-    params = params_of(graph)
-    return compared(compiled(graph, params, vectors), params, *feeds)
+compiled = partial(served, "window_conv")
+check = partial(checked, "window_conv")
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (7, 7), (13, 1), (14, 15)])

@@ -184,8 +184,8 @@ COMMAND = Command(
     (
         Argument(
             "--calibrate",
-            "measure the machine, in a few seconds, and keep the figures that prices are made of; better ones of before "
-            "stay",
+            "measure the machine, in a few seconds, and keep the figures that prices are made of; better ones of "
+            "before stay",
             {"action": "store_true"},
         ),
         JSON,

@@ -144,38 +144,50 @@ def _lay_text(depth: Depth) -> Written:
     lanes, stride = t.lanes, depth.strides[1]
     top = t.least("%rows", t.most(0, t.minus(0, "%first_row")))
     bottom = t.most(top, t.least("%rows", t.minus("%height", "%first_row")))
-    with t.loop("0", "%vectors") as vector:
-        start = t.plus("%first_column", t.times(vector, stride * lanes))
-        masks = [t.lanes_within(t.plus(start, i * lanes), "%width") for i in range(stride)]
-        ends = t.let(f"icmp sle i64 {t.plus(start, stride * lanes)}, %width")
-        whole = t.let(f"and i1 {ends}, {t.let(f'icmp sge i64 {start}, 0')}")
-        with t.loop("0", "%channels") as channel:
-            source = t.at(t.at("%x", t.times(channel, "%channel_step")), t.times(start, 4))
-            onto = t.at(t.at("%s", t.times(channel, "%plane")), t.times(vector, 4 * lanes))
-
-            def put(row: str, found: list[str], onto: str = onto) -> None:
-                here = t.at(onto, t.times(row, "%pitch"))
-                for i, x in enumerate(found):
-                    t.store(x, t.at(here, t.times("%phase", i)) if i else here)
-
-            for ends in (("0", top), (bottom, "%rows")):
-                with t.loop(*ends) as row:
-                    put(row, ["zeroinitializer"] * stride)
-            with t.when(whole), t.loop(top, bottom) as row:
-                here = t.at(source, t.times(t.plus("%first_row", row), "%row_step"))
-                put(row, _phases(t, [t.load(t.at(here, 4 * lanes * i)) for i in range(stride)]))
-            with t.otherwise(whole), t.loop(top, bottom) as row:
-                here = t.at(source, t.times(t.plus("%first_row", row), "%row_step"))
-                parts = [t.load_where(mask, t.at(here, 4 * lanes * i)) for i, mask in enumerate(masks)]
-                put(row, _phases(t, parts))
-    names = (
-        "channels channel_step height width row_step first_row first_column rows vectors pitch phase plane"  # fmt: skip
-    )
+    # Vectors that begin before a row of the image, and those that do not end behind it.
+    lead = t.least("%vectors", t.rounded_up(t.most(0, t.minus(0, "%first_column")), stride * lanes))
+    inside = t.quotient(t.most(0, t.minus("%width", "%first_column")), stride * lanes)
+    tail = t.most(lead, t.least("%vectors", inside))
+    single = t.let("icmp eq i64 %vectors, 1")
+    masks = [t.lanes_within(t.plus("%first_column", i * lanes), "%width") for i in range(stride)]
+    with t.loop("0", "%channels") as channel:
+        source = t.at(t.at("%x", t.times(channel, "%channel_step")), t.times("%first_column", 4))
+        source = t.at(source, t.times("%first_row", "%row_step"))
+        onto = t.at("%s", t.times(channel, "%plane"))
+        for begin, end in (("0", top), (bottom, "%rows")):
+            with t.loop(begin, end) as row, t.loop("0", "%vectors") as vector:
+                here = t.at(t.at(onto, t.times(row, "%pitch")), t.times(vector, 4 * lanes))
+                _put(t, here, ["zeroinitializer"] * stride)
+        with t.when(single), t.loop(top, bottom) as row:
+            line = t.at(source, t.times(row, "%row_step"))
+            parts = [t.load_where(mask, t.at(line, 4 * lanes * i)) for i, mask in enumerate(masks)]
+            _put(t, t.at(onto, t.times(row, "%pitch")), _phases(t, parts))
+        with t.otherwise(single), t.loop(top, bottom) as row:
+            line, target = t.at(source, t.times(row, "%row_step")), t.at(onto, t.times(row, "%pitch"))
+            for begin, end, masked in (("0", lead, True), (lead, tail, False), (tail, "%vectors", True)):
+                with t.loop(begin, end) as vector:
+                    _lay_vector(t, stride, line, target, vector, masked)
+    names = "channels channel_step height width row_step first_row first_column rows vectors pitch phase plane"
     header = (
         f"internal void {_lay_name(depth)}(ptr noalias readonly %x, ptr noalias %s, "
         f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
+
+
+def _lay_vector(t: BlockText, stride: int, line: str, target: str, vector: str, masked: bool) -> None:
+    """Instructions that lay out one vector of a row."""
+    here, parts = t.at(line, t.times(vector, 4 * t.lanes * stride)), list[str]()
+    for i in range(stride):
+        first = t.plus("%first_column", t.plus(t.times(vector, stride * t.lanes), i * t.lanes))
+        place = t.at(here, 4 * t.lanes * i)
+        parts.append(t.load_where(t.lanes_within(first, "%width"), place) if masked else t.load(place))
+    _put(t, t.at(target, t.times(vector, 4 * t.lanes)), _phases(t, parts))
+
+
+def _put(t: BlockText, here: str, phases: list[str]) -> None:
+    for i, x in enumerate(phases):
+        t.store(x, t.at(here, t.times("%phase", i)) if i else here)
 
 
 def _phases(t: BlockText, parts: list[str]) -> list[str]:
