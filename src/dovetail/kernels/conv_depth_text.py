@@ -216,6 +216,8 @@ def _kernel(depth: Depth) -> Written:
         own_rows = t.least("%band", t.minus("%out_height", first_row))
         rows = t.plus(t.times(t.minus(own_rows, 1), depth.strides[0]), depth.reach + 1)
         source, corner = t.at("%x", t.times(image, "%image_step")), t.times(first_row, line)
+        tiles = t.rounded_up(own_rows, max(depth.heights))
+        shared = _Band(pitch, phase, line, tiles, t.quotient(own_rows, tiles), t.rest(own_rows, tiles))
         with t.loop("0", t.rounded_up(t.minus(end, first), "%together")) as number:
             begin = t.plus(first, t.times(number, "%together"))
             some = t.least("%together", t.minus(end, begin))
@@ -231,40 +233,50 @@ def _kernel(depth: Depth) -> Written:
                 own = t.plus(t.times(channel, area), corner)
                 y = t.at(t.at("%y", t.times(t.times(image, "%channels"), area)), own)
                 r = t.at(t.at("%r", t.times(image, "%r_image")), own) if epilogue.residual else "%w"
-                _channel(t, depth, channel, t.at(seen, t.times(one, plane)), y, r, (pitch, phase, own_rows, line))
+                _channel(t, depth, shared, channel, t.at(seen, t.times(one, plane)), y, r)
                 if epilogue.act not in ("none", "relu"):
                     t(f"call void @kernel.finish(ptr {y}, i64 {t.times(own_rows, '%out_width')})")
     return t.function(KERNEL), tuple(t.used)
 
 
-def _channel(
-    t: BlockText, depth: Depth, channel: str, seen: str, y: str, r: str, sizes: tuple[str, str, str, str]
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """A band as it lies: names of whole numbers, bytes but for how rows are shared out to register tiles."""
+
+    pitch: str
+    phase: str
+    line: str
+    tiles: str
+    low: str
+    wider: str
+
+
+def _channel(t: BlockText, depth: Depth, band: _Band, channel: str, seen: str, y: str, r: str) -> None:
     """Instructions for the register tiles of one channel of a band: rows are shared as equally as they can be."""
-    pitch, phase, rows, line = sizes
     w = t.at("%w", t.times(channel, 4 * depth.window[0] * depth.window[1]))
     b = t.at("%b", t.times(channel, 4)) if depth.epilogue.bias else "%w"
-    count = t.rounded_up(rows, max(depth.heights))
-    low, wider = t.quotient(rows, count), t.rest(rows, count)
-    with t.loop("0", count) as number:
-        row = t.plus(t.times(number, low), t.least(number, wider))
-        height = t.plus(low, t.let(f"zext i1 {t.let(f'icmp slt i64 {number}, {wider}')} to i64"))
-        x = t.at(seen, t.times(t.times(row, depth.strides[0]), pitch))
-        by = t.times(row, line)
+    with t.loop("0", band.tiles) as number:
+        row = t.plus(t.times(number, band.low), t.least(number, band.wider))
+        height = t.plus(band.low, t.let(f"zext i1 {t.let(f'icmp slt i64 {number}, {band.wider}')} to i64"))
+        x, by = t.at(seen, t.times(t.times(row, depth.strides[0]), band.pitch)), t.times(row, band.line)
         with t.cases(height, depth.heights) as heights:
-            for rows_here in heights:
-                done = "0"
-                for wide in dict.fromkeys((depth.wide, 1)):
-                    step = wide * t.lanes
-                    left = t.minus("%out_width", done)
-                    tiles = t.quotient(left, step) if wide > 1 else t.rounded_up(left, step)
-                    with t.loop("0", tiles) as tile:
-                        column = t.plus(done, t.times(tile, step))
-                        at = t.times(column, 4)
-                        there = t.plus(by, at)
-                        t(
-                            f"call void {tile_name(depth, rows_here, wide)}(ptr {t.at(x, at)}, i64 {pitch}, "
-                            f"i64 {phase}, ptr {w}, ptr {t.at(y, there)}, i64 {line}, "
-                            f"i64 {t.minus('%out_width', column)}, ptr {b}, ptr {t.at(r, there)})"
-                        )
-                    done = t.times(tiles, step)
+            for rows in heights:
+                _across(t, depth, band, rows, (x, w, t.at(y, by), b, t.at(r, by)))
+
+
+def _across(t: BlockText, depth: Depth, band: _Band, rows: int, places: tuple[str, str, str, str, str]) -> None:
+    """Instructions for the register tiles of some rows, one after the other: the wide ones first."""
+    x, w, y, b, r = places
+    done = "0"
+    for wide in dict.fromkeys((depth.wide, 1)):
+        step = wide * t.lanes
+        left = t.minus("%out_width", done)
+        tiles = t.quotient(left, step) if wide > 1 else t.rounded_up(left, step)
+        with t.loop("0", tiles) as tile:
+            column = t.plus(done, t.times(tile, step))
+            at, count = t.times(column, 4), t.minus("%out_width", column)
+            t(
+                f"call void {tile_name(depth, rows, wide)}(ptr {t.at(x, at)}, i64 {band.pitch}, i64 {band.phase}, "
+                f"ptr {w}, ptr {t.at(y, at)}, i64 {band.line}, i64 {count}, ptr {b}, ptr {t.at(r, at)})"
+            )
+        done = t.times(tiles, step)

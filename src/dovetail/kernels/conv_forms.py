@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail.errors import GraphError
 from dovetail.kernels.conv import Convolution, direct, first_of
+from dovetail.kernels.conv_depth import depth
 from dovetail.kernels.conv_panel import panel
 from dovetail.kernels.conv_point import point
 from dovetail.kernels.conv_row import row
@@ -24,7 +25,7 @@ def make_conv(step: Step, places: Places, vectors: Vectors) -> Job | None:
         expanse = found.expanse(places)
         # Winograd's sums are in another order: not where that matters.
         others = [] if places.strict else winograd(found, expanse, vectors)
-        others += [*row(found, expanse, vectors), *panel(found, expanse, vectors)]
+        others += [*depth(found, expanse, vectors), *row(found, expanse, vectors), *panel(found, expanse, vectors)]
         others += [*window(found, expanse, vectors), *small(found, expanse, vectors), *point(found, expanse, vectors)]
         return first_of([*others, direct(found, expanse, vectors)])
     except GraphError:
