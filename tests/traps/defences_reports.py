@@ -25,6 +25,11 @@ def all_variants(op: FusedOp[...]) -> Any:
     return op.variants
 
 
+def nowhere(_: object, miss: Missed, owners: object) -> list[None]:
+    """What a miss covers is never one kernel."""
+    return [None for _ in miss.covers]
+
+
 def guards_only(still: Callable[[Iterable[Missed]], Misses]) -> Callable[[Iterable[Missed]], Misses]:
     """What was refused for another reason than a guard is not told."""
     return lambda missed: tuple(m for m in still(missed) if m.reason not in (COST, PRIVATE))
@@ -65,6 +70,7 @@ DEFENCES = (
         both(
             replaced("dovetail.declare.fused.FusedOp.patterns", property(all_variants)),
             replaced("dovetail.derive.missed.Missed.stands", True),
+            replaced("dovetail.egraph.selection.Selection._homes", nowhere),
         ),
     ),
     Defence(

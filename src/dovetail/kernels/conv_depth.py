@@ -19,8 +19,10 @@ MOST_ROWS, FEW_ROWS = 8, 4
 """Rows of a register tile, and where sizes come late and there is a register tile for every number of rows."""
 ROOM = 16 * 1024
 """Bytes of what is laid out at a time: they stay in the first cache."""
+FEWEST_ROWS = 8
+"""Rows of a band at least, even if they do not: each band lays out again what the one before it saw last."""
 MOST_ROOM = 256 * 1024
-"""Bytes that one row of results may see."""
+"""Bytes that a band may see."""
 PART_WORK = 4000
 """Products of vectors that a tile has, about."""
 
@@ -29,8 +31,7 @@ def depth(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice
     """The kernel of a convolution whose groups have one channel and one filter each."""
     field = expanse.field
     apart = max(field.strides[0], *field.dilations)
-    # Beside the sums and the weights of a column a register is read into.
-    most = min(MOST_ROWS if field.is_known else FEW_ROWS, vectors.registers - field.window[0] - 2)
+    most = min(MOST_ROWS if field.is_known else FEW_ROWS, rows_of(vectors, field.window[0], field.strides[0]))
     if (
         (expanse.channels, expanse.filters) != (1, 1)
         or not 1 < field.taps <= MOST_TAPS
@@ -47,6 +48,12 @@ def depth(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice
     return [Choice(found.packed(1), DepthCut(expanse, of), lambda: depth_text(of))]
 
 
+def rows_of(vectors: Vectors, window: int, stride: int) -> int:
+    """Rows that a register tile may have: beside their sums there are the weights of a column, and what is read, which
+    comes from as many columns at once as there are phases."""
+    return min(MOST_ROWS, vectors.registers - window * stride - 3)
+
+
 @dataclass(frozen=True, slots=True)
 class Bands:
     """Bands of rows of a channel: how many, rows of a band and of the last; vectors of a laid out row, bytes of it."""
@@ -59,11 +66,11 @@ class Bands:
 
     @staticmethod
     def of(field: Field, vectors: Vectors) -> Bands:
-        """Bands that fit the first cache where a row does, as equal as they can be."""
+        """Bands that fit the first cache if they have enough rows then, as equal as they can be."""
         height, width = known(field.out[0]), known(field.out[1])
         across = -(-(width + field.over[1]) // vectors.lanes)
         pitch = 4 * vectors.lanes * across * field.strides[1]
-        most = max(1, (ROOM // max(1, pitch) - field.reach[0] - 1) // field.strides[0] + 1)
+        most = max(FEWEST_ROWS, (ROOM // max(1, pitch) - field.reach[0] - 1) // field.strides[0] + 1)
         rows = -(-height // max(1, -(-height // most)))
         count = -(-height // max(1, rows))
         return Bands(count, rows, height - rows * (count - 1), across, pitch)

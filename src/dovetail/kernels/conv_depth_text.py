@@ -57,8 +57,9 @@ def depth_text(depth: Depth) -> Code:
     """The kernel."""
     widths = dict.fromkeys((1, depth.wide))
     tiles = [tile_text(depth, rows, wide) for rows in depth.heights for wide in widths]
+    lays = [_lay_text(depth, narrow) for narrow in (True, False)]
     finish = finish_text(depth.vectors.lanes, Epilogue(depth.epilogue.act))
-    return Code.of("depth_conv", [finish, _kernel(depth)], [_lay_text(depth), *tiles])
+    return Code.of("depth_conv", [finish, _kernel(depth)], [*lays, *tiles])
 
 
 def tile_name(depth: Depth, rows: int, wide: int) -> str:
@@ -71,6 +72,9 @@ def tile_text(depth: Depth, rows: int, wide: int) -> Written:
     """The function of a register tile, written out: its sums need no loop."""
     t = BlockText(depth.vectors.lanes)
     start = t.spread_from("%b") if depth.epilogue.bias else "zeroinitializer"
+    for row in range(rows if wide == 1 else 0):
+        # Where the rows below go nobody was for long.
+        t.fetch_to_write(t.at("%y", t.times("%step", rows + row)))
     sums = _summed(t, depth, {(row, i): start for row in range(rows) for i in range(wide)})
     whole = t.let(f"icmp sge i64 %count, {t.lanes * wide}")
     with t.when(whole):
@@ -134,45 +138,63 @@ def _store(t: BlockText, depth: Depth, sums: Mapping[Spot, str], mask: str) -> N
             t.store(x, t.at("%y", by))
 
 
-def _lay_name(depth: Depth) -> str:
-    return f"@depth_lay.{depth.vectors.lanes}.{depth.strides[1]}"
+def _lay_name(depth: Depth, narrow: bool) -> str:
+    return f"@depth_lay.{depth.vectors.lanes}.{depth.strides[1]}{'.narrow' if narrow else ''}"
 
 
-def _lay_text(depth: Depth) -> Written:
-    """The function that lays out what a band sees of some channels."""
+def _lay_text(depth: Depth, narrow: bool) -> Written:
+    """The function that lays out what a band sees of some channels: of narrow ones a row is one vector."""
     t = BlockText(depth.vectors.lanes)
-    lanes, stride = t.lanes, depth.strides[1]
+    if narrow:
+        _lay_narrow(t, depth.strides[1])
+    else:
+        _lay_wide(t, depth.strides[1])
+    names = "channels channel_step height width row_step first_row first_column rows vectors pitch phase plane"
+    header = (
+        f"internal void {_lay_name(depth, narrow)}(ptr noalias readonly %x, ptr noalias %s, "
+        f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind optsize"
+    )
+    return t.function(header), tuple(t.used)
+
+
+def _lay_narrow(t: BlockText, stride: int) -> None:
+    """Instructions without a branch for a row: nothing is read of those that are not in the image."""
+    masks = [t.lanes_within(t.plus("%first_column", i * t.lanes), "%width") for i in range(stride)]
+    corner = t.plus(t.times("%first_row", "%row_step"), t.times("%first_column", 4))
+    with t.loop("0", "%channels") as channel:
+        source = t.at(t.at("%x", t.times(channel, "%channel_step")), corner)
+        onto = t.at("%s", t.times(channel, "%plane"))
+        with t.loop("0", "%rows") as row:
+            inside = t.let(f"icmp ult i64 {t.plus('%first_row', row)}, %height")
+            line, parts = t.at(source, t.times(row, "%row_step")), list[str]()
+            for i, mask in enumerate(masks):
+                some = t.let(f"select i1 {inside}, {t.truth} {mask}, {t.truth} zeroinitializer")
+                parts.append(t.load_where(some, t.at(line, 4 * t.lanes * i)))
+            _put(t, t.at(onto, t.times(row, "%pitch")), _phases(t, parts))
+
+
+def _lay_wide(t: BlockText, stride: int) -> None:
+    """Instructions for rows of several vectors: most of them are copied whole."""
+    wide = stride * t.lanes
     top = t.least("%rows", t.most(0, t.minus(0, "%first_row")))
     bottom = t.most(top, t.least("%rows", t.minus("%height", "%first_row")))
     # Vectors that begin before a row of the image, and those that do not end behind it.
-    lead = t.least("%vectors", t.rounded_up(t.most(0, t.minus(0, "%first_column")), stride * lanes))
-    inside = t.quotient(t.most(0, t.minus("%width", "%first_column")), stride * lanes)
+    lead = t.least("%vectors", t.rounded_up(t.most(0, t.minus(0, "%first_column")), wide))
+    inside = t.quotient(t.most(0, t.minus("%width", "%first_column")), wide)
     tail = t.most(lead, t.least("%vectors", inside))
-    single = t.let("icmp eq i64 %vectors, 1")
-    masks = [t.lanes_within(t.plus("%first_column", i * lanes), "%width") for i in range(stride)]
     with t.loop("0", "%channels") as channel:
         source = t.at(t.at("%x", t.times(channel, "%channel_step")), t.times("%first_column", 4))
         source = t.at(source, t.times("%first_row", "%row_step"))
         onto = t.at("%s", t.times(channel, "%plane"))
         for begin, end in (("0", top), (bottom, "%rows")):
             with t.loop(begin, end) as row, t.loop("0", "%vectors") as vector:
-                here = t.at(t.at(onto, t.times(row, "%pitch")), t.times(vector, 4 * lanes))
+                here = t.at(t.at(onto, t.times(row, "%pitch")), t.times(vector, 4 * t.lanes))
                 _put(t, here, ["zeroinitializer"] * stride)
-        with t.when(single), t.loop(top, bottom) as row:
-            line = t.at(source, t.times(row, "%row_step"))
-            parts = [t.load_where(mask, t.at(line, 4 * lanes * i)) for i, mask in enumerate(masks)]
-            _put(t, t.at(onto, t.times(row, "%pitch")), _phases(t, parts))
-        with t.otherwise(single), t.loop(top, bottom) as row:
+        with t.loop(top, bottom) as row:
             line, target = t.at(source, t.times(row, "%row_step")), t.at(onto, t.times(row, "%pitch"))
             for begin, end, masked in (("0", lead, True), (lead, tail, False), (tail, "%vectors", True)):
                 with t.loop(begin, end) as vector:
                     _lay_vector(t, stride, line, target, vector, masked)
-    names = "channels channel_step height width row_step first_row first_column rows vectors pitch phase plane"
-    header = (
-        f"internal void {_lay_name(depth)}(ptr noalias readonly %x, ptr noalias %s, "
-        f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
 
 
 def _lay_vector(t: BlockText, stride: int, line: str, target: str, vector: str, masked: bool) -> None:
@@ -194,7 +216,7 @@ def _phases(t: BlockText, parts: list[str]) -> list[str]:
     """Neighbours as they are, or the even and the odd ones of two vectors."""
     if len(parts) == 1:
         return parts
-    return [t.shuffle(*parts, range(i, 2 * t.lanes, 2)) for i in range(2)]
+    return [t.shuffle(parts[0], parts[1], range(i, 2 * t.lanes, 2)) for i in range(2)]
 
 
 def _kernel(depth: Depth) -> Written:
@@ -207,7 +229,7 @@ def _kernel(depth: Depth) -> Written:
     pitch = t.times(phase, depth.strides[1])
     most = t.plus(t.times(t.minus("%band", 1), depth.strides[0]), depth.reach + 1)
     plane, area = t.times(most, pitch), t.times(t.times("%out_height", "%out_width"), 4)
-    line = t.times("%out_width", 4)
+    line, single = t.times("%out_width", 4), t.let("icmp eq i64 %vectors, 1")
     with t.loop("%begin", "%end") as tile:
         band, left = t.rest(tile, "%bands"), t.quotient(tile, "%bands")
         part, image = t.rest(left, "%parts"), t.quotient(left, "%parts")
@@ -226,8 +248,10 @@ def _kernel(depth: Depth) -> Written:
                 t.minus(t.times(first_row, depth.strides[0]), "%above"), t.minus(0, "%before"), rows, "%vectors",
                 pitch, phase, plane,
             ]  # fmt: skip
-            t(f"call void {_lay_name(depth)}(ptr {t.at(source, t.times(begin, '%channel_step'))}, ptr {seen}, "
-              f"{words(given)})")  # fmt: skip
+            here = t.at(source, t.times(begin, "%channel_step"))
+            for narrow, holds in ((True, single), (False, t.let(f"xor i1 {single}, true"))):
+                with t.when(holds):
+                    t(f"call void {_lay_name(depth, narrow)}(ptr {here}, ptr {seen}, {words(given)})")
             with t.loop("0", some) as one:
                 channel = t.plus(begin, one)
                 own = t.plus(t.times(channel, area), corner)
