@@ -153,3 +153,17 @@ def test_weights_begin_with_a_line_of_the_caches(tiny: bool) -> None:
     assert packed.ctypes.data % ALIGNMENT == 0
     (again,) = pack.unpack(packed, [(64, 37)])
     assert (again.view(np.uint32) == w.view(np.uint32)).all()
+
+
+def test_many_channels_are_summed_in_pieces() -> None:
+    """Sums of pieces round less than one that goes through all channels, which is written out here."""
+    graph = pixel((2, 2048, 7, 7), 64, bias=False)
+    rng = np.random.default_rng(0)
+    x, w = rng.uniform(size=(2, 2048, 49)).astype(np.float32), rng.uniform(size=(64, 2048)).astype(np.float32)
+    (got,) = compiled(graph, {"w": w[..., None, None]}).run({"x": x.reshape(2, 2048, 7, 7)}).values()
+    exact = w.astype(np.float64) @ x.astype(np.float64)
+    at_once = np.zeros((2, 64, 49), np.float32)
+    for c in range(2048):
+        # A product and a sum that are rounded once, as a fused one is.
+        at_once = (at_once + w[:, c, None].astype(np.float64) * x[:, None, c]).astype(np.float32)
+    assert np.std(got.reshape(exact.shape) - exact) < 0.5 * np.std(at_once - exact)

