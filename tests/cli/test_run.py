@@ -121,6 +121,7 @@ def test_results_that_differ_have_their_own_code(
         (["--size", "m=2"], "neither an input nor a size 'm'"),
         (["--check", "other"], "other"),
         (["--tolerance", "nan"], "--tolerance nan"),
+        (["--random", "-1"], "--random -1"),
         (["--target", "cuda"], "cuda"),
     ],
 )
@@ -128,6 +129,12 @@ def test_arguments_that_do_not_fit(shell: Shell, sums: str, options: list[str], 
     said = shell("run", sums, "--random", "0", *(["--size", "n=2"] if "--size" not in options else []), *options)
     assert said.code in (1, 2) and not said.out and found in said.err and "Traceback" not in said.err
     assert said.err.startswith("dovetail: ") and "hint: " in said.err
+
+
+def test_an_input_that_no_memory_holds(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "vast.onnx"
+    path.write_bytes(model(["Relu x -> y"], {"x": f32[2**40, 2**20]}, ["y"]).SerializeToString())
+    assert "more elements than memory has addresses" in shell.fails(1, "run", str(path), "--random", "0")
 
 
 def test_a_check_is_for_onnx_files(shell: Shell) -> None:

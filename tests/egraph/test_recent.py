@@ -37,8 +37,6 @@ def test_a_change_in_a_cycle_concerns_all_of_it() -> None:
     recent.note([4])
     assert recent.is_due(0, [0])
     assert not recent.is_due(0, [0])
-    recent.restart()
-    assert recent.is_due(0, [0])
 
 
 def test_what_is_there_at_no_cost_concerns_nobody() -> None:

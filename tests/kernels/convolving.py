@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, library
+from dovetail import Graph, f32, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
@@ -25,6 +25,21 @@ WIDE = Vectors(16, 32)
 OTHER_MACHINES = pytest.mark.parametrize("vectors", [Vectors(4, 16), Vectors(4, 32), Vectors(8, 16)], ids=str)
 
 
+class Window(NamedTuple):
+    """What a convolution does with an image."""
+
+    size: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+    def over(self, shape: tuple[int, ...], filters: int, **attrs: Any) -> Graph:
+        """One convolution of an input by this window."""
+        weights = (filters, shape[1] // attrs.get("groups", 1), *self.size)
+        rest = {"strides": self.strides, "dilations": self.dilations, "padding": self.padding}
+        return network(shape, weights, **rest, **attrs)
+
+
 def normal(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
@@ -37,6 +52,22 @@ def network(shape: tuple[Size | str, ...], weights: tuple[int, ...], bias: bool 
     return Graph.of(library.conv_bias_act(input("x", f32[shape]), param("w", f32[weights]), b, **{**ones, **attrs}))
 
 
+def pixel(shape: tuple[Size | str, ...], filters: int, bias: bool = True, **attrs: Any) -> Graph:
+    """A convolution whose window is one pixel."""
+    return network(shape, (filters, channels(shape, **attrs), *(1,) * (len(shape) - 2)), bias, **attrs)
+
+
+def around(shape: tuple[Size | str, ...], filters: int, bias: bool = True, **attrs: Any) -> Graph:
+    """A convolution by a pixel and those around it, which keeps the size of the image."""
+    return network(shape, (filters, channels(shape, **attrs), 3, 3), bias, **{"padding": (1, 1, 1, 1), **attrs})
+
+
+def channels(shape: tuple[Size | str, ...], groups: int = 1, **_: Any) -> int:
+    """How many channels a filter reads."""
+    assert isinstance(shape[1], int)
+    return shape[1] // groups
+
+
 def params_of(graph: Graph) -> dict[str, Array]:
     """Weights that keep the size of what they are applied to."""
     found: dict[str, Array] = {}
@@ -46,18 +77,24 @@ def params_of(graph: Graph) -> dict[str, Array]:
     return found
 
 
-def kernels_of(graph: Graph, vectors: Vectors) -> list[str]:
-    """The kernel of the last step, and those that serve it at other sizes."""
+def kernels_of(graph: Graph, vectors: Vectors = WIDE, strict: bool = False) -> list[str]:
+    """What the kernel of the last step is called, and those that serve it at other sizes."""
     plan = make_plan(graph, target="cpu")
-    job = make_conv(plan.phase("run")[-1], Places(plan.locate, set()), vectors)
-    return [] if job is None else [job.kernel.name, *(form.kernel.name for form in job.forms)]
+    job = make_conv(plan.phase("run")[-1], Places(plan.locate, set(), strict), vectors)
+    kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.forms)]
+    return [kernel.name.rpartition("_")[0] for kernel in kernels]
+
+
+def serves(stem: str, graph: Graph, vectors: Vectors = WIDE, strict: bool = False) -> bool:
+    """Whether a kernel of this name serves it, at some sizes."""
+    return stem in kernels_of(graph, vectors, strict)
 
 
 def served(
     stem: str, graph: Graph, params: Mapping[str, Array], vectors: Vectors = WIDE, threads: int | None = None
 ) -> NativeRunner:
     """A convolution that is bound, after it was looked up that a kernel of this name serves it."""
-    assert any(name.startswith(stem) for name in kernels_of(graph, vectors)), "another kernel serves it"
+    assert serves(stem, graph, vectors), "another kernel serves it"
     return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
 
 
@@ -82,6 +119,25 @@ def same_by_threads(runner_of: Callable[[int], NativeRunner], feeds: Mapping[str
     """One thread and three give the same bits."""
     (one,), (three,) = (runner_of(threads).run(feeds).values() for threads in (1, 3))
     assert (one.view(np.uint32) == three.view(np.uint32)).all()
+
+
+def checked_from_the_side(
+    check: Callable[..., Array], shape: tuple[int, ...], weights: tuple[int, ...], padding: int
+) -> None:
+    """Images whose channels come last, and such whose rows are columns read backwards, are read where they lie."""
+    x = input("x", f32[shape])
+    for view in (ops.permute(x, order=(-4, -1, -3, -2)), ops.flip(ops.permute(x, order=(-4, -1, -2, -3)), axes=(-1,))):
+        check(Graph.of(ops.conv(view, param("w", f32[weights]), padding=(padding,) * 4)), {"x": normal(*shape)})
+
+
+def checked_with_what_is_no_number(runner: NativeRunner, x: Array, nan: tuple[int, int], inf: tuple[int, int]) -> None:
+    """What is no number goes to all filters at its own place, and nowhere else."""
+    x[0, 3, *nan], x[0, -1, *inf] = np.nan, np.inf
+    (got,) = runner.run({"x": x}).values()
+    assert np.isnan(got[0, :, *nan]).all() and not np.isfinite(got[0, :, *inf]).any()
+    rest = np.ones(x.shape[2:], bool)
+    rest[nan] = rest[inf] = False
+    assert np.isfinite(got[0][:, rest]).all() and np.isfinite(got[1:]).all()
 
 
 def on_a_machine_of(vectors: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.kernels.convolving import (
     OTHER_MACHINES,
+    Window,
     compared,
     network,
     normal,
@@ -63,26 +64,23 @@ def test_every_number_of_filters(filters: int, channels: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "strides", "dilations", "padding"),
+    "window",
     [
-        ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
-        ((7, 7), (2, 2), (1, 1), (3, 3, 3, 3)),
-        ((3, 5), (2, 1), (1, 1), (0, 2, 1, 0)),
-        ((3, 3), (1, 1), (2, 3), (2, 3, 2, 3)),
-        ((2, 4), (3, 2), (2, 2), (1, 0, 4, 2)),
-        ((1, 1), (2, 2), (1, 1), (0, 0, 0, 0)),
-        ((1, 1), (1, 1), (1, 1), (1, 2, 3, 4)),
-        ((1, 1), (3, 2), (1, 1), (2, 1, 0, 1)),
-        ((5, 1), (1, 1), (1, 1), (2, 0, 2, 0)),
-        ((1, 9), (1, 4), (1, 1), (0, 8, 0, 8)),
-        ((11, 13), (1, 1), (1, 1), (9, 9, 9, 9)),
+        Window((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
+        Window((7, 7), (2, 2), (1, 1), (3, 3, 3, 3)),
+        Window((3, 5), (2, 1), (1, 1), (0, 2, 1, 0)),
+        Window((3, 3), (1, 1), (2, 3), (2, 3, 2, 3)),
+        Window((2, 4), (3, 2), (2, 2), (1, 0, 4, 2)),
+        Window((1, 1), (2, 2), (1, 1), (0, 0, 0, 0)),
+        Window((1, 1), (1, 1), (1, 1), (1, 2, 3, 4)),
+        Window((1, 1), (3, 2), (1, 1), (2, 1, 0, 1)),
+        Window((5, 1), (1, 1), (1, 1), (2, 0, 2, 0)),
+        Window((1, 9), (1, 4), (1, 1), (0, 8, 0, 8)),
+        Window((11, 13), (1, 1), (1, 1), (9, 9, 9, 9)),
     ],
 )
-def test_every_window(
-    window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], padding: tuple[int, ...]
-) -> None:
-    graph = network((2, 6, 14, 19), (9, 6, *window), strides=strides, dilations=dilations, padding=padding)
-    check(graph, {"x": normal(2, 6, 14, 19)})
+def test_every_window(window: Window) -> None:
+    check(window.over((2, 6, 14, 19), 9), {"x": normal(2, 6, 14, 19)})
 
 
 @pytest.mark.parametrize(("groups", "filters"), [(2, 6), (3, 12), (6, 6), (6, 12), (6, 54)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,38 +11,29 @@ import pytest
 
 from dovetail import Graph, f32, library, ops
 from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
 from dovetail.kernels.conv_depth import rows_of
 from dovetail.kernels.conv_depth_text import Depth, tile_text
 from dovetail.kernels.conv_epilogue import Epilogue
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
-from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.host import Host
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
-    compared,
-    kernels_of,
+    Window,
+    checked,
     network,
     normal,
     on_a_machine_of,
     params_of,
     same_by_threads,
+    served,
+    serves,
 )
 from tests.kernels.machines import MACHINES, code_for, on_stack, products
 
-
-def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
-    assert any(name.startswith("depth_conv") for name in kernels_of(graph, vectors)), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> Array:
-    """What the kernel gives, after it was compared."""
-    params = params_of(graph)
-    return compared(compiled(graph, params, vectors), params, *feeds)
+compiled = partial(served, "depth_conv")
+check = partial(checked, "depth_conv")
 
 
 def depthwise(shape: tuple[int, ...], *window: int, **attrs: Any) -> Graph:
@@ -58,25 +49,22 @@ def test_every_size(size: tuple[int, int], stride: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "strides", "dilations", "padding"),
+    "window",
     [
-        ((5, 5), (1, 1), (1, 1), (2, 2, 2, 2)),
-        ((5, 5), (2, 2), (1, 1), (2, 1, 1, 2)),
-        ((7, 7), (1, 1), (1, 1), (3, 3, 3, 3)),
-        ((3, 3), (1, 1), (2, 2), (2, 2, 2, 2)),
-        ((3, 3), (2, 2), (2, 3), (0, 1, 3, 2)),
-        ((2, 4), (1, 2), (1, 1), (0, 20, 1, 19)),
-        ((4, 2), (3, 1), (1, 4), (5, 0, 6, 0)),
-        ((1, 9), (1, 1), (1, 1), (0, 4, 0, 4)),
-        ((9, 1), (1, 2), (1, 1), (4, 0, 4, 0)),
-        ((2, 2), (4, 2), (1, 1), (0, 0, 0, 0)),
+        Window((5, 5), (1, 1), (1, 1), (2, 2, 2, 2)),
+        Window((5, 5), (2, 2), (1, 1), (2, 1, 1, 2)),
+        Window((7, 7), (1, 1), (1, 1), (3, 3, 3, 3)),
+        Window((3, 3), (1, 1), (2, 2), (2, 2, 2, 2)),
+        Window((3, 3), (2, 2), (2, 3), (0, 1, 3, 2)),
+        Window((2, 4), (1, 2), (1, 1), (0, 20, 1, 19)),
+        Window((4, 2), (3, 1), (1, 4), (5, 0, 6, 0)),
+        Window((1, 9), (1, 1), (1, 1), (0, 4, 0, 4)),
+        Window((9, 1), (1, 2), (1, 1), (4, 0, 4, 0)),
+        Window((2, 2), (4, 2), (1, 1), (0, 0, 0, 0)),
     ],
 )
-def test_every_window(
-    window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], padding: tuple[int, ...]
-) -> None:
-    x = (2, 3, 19, 23)
-    check(depthwise(x, *window, strides=strides, dilations=dilations, padding=padding), {"x": normal(*x)})
+def test_every_window(window: Window) -> None:
+    check(window.over((2, 3, 19, 23), 3, groups=3), {"x": normal(2, 3, 19, 23)})
 
 
 @pytest.mark.parametrize("size", [1, 15, 33, 64, 200])
@@ -131,8 +119,7 @@ def test_views_are_read_where_they_lie() -> None:
 def test_threads_do_not_change_a_bit() -> None:
     for x in ((1, 300, 7, 7), (2, 5, 120, 70)):
         graph = depthwise(x, 5, 5, padding=(2, 2, 2, 2), act="silu")
-        params, feeds = params_of(graph), {"x": normal(*x)}
-        same_by_threads(lambda threads, of=graph, given=params: compiled(of, given, WIDE, threads), feeds)
+        same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(*x)})
 
 
 def test_others_are_left_to_other_kernels() -> None:
@@ -145,7 +132,7 @@ def test_others_are_left_to_other_kernels() -> None:
         depthwise(x, 3, 3, strides=(3, 3)),
         depthwise((1, 16, 60, 60), 3, 3, dilations=(12, 12)),
     ):
-        assert not kernels_of(graph, WIDE)[0].startswith("depth_conv")
+        assert not serves("depth_conv", graph)
 
 
 @OTHER_MACHINES

@@ -13,15 +13,12 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.job import Job
-from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
 from dovetail.ops.build import slice_axis
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import ready
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.ready import make_ready
-from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
+from tests.kernels.convolving import WIDE, compared, normal, on_a_machine_of, params_of
 
 KERNELS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "conv": (2, (5, 30, 41), (13, 5, 3, 3), {"padding": (1, 1, 1, 1)}),
@@ -44,10 +41,6 @@ KERNELS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
 """Kernels with images, an image, weights and attributes that they serve."""
 
 
-def normal(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
-
-
 def operands(kernel: str, bias: bool = True) -> tuple[Value, Value, Value | None, dict[str, Any]]:
     images, image, weights, attrs = KERNELS[kernel]
     b = param("b", f32[(weights[0], *(1,) * (len(image) - 1))]) if bias else None
@@ -58,11 +51,6 @@ def made(kernel: str, *, bias: bool = True, act: Activation = "relu") -> Graph:
     x, w, b, attrs = operands(kernel, bias)
     r = input("r", f32[library.conv_bias_act(x, w, b, **attrs).shape])
     return Graph.of(library.conv_bias_act(x, w, b, r, act=act, **attrs))
-
-
-def params_of(graph: Graph) -> dict[str, Array]:
-    shapes = {v.attrs["name"]: [s for s in v.shape if isinstance(s, int)] for v in graph.parameters}
-    return {n: (normal(*s) / np.sqrt(np.prod(s[1:]))).astype(np.float32) for n, s in shapes.items()}
 
 
 def feeds_of(graph: Graph) -> dict[str, Array]:
@@ -79,11 +67,7 @@ def check(graph: Graph, feeds: dict[str, Array] | None = None) -> Array:
     feeds, params = feeds or feeds_of(graph), params_of(graph)
     native = NativeGraph(make_plan(graph, target="cpu"))
     assert native.on_host == ()
-    (got,) = native.bind(params).run(feeds).values()
-    with np.errstate(all="ignore"):
-        (expected,) = evaluate(graph, feeds, params=params, lift=True).values()
-    assert_close(got, expected, f32)
-    return got
+    return compared(native.bind(params), params, feeds)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -145,19 +129,12 @@ def test_sizes_that_come_late(window: int) -> None:
     )
     params = params_of(graph)
     runner = NativeGraph(make_plan(graph, target="cpu")).bind(params)
-    for images, *size in ((1, 5, 6), (2, 13, 12), (1, 30, 31), (2, 70, 66), (1, 1, 1)):
-        feeds = {"x": normal(images, 64, *size), "r": normal(images, 64, *size)}
-        (got,) = runner.run(feeds).values()
-        (expected,) = evaluate(graph, feeds, params=params, lift=True).values()
-        assert_close(got, expected, f32)
+    sizes = ((1, 5, 6), (2, 13, 12), (1, 30, 31), (2, 70, 66), (1, 1, 1))
+    compared(runner, params, *({name: normal(n, 64, *size) for name in ("x", "r")} for n, *size in sizes))
 
 
 def test_these_are_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one serves a shape depends on how wide vectors are."""
-
-    def wide(*_: int) -> Vectors:
-        return Vectors(16, 32)
-
-    monkeypatch.setattr(ready, "Vectors", wide)
+    on_a_machine_of(WIDE, monkeypatch)
     found = {kernel: stems(made(kernel)) for kernel in KERNELS}
     assert found == {kernel: [kernel.split(" ")[0]] for kernel in KERNELS}

@@ -5,30 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, library
+from dovetail import Graph
 from dovetail.ir.dim import Size
 from dovetail.ir.dim import evaluate as evaluate_size
-from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.job import Job
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cpu import record
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.ready import make_ready
-from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
+from tests.kernels.convolving import around, compared, normal
 
 AREAS = [("winograd", 1, (25, 26)), ("small_conv", 1, (5, 10)), ("small_conv", 1, (3, 7)), ("conv", 2, (80, 82))]
 """Kernels, and strides and areas that they are best at."""
 
 
-def normal(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
-
-
 def network(height: Size | str, width: Size | str, stride: int = 1) -> Graph:
-    x, w, b = input("x", f32["n", 32, height, width]), param("w", f32[64, 32, 3, 3]), param("b", f32[64, 1, 1])
-    return Graph.of(library.conv_bias_act(x, w, b, act="relu", strides=(stride, stride), padding=(1, 1, 1, 1)))
+    return around(("n", 32, height, width), 64, act="relu", strides=(stride, stride))
 
 
 def params() -> dict[str, Array]:
@@ -75,9 +68,7 @@ def test_one_program_runs_them_all(stride: int) -> None:
         (1, (80, 82)),
     ):
         x = normal(images, 32, *area)
-        (got,) = runner.run({"x": x}).values()
-        (expected,) = evaluate(graph, {"x": x}, params=params(), lift=True).values()
-        assert_close(got, expected, f32)
+        got = compared(runner, params(), {"x": x})
         known = NativeGraph(make_plan(network(*area, stride), target="cpu"))
         (alone,) = known.bind(params()).run({"x": x}).values()
         assert (got.view(np.uint32) == alone.view(np.uint32)).all(), "the kernel of the known size does the same"

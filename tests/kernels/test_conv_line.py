@@ -17,21 +17,7 @@ from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import ready
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
-from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
-
-
-def normal(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
-
-
-def params_of(graph: Graph) -> dict[str, Array]:
-    """Weights that keep the size of what they are applied to."""
-    found: dict[str, Array] = {}
-    for value in graph.parameters:
-        shape = [s for s in value.shape if isinstance(s, int)]
-        found[value.attrs["name"]] = (normal(*shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
-    return found
+from tests.kernels.convolving import OTHER_MACHINES, compared, normal, on_a_machine_of, params_of
 
 
 def compiled(graph: Graph, threads: int | None = None) -> NativeRunner:
@@ -44,14 +30,8 @@ def compiled(graph: Graph, threads: int | None = None) -> NativeRunner:
 
 def check(y: Value, *feeds: Mapping[str, Array], threads: int | None = None) -> list[Array]:
     graph = Graph.of(y)
-    runner = compiled(graph, threads)
-    found: list[Array] = []
-    for fed in feeds:
-        (got,) = runner.run(fed).values()
-        (expected,) = evaluate(graph, fed, params=params_of(graph), lift=True).values()
-        assert_close(got, expected, f32)
-        found.append(got)
-    return found
+    runner, params = compiled(graph, threads), params_of(graph)
+    return [compared(runner, params, fed) for fed in feeds]
 
 
 def convolved(
@@ -117,12 +97,9 @@ def test_empty_batches_and_special_values() -> None:
     assert np.isnan(got[0, :, 3:6]).all() and np.isfinite(got[0, :, :3]).all() and np.isfinite(got[0, :, 6:]).all()
 
 
-@pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16)])
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
-    def narrow(*_: int) -> Vectors:
-        return Vectors(lanes, registers)
-
-    monkeypatch.setattr(ready, "Vectors", narrow)
+@OTHER_MACHINES
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+    on_a_machine_of(vectors, monkeypatch)
     y = convolved(N, 10, T, 21, 3, act="silu", padding=(1, 0), stride=2)
     check(y, *({"x": normal(n, 10, t)} for n, t in ((1, 2), (3, 9), (2, 40))))
 

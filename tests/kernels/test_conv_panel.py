@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from dovetail import Graph, f32, library, ops
-from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.aligned import ALIGNMENT
 from dovetail.kernels.conv import Packing
@@ -19,29 +18,18 @@ from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
     checked,
-    kernels_of,
-    network,
+    checked_with_what_is_no_number,
     normal,
     params_of,
+    pixel,
     same_by_threads,
     served,
+    serves,
 )
-
-
-def pixel(shape: tuple[Size | str, ...], filters: int, bias: bool = True, **attrs: Any) -> Graph:
-    """A convolution whose window is one pixel."""
-    channels = shape[1]
-    assert isinstance(channels, int)
-    weights = (filters, channels // attrs.get("groups", 1), *(1,) * (len(shape) - 2))
-    return network(shape, weights, bias, **attrs)
-
-
-def is_panel(graph: Graph, vectors: Vectors = WIDE) -> bool:
-    return any(name.startswith("panel_conv") for name in kernels_of(graph, vectors))
-
 
 compiled = partial(served, "panel_conv")
 check = partial(checked, "panel_conv")
+is_panel = partial(serves, "panel_conv")
 
 
 @pytest.mark.parametrize(
@@ -114,19 +102,12 @@ def test_one_residual_for_all_images() -> None:
 
 def test_what_is_not_finite_goes_where_it_is_seen() -> None:
     graph = pixel((2, 128, 7, 9), 64)
-    x = normal(2, 128, 7, 9)
-    x[0, 3, 4, 5], x[0, 127, 6, 8] = np.nan, np.inf
-    (got,) = compiled(graph, params_of(graph)).run({"x": x}).values()
-    assert np.isnan(got[0, :, 4, 5]).all() and not np.isfinite(got[0, :, 6, 8]).any()
-    rest = np.ones((7, 9), bool)
-    rest[4, 5] = rest[6, 8] = False
-    assert np.isfinite(got[0][:, rest]).all() and np.isfinite(got[1]).all()
+    checked_with_what_is_no_number(compiled(graph, params_of(graph)), normal(2, 128, 7, 9), (4, 5), (6, 8))
 
 
 def test_threads_do_not_change_a_bit() -> None:
-    graph, feeds = pixel((1, 200, 14, 14), 192), {"x": normal(1, 200, 14, 14)}
-    params = params_of(graph)
-    same_by_threads(lambda threads: compiled(graph, params, WIDE, threads), feeds)
+    graph = pixel((1, 200, 14, 14), 192)
+    same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 200, 14, 14)})
 
 
 def test_lanes_that_stay_empty_are_left_to_others() -> None:

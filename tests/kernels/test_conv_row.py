@@ -12,14 +12,15 @@ from dovetail.kernels.vector import Vectors
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
+    Window,
     checked,
-    kernels_of,
     network,
     normal,
     on_a_machine_of,
     params_of,
     same_by_threads,
     served,
+    serves,
 )
 
 compiled = partial(served, "row_conv")
@@ -27,19 +28,16 @@ check = partial(checked, "row_conv")
 
 
 @pytest.mark.parametrize(
-    ("window", "strides", "dilations", "padding"),
+    "window",
     [
-        ((7, 7), (2, 2), (1, 1), (3, 3, 3, 3)),
-        ((7, 7), (2, 2), (1, 1), (3, 2, 1, 0)),
-        ((6, 7), (1, 1), (1, 1), (0, 3, 0, 3)),
-        ((7, 6), (1, 3), (2, 1), (4, 5, 4, 5)),
+        Window((7, 7), (2, 2), (1, 1), (3, 3, 3, 3)),
+        Window((7, 7), (2, 2), (1, 1), (3, 2, 1, 0)),
+        Window((6, 7), (1, 1), (1, 1), (0, 3, 0, 3)),
+        Window((7, 6), (1, 3), (2, 1), (4, 5, 4, 5)),
     ],
 )
-def test_every_window(
-    window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], padding: tuple[int, ...]
-) -> None:
-    graph = network((2, 3, 61, 92), (32, 3, *window), strides=strides, dilations=dilations, padding=padding)
-    check(graph, {"x": normal(2, 3, 61, 92)})
+def test_every_window(window: Window) -> None:
+    check(window.over((2, 3, 61, 92), 32), {"x": normal(2, 3, 61, 92)})
 
 
 @pytest.mark.parametrize("filters", [30, 48, 61, 64])
@@ -60,8 +58,7 @@ def test_views_are_read_where_they_lie() -> None:
 
 def test_threads_do_not_change_a_bit() -> None:
     graph = network((1, 3, 80, 70), (64, 3, 7, 7), strides=(2, 2), padding=(3, 3, 3, 3))
-    params, feeds = params_of(graph), {"x": normal(1, 3, 80, 70)}
-    same_by_threads(lambda threads: compiled(graph, params, WIDE, threads), feeds)
+    same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 3, 80, 70)})
 
 
 def test_it_serves_only_where_it_wins() -> None:
@@ -72,7 +69,7 @@ def test_it_serves_only_where_it_wins() -> None:
         ((1, 3, 224, 224), (40, 3, 7, 7)),
         ((1, 9, 224, 224), (64, 9, 7, 7)),
     ]:
-        assert not kernels_of(network(shape, weights), WIDE)[0].startswith("row_conv")
+        assert not serves("row_conv", network(shape, weights))
 
 
 @OTHER_MACHINES

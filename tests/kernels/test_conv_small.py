@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import get_args
 
 import pytest
 
-from dovetail import Graph, f32, ops
-from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
 from dovetail.kernels.vector import Vectors
 from dovetail.library.activation import Activation
-from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
-    compared,
-    kernels_of,
+    Window,
+    checked,
+    checked_from_the_side,
     network,
     normal,
     on_a_machine_of,
     params_of,
     same_by_threads,
+    served,
 )
 
-
-def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
-    first, *_ = kernels_of(graph, vectors)
-    assert first.startswith("small_conv"), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> Array:
-    """What the kernel gives, after it was compared."""
-    params = params_of(graph)
-    return compared(compiled(graph, params, vectors), params, *feeds)
+compiled = partial(served, "small_conv")
+check = partial(checked, "small_conv")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10, 13])
@@ -54,21 +42,18 @@ def test_every_number_of_filters(filters: int, channels: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "strides", "dilations", "padding"),
+    "window",
     [
-        ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
-        ((3, 5), (2, 1), (1, 1), (0, 2, 1, 0)),
-        ((3, 3), (1, 1), (2, 3), (2, 3, 2, 3)),
-        ((2, 4), (3, 2), (2, 2), (1, 0, 4, 2)),
-        ((1, 1), (2, 2), (1, 1), (0, 0, 0, 0)),
-        ((1, 1), (1, 1), (1, 1), (1, 2, 0, 1)),
+        Window((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
+        Window((3, 5), (2, 1), (1, 1), (0, 2, 1, 0)),
+        Window((3, 3), (1, 1), (2, 3), (2, 3, 2, 3)),
+        Window((2, 4), (3, 2), (2, 2), (1, 0, 4, 2)),
+        Window((1, 1), (2, 2), (1, 1), (0, 0, 0, 0)),
+        Window((1, 1), (1, 1), (1, 1), (1, 2, 0, 1)),
     ],
 )
-def test_every_window(
-    window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], padding: tuple[int, ...]
-) -> None:
-    graph = network((2, 128, 9, 11), (64, 128, *window), strides=strides, dilations=dilations, padding=padding)
-    check(graph, {"x": normal(2, 128, 9, 11)})
+def test_every_window(window: Window) -> None:
+    check(window.over((2, 128, 9, 11), 64), {"x": normal(2, 128, 9, 11)})
 
 
 @pytest.mark.parametrize("act", get_args(Activation))
@@ -88,16 +73,12 @@ def test_any_number_of_images() -> None:
 
 @pytest.mark.parametrize("padding", [0, 1])
 def test_views_are_read_where_they_lie(padding: int) -> None:
-    x = input("x", f32[1, 9, 10, 64])
-    for view in (ops.permute(x, order=(-4, -1, -3, -2)), ops.flip(ops.permute(x, order=(-4, -1, -2, -3)), axes=(-1,))):
-        y = ops.conv(view, param("w", f32[64, 64, 3, 2]), padding=(padding,) * 4)
-        check(Graph.of(y), {"x": normal(1, 9, 10, 64)})
+    checked_from_the_side(check, (1, 9, 10, 64), (64, 64, 3, 2), padding)
 
 
 def test_threads_do_not_change_a_bit() -> None:
     graph = network((1, 100, 14, 14), (128, 100, 3, 5), padding=(1, 2, 1, 2))
-    params, feeds = params_of(graph), {"x": normal(1, 100, 14, 14)}
-    same_by_threads(lambda threads: compiled(graph, params, WIDE, threads), feeds)
+    same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 100, 14, 14)})
 
 
 @OTHER_MACHINES

@@ -6,13 +6,15 @@ from functools import partial
 
 import pytest
 
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, f32, library
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.vector import Vectors
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
+    Window,
     checked,
+    checked_from_the_side,
     network,
     normal,
     on_a_machine_of,
@@ -37,19 +39,16 @@ def test_every_number_of_filters(filters: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "strides", "dilations", "padding"),
+    "window",
     [
-        ((3, 5), (2, 1), (1, 1), (0, 2, 1, 0)),
-        ((3, 5), (1, 1), (2, 3), (2, 3, 2, 3)),
-        ((4, 4), (3, 2), (2, 2), (1, 0, 4, 2)),
-        ((2, 9), (1, 4), (1, 1), (1, 4, 0, 4)),
+        Window((3, 5), (2, 1), (1, 1), (0, 2, 1, 0)),
+        Window((3, 5), (1, 1), (2, 3), (2, 3, 2, 3)),
+        Window((4, 4), (3, 2), (2, 2), (1, 0, 4, 2)),
+        Window((2, 9), (1, 4), (1, 1), (1, 4, 0, 4)),
     ],
 )
-def test_every_window(
-    window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], padding: tuple[int, ...]
-) -> None:
-    graph = network((2, 140, 9, 11), (32, 140, *window), strides=strides, dilations=dilations, padding=padding)
-    check(graph, {"x": normal(2, 140, 9, 11)})
+def test_every_window(window: Window) -> None:
+    check(window.over((2, 140, 9, 11), 32), {"x": normal(2, 140, 9, 11)})
 
 
 def test_groups_residuals_and_one_axis() -> None:
@@ -68,16 +67,12 @@ def test_sizes_that_come_late() -> None:
 
 @pytest.mark.parametrize("padding", [0, 1])
 def test_views_are_read_where_they_lie(padding: int) -> None:
-    x = input("x", f32[1, 9, 10, 230])
-    for view in (ops.permute(x, order=(-4, -1, -3, -2)), ops.flip(ops.permute(x, order=(-4, -1, -2, -3)), axes=(-1,))):
-        y = ops.conv(view, param("w", f32[32, 230, 5, 2]), padding=(padding,) * 4)
-        check(Graph.of(y), {"x": normal(1, 9, 10, 230)})
+    checked_from_the_side(check, (1, 9, 10, 230), (32, 230, 5, 2), padding)
 
 
 def test_threads_do_not_change_a_bit() -> None:
     graph = network((1, 230, 14, 14), (64, 230, 3, 5), padding=(1, 2, 1, 2))
-    params, feeds = params_of(graph), {"x": normal(1, 230, 14, 14)}
-    same_by_threads(lambda threads: compiled(graph, params, WIDE, threads), feeds)
+    same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(1, 230, 14, 14)})
 
 
 @OTHER_MACHINES

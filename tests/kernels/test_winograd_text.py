@@ -2,90 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, get_args
+from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from dovetail import Graph, f32, library, ops
-from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
-from dovetail.kernels.conv_forms import make_conv
-from dovetail.kernels.job import Places
 from dovetail.kernels.vector import Vectors
 from dovetail.kernels.winograd import Transforming
 from dovetail.kernels.winograd_scheme import TWO
 from dovetail.library.activation import Activation
-from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import ready
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
+from tests.kernels.convolving import (
+    OTHER_MACHINES,
+    WIDE,
+    around,
+    checked,
+    kernels_of,
+    normal,
+    on_a_machine_of,
+    params_of,
+    same_by_threads,
+    served,
+    serves,
+)
 
-WIDE = Vectors(16, 32)
-
-
-def normal(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
-
-
-def network(shape: tuple[Size | str, ...], filters: int, bias: bool = True, **attrs: Any) -> Graph:
-    w, b = param("w", f32[filters, shape[1], 3, 3]), param("b", f32[filters, 1, 1]) if bias else None
-    around: dict[str, Any] = {"padding": (1, 1, 1, 1)}
-    return Graph.of(library.conv_bias_act(input("x", f32[shape]), w, b, **{**around, **attrs}))
-
-
-def params_of(graph: Graph) -> dict[str, Array]:
-    shapes = {v.attrs["name"]: [s for s in v.shape if isinstance(s, int)] for v in graph.parameters}
-    return {n: (normal(*s) / np.sqrt(np.prod(s[1:]))).astype(np.float32) for n, s in shapes.items()}
-
-
-def stems(graph: Graph, vectors: Vectors = WIDE, strict: bool = False) -> list[str]:
-    """The kernels that may serve it."""
-    plan = make_plan(graph, target="cpu")
-    (step,) = plan.phase("run")
-    job = make_conv(step, Places(plan.locate, set(), strict), vectors)
-    return [] if job is None else [k.name.rpartition("_")[0] for k in (job.kernel, *(f.kernel for f in job.forms))]
-
-
-def compiled(graph: Graph, params: Mapping[str, Array], vectors: Vectors, threads: int | None = None) -> NativeRunner:
-    assert "winograd_2" in stems(graph, vectors), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> Array:
-    """What the kernel gives, after it was compared."""
-    params = params_of(graph)
-    runner = compiled(graph, params, vectors)
-    got = np.empty(0)
-    for fed in feeds:
-        (got,) = runner.run(fed).values()
-        (expected,) = evaluate(graph, fed, params=params, lift=True).values()
-        assert_close(got, expected, f32)
-    return got
+compiled = partial(served, "winograd_2")
+check = partial(checked, "winograd_2")
 
 
 @pytest.mark.parametrize("size", [(9, 9), (10, 10), (11, 13), (14, 14), (15, 15), (2, 45), (40, 1), (20, 20)])
 def test_every_size(size: tuple[int, int]) -> None:
-    check(network((1, 64, *size), 64), {"x": normal(1, 64, *size)})
+    check(around((1, 64, *size), 64), {"x": normal(1, 64, *size)})
 
 
 @pytest.mark.parametrize(("channels", "filters"), [(64, 61), (65, 128), (100, 120), (130, 126)])
 def test_every_number_of_channels(channels: int, filters: int) -> None:
-    check(network((2, channels, 10, 11), filters, bias=False), {"x": normal(2, channels, 10, 11)})
+    check(around((2, channels, 10, 11), filters, bias=False), {"x": normal(2, channels, 10, 11)})
 
 
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 0, 2, 3), (2, 2, 2, 2)])
 def test_every_padding(padding: tuple[int, ...]) -> None:
-    check(network((1, 64, 12, 11), 64, padding=padding), {"x": normal(1, 64, 12, 11)})
+    check(around((1, 64, 12, 11), 64, padding=padding), {"x": normal(1, 64, 12, 11)})
 
 
 @pytest.mark.parametrize("act", get_args(Activation))
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
 def test_every_epilogue(act: Activation, residual: bool) -> None:
-    graph = network((2, 64, 11, 9), 64, act=act)
+    graph = around((2, 64, 11, 9), 64, act=act)
     feeds = {"x": normal(2, 64, 11, 9)}
     if residual:
         x, w, b = graph.outputs["y"].operands
@@ -97,7 +63,7 @@ def test_every_epilogue(act: Activation, residual: bool) -> None:
 
 def test_one_code_for_every_size() -> None:
     shapes = [(1, 1, 1), (2, 9, 13), (1, 14, 14), (0, 10, 10), (1, 40, 30)]
-    check(network(("n", 64, "h", "w"), 64), *({"x": normal(n, 64, h, w)} for n, h, w in shapes))
+    check(around(("n", 64, "h", "w"), 64), *({"x": normal(n, 64, h, w)} for n, h, w in shapes))
 
 
 def test_views_are_read_where_they_lie() -> None:
@@ -107,7 +73,7 @@ def test_views_are_read_where_they_lie() -> None:
 
 
 def test_many_channels_lose_little() -> None:
-    graph = network((1, 512, 14, 14), 64)
+    graph = around((1, 512, 14, 14), 64)
     params, feeds = params_of(graph), {"x": normal(1, 512, 14, 14)}
     (got,) = compiled(graph, params, WIDE).run(feeds).values()
     (expected,) = evaluate(graph, feeds, params=params, lift=True).values()
@@ -115,39 +81,32 @@ def test_many_channels_lose_little() -> None:
 
 
 def test_threads_do_not_change_a_bit() -> None:
-    graph = network((2, 70, 13, 14), 256)
-    params, feeds = params_of(graph), {"x": normal(2, 70, 13, 14)}
-    (one,) = compiled(graph, params, WIDE, 1).run(feeds).values()
-    (three,) = compiled(graph, params, WIDE, 3).run(feeds).values()
-    assert (one.view(np.uint32) == three.view(np.uint32)).all()
+    graph = around((2, 70, 13, 14), 256)
+    same_by_threads(partial(compiled, graph, params_of(graph), WIDE), {"x": normal(2, 70, 13, 14)})
 
 
 def test_strict_programs_sum_in_the_plain_way() -> None:
-    graph = network((1, 64, 14, 14), 64)
-    assert stems(graph) == ["winograd_2"]
-    assert stems(graph, strict=True) == ["small_conv"]
+    graph = around((1, 64, 14, 14), 64)
+    assert kernels_of(graph) == ["winograd_2"]
+    assert kernels_of(graph, strict=True) == ["small_conv"]
 
 
 def test_it_serves_only_where_it_wins() -> None:
     for graph in [
-        network((1, 32, 14, 14), 64),
-        network((1, 64, 14, 14), 40),
-        network((1, 64, 7, 7), 64),
-        network((1, 64, 28, 28), 64),
-        network((1, 64, 14, 14), 64, strides=(2, 2)),
-        network((1, 64, 14, 14), 64, dilations=(2, 2)),
+        around((1, 32, 14, 14), 64),
+        around((1, 64, 14, 14), 40),
+        around((1, 64, 7, 7), 64),
+        around((1, 64, 28, 28), 64),
+        around((1, 64, 14, 14), 64, strides=(2, 2)),
+        around((1, 64, 14, 14), 64, dilations=(2, 2)),
     ]:
-        assert "winograd_2" not in stems(graph)
+        assert not serves("winograd_2", graph)
 
 
-@pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16)])
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
-    def narrow(*_: int) -> Vectors:
-        return Vectors(lanes, registers)
-
-    monkeypatch.setattr(ready, "Vectors", narrow)
-    vectors = Vectors(lanes, registers)
-    check(network((1, 64, 11, 10), 64, act="relu"), {"x": normal(1, 64, 11, 10)}, vectors=vectors)
+@OTHER_MACHINES
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+    on_a_machine_of(vectors, monkeypatch)
+    check(around((1, 64, 11, 10), 64, act="relu"), {"x": normal(1, 64, 11, 10)}, vectors=vectors)
 
 
 def test_weights_are_laid_out_by_blocks_of_filters() -> None:

@@ -106,6 +106,18 @@ def relu(x: Array) -> Array:
     return np.where(x > 0, x, 0)
 
 
+def relu6(x: Array) -> Array:
+    return np.clip(x, 0, 6)
+
+
+def hard_sigmoid(x: Array) -> Array:
+    return np.clip((x + 3) / 6, 0, 1)
+
+
+def hard_swish(x: Array) -> Array:
+    return x * hard_sigmoid(x)
+
+
 def layer_norm(x: Array, eps: float) -> Array:
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
 

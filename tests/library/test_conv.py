@@ -36,6 +36,9 @@ FORMULAS: dict[Activation, judge.Formula] = {
     "silu": judge.silu,
     "tanh": np.tanh,
     "sigmoid": judge.sigmoid,
+    "relu6": judge.relu6,
+    "hard_sigmoid": judge.hard_sigmoid,
+    "hard_swish": judge.hard_swish,
 }
 
 

@@ -52,6 +52,9 @@ def test_an_activation_that_no_kernel_takes_stays_outside() -> None:
         ("silu", judge.silu),
         ("tanh", np.tanh),
         ("sigmoid", judge.sigmoid),
+        ("relu6", judge.relu6),
+        ("hard_sigmoid", judge.hard_sigmoid),
+        ("hard_swish", judge.hard_swish),
     ],
 )
 def test_every_activation_with_and_without_bias(act: Activation, expected: judge.Formula) -> None:

@@ -8,7 +8,7 @@ from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import FLOATS, bool_, f16, f32, f64, i8, i32, i64
 from dovetail.ir.value import Value
-from dovetail.ops.build import swap
+from dovetail.ops.build import cut, swap
 from tests.passes.example import NUMBERS, Example, const, matrix, vector
 
 
@@ -248,6 +248,26 @@ NETWORKS: tuple[Example, ...] = (
         "filled_by_factor",
         lambda x: _whole(x) * const([1, 0, 1], x) + const([0, -3e38, -0.0], x),
         lambda x: ops.where(leaf.constant(np.array([True, False, True])), _whole(x), _number(-3e38)),
+    ),
+    Example(
+        "filled_by_truth",
+        lambda x: (
+            ops.where(leaf.input("c", bool_[3, 3]), _number(-0.0), _number(-1e4))
+            + ops.cast(leaf.input("c", bool_[3, 3]), dtype=f32) * _whole(x)
+        ),
+        lambda x: ops.where(leaf.input("c", bool_[3, 3]), _whole(x), _number(-1e4)),
+    ),
+    Example(
+        "slice_of_zeros_and_ones",
+        lambda x: x + cut(const(np.tri(5, 4), x), -2, 1, 4),
+        lambda x: x + ops.cast(cut(leaf.constant(np.tri(5, 4) > 0), -2, 1, 4), dtype=x.dtype),
+        FLOATS,
+    ),
+    Example(
+        "truths_are_cut_first",
+        lambda x: cut(ops.cast(ops.greater(x, 0), dtype=x.dtype), -1, 1, 4),
+        lambda x: ops.cast(cut(ops.greater(x, 0), -1, 1, 4), dtype=x.dtype),
+        NUMBERS,
     ),
     # Moments.
     Example(

@@ -53,6 +53,30 @@ def _columns(x: Value) -> Value:
     return leaf.input("k", x.dtype[2, 3, 5])
 
 
+def _woven(a: Value, b: Value) -> Value:
+    columns = [ops.unsqueeze(v, axes=(-1,)) for v in (a, b)]
+    joined = ops.expand(columns[0], axis=-1, size=2) if a is b else ops.concat(*columns, axis=-1)
+    return ops.merge(joined, axis=-1)
+
+
+def _pairs(x: Value) -> Value:
+    return ops.split(x, axis=-1, size=2)
+
+
+def _column(x: Value, index: int) -> Value:
+    return ops.part(_pairs(x), axis=-1, index=index, parts=2)
+
+
+def _neighbour(x: Value, index: int) -> Value:
+    return ops.squeeze(_column(x, index), axes=(-1,))
+
+
+def _every_other(x: Value, first: int) -> Value:
+    """x with updates at every other place along its first axis."""
+    places = leaf.constant(np.arange(first, 4, 2).reshape(-1, 1))
+    return ops.scatter_nd(x, places, leaf.input("uv"[first], x.dtype[2, 3, 4]), reduction="none")
+
+
 def _placed(x: Value, first: int, count: int) -> Value:
     updates = leaf.input("u", x.dtype[count, 3, 4])
     places = leaf.constant(np.arange(first, first + count)[:, None])
@@ -132,6 +156,40 @@ TEXT: tuple[Example, ...] = (
             axis=-3,
         ),
         shape=(4, 3, 4),
+    ),
+    Example(
+        "lowered_twice",
+        lambda x: _softmax(x - ops.reduce_max(x, axes=(-1,))),
+        _softmax,
+        FLOATS,
+    ),
+    Example(
+        "rotated_by_neighbours",
+        lambda x: _woven(
+            _neighbour(x, 0) * _angle(x, "c") - _neighbour(x, 1) * _angle(x, "s"),
+            _neighbour(x, 0) * _angle(x, "s") + _neighbour(x, 1) * _angle(x, "c"),
+        ),
+        lambda x: (
+            ops.merge(_pairs(x), axis=-1) * _woven(_angle(x, "c"), _angle(x, "c"))
+            + ops.merge(ops.concat(-_column(x, 1), _column(x, 0), axis=-1), axis=-1)
+            * _woven(_angle(x, "s"), _angle(x, "s"))
+        ),
+    ),
+    Example(
+        "scatters_in_turns",
+        lambda x: _every_other(_every_other(x, 0), 1),
+        lambda x: ops.merge(
+            ops.concat(*(ops.unsqueeze(leaf.input(name, x.dtype[2, 3, 4]), axes=(-3,)) for name in "uv"), axis=-3),
+            axis=-3,
+        ),
+        shape=(4, 3, 4),
+    ),
+    Example(
+        "concat_before_permute",
+        lambda x: ops.concat(*(ops.unsqueeze(_turned(v), axes=(-3,)) for v in (x, ops.relu(x))), axis=-3),
+        lambda x: ops.permute(
+            ops.concat(*(ops.unsqueeze(v, axes=(-1,)) for v in (x, ops.relu(x))), axis=-1), order=(-2, -1, -4, -3)
+        ),
     ),
     Example(
         "concat_before_permute",

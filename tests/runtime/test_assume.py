@@ -99,10 +99,10 @@ def test_a_mask_that_stretches_the_queries() -> None:
 
 def test_a_number_that_does_not_hide() -> None:
     q, k, v = (leaf.input(name, f32[1, 4, 32, 16]) for name in "qkv")
-    y = attention.body(q, k, v, scale=0.25, causal=True, fill=-1e4)
+    y = attention.body(q, k, v, scale=0.25, causal=True, fill=-1e3)
     what_if = one(y, "attention", "fill_hides")
     assert what_if.fires == 1 and not types(what_if)
-    assert what_if.remedied is not None and what_if.remedied.changes == ("fill: -10000.0 → -inf",)
+    assert what_if.remedied is not None and what_if.remedied.changes == ("fill: -1000.0 → -inf",)
 
 
 def test_an_inner_value_that_is_an_output_is_dropped() -> None:

@@ -46,8 +46,10 @@ class Ready:
 
 def ready(args: argparse.Namespace) -> Ready:
     """The model of a command line, compiled, with the inputs that it gives and made-up ones for the rest."""
-    if args.runs < 1 or args.threads < 0:
-        raise OptionError(f"--runs {args.runs} --threads {args.threads}", hint="measure one run at least, on a thread")
+    if args.runs < 1:
+        raise OptionError(f"--runs {args.runs}", hint="measure one run at least")
+    if args.threads < 0:
+        raise OptionError(f"--threads {args.threads}", hint="use one thread at least, or 0 for all")
     given = named_arrays("--input", args.input)
     return ready_graph(asked_graph(args), args, given)
 

@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> Answer:
     if args.check is not None and not is_onnx(args.model):
         raise OptionError(f"{args.model} is no ONNX model", hint=f"{args.check} can only be asked about those")
     refuse_negative("--tolerance", args.tolerance)
+    if args.random is not None and args.random < 0:
+        raise OptionError(f"--random {args.random}", hint="a seed is a whole number from 0 on")
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
     params = random_weights(graph, args.random) if args.random is not None and not graph.params else None

@@ -24,7 +24,7 @@ from dovetail.plain import visible
 from dovetail.report.chain import Link, Teller, chain_lines, link_dict
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
-from dovetail.report.text import bytes_text, percent, time_text
+from dovetail.report.text import bytes_text, percent, served, time_text
 from dovetail.runtime.compile import Compilation
 from dovetail.targets.target import Notation
 
@@ -216,7 +216,7 @@ def _kernel(story: Story) -> list[Line]:
     others = [n.name for n in kernel.nodes if n != story.node]
     more = f" and {len(others) - _MOST_LISTED} more" if len(others) > _MOST_LISTED else ""
     shared = f" together with {', '.join(others[:_MOST_LISTED])}{more}" if others else " alone"
-    named = Piece(f"{kernel.name} = {kernel.op}", "strong")
+    named = Piece(f"{kernel.name} = {served(kernel.op, kernel.form)}", "strong")
     lines = [line(f"  computed{shared} by the kernel ", named, f": {kernel.type} (of stage legal)", hang=4)]
     if story.chain:
         lines.append(line("  by ", Piece(" → ".join(story.chain), "good"), hang=4))

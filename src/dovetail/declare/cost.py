@@ -20,7 +20,7 @@ from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import is_prologue, region
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 16)
 def type_bytes(type: Type) -> Size:
     """The bytes of all tensors of a type; models repeat a few types everywhere."""
     total: Size = 0
@@ -31,6 +31,9 @@ def type_bytes(type: Type) -> Size:
 
 def flops_of(value: Value) -> Size:
     """The arithmetic of one value, declared ops counted through their bodies."""
+    op = value.op
+    if isinstance(op, Primitive):
+        return op.flops(value.type, tuple([v.type for v in value.operands]), value.attrs)
     return _effort(value).flops
 
 
@@ -81,13 +84,14 @@ def _conv_kind(value: Value) -> Kind:
     return "conv_3x3" if groups == 1 and weights[2:] == (3, 3) and all(s == 1 for s in steps) else "conv"
 
 
-_MOST_KNOWN = 10_000
+_MOST_KNOWN = 1 << 16
 _EFFORTS: dict[Hashable, Effort] = {}
 
 
 def _body_effort(body: Subgraph, bound: frozenset[int] = frozenset()) -> Effort:
     """The effort of a body for each run; `bound` are the arguments that are weights, and what these decide is not."""
-    key = (body, bound)
+    # The values decide it; comparing the arguments' types too would say nothing more.
+    key = (body.results, bound)
     found = _EFFORTS.get(key)
     if found is None:
         found = _NOTHING
@@ -96,7 +100,7 @@ def _body_effort(body: Subgraph, bound: frozenset[int] = frozenset()) -> Effort:
             given = value.attrs["index"] in bound if value.op is leaf.ARGUMENT else value.op is leaf.CONST
             if given or (value.operands and early.issuperset(value.operands)):
                 early.add(value)
-            else:
+            elif value.operands or not is_free(value):
                 found = found + _effort(value)
         if len(_EFFORTS) > _MOST_KNOWN:
             _EFFORTS.clear()
@@ -214,9 +218,9 @@ def streamed_bytes(values: Iterable[Value], sizes: Mapping[str, Size] | None = N
 def _looked_up(by: Callable[..., Any] | None, value: Value, compute: Callable[[], Cost]) -> Cost:
     """Layers repeat: a cost that depends on types and attributes alone is computed once for all that are alike."""
     operands = value.operands
-    types = tuple([v.type for v in operands])
+    types = tuple([v.known_type for v in operands])
     same = () if len(set(operands)) == len(operands) else tuple([operands.index(v) for v in operands])
-    given = tuple([is_given(v) for v in operands])
+    given = tuple([v.op in _GIVEN or is_given(v) for v in operands])
     key = (by, value.op, types, same, given, value.attrs_key)
     found = _COSTS.get(key)
     if found is None:

@@ -101,14 +101,19 @@ class Signature:
             raise TypeRuleError(
                 f"{op} of {len(args)} operands", hint=f"it takes {', '.join(p.name for p in self.operands)}"
             )
-        for name, value in kwargs.items():
+        for name in kwargs:
             if name in bound or name not in self.names:
                 raise TypeRuleError(
                     f"{op} takes no {name!r}" if name not in bound else f"{op} got {name!r} twice",
                     hint=f"it takes {', '.join(self.names)}",
                 )
-            bound[name] = value
-        checked = {p.name: _checked(op, p, bound) for p in self.parameters}
+        bound.update(kwargs)
+        checked: dict[str, Any] = {}
+        for p in self.parameters:
+            value = bound.get(p.name, p.default)
+            # Most are tensors, which need no more than this look.
+            is_tensor = value.__class__ is Value and p.kind == "operand"
+            checked[p.name] = value if is_tensor else _checked(op, p, value)
         for group in self.together:
             missing = sorted(name for name in group if checked[name] is None)
             if missing and len(missing) < len(group):
@@ -143,9 +148,8 @@ def _parameter(parameter: inspect.Parameter, hint: Any, body: Callable[..., Any]
     )
 
 
-def _checked(op: str, parameter: Parameter, bound: Mapping[str, Any]) -> Any:
+def _checked(op: str, parameter: Parameter, value: Any) -> Any:
     name = parameter.name
-    value = bound.get(name, parameter.default)
     if value is inspect.Parameter.empty:
         raise TypeRuleError(f"{op} needs {name}", hint=f"pass {name}")
     if value is None and parameter.optional:

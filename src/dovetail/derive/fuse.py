@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp, Variant
+from dovetail.declare.guard import Guard
 from dovetail.derive.edit import Log, Numerics
 from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
@@ -136,7 +138,7 @@ class _Round:
         return self._replace()
 
     def _try_root(self, op: FusedOp[...], root: Value, variants: Sequence[Variant]) -> None:
-        refused: Missed | None = None
+        refused: Callable[[], Missed] | None = None
         best: _Found | None = None
         for variant in variants:
             for bound in islice(matches(variant.pattern, root), _MOST_ORDERS):
@@ -152,7 +154,7 @@ class _Round:
             self.claimed.update(best.covers)
             self.taken[root] = best
         elif refused is not None:
-            self.missed.append(refused)
+            self.missed.append(refused())
 
     def _is_claimed(self, found: _Found) -> bool:
         """Whether another match has what this one would swallow; what is kept beside both serves both."""
@@ -164,26 +166,26 @@ class _Round:
         covers = tuple(dict.fromkeys([*bound.covered.values(), *results]))
         return _Found(op, variant, root, bound, {**variant.fixed, **bound.names}, covers, results)
 
-    def _refusal(self, found: _Found) -> Missed | None:
+    def _refusal(self, found: _Found) -> Callable[[], Missed] | None:
+        """Why a match may not be taken: most of what is refused is found in another way, and nobody asks."""
         asked = {**found.names, "result": found.root}
         for guard in found.op.guards:
             if not guard.check(asked):
-                return self._miss(found, guard.name, guard.explain(asked), guard.hint)
+                return partial(self._ruled_out, found, guard, asked)
         try:
             fused = found.op(**found.names)
         except TypeRuleError as error:
-            return self._miss(found, TYPE, error.message, error.hint)
+            return partial(self._miss, found, TYPE, error.message, error.hint)
         kept = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
         if kept != tuple([r.type for r in found.results]):
-            return self._miss(
-                found,
-                TYPE,
-                f"the op gives {fused.type}, the graph has {found.root.type}",
-                "pass the operands in the shape of the result",
-            )
+            message = f"the op gives {fused.type}, the graph has {found.root.type}"
+            return partial(self._miss, found, TYPE, message, "pass the operands in the shape of the result")
         return self._unprofitable(found, fused)
 
-    def _unprofitable(self, found: _Found, fused: Value) -> Missed | None:
+    def _ruled_out(self, found: _Found, guard: Guard, asked: Mapping[str, Any]) -> Missed:
+        return self._miss(found, guard.name, guard.explain(asked), guard.hint)
+
+    def _unprofitable(self, found: _Found, fused: Value) -> Callable[[], Missed] | None:
         """Fusing must pay, with the inner values that others read kept beside the fused one."""
         shared = self._shared_interior(found)
         apart = self.seconds(found.covers)
@@ -192,13 +194,16 @@ class _Round:
         if found.gain > 0 or (not shared and (self.always or found.op.stage == "recognise")):
             return self._cyclic(found)
         if shared:
-            culprit = shared[0]
-            readers = "a graph output" if self.graph.uses.is_output(culprit) else "read outside the pattern too"
-            message = f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice"
-            miss = self._miss(found, PRIVATE, message, "drop the other use, or accept the separate kernels")
-            return replace(miss, shared=tuple(shared))
+            return partial(self._read_elsewhere, found, shared)
         message = f"fused {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model"
-        return self._miss(found, COST, message, "nothing to do: the separate kernels are estimated faster")
+        return partial(self._miss, found, COST, message, "nothing to do: the separate kernels are estimated faster")
+
+    def _read_elsewhere(self, found: _Found, shared: Sequence[Value]) -> Missed:
+        culprit = shared[0]
+        readers = "a graph output" if self.graph.uses.is_output(culprit) else "read outside the pattern too"
+        message = f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice"
+        miss = self._miss(found, PRIVATE, message, "drop the other use, or accept the separate kernels")
+        return replace(miss, shared=tuple(shared))
 
     def _shared_interior(self, found: _Found) -> list[Value]:
         """What a match would swallow and others read; in `mm + mm` the fused op reads one of them itself."""
@@ -210,13 +215,14 @@ class _Round:
         caught = {v for v in found.names.values() if isinstance(v, Value)}
         return [v for v in found.covers if v not in found.results and (v in caught or uses.count(v) > inside.get(v, 0))]
 
-    def _cyclic(self, found: _Found) -> Missed | None:
+    def _cyclic(self, found: _Found) -> Callable[[], Missed] | None:
         """A second result must not feed the operands of the value that now makes it."""
         if len(found.results) == 1:
             return None
         operands = [v for v in found.names.values() if isinstance(v, Value)]
         if reaches(operands, found.results, self.position):
-            return self._miss(
+            return partial(
+                self._miss,
                 found,
                 CYCLE,
                 "an operand is computed from one of the results",

@@ -75,7 +75,7 @@ def _declared(stages: Sequence[Sequence[FusedOp[...]]], strict: bool) -> list[Ru
     return [Declared(stratum, strict=strict) for stratum in stages]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Search:
     """What the search for the cheapest graph looked at, for reports."""
 
@@ -90,11 +90,16 @@ class Search:
     """Of each step."""
     phases: Mapping[str, float]
     """Of each phase of rules, over all windows that look different."""
-    given: float
-    """Predicted seconds of the graph as it was given, of what greedy fusion makes of it, and of what was chosen."""
     greedy: float
+    """Predicted seconds of what greedy fusion makes of the graph, and of what was chosen."""
     chosen: float
     stopped: tuple[Stopped, ...]
+    price_given: Callable[[], float] = field(repr=False, compare=False)
+
+    @cached_property
+    def given(self) -> float:
+        """Predicted seconds of the graph as it was given. Only reports ask."""
+        return self.price_given()
 
 
 @dataclass(frozen=True)
@@ -180,8 +185,11 @@ class Task:
         found = _extracted(problem, choice, words.strict)
         clock.lap("extract")
         greedy = _whole_cost(problem_of_graph(joined.graph, seconds), fold)
-        chosen = _whole_cost(problem, fold, found.picks)
-        given = _whole_cost(problem_of_graph(graph, seconds), fold)
+        chosen = found.cost if fold.is_whole else _whole_cost(problem, fold, found.picks)
+
+        def given() -> float:
+            return _whole_cost(problem_of_graph(graph, seconds), fold)
+
         if chosen > greedy * (1 + SAME) and not words.strict:
             if not fold.is_whole:
                 raise UnfoldableError("greedy fusion was not reached")
@@ -254,7 +262,9 @@ def _greedy(fused: Fused, joined: Fused) -> Fused:
     )
 
 
-def _search(egraph: EGraph, replayed: Replayed, clock: _Clock, given: float, greedy: float, chosen: float) -> Search:
+def _search(
+    egraph: EGraph, replayed: Replayed, clock: _Clock, given: Callable[[], float], greedy: float, chosen: float
+) -> Search:
     fired: Counter[str] = Counter()
     stopped: list[Stopped] = []
     phases: dict[str, float] = {}
@@ -271,10 +281,10 @@ def _search(egraph: EGraph, replayed: Replayed, clock: _Clock, given: float, gre
         solved=len(replayed.solved),
         seconds=clock.laps,
         phases=phases,
-        given=given,
         greedy=greedy,
         chosen=chosen,
         stopped=tuple(dict.fromkeys(stopped)),
+        price_given=given,
     )
 
 

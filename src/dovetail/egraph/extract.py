@@ -46,13 +46,18 @@ def extract(problem: Problem, starts: Sequence[Mapping[int, int]] = ()) -> Extra
     best: Extraction | None = None
     for start in starts:
         # What a start leaves open is chosen by tree cost; the first choice of all is only there to break cycles.
-        reached = search.run(acyclic(problem, [start.get(c, p) for c, p in enumerate(cheap)], first))
+        search.begin(acyclic(problem, [start.get(c, p) for c, p in enumerate(cheap)], first))
+        reached = search.climb()
         best = reached if best is None or _is_better(reached, best) else best
-    if best is None or cost_of(problem, cheap) < best.cost * _HOPELESS:
-        reached = search.run(cheap)
+    search.begin(cheap)
+    if best is None or search.cost < best.cost * _HOPELESS:
+        reached = search.climb()
         best = reached if best is None or _is_better(reached, best) else best
     better = cheapest(problem, best.picks, best.cost, best.toll) if is_small(problem) else None
-    reached = best if better is None else search.run(better)
+    if better is None:
+        return best
+    search.begin(better)
+    reached = search.climb()
     return reached if _is_better(reached, best) else best
 
 
@@ -70,12 +75,11 @@ def first_choice(problem: Problem) -> list[int]:
     """For each class the first option all of whose classes were reached before: it can have no cycle."""
     options = problem.options
     readers: list[list[tuple[int, int]]] = [[] for _ in options]
-    missing: dict[tuple[int, int], int] = {}
+    missing = [[len(option.reads) for option in listed] for listed in options]
     picks = [-1] * len(options)
     ready: deque[tuple[int, int]] = deque()
     for c, listed in enumerate(options):
         for index, option in enumerate(listed):
-            missing[c, index] = len(option.reads)
             if not option.reads:
                 ready.append((c, index))
             for r in option.reads:
@@ -85,10 +89,10 @@ def first_choice(problem: Problem) -> list[int]:
         if picks[c] >= 0:
             continue
         picks[c] = index
-        for reader in readers[c]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
+        for reader, at in readers[c]:
+            missing[reader][at] -= 1
+            if not missing[reader][at]:
+                ready.append((reader, at))
     return [max(p, 0) for p in picks]
 
 
@@ -177,20 +181,28 @@ class _Search:
         self.sharing = self._sharing(self.several)
         self.picks: list[int] = []
         self.readers: list[set[int]] = []
+        self.joined: Joined | None = None
         self.touched: dict[int, None] = {}
         self.cost = self.apart = self.toll = 0.0
         """Seconds of a run, those of them that are no region's, and what is done once."""
         self.ops = 0
 
-    def run(self, picks: Sequence[int]) -> Extraction:
-        """Climb from a choice without cycles."""
+    def begin(self, picks: Sequence[int]) -> None:
+        """Start from a choice without cycles; what stands as it stood when a climb ended was tried there."""
+        before, readers, were = self.picks, self.readers, self.joined
         self.picks, self.readers, self.touched = list(picks), [set() for _ in self.options], {}
         self.apart, self.toll, self.ops = 0.0, 0.0, 0
         for root in self.problem.roots:
             self._acquire(root, OUTSIDE)
         self.joined = Joined(self.problem, self.picks, self.readers)
         self.cost = self.apart + self.joined.update(reversed(self.problem.live(self.picks)))
-        self.recent.restart()
+        if were is not None:
+            other = [c for c, p in enumerate(self.picks) if p != before[c] or self.readers[c] != readers[c]]
+            self.recent.note(other)
+            self.recent.note(self.joined.unlike(were))
+
+    def climb(self) -> Extraction:
+        """Take every change that pays until none does."""
         for _ in range(_MOST_ROUNDS):
             improved = False
             for shared, adopters in self.sharing:
@@ -241,6 +253,7 @@ class _Search:
     def _try(self, swaps: Sequence[tuple[int, int]]) -> bool:
         """Take other options, and keep them if that pays."""
         old: list[tuple[int, int]] = []
+        assert self.joined is not None
         apart, toll, ops = self.apart, self.toll, self.ops
         self.touched = {}
         fine = True
@@ -337,7 +350,10 @@ class _Search:
 def components(problem: Problem) -> dict[int, int]:
     """The classes that can need each other, by the strongly connected component that they are in."""
     options = problem.options
-    reads = [tuple(dict.fromkeys(r for o in listed for r in o.reads)) for listed in options]
+    reads = [
+        listed[0].reads if len(listed) == 1 else tuple(dict.fromkeys([r for o in listed for r in o.reads]))
+        for listed in options
+    ]
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on_path: set[int] = set()

@@ -63,6 +63,15 @@ class Joined:
         """The classes of all regions that the last update has looked at, and those that it took out of one."""
         return [c for root in self._dirty for c in self._members.get(root, ())] + [c for c, _ in self._undo]
 
+    def unlike(self, other: Joined) -> set[int]:
+        """The classes of all regions that have other members or another price in another choice."""
+        found: set[int] = set()
+        for root in self._members.keys() | other._members.keys():
+            here, there = self._members.get(root, set[int]()), other._members.get(root, set[int]())
+            if here != there or self.prices.get(root) != other.prices.get(root):
+                found |= here | there
+        return found
+
     def undo(self) -> None:
         """Take the last update back."""
         for c, old in reversed(self._undo):

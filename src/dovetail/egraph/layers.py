@@ -18,7 +18,7 @@ import numpy as np
 from dovetail.egraph.engine import is_early
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
-from dovetail.ir.value import Value, attrs_key, make
+from dovetail.ir.value import Value, make
 
 _SHORTEST = 6
 """Stretches that repeat are at least so long; shorter ones are as quickly solved."""
@@ -188,7 +188,7 @@ def _look(value: Value) -> Hashable:
         return value
     if op is leaf.PARAM or op is leaf.INPUT:
         return (op, value.type)
-    return (op, attrs_key(value.attrs), value.type)
+    return (op, value.attrs_key, value.type)
 
 
 def runs(looks: Sequence[int]) -> list[Run]:

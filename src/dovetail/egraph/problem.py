@@ -79,18 +79,20 @@ class Problem:
 
     def live(self, picks: Sequence[int]) -> list[int]:
         """The classes that the roots need, operands before readers. There must be no cycle."""
-        done: dict[int, None] = {}
-        opened: set[int] = set()
+        found: list[int] = []
+        opened, done = bytearray(len(self.options)), bytearray(len(self.options))
         stack = list(reversed(self.roots))
         while stack:
             c = stack[-1]
-            if c not in opened:
-                opened.add(c)
-                stack.extend([r for r in reversed(self.options[c][picks[c]].reads) if r not in done])
+            if not opened[c]:
+                opened[c] = 1
+                stack.extend([r for r in reversed(self.options[c][picks[c]].reads) if not done[r]])
                 continue
             stack.pop()
-            done.setdefault(c)
-        return list(done)
+            if not done[c]:
+                done[c] = 1
+                found.append(c)
+        return found
 
 
 def problem_of(egraph: EGraph, roots: Iterable[Value], seconds: Prices, keep: Iterable[Value] = ()) -> Problem:
@@ -130,9 +132,9 @@ def problem_of(egraph: EGraph, roots: Iterable[Value], seconds: Prices, keep: It
         options.append([*others, *best.values()])
         extents.append(_extent(leader, seconds, early=early))
         position += 1
-    stakes = _stakes(options, extents)
-    told = [[_told(option, stakes.get(c)) for option in listed] for c, listed in enumerate(options)]
-    return Problem(told, tops, names, extents, seconds)
+    for c, stake in _stakes(options, extents).items():
+        options[c] = [_told(option, stake) for option in options[c]]
+    return Problem(options, tops, names, extents, seconds)
 
 
 def _stakes(options: Sequence[Sequence[Option]], extents: Sequence[Extent]) -> dict[int, float]:
@@ -148,11 +150,13 @@ def _stakes(options: Sequence[Sequence[Option]], extents: Sequence[Extent]) -> d
     return found
 
 
-def _told(option: Option, stake: float | None) -> Option:
-    return option._replace(toll=option.toll + LEAST_WORTH * stake) if option.toll and stake else option
+def _told(option: Option, stake: float) -> Option:
+    return option._replace(toll=option.toll + LEAST_WORTH * stake) if option.toll else option
 
 
 def _option(met: Value, node: Value, reads: tuple[int, ...], seconds: Prices, *, early: bool) -> Option:
+    if not node.operands and is_free(node):
+        return Option(0.0, (), node)
     if early:
         # A step more in a plan has to be worth a start, however seldom it runs.
         toll = 0.0 if is_free(node) else seconds([met]) / RUNS_A_BINDING + seconds.machine.launch_seconds

@@ -17,10 +17,6 @@ class Recent:
     def __init__(self, options: Sequence[Sequence[Option]], component: Mapping[int, int]) -> None:
         self._options = options
         self._component = component
-        self.restart()
-
-    def restart(self) -> None:
-        """Nothing was tried yet."""
         self._changed: dict[int, int] = {}
         self._stirred: dict[int, int] = {}
         """When something in a strongly connected component changed."""

@@ -125,8 +125,13 @@ class Declared:
 
     def _at(self, egraph: EGraph, node: Value, glance: _Glance) -> Iterator[Application]:
         found: set[tuple[Form, frozenset[Value]]] = set()
+        ways: dict[Value, list[Bound]] = {}
         for form in glance.at(node, egraph):
-            for bound in islice(matches(form.variant.pattern, node, equal=egraph.equal), _MOST_WAYS):
+            pattern = form.variant.pattern
+            # Forms that differ in what they keep look for the same.
+            if pattern not in ways:
+                ways[pattern] = list(islice(matches(pattern, node, equal=egraph.equal), _MOST_WAYS))
+            for bound in ways[pattern]:
                 # Another order of the same operands would be another node of the same cost.
                 key = (form, frozenset(bound.covered.values()))
                 if key not in found:

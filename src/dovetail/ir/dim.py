@@ -250,11 +250,22 @@ def substitute(size: Size, binding: Mapping[str, Size]) -> Size:
     """The size with its symbols replaced; symbols without a binding stay."""
     if isinstance(size, int) or not binding:
         return size
+    return _with_atoms(size, lambda atom: _substitute_atom(atom, binding))
+
+
+def without(size: Size, known: Mapping[Compound, Size]) -> Size:
+    """The size with functions of sizes replaced by what they are known to be; outermost ones first."""
+    if isinstance(size, int) or not known:
+        return size
+    return _with_atoms(size, lambda atom: _known_atom(atom, known))
+
+
+def _with_atoms(size: Dim, instead: Callable[[Atom], Size]) -> Size:
     total: Size = 0
     for monomial, coefficient in size.terms:
         product: Size = coefficient
         for atom in monomial:
-            product = product * _substitute_atom(atom, binding)
+            product = product * instead(atom)
         total = total + product
     return total
 
@@ -264,6 +275,24 @@ def _substitute_atom(atom: Atom, binding: Mapping[str, Size]) -> Size:
         bound = binding.get(atom.name)
         return _collect([((atom,), 1)]) if bound is None else bound
     return COMPOUND[atom.kind](substitute(atom.left, binding), substitute(atom.right, binding))
+
+
+def _known_atom(atom: Atom, known: Mapping[Compound, Size]) -> Size:
+    if isinstance(atom, Symbol):
+        return _collect([((atom,), 1)])
+    found = known.get(atom)
+    return COMPOUND[atom.kind](without(atom.left, known), without(atom.right, known)) if found is None else found
+
+
+def compounds(size: Size) -> Iterator[Compound]:
+    """The functions of sizes that a size is made of."""
+    pending: list[Size] = [size]
+    while pending:
+        for monomial, _ in _terms(pending.pop()):
+            for atom in monomial:
+                if isinstance(atom, Compound):
+                    yield atom
+                    pending += [atom.left, atom.right]
 
 
 COMPOUND: dict[str, Callable[[Size, Size], Size]] = {"floordiv": floordiv, "max": largest, "min": smallest}

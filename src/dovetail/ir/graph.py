@@ -56,7 +56,7 @@ def walk_into(outputs: Iterable[Value], *, branches: bool = True) -> list[Value]
         for value in walk(pending.pop(), until=order):
             if value not in order:
                 order[value] = None
-                if branches or not value.op.branches:
+                if value.attrs and (branches or not value.op.branches):
                     pending += [body.results for body in subgraphs(value)]
     return list(order)
 
@@ -102,10 +102,10 @@ class Graph:
         """What must hold of the symbols for this graph to mean anything. A branch checks its own when it is run."""
         found = dict.fromkeys(self.assumed)
         always = [value for value in self.values if not value.op.branches]
-        inside = [result for value in always for body in subgraphs(value) for result in body.results]
+        inside = [result for value in always if value.attrs for body in subgraphs(value) for result in body.results]
         for value in (*self.values, *walk_into(inside, branches=False)):
-            for constraint in value.constraints:
-                found[constraint] = None
+            if value.constraints:
+                found.update(dict.fromkeys(value.constraints))
         return tuple(found)
 
     @cached_property

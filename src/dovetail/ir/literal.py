@@ -55,3 +55,13 @@ class Literal:
 
     def __repr__(self) -> str:
         return f"Literal({self.dtype.name}{list(self.array.shape)})"
+
+
+def is_table_of_truths(array: Array) -> bool:
+    """Whether it holds nothing but 0 and 1, and both."""
+    # Most arrays are weights, and show it at once.
+    for part in (array.reshape(-1)[:64], array):
+        ones = part == 1
+        if not (ones | ((part == 0) & ~np.signbit(part))).all():
+            return False
+    return bool(array.size) and not (array == 1).all() and not (array == 0).all()

@@ -153,6 +153,8 @@ class _Rewriter:
     def kept(self, outputs: Iterable[Value]) -> dict[Value, tuple[Origin, ...]]:
         """The origins of what is still reachable; a sub-graph that was not entered keeps its own."""
         found: dict[Value, tuple[Origin, ...]] = {}
+        if not self.old_origins:
+            return found
         for value in walk_into(outputs):
             known = self.origins.get(value) or self.old_origins.get(value)
             if known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -95,10 +95,13 @@ def type_symbols(type: Type) -> Iterator[str]:
                 yield from symbols(size)
 
 
+def with_sizes(type: Type, size: Callable[[Size], Size]) -> Type:
+    """The type with each size replaced by what a function makes of it."""
+    if isinstance(type, TensorType):
+        return type if type.is_static else TensorType(type.dtype, tuple(map(size, type.shape)))
+    return TupleType(tuple(TensorType(t.dtype, tuple(map(size, t.shape))) for t in type.items))
+
+
 def bind_type(type: Type, binding: Mapping[str, Size]) -> Type:
     """The type with its symbols replaced."""
-    if isinstance(type, TensorType):
-        if type.is_static:
-            return type
-        return TensorType(type.dtype, tuple(substitute(s, binding) for s in type.shape))
-    return TupleType(tuple(TensorType(t.dtype, tuple(substitute(s, binding) for s in t.shape)) for t in type.items))
+    return with_sizes(type, lambda size: substitute(size, binding))

@@ -201,7 +201,9 @@ def is_interned(value: Value) -> bool:
 
 def attrs_key(attrs: Attrs) -> Hashable:
     """Attributes as a key, in their order, told apart where == would not."""
-    return () if not attrs else tuple([(name, _exact(value)) for name, value in attrs.items()])
+    if not attrs:
+        return ()
+    return tuple([(name, value if value.__class__ in _PLAIN else _exact(value)) for name, value in attrs.items()])
 
 
 def _exact(value: Any) -> Hashable:
@@ -213,7 +215,7 @@ def _exact(value: Any) -> Hashable:
     if isinstance(value, bool):
         return (bool, value)
     if isinstance(value, tuple):
-        return tuple([_exact(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
+        return tuple([v if v.__class__ in _PLAIN else _exact(v) for v in value])  # pyright: ignore[reportUnknownVariableType]
     return value
 
 

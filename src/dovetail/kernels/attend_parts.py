@@ -289,14 +289,7 @@ def finished(name: str, given: str, t: VectorText) -> Part:
     return Part(name, "\n".join([*t.used, head, "entry:", *t.slots, *t.lines, "}"]))
 
 
-def declared(part: Part) -> str:
-    """What a kernel says that calls it."""
-    given = part.text.partition(f"@{part.name}(")[2].partition(") nounwind")[0]
-    kinds = [word.rpartition(" ")[0] for word in given.split(", ")]
-    return f"declare void @{part.name}({', '.join(kinds)})"
-
-
 __all__ = [
-    "Part", "declared", "finished", "key_rows", "make_columns", "make_copy", "make_out", "make_rows", "make_scores",
+    "Part", "finished", "key_rows", "make_columns", "make_copy", "make_out", "make_rows", "make_scores",
     "make_values", "make_weights", "weight",
 ]  # fmt: skip

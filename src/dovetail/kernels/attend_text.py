@@ -14,7 +14,6 @@ from dovetail.ir.dim import Dim, Size, product
 from dovetail.kernels.attend_few import Few
 from dovetail.kernels.attend_many import Many
 from dovetail.kernels.attend_near import KEPT, Near
-from dovetail.kernels.attend_parts import declared
 from dovetail.kernels.attend_rope import make_rotate
 from dovetail.kernels.job import Part
 from dovetail.kernels.vector import Vectors, VectorText
@@ -164,7 +163,7 @@ def write(asked: Attend, name: str) -> Written:
     head = f"define void @{name}(ptr noalias readonly %a, i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{"
     lines = [head, "entry:", *unpacked, *tile.slots, *tile.lines, "}"]
     parts = tuple(tile.parts.values())
-    uses = dict.fromkeys([*tile.used, *map(declared, parts)])
+    uses = dict.fromkeys([*tile.used, *[part.declaration for part in parts]])
     scratch: Size = tile.most if asked.is_few else asked.room + tile.near.bytes
     if asked.rotated is not None:
         # A few keys more, because they are scored several at a time.

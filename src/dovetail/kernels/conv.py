@@ -14,7 +14,8 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.aligned import aligned
-from dovetail.kernels.conv_block import HEAD, Code
+from dovetail.kernels.conv_block import HEAD
+from dovetail.kernels.conv_code import Code
 from dovetail.kernels.conv_epilogue import Epilogue
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.conv_text import Shape, conv_text

@@ -6,14 +6,11 @@ of the window sees in successive columns lies in successive places, and rows fol
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from dovetail.ir.dim import Size
-from dovetail.kernels.job import Template
+from dovetail.kernels.conv_code import Written
 from dovetail.kernels.vector import Vectors, VectorText
 
 KERNEL = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind optsize"
@@ -155,33 +152,6 @@ class BlockText(VectorText):
         return "\n".join([f"define {header} {{", "entry:", *self.slots, *self.lines, "  ret void", "}"])
 
 
-Written: TypeAlias = tuple[str, tuple[str, ...]]
-"""The text of a function, and what it uses."""
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """The text of a kernel: its name, which tells the text, what it uses, and functions that it shares with others."""
-
-    name: str
-    text: str
-    uses: tuple[str, ...]
-    parts: tuple[str, ...]
-
-    @staticmethod
-    def of(stem: str, own: Sequence[Written], shared: Sequence[Written]) -> Code:
-        """`own` functions are called @kernel and @kernel.something; they get the kernel's name."""
-        parts = tuple(text for text, _ in shared)
-        text = "\n".join(text for text, _ in own)
-        uses = dict.fromkeys(use for _, used in (*own, *shared) for use in used)
-        tells = hashlib.blake2b("\n".join([text, *parts]).encode(), digest_size=10).hexdigest()
-        return Code(f"{stem}_{tells}", text.replace("@kernel", f"@{stem}_{tells}"), tuple(uses), parts)
-
-    def template(self, pointers: Iterable[str], sizes: tuple[Size, ...], scratch: Size) -> Template:
-        """The kernel with what it is given."""
-        return Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.parts)
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a block lies in memory: names of whole numbers, in elements but for `channel`, which is bytes."""
@@ -291,7 +261,7 @@ def gather_text(vectors: Vectors) -> Written:
                 t.store(t.gather_where(mask, place, "%step", nothing), here)
     names = "height width row_step element step row_stride column_stride first_row first_column rows columns pitch"
     header = (
-        f"internal void {gather_name(vectors.lanes)}(ptr noalias readonly %x, ptr noalias %s, "
+        f"void {gather_name(vectors.lanes)}(ptr noalias readonly %x, ptr noalias %s, "
         f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
@@ -343,7 +313,7 @@ def spread_text(vectors: Vectors) -> Written:
             t(f"store float {x}, ptr {t.at(target, t.times(at, 4))}, align 4")
     names = "height width row_step element spread_rows spread_columns first_row first_column rows columns"
     header = (
-        f"internal void {spread_name(vectors.lanes)}(ptr noalias readonly %x, ptr noalias %s, "
+        f"void {spread_name(vectors.lanes)}(ptr noalias readonly %x, ptr noalias %s, "
         f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind optsize"
     )
     return t.function(header), tuple(t.used)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dovetail.kernels.conv_block import BlockText, Written, words
+from dovetail.kernels.conv_block import BlockText, words
+from dovetail.kernels.conv_code import Written
 from dovetail.kernels.vector import Vectors
 
 
@@ -85,7 +86,7 @@ def columns_text(vectors: Vectors) -> Written:
             _lines(t, from_column, onto, own, lambda place: t.gather_where(mask, place, step, "zeroinitializer"))
     names = "height width row_step element row_stride column_stride dilation first_row first_column taps phases"
     header = (
-        f"internal void {_name(lanes)}(ptr noalias readonly %x, ptr noalias %s, "
+        f"void {_name(lanes)}(ptr noalias readonly %x, ptr noalias %s, "
         f"{', '.join(f'i64 %{n}' for n in (*names.split(), 'rows', 'columns'))}) noinline nounwind"
     )
     return t.function(header), tuple(t.used)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.kernels.conv_block import BlockText, Layout, Written, words, write_gather
+from dovetail.kernels.conv_block import BlockText, Layout, words, write_gather
+from dovetail.kernels.conv_code import Written
 from dovetail.kernels.vector import Vectors
 
 
@@ -55,7 +56,7 @@ def dealt_text(vectors: Vectors, apart: int) -> Written:
                     t.store_where(own, t.number(0.0), t.at(there, t.times("%plane", phase)))
     names = "height width row_step first_row first_column lines pitch plane"
     header = (
-        f"internal void {_name(lanes, apart)}(ptr noalias readonly %x, ptr noalias %s, "
+        f"void {_name(lanes, apart)}(ptr noalias readonly %x, ptr noalias %s, "
         f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
     )
     return t.function(header), tuple(t.used)

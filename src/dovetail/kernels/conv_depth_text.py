@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dovetail.kernels.conv_block import HEAD, KERNEL, BlockText, Code, Written, words
-from dovetail.kernels.conv_epilogue import Epilogue, activated, finish_text
+from dovetail.kernels.conv_block import HEAD, KERNEL, BlockText, words
+from dovetail.kernels.conv_code import Code, Written
+from dovetail.kernels.conv_epilogue import IN_REGISTERS, Epilogue, activated, finish_text
 from dovetail.kernels.vector import Vectors
 
 SIZES = (
@@ -49,8 +50,7 @@ class Depth:
     @property
     def in_registers(self) -> Epilogue:
         """What register tiles do themselves."""
-        act = self.epilogue.act if self.epilogue.act == "relu" else "none"
-        return Epilogue(act, self.epilogue.bias, self.epilogue.residual)
+        return Epilogue(self.epilogue.in_registers, self.epilogue.bias, self.epilogue.residual)
 
 
 def depth_text(depth: Depth) -> Code:
@@ -59,7 +59,7 @@ def depth_text(depth: Depth) -> Code:
     tiles = [tile_text(depth, rows, wide) for rows in depth.heights for wide in widths]
     lays = [_lay_text(depth, narrow) for narrow in (True, False)]
     finish = finish_text(depth.vectors.lanes, Epilogue(depth.epilogue.act))
-    return Code.of("depth_conv", [finish, _kernel(depth)], [*lays, *tiles])
+    return Code.of("depth_conv", [_kernel(depth)], [finish, *lays, *tiles])
 
 
 def tile_name(depth: Depth, rows: int, wide: int) -> str:
@@ -83,7 +83,7 @@ def tile_text(depth: Depth, rows: int, wide: int) -> Written:
         with t.otherwise(whole):
             _store(t, depth, sums, t.lanes_within("0", "%count"))
     header = (
-        f"internal void {tile_name(depth, rows, wide)}(ptr noalias readonly %x, i64 %pitch, i64 %phase, "
+        f"void {tile_name(depth, rows, wide)}(ptr noalias readonly %x, i64 %pitch, i64 %phase, "
         "ptr noalias readonly %w, ptr noalias %y, i64 %step, i64 %count, ptr noalias readonly %b, "
         "ptr noalias readonly %r) noinline nounwind"
     )
@@ -151,7 +151,7 @@ def _lay_text(depth: Depth, narrow: bool) -> Written:
         _lay_wide(t, depth.strides[1])
     names = "channels channel_step height width row_step first_row first_column rows vectors pitch phase plane"
     header = (
-        f"internal void {_lay_name(depth, narrow)}(ptr noalias readonly %x, ptr noalias %s, "
+        f"void {_lay_name(depth, narrow)}(ptr noalias readonly %x, ptr noalias %s, "
         f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind optsize"
     )
     return t.function(header), tuple(t.used)
@@ -258,7 +258,7 @@ def _kernel(depth: Depth) -> Written:
                 y = t.at(t.at("%y", t.times(t.times(image, "%channels"), area)), own)
                 r = t.at(t.at("%r", t.times(image, "%r_image")), own) if epilogue.residual else "%w"
                 _channel(t, depth, shared, channel, t.at(seen, t.times(one, plane)), y, r)
-                if epilogue.act not in ("none", "relu"):
+                if epilogue.act not in IN_REGISTERS:
                     t(f"call void @kernel.finish(ptr {y}, i64 {t.times(own_rows, '%out_width')})")
     return t.function(KERNEL), tuple(t.used)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.kernels.conv_block import BlockText, Written
+from dovetail.kernels.conv_block import BlockText
+from dovetail.kernels.conv_code import Written, one_of
 from dovetail.kernels.conv_small_text import Square
 
 TOGETHER = 7
@@ -13,6 +14,8 @@ AHEAD = 6
 """How many channels before it is copied a row is asked for."""
 APART = 192
 """Bytes between what two register tiles see."""
+FORMS = {"near": 0, "second": 1, "apart": 2}
+"""How places lie: side by side, every second one of a row, or anywhere."""
 _LINE = 64
 
 
@@ -26,19 +29,20 @@ def packed_bytes(square: Square, channels: int) -> int:
     return -(-channels * square.places // 16) * 64 + APART
 
 
-def pack_name(square: Square, form: str) -> str:
-    """The function for places side by side (near), every second one of a row (second), or anywhere (apart)."""
-    return f"@panel_pack.{square.vectors.lanes}.{square.places}.{form}"
+def pack_name(square: Square) -> str:
+    """What the function is called: everything that its text depends on. It is told the form behind all else."""
+    return f"@panel_pack.{square.vectors.lanes}.{square.places}"
 
 
-def pack_texts(square: Square) -> list[Written]:
-    """The functions."""
-    return [_near(square), _second(square), _apart(square)]
+def pack_text(square: Square) -> Written:
+    """The function."""
+    forms = zip(FORMS.values(), (_near(square), _second(square), _apart(square)), strict=True)
+    return one_of(pack_name(square), dict(forms))
 
 
 def _function(t: BlockText, square: Square, form: str) -> Written:
     header = (
-        f"internal void {pack_name(square, form)}(ptr noalias readonly %x, ptr noalias %onto, i64 %channel_step, "
+        f"internal void {pack_name(square)}.{form}(ptr noalias readonly %x, ptr noalias %onto, i64 %channel_step, "
         "i64 %channels, i64 %count, ptr noalias readonly %where, ptr %next) noinline nounwind"
     )
     return t.function(header), tuple(t.used)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.kernels.conv_block import HEAD, KERNEL, BlockText, Code, Written
-from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, activated_wholly, finish_text
-from dovetail.kernels.conv_panel_pack import pack_name, pack_texts, tile_step
+from dovetail.kernels.conv_block import HEAD, KERNEL, BlockText
+from dovetail.kernels.conv_code import Code, Written
+from dovetail.kernels.conv_epilogue import activated
+from dovetail.kernels.conv_panel_pack import FORMS, pack_name, pack_text, tile_step
 from dovetail.kernels.conv_panel_tile import UNROLLED, asked_rows, tile_name, tile_text
 from dovetail.kernels.conv_small_text import Square, turn_text
 
@@ -28,11 +29,10 @@ _LINE = 64
 
 def panel_text(square: Square, lines: int) -> Code:
     """The kernel; so many lines of what is next are asked for in each turn."""
-    finish = finish_text(square.vectors.lanes, Epilogue(square.epilogue.act))
     # Sums begin with the bias.
     biased = replace(square, epilogue=replace(square.epilogue, bias=False))
-    own = [finish, turn_text(biased), _turn_text(square), _kernel(square, lines)]
-    return Code.of("panel_conv", own, [*pack_texts(square), tile_text(square, lines)])
+    shared = [turn_text(biased), _turn_text(square), pack_text(square), tile_text(square, lines)]
+    return Code.of("panel_conv", [_kernel(square, lines)], shared)
 
 
 def _turn_text(square: Square) -> Written:
@@ -43,15 +43,15 @@ def _turn_text(square: Square) -> Written:
         sums = t.at("%sums", t.times(number, 4 * t.lanes * square.block))
         rows = [t.load(t.at(sums, 4 * square.block * i)) for i in range(t.lanes)]
         if not epilogue.residual:
-            rows = [activated_wholly(t, epilogue.act, x) for x in rows]
+            rows = [activated(t, epilogue.act, x) for x in rows]
         place = t.times(number, 4 * t.lanes)
         for i, x in enumerate(t.transposed(rows)):
             by = t.plus(t.times("%step", i), place)
             if epilogue.residual:
-                x = activated_wholly(t, epilogue.act, t.add(x, t.load(t.at("%r", by))))
+                x = activated(t, epilogue.act, t.add(x, t.load(t.at("%r", by))))
             t.store(x, t.at("%y", by))
     header = (
-        "internal void @kernel.turn_whole(ptr noalias readonly %sums, ptr noalias readonly %r, ptr noalias %y, "
+        "void @kernel.turn_whole(ptr noalias readonly %sums, ptr noalias readonly %r, ptr noalias %y, "
         "i64 %step, i64 %vectors) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
@@ -99,10 +99,8 @@ def _kernel(square: Square, lines: int) -> Written:
             cut = t.let(f"or i64 {t.rest('%width', square.places)}, {t.rest(count, square.places)}")
             pair = t.let("icmp eq i64 %column_step, 8")
             even = t.let(f"and i1 {pair}, {t.let(f'icmp eq i64 {cut}, 0')}")
-            other = t.let(f"xor i1 {t.let(f'or i1 {near}, {even}')}, true")
-            for form, holds in (("near", near), ("second", even), ("apart", other)):
-                with t.when(holds):
-                    t(f"call void {pack_name(square, form)}({given})")
+            form = t.chosen(near, FORMS["near"], t.chosen(even, FORMS["second"], FORMS["apart"]))
+            t(f"call void {pack_name(square)}({given}, i64 {form})")
         first_panel = t.times(filter_part, "%filter_part")
         with t.loop(first_panel, t.least(panels, t.plus(first_panel, "%filter_part"))) as panel:
             packed = t.plus(t.times(group, panels), panel)
@@ -146,8 +144,5 @@ def _kernel(square: Square, lines: int) -> Written:
                         f"ptr {t.at(here, t.times(done, 4 * block))}, ptr %w, ptr {t.at(other, on)}, "
                         f"ptr {t.at(target, on)}, i64 {area}, i64 {own}, i64 {left}"
                     )
-                    t(f"call void @kernel.turn({given})")
-                if epilogue.act not in AT_ONCE:
-                    with t.loop("0", own) as row:
-                        t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {count})")
+                    t(f"call void @kernel.turn({given}, i64 {4 * block})")
     return t.function(KERNEL), tuple(t.used)

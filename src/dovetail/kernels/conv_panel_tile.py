@@ -6,7 +6,8 @@ lines where its results will go. Nothing waits for them, so that the loop does l
 
 from __future__ import annotations
 
-from dovetail.kernels.conv_block import BlockText, Written
+from dovetail.kernels.conv_block import BlockText
+from dovetail.kernels.conv_code import Written
 from dovetail.kernels.conv_places import write_sums
 from dovetail.kernels.conv_small_text import Square
 from dovetail.kernels.vector import Vectors
@@ -55,7 +56,7 @@ def tile_text(square: Square, lines: int) -> Written:
     _, sums = walk("last", whole, "%channels", 1, places[:2], sums)
     write_sums(t, sums)
     header = (
-        f"internal void {tile_name(square, lines)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %channels, "
+        f"void {tile_name(square, lines)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %channels, "
         "ptr noalias readonly %bias, ptr noalias %sums, i1 %first, ptr %next, ptr %y, ptr %r, i64 %area) "
         "noinline nounwind"
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.kernels.conv_block import BlockText, Written
+from dovetail.kernels.conv_block import BlockText
+from dovetail.kernels.conv_code import Written, one_of
 from dovetail.kernels.conv_epilogue import Epilogue
 from dovetail.kernels.conv_small_text import Square
 from dovetail.kernels.vector import Vectors
@@ -24,14 +25,14 @@ def square_of(vectors: Vectors, filters: int, epilogue: Epilogue, point: bool) -
     return min(squares, key=lambda square: -(-filters // square.block) * square.block)
 
 
-def tile_texts(square: Square) -> list[Written]:
-    """Register tiles of every number of places."""
-    return [tile_text(square, places) for places in range(1, square.places + 1)]
+def tiles_text(square: Square) -> Written:
+    """Register tiles of every number of places, behind one function that is told how many."""
+    return one_of(_name(square), {places: tile_text(square, places) for places in range(1, square.places + 1)})
 
 
-def _name(square: Square, places: int) -> str:
-    """What the function of a register tile is called: everything that its text depends on."""
-    return f"@places_tile.{square.vectors.lanes}.{square.filters}.{places}{'' if square.point else '.listed'}"
+def _name(square: Square) -> str:
+    """What the function is called: everything that its text depends on."""
+    return f"@places_tile.{square.vectors.lanes}.{square.filters}{'' if square.point else '.listed'}"
 
 
 def tile_text(square: Square, places: int) -> Written:
@@ -73,7 +74,7 @@ def tile_text(square: Square, places: int) -> Written:
     t.label("end")
     write_sums(t, sums)
     header = (
-        f"internal void {_name(square, places)}(ptr noalias readonly %w, ptr noalias readonly %x, "
+        f"internal void {_name(square)}.{places}(ptr noalias readonly %w, ptr noalias readonly %x, "
         f"{'i64' if square.point else 'ptr noalias readonly'} %apart, i64 %steps, ptr noalias %sums, i1 %first, "
         "ptr %next, i64 %pace) noinline nounwind"
     )
@@ -124,7 +125,5 @@ def write_tile(
     seen, onto = t.at(x, t.times(begin, 4)), t.at(sums, t.times(begin, 4 * square.block))
     pace = t.quotient(4 * square.block, of.count)
     share = t.at(t.at(w, size), t.times(t.quotient(size, of.count), number))
-    with t.cases(places, range(1, square.places + 1)) as cases:
-        for some in cases:
-            rest = f"ptr {onto}, i1 {first}, ptr {share}, i64 {pace}"
-            t(f"call void {_name(square, some)}(ptr {w}, ptr {seen}, {given}, {rest})")
+    rest = f"ptr {onto}, i1 {first}, ptr {share}, i64 {pace}, i64 {places}"
+    t(f"call void {_name(square)}(ptr {w}, ptr {seen}, {given}, {rest})")

@@ -15,9 +15,10 @@ DEPTH = 128
 """Channels that go together, at most: what a band of places sees of them stays in the first cache."""
 FEWEST_PLACES = 5
 """Vectors of places below which the last one, which is not whole, wastes too much."""
-FEWEST_CHANNELS, FAR, FEWEST_FAR = 48, 1024, 128
+FEWEST_CHANNELS, FAR, FEWEST_FAR, FEWEST_BESIDE = 48, 1024, 128, 32
 """Channels below which results are written too fast to be written to so many rows in turn; more of them are needed
-where a row has so many places that each lies in a page of its own."""
+where a row has so many places that each lies in a page of its own, unless filters are fewer; and less of them where
+sums begin with a residual, which is read from as many rows anyhow."""
 TOGETHER, FEWEST_TILES = 8, 16
 """Register tiles of filters that go together even where that is much work, unless it leaves too few tiles to share."""
 
@@ -45,7 +46,7 @@ class Point:
         """The cut, where there are places enough."""
         shape, places, lanes = self.shape, known(of.field.out[1]), self.shape.vectors.lanes
         vectors = -(-places // lanes)
-        if vectors < FEWEST_PLACES or of.channels < (FEWEST_CHANNELS if places <= FAR else FEWEST_FAR):
+        if vectors < FEWEST_PLACES or of.channels < self._fewest(of, places):
             return None
         bands, tiles = -(-vectors // shape.columns), -(-of.filters // shape.rows)
         work = shape.columns * lanes * of.channels * shape.rows
@@ -63,3 +64,10 @@ class Point:
         scratch = HEAD + wide * (filter_part * shape.rows + of.channels)
         count = of.images * of.groups * place_parts * filter_parts
         return Cut(sizes, scratch, count, work * filter_part * place_part // (2 * lanes) + 1)
+
+    @staticmethod
+    def _fewest(of: Expanse, places: int) -> int:
+        """How many channels there must be."""
+        if of.residual:
+            return FEWEST_BESIDE
+        return FEWEST_CHANNELS if places <= FAR or of.filters < of.channels else FEWEST_FAR

@@ -7,8 +7,9 @@ copied, and its results go through scratch.
 
 from __future__ import annotations
 
-from dovetail.kernels.conv_block import HEAD, KERNEL, BlockText, Code, Written
-from dovetail.kernels.conv_epilogue import Epilogue, activated, finish_text
+from dovetail.kernels.conv_block import HEAD, KERNEL, BlockText
+from dovetail.kernels.conv_code import Code, Written, one_of
+from dovetail.kernels.conv_epilogue import IN_REGISTERS, Epilogue, activated, finish_text
 from dovetail.kernels.conv_text import Shape
 
 SIZES = (
@@ -21,15 +22,15 @@ A part of places is some bands, one of filters some register tiles; `depth` chan
 
 def point_text(shape: Shape) -> Code:
     """The kernel."""
-    tiles = [tile_text(shape, columns) for columns in range(1, shape.columns + 1)]
+    tiles = one_of(_name(shape), {columns: tile_text(shape, columns) for columns in range(1, shape.columns + 1)})
     # The residual is what sums begin with.
     finish = finish_text(shape.vectors.lanes, Epilogue(shape.epilogue.act))
-    return Code.of("point_conv", [finish, _kernel(shape)], tiles)
+    return Code.of("point_conv", [_kernel(shape)], [finish, tiles])
 
 
-def _tile_name(shape: Shape, columns: int) -> str:
-    """What the function of a register tile is called: everything that its text depends on."""
-    return f"@point_tile.{shape.vectors.lanes}.{shape.rows}.{columns}{shape.epilogue.marks}"
+def _name(shape: Shape) -> str:
+    """What the function of register tiles is called: everything that its text depends on."""
+    return f"@point_tile.{shape.vectors.lanes}.{shape.rows}.{shape.columns}{shape.epilogue.marks}"
 
 
 def tile_text(shape: Shape, columns: int) -> Written:
@@ -84,12 +85,12 @@ def tile_text(shape: Shape, columns: int) -> Written:
             else:
                 before = t.let(f"select i1 %first, {t.kind} {start}, {t.kind} {t.load(place)}")
             total = t.add(before, sums[i, j])
-            done = activated(t, shape.epilogue.act, total)
+            done = activated(t, shape.epilogue.in_registers, total)
             t.store(total if done == total else t.let(f"select i1 %last, {t.kind} {done}, {t.kind} {total}"), place)
     # What sums begin with is what was written before, or the residual.
     begin = ", ptr %from, i64 %from_pitch" if shape.epilogue.residual else ""
     header = (
-        f"internal void {_tile_name(shape, columns)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
+        f"internal void {_name(shape)}.{columns}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         f"i64 %channels, i64 %ahead, ptr {'' if begin else 'noalias '}%y, i64 %pitch, ptr noalias readonly %bias, "
         f"i1 %first, i1 %last{begin}) noinline nounwind"
     )
@@ -172,10 +173,8 @@ def _kernel(shape: Shape) -> Written:
                         begins = t.let(f"and i1 {first}, {direct}")
                         begin = t.let(f"select i1 {begins}, ptr {beside}, ptr {onto}")
                         given += f", ptr {begin}, i64 {t.chosen(begins, area, step)}"
-                    for columns in range(1, shape.columns + 1):
-                        with t.when(t.let(f"icmp eq i64 {width}, {columns}")):
-                            t(f"call void {_tile_name(shape, columns)}({given})")
-                    if epilogue.act not in ("none", "relu"):
+                    t(f"call void {_name(shape)}({given}, i64 {width})")
+                    if epilogue.act not in IN_REGISTERS:
                         with t.when(last), t.loop("0", own) as row:
                             t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {count})")
                     with t.when(t.let(f"and i1 {last}, {through}")), t.loop("0", own) as row:

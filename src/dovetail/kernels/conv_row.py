@@ -29,7 +29,7 @@ def row(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
     """The kernel of a convolution with few channels, a large window and many places."""
     square = square_of(vectors, expanse.filters, found.epilogue, point=False)
     full = -(-expanse.filters // square.block) * square.block <= MOST_WASTE * expanse.filters
-    fitting = FEWEST_SUMS <= expanse.sums <= MOST_SUMS and expanse.groups == 1
+    fitting = FEWEST_SUMS <= expanse.sums <= MOST_SUMS and expanse.groups == 1 and expanse.field.taps > 1
     if not full or not fitting or not expanse.is_level:
         return []
     return [Choice(found.packed(square.block), Row(expanse, square), lambda: row_text(square))]

@@ -12,15 +12,13 @@ from dovetail.kernels.conv_block import (
     KERNEL,
     WINDOW,
     BlockText,
-    Code,
-    Written,
     gather_text,
     write_gather,
     write_layout,
     write_offsets,
 )
-from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, finish_text
-from dovetail.kernels.conv_places import tile_texts, write_tile, write_tiles
+from dovetail.kernels.conv_code import Code, Written
+from dovetail.kernels.conv_places import tiles_text, write_tile, write_tiles
 from dovetail.kernels.conv_small_text import Square, turn_text
 
 SIZES = (*WINDOW, "channels", "filters", "image_step", "channel_step")
@@ -29,9 +27,8 @@ SIZES = (*WINDOW, "channels", "filters", "image_step", "channel_step")
 
 def row_text(square: Square) -> Code:
     """The kernel."""
-    finish = finish_text(square.vectors.lanes, Epilogue(square.epilogue.act))
-    own = [finish, turn_text(square), _kernel(square)]
-    return Code.of("row_conv", own, [gather_text(square.vectors), *tile_texts(square)])
+    shared = [turn_text(square), gather_text(square.vectors), tiles_text(square)]
+    return Code.of("row_conv", [_kernel(square)], shared)
 
 
 def _kernel(square: Square) -> Written:
@@ -82,10 +79,7 @@ def _kernel(square: Square) -> Written:
                     target = t.at("%y", t.plus(t.times(t.times(image, "%filters"), area), at))
                     beside = t.at(t.at("%r", t.times(image, "%r_image")), at) if epilogue.residual else "%w"
                     given = f"ptr {t.at(sums, t.times(vector, 4 * lanes))}, ptr {bias}, ptr {beside}, ptr {target}"
-                    t(f"call void @kernel.turn({given}, i64 {area}, i64 {own}, i64 %out_width)")
-                    if epilogue.act not in AT_ONCE:
-                        with t.loop("0", own) as one:
-                            t(f"call void @kernel.finish(ptr {t.at(target, t.times(one, area))}, i64 %out_width)")
+                    t(f"call void @kernel.turn({given}, i64 {area}, i64 {own}, i64 %out_width, i64 {4 * block})")
     return t.function(KERNEL), tuple(t.used)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.kernels.conv_block import HEAD, KERNEL, WINDOW, BlockText, Code, Written, gather_name, gather_text, words
-from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, activated_wholly, finish_text
+from dovetail.kernels.conv_block import HEAD, KERNEL, WINDOW, BlockText, gather_name, gather_text, words
+from dovetail.kernels.conv_code import Code, Written
+from dovetail.kernels.conv_epilogue import Epilogue, activated
 from dovetail.kernels.vector import Vectors
 
 SIZES = (
@@ -51,9 +52,8 @@ def least_waste(vectors: Vectors, places: int) -> tuple[int, int]:
 
 def small_text(square: Square) -> Code:
     """The kernel."""
-    finish = finish_text(square.vectors.lanes, Epilogue(square.epilogue.act))
-    own = [finish, turn_text(square), _kernel(square)]
-    return Code.of("small_conv", own, [gather_text(square.vectors), square_text(square)])
+    shared = [turn_text(square), gather_text(square.vectors), square_text(square)]
+    return Code.of("small_conv", [_kernel(square)], shared)
 
 
 def square_name(square: Square) -> str:
@@ -105,7 +105,7 @@ def square_text(square: Square) -> Written:
         both = t.let(f"fadd {t.kind} {t.load(place)}, {sums[i, j]}")
         t.store(t.let(f"select i1 %first, {t.kind} {sums[i, j]}, {t.kind} {both}"), place)
     header = (
-        f"internal void {square_name(square)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
+        f"void {square_name(square)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias readonly %where, ptr noalias %sums, "
         "i1 %first) noinline nounwind"
     )
@@ -128,7 +128,8 @@ def _summed(
 
 
 def turn_text(square: Square) -> Written:
-    """Sums [place][filter] of one vector of filters as results [filter][place], with bias, residual and activation."""
+    """Sums [place][filter] of one vector of filters as results [filter][place], with bias, residual and activation;
+    places lie so many bytes apart."""
     t = BlockText(square.vectors.lanes)
     lanes, epilogue = t.lanes, square.epilogue
     bias = t.load("%bias") if epilogue.bias else ""
@@ -137,19 +138,19 @@ def turn_text(square: Square) -> Written:
         for i in range(lanes):
             # Behind the last place the last one is read again; what is made of it is not stored.
             number = t.least(t.plus(place, i), t.minus("%places", 1))
-            x = t.load(t.at("%sums", t.times(number, 4 * square.block)))
+            x = t.load(t.at("%sums", t.times(number, "%apart")))
             before = epilogue.before_residual
-            rows.append(activated_wholly(t, before.act, t.add(x, bias) if before.bias else x))
+            rows.append(activated(t, before.act, t.add(x, bias) if before.bias else x))
         mask = t.lanes_within(place, "%places")
         for i, x in enumerate(t.transposed(rows)):
             with t.when(t.let(f"icmp slt i64 {i}, %filters")):
                 by = t.plus(t.times("%step", i), t.times(place, 4))
                 if epilogue.residual:
-                    x = activated_wholly(t, epilogue.act, t.add(x, t.load_where(mask, t.at("%r", by))))
+                    x = activated(t, epilogue.act, t.add(x, t.load_where(mask, t.at("%r", by))))
                 t.store_where(mask, x, t.at("%y", by))
     header = (
-        "internal void @kernel.turn(ptr noalias readonly %sums, ptr noalias readonly %bias, ptr noalias readonly %r, "
-        "ptr noalias %y, i64 %step, i64 %filters, i64 %places) noinline nounwind"
+        "void @kernel.turn(ptr noalias readonly %sums, ptr noalias readonly %bias, ptr noalias readonly %r, "
+        "ptr noalias %y, i64 %step, i64 %filters, i64 %places, i64 %apart) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
 
@@ -184,10 +185,7 @@ def write_turned(t: BlockText, square: Square, of: Turned, sums: str, results: s
                 within = t.plus(t.times(t.plus(t.times(of.group, "%filters"), first), area), t.times(of.start, 4))
                 beside = t.at(t.at("%r", t.times(of.image, "%r_image")), within)
             given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {of.count}"
-            t(f"call void @kernel.turn({given})")
-            if square.epilogue.act not in AT_ONCE:
-                with t.loop("0", own) as row:
-                    t(f"call void @kernel.finish(ptr {t.at(target, t.times(row, area))}, i64 {of.count})")
+            t(f"call void @kernel.turn({given}, i64 {4 * square.block})")
 
 
 def _kernel(square: Square) -> Written:

@@ -14,8 +14,6 @@ from dovetail.kernels.conv_block import (
     KERNEL,
     WINDOW,
     BlockText,
-    Code,
-    Written,
     gather_text,
     spread_text,
     write_gather,
@@ -23,7 +21,8 @@ from dovetail.kernels.conv_block import (
     write_offsets,
     write_spread,
 )
-from dovetail.kernels.conv_epilogue import Epilogue, activated, finish_text
+from dovetail.kernels.conv_code import Code, Written, one_of
+from dovetail.kernels.conv_epilogue import IN_REGISTERS, Epilogue, activated, finish_text
 from dovetail.kernels.vector import Vectors
 
 SIZES = (*WINDOW, "groups", "channels", "filters", "image_step", "group_step", "channel_step", "parts", "part")
@@ -62,8 +61,8 @@ class Shape:
 def conv_text(shape: Shape) -> Code:
     """The kernel."""
     seen = spread_text(shape.vectors) if shape.spread else gather_text(shape.vectors)
-    own = [finish_text(shape.vectors.lanes, shape.epilogue), _kernel(shape)]
-    return Code.of("conv", own, [seen, *tile_texts(_summing(shape))])
+    shared = [finish_text(shape.vectors.lanes, shape.epilogue), seen, _tiles_text(_summing(shape))]
+    return Code.of("conv", [_kernel(shape)], shared)
 
 
 def _summing(shape: Shape) -> Shape:
@@ -71,15 +70,15 @@ def _summing(shape: Shape) -> Shape:
     return replace(shape, epilogue=shape.epilogue.before_residual)
 
 
-def tile_texts(shape: Shape) -> list[Written]:
-    """Register tiles of every width."""
-    return [tile_text(shape, columns) for columns in range(1, shape.columns + 1)]
+def _tiles_text(shape: Shape) -> Written:
+    """Register tiles of every width, behind one function that is told which."""
+    return one_of(_name(shape), {columns: tile_text(shape, columns) for columns in range(1, shape.columns + 1)})
 
 
-def tile_name(shape: Shape, columns: int) -> str:
-    """What the function of a register tile is called: everything that its text depends on."""
+def _name(shape: Shape) -> str:
+    """What the function is called: everything that its text depends on."""
     marks = f"{shape.epilogue.marks}{'.point' if shape.point else ''}"
-    return f"@tile.{shape.vectors.lanes}.{shape.rows}.{columns}{marks}"
+    return f"@tile.{shape.vectors.lanes}.{shape.rows}.{shape.columns}{marks}"
 
 
 def tile_text(shape: Shape, columns: int) -> Written:
@@ -137,14 +136,14 @@ def tile_text(shape: Shape, columns: int) -> Written:
             place = t.at(row, 4 * t.lanes * j)
             before = t.let(f"fadd {t.kind} {t.load(place)}, {sums[i, j]}")
             total = t.let(f"select i1 {first}, {t.kind} {sums[i, j]}, {t.kind} {before}")
-            done = activated(t, shape.epilogue.act, total)
+            done = activated(t, shape.epilogue.in_registers, total)
             t.store(total if done == total else t.let(f"select i1 {last}, {t.kind} {done}, {t.kind} {total}"), place)
     t("br label %more")
     t.label("more")
     t(f"br i1 {last}, label %done, label %piece")
     t.label("done")
     header = (
-        f"internal void {tile_name(shape, columns)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
+        f"internal void {_name(shape)}.{columns}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
         "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias %y, i64 %pitch, "
         "ptr noalias readonly %bias) noinline nounwind"
     )
@@ -222,6 +221,8 @@ def _kernel(shape: Shape) -> Written:
         if epilogue.residual:
             level = t.let(f"icmp eq i64 %r_row, {t.times('%out_width', '%r_column')}")
             run_on = t.let(f"and i1 {run_on}, {t.let(f'or i1 {alone}, {level}')}")
+            # Sums may not lie where the residual still does.
+            run_on = t.let(f"and i1 {run_on}, {t.let('icmp ne ptr %r, %y')}")
         in_place = t.let(f"and i1 {run_on}, {full}")
         area = t.times("%out_height", "%out_width")
         stop = t.least(register_tiles, t.times(t.plus(part, 1), "%part"))
@@ -248,7 +249,7 @@ def _kernel(shape: Shape) -> Written:
                 with t.when(direct), t.loop("0", count) as row:
                     given = f"ptr {t.at(onto, t.times(row, step))}, ptr {t.at(beside, t.times(row, '%r_channel'))}"
                     t(f"call void @kernel.finish({given}, i64 %r_column, i64 {length})")
-            elif epilogue.act not in ("none", "relu"):
+            elif epilogue.act not in IN_REGISTERS:
                 with t.loop("0", count) as row:
                     t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {length})")
             with t.otherwise(direct), t.loop("0", count) as row, t.loop("0", own_rows) as line:
@@ -277,6 +278,4 @@ def write_columns(
         offset = t.times(start, 4 * t.lanes)
         x, y = t.at(seen, offset), t.at(onto, offset)
         t.fetch(t.at(weights, size), size, number, count)
-        for columns in range(1, shape.columns + 1):
-            with t.when(t.let(f"icmp eq i64 {width}, {columns}")):
-                t(f"call void {tile_name(shape, columns)}(ptr {weights}, ptr {x}, {sums}, ptr {y}, {rest})")
+        t(f"call void {_name(shape)}(ptr {weights}, ptr {x}, {sums}, ptr {y}, {rest}, i64 {width})")

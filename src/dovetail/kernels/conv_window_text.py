@@ -6,10 +6,10 @@ tap of every channel, a few places side by side. Sums are turned round at the en
 
 from __future__ import annotations
 
-from dovetail.kernels.conv_block import HEAD, KERNEL, WINDOW, BlockText, Code, Written
+from dovetail.kernels.conv_block import HEAD, KERNEL, WINDOW, BlockText
+from dovetail.kernels.conv_code import Code, Written
 from dovetail.kernels.conv_columns import Columns, columns_text, write_planes
-from dovetail.kernels.conv_epilogue import Epilogue, finish_text
-from dovetail.kernels.conv_places import Tiles, tile_texts, write_begin, write_tile, write_tiles
+from dovetail.kernels.conv_places import Tiles, tiles_text, write_begin, write_tile, write_tiles
 from dovetail.kernels.conv_small_text import Square, Turned, turn_text, write_turned
 
 SIZES = (
@@ -24,9 +24,8 @@ APART = 64
 
 def window_text(square: Square) -> Code:
     """The kernel."""
-    finish = finish_text(square.vectors.lanes, Epilogue(square.epilogue.act))
-    own = [finish, turn_text(square), _lay(square), _kernel(square)]
-    return Code.of("window_conv", own, [columns_text(square.vectors), *tile_texts(square)])
+    shared = [turn_text(square), columns_text(square.vectors), tiles_text(square)]
+    return Code.of("window_conv", [_lay(square), _kernel(square)], shared)
 
 
 def _lay(square: Square) -> Written:

@@ -37,11 +37,20 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A function that templates share: compiled once in a process, as it is written, without LLVM's optimiser."""
+    """A function that templates share: compiled once in a process."""
 
     name: str
     text: str
     """A whole module: declarations, the function, and what it calls."""
+    optimize: bool = False
+    """Whether LLVM makes vectors of it; otherwise it is compiled as it is written."""
+
+    @property
+    def declaration(self) -> str:
+        """What a kernel says that calls it."""
+        given = self.text.partition(f"define void @{self.name}(")[2].partition(") ")[0]
+        kinds = [word.rpartition(" ")[0] for word in given.split(", ")]
+        return f"declare void @{self.name}({', '.join(kinds)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +69,10 @@ class Template:
     sizes: tuple[Size, ...]
     scratch: Size = 0
     """Bytes that a worker needs for itself."""
-    parts: tuple[str, ...] = ()
-    """Functions that it shares with other templates, each defined once where they are compiled together."""
     ready: tuple[Part, ...] = ()
     """Functions that it shares with others of the process; `uses` declares them."""
+    is_final: bool = False
+    """Whether the text is as it should be already, so that LLVM's optimiser would only take its time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,13 @@ def _rational(t: Lines, x: str, bound: float, above: Sequence[float], below: Seq
     return t.mul(t.div(t.polynomial(square, above), t.polynomial(square, below)), x)
 
 
-def _erf(t: Lines, x: str) -> str:
+def erf(t: Lines, x: str) -> str:
+    """The error function in f32."""
     return _rational(t, x, 4.0, _ERF_ABOVE, _ERF_BELOW)
 
 
-def _tanh(t: Lines, x: str) -> str:
+def tanh(t: Lines, x: str) -> str:
+    """The hyperbolic tangent in f32."""
     found = _rational(t, x, 7.90531110763549805, _TANH_ABOVE, _TANH_BELOW)
     return t.select(t.test("ogt", t.abs(x), 8.67), t.signed(1.0, x), found)
 
@@ -101,8 +103,8 @@ _Function = Callable[..., str]
 _NARROW: dict[str, _Function] = {
     "exp": _exp,
     "exp_falling": _exp_falling,
-    "erf": _erf,
-    "tanh": _tanh,
+    "erf": erf,
+    "tanh": tanh,
     "sigmoid": _sigmoid,
     "mod": _mod,
 }

@@ -8,7 +8,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.conv_field import Field
 from dovetail.kernels.job import Job, Packed, Places
-from dovetail.kernels.pool_text import pool_text
+from dovetail.kernels.pool_text import MOST_COLUMNS, Window, pool_text
 from dovetail.kernels.vector import Vectors
 from dovetail.ops.pooling import average_pool, max_pool
 from dovetail.plan.plan import Step
@@ -42,7 +42,8 @@ def _job(value: Value, places: Places, vectors: Vectors) -> Job:
         down, across = [(-b, s + a) for b, s, a in zip(field.before, field.sizes, behind, strict=True)]
         ends = (*down, *across)
     lanes = vectors.lanes
-    code = pool_text(vectors, "max" if value.op is max_pool else "average")
+    steps = (*field.window, *field.strides, *field.dilations) if field.window[1] <= MOST_COLUMNS else ()
+    code = pool_text(vectors, Window("max" if value.op is max_pool else "average", steps))
     height, width = field.out
     rows = largest(1, smallest(height, floordiv(TILE, largest(1, width))))
     down = floordiv(height + rows - 1, rows)

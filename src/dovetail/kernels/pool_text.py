@@ -1,4 +1,4 @@
-"""Pools as LLVM's text: one code for every size, window, stride, dilation and padding.
+"""Pools as LLVM's text: one code for every size and padding, and for a window, stride and dilation if they are known.
 
 A tile is some rows of one channel of the result. For each of them the rows that its windows see are taken together into
 one row with what never counts around it; then the columns of that row are, as far apart as windows are.
@@ -7,9 +7,11 @@ one row with what never counts around it; then the columns of that row are, as f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
-from dovetail.kernels.conv_block import KERNEL, BlockText, Code, Written
+from dovetail.kernels.conv_block import KERNEL, BlockText
+from dovetail.kernels.conv_code import Code, Written
 from dovetail.kernels.vector import Vectors
 
 Pool = Literal["max", "average"]
@@ -25,9 +27,27 @@ TOGETHER = 4
 """Vectors of a row that go through the rows of a window at once."""
 
 
-def pool_text(vectors: Vectors, pool: Pool) -> Code:
+MOST_COLUMNS = 16
+"""Columns of a window that may be written out."""
+STEPS = SIZES[6:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window that goes over rows and columns: its size, strides and dilations, or nothing where they come later."""
+
+    pool: Pool
+    steps: tuple[int, ...] = ()
+    """What `STEPS` names."""
+
+    def __getitem__(self, name: str) -> str:
+        """One of `STEPS`: a number, or the name of what the code is given."""
+        return str(self.steps[STEPS.index(name)]) if self.steps else f"%{name}"
+
+
+def pool_text(vectors: Vectors, window: Window) -> Code:
     """The kernel."""
-    return Code.of(f"{pool}_pool", [_kernel(vectors, pool)], [])
+    return Code.of(f"{window.pool}_pool", [_kernel(vectors, window)], [])
 
 
 def _around(pool: Pool) -> float:
@@ -35,9 +55,9 @@ def _around(pool: Pool) -> float:
     return float("-inf") if pool == "max" else 0.0
 
 
-def _kernel(vectors: Vectors, pool: Pool) -> Written:
+def _kernel(vectors: Vectors, window: Window) -> Written:
     """The tiles from `begin` to before `end`."""
-    t = BlockText(vectors.lanes)
+    t, pool = BlockText(vectors.lanes), window.pool
     lanes = t.lanes
     t.unpack(("x", "y"), SIZES)
     # Scratch holds the row that is made of rows, and how much each column counts.
@@ -46,7 +66,7 @@ def _kernel(vectors: Vectors, pool: Pool) -> Written:
         t.store(t.number(_around(pool)), t.at("%scratch", t.times(at, 4)))
     if pool == "average":
         with t.loop("0", "%out_width") as column:
-            inside = _counted(t, column, "%stride_columns", "%before", "%dilation_columns", "%window_columns", "column")
+            inside = _counted(t, window, column, "%before", "column")
             number = t.let(f"sitofp i64 {inside} to float")
             t(f"store float {number}, ptr {t.let(f'getelementptr float, ptr {counts}, i64 {column}')}, align 4")
     inner = t.at("%scratch", t.times("%before", 4))
@@ -56,17 +76,16 @@ def _kernel(vectors: Vectors, pool: Pool) -> Written:
         source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
         first = t.times(row_block, "%block_rows")
         with t.loop(first, t.least("%out_height", t.plus(first, "%block_rows"))) as row:
-            start = t.minus(t.times(row, "%stride_rows"), "%above")
-            low = _taps_below(t, start, "0", "%dilation_rows", "%window_rows")
-            high = _taps_below(t, start, "%height", "%dilation_rows", "%window_rows")
-            _rows(t, pool, t.at(source, t.times(start, "%row_step")), low, high, inner)
+            start = t.minus(t.times(row, window["stride_rows"]), "%above")
+            low, high = (_taps_below(t, window, start, end, "row") for end in ("0", "%height"))
+            _rows(t, window, t.at(source, t.times(start, "%row_step")), low, high, inner)
             there = t.at("%y", t.times(t.plus(t.times(left, "%out_height"), row), t.times("%out_width", 4)))
             weight = ""
             if pool == "average":
-                inside = _counted(t, row, "%stride_rows", "%above", "%dilation_rows", "%window_rows", "row")
+                inside = _counted(t, window, row, "%above", "row")
                 weight = t.spread(t.let(f"sitofp i64 {inside} to float"))
             with t.steps("0", "%out_width", lanes) as column:
-                found = _columns(t, pool, t.at("%scratch", t.times(t.times(column, "%stride_columns"), 4)))
+                found = _columns(t, window, t.at("%scratch", t.times(t.times(column, window["stride_columns"]), 4)))
                 if pool == "average":
                     found = t.div(found, t.mul(weight, t.load(t.at(counts, t.times(column, 4)))))
                 t.store_where(t.lanes_within(column, "%out_width"), found, t.at(there, t.times(column, 4)))
@@ -77,20 +96,19 @@ def _taken(t: BlockText, pool: Pool, x: str, y: str) -> str:
     return t.intrinsic("maximum", x, y) if pool == "max" else t.add(x, y)
 
 
-def _rows(t: BlockText, pool: Pool, line: str, low: str, high: str, onto: str) -> None:
-    """Rows that lie `dilation_rows` apart, from a window's tap to before another, taken together."""
-    step = t.times("%dilation_rows", "%row_step")
+def _rows(t: BlockText, window: Window, line: str, low: str, high: str, onto: str) -> None:
+    """Rows that lie a dilation apart, from a window's tap to before another, taken together."""
+    step = t.times(window["dilation_rows"], "%row_step")
     dense = t.let("icmp eq i64 %column_step, 4")
-    nothing = t.number(_around(pool))
+    nothing = t.number(_around(window.pool))
 
     def taken(column: str, count: int, read: Callable[[str, int], str]) -> None:
-        slots = [t.variable(nothing) for _ in range(count)]
-        with t.loop(low, high) as tap:
+        with t.carried(low, high, [nothing] * count) as (tap, sums):
             here = t.at(t.at(line, t.times(tap, step)), t.times(column, "%column_step"))
-            for i, slot in enumerate(slots):
-                t.put(_taken(t, pool, t.get(slot), read(here, i)), slot)
-        for i, slot in enumerate(slots):
-            t.store(t.get(slot), t.at(onto, t.plus(t.times(column, 4), 4 * t.lanes * i)))
+            for i in range(count):
+                sums[i] = _taken(t, window.pool, sums[i], read(here, i))
+        for i, x in enumerate(sums):
+            t.store(x, t.at(onto, t.plus(t.times(column, 4), 4 * t.lanes * i)))
 
     whole = t.chosen(dense, t.quotient("%width", TOGETHER * t.lanes), 0)
     with t.loop("0", whole) as group:
@@ -103,33 +121,43 @@ def _rows(t: BlockText, pool: Pool, line: str, low: str, high: str, onto: str) -
             taken(column, 1, lambda here, _: t.gather_where(mask, here, "%column_step", nothing))
 
 
-def _columns(t: BlockText, pool: Pool, start: str) -> str:
+def _columns(t: BlockText, window: Window, start: str) -> str:
     """A vector of windows along a row, through their columns."""
-    found = t.variable(t.number(_around(pool)))
-    one, two = (t.let(f"icmp eq i64 %stride_columns, {n}") for n in (1, 2))
-    far = t.let("icmp sgt i64 %stride_columns, 2")
-    step = t.times("%stride_columns", 4)
+    nothing = t.number(_around(window.pool))
+    if window.steps:
+        columns, stride, dilation = (int(window[f"{of}_columns"]) for of in ("window", "stride", "dilation"))
+        found = nothing
+        for tap in range(columns):
+            found = _taken(t, window.pool, found, _apart(t, t.at(start, 4 * tap * dilation), stride))
+        return found
+    kept = t.variable(nothing)
+    for stride, how in ((1, "eq"), (2, "eq"), (0, "sgt")):
+        with t.when(t.let(f"icmp {how} i64 %stride_columns, {stride or 2}")):
+            with t.carried("0", "%window_columns", [nothing]) as (tap, sums):
+                place = t.at(start, t.times(t.times(tap, "%dilation_columns"), 4))
+                sums[0] = _taken(t, window.pool, sums[0], _apart(t, place, stride))
+            t.put(sums[0], kept)
+    return t.get(kept)
+
+
+def _apart(t: BlockText, place: str, stride: int) -> str:
+    """A vector of numbers that lie as far apart as windows are; a stride of 0 is one that is known later."""
+    if stride == 1:
+        return t.load(place)
+    if stride == 2:
+        return t.shuffle(t.load(place), t.load(t.at(place, 4 * t.lanes)), range(0, 2 * t.lanes, 2))
     always = t.let(f"icmp eq {t.whole} zeroinitializer, zeroinitializer")
-    with t.loop("0", "%window_columns") as tap:
-        place = t.at(start, t.times(t.times(tap, "%dilation_columns"), 4))
-        with t.when(one):
-            t.put(_taken(t, pool, t.get(found), t.load(place)), found)
-        with t.when(two):
-            pair = t.load(place), t.load(t.at(place, 4 * t.lanes))
-            t.put(_taken(t, pool, t.get(found), t.shuffle(*pair, range(0, 2 * t.lanes, 2))), found)
-        with t.when(far):
-            apart = t.gather_where(always, place, step, "zeroinitializer")
-            t.put(_taken(t, pool, t.get(found), apart), found)
-    return t.get(found)
+    return t.gather_where(always, place, t.times(stride or "%stride_columns", 4), "zeroinitializer")
 
 
-def _taps_below(t: BlockText, start: str, end: str, dilation: str, window: str) -> str:
+def _taps_below(t: BlockText, window: Window, start: str, end: str, axis: str) -> str:
     """Taps of a window before an end: a quotient that is rounded up, also where it is negative."""
-    return t.least(window, t.rounded_up(t.most(0, t.minus(end, start)), dilation))
+    reached = t.rounded_up(t.most(0, t.minus(end, start)), window[f"dilation_{axis}s"])
+    return t.least(window[f"window_{axis}s"], reached)
 
 
-def _counted(t: BlockText, at: str, stride: str, before: str, dilation: str, window: str, axis: str) -> str:
+def _counted(t: BlockText, window: Window, at: str, before: str, axis: str) -> str:
     """How many taps lie inside along an axis, of the window at a place."""
-    start = t.minus(t.times(at, stride), before)
-    low, high = (_taps_below(t, start, f"%{axis}_{end}", dilation, window) for end in ("low", "high"))
+    start = t.minus(t.times(at, window[f"stride_{axis}s"]), before)
+    low, high = (_taps_below(t, window, start, f"%{axis}_{end}", axis) for end in ("low", "high"))
     return t.minus(high, low)

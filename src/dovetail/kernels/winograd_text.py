@@ -12,15 +12,13 @@ from dovetail.kernels.conv_block import (
     KERNEL,
     WINDOW,
     BlockText,
-    Code,
-    Written,
     gather_text,
     write_layout,
     write_offsets,
 )
+from dovetail.kernels.conv_code import Code, Written
 from dovetail.kernels.conv_dealt import dealt_text, write_dealt
-from dovetail.kernels.conv_epilogue import AT_ONCE, Epilogue, finish_text
-from dovetail.kernels.conv_places import tile_texts, write_tile, write_tiles
+from dovetail.kernels.conv_places import tiles_text, write_tile, write_tiles
 from dovetail.kernels.conv_small_text import Square, turn_text
 from dovetail.kernels.winograd_scheme import FOUR, Scheme, along_both
 
@@ -36,9 +34,8 @@ piece is some channels."""
 def winograd_text(scheme: Scheme, square: Square) -> Code:
     """The kernel; `square` has patches for places."""
     vectors = square.vectors
-    finish = finish_text(vectors.lanes, Epilogue(square.epilogue.act))
-    own = [finish, _enter(scheme, square), _leave(scheme, square), turn_text(square), _kernel(scheme, square)]
-    shared = [gather_text(vectors), dealt_text(vectors, scheme.out), *tile_texts(square)]
+    own = [_enter(scheme, square), _leave(scheme, square), _kernel(scheme, square)]
+    shared = [turn_text(square), gather_text(vectors), dealt_text(vectors, scheme.out), tiles_text(square)]
     return Code.of("winograd" if scheme == FOUR else "winograd_2", own, shared)
 
 
@@ -153,8 +150,5 @@ def _kernel(scheme: Scheme, square: Square) -> Written:
                     beside = t.at(t.at("%r", t.times(image, "%r_image")), at) if epilogue.residual else "%w"
                     here = t.at(onto, t.plus(t.times(line, line_step), t.times(vector, 4 * lanes)))
                     given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {places}"
-                    t(f"call void @kernel.turn({given})")
-                    if epilogue.act not in AT_ONCE:
-                        with t.loop("0", own) as one:
-                            t(f"call void @kernel.finish(ptr {t.at(target, t.times(one, area))}, i64 {places})")
+                    t(f"call void @kernel.turn({given}, i64 {4 * block})")
     return t.function(KERNEL), tuple(t.used)

@@ -13,6 +13,8 @@ from dovetail.library.gated_product import gated_product
 from dovetail.library.gelu import gelu
 from dovetail.library.group_norm import group_norm
 from dovetail.library.group_norm_silu import group_norm_silu
+from dovetail.library.hard_sigmoid import hard_sigmoid
+from dovetail.library.hard_swish import hard_swish
 from dovetail.library.layer_norm import layer_norm
 from dovetail.library.linear import linear
 from dovetail.library.log_softmax import log_softmax
@@ -35,6 +37,8 @@ from dovetail.library.wide_swiglu import wide_swiglu
 
 ALL: tuple[FusedOp[...], ...] = (
     silu,
+    hard_sigmoid,
+    hard_swish,
     gelu,
     softmax,
     log_softmax,

@@ -7,9 +7,13 @@ from typing import Literal
 from dovetail import ops
 from dovetail.ir.value import Value
 from dovetail.library.gelu import gelu
+from dovetail.library.hard_sigmoid import hard_sigmoid
+from dovetail.library.hard_swish import hard_swish
 from dovetail.library.silu import silu
 
-Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"]
+Activation = Literal[
+    "none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu6", "hard_sigmoid", "hard_swish"
+]  # fmt: skip
 Gate = Literal["silu", "gelu", "gelu_tanh", "relu"]
 """What gates a product: swiglu, geglu in both forms, reglu."""
 
@@ -31,3 +35,9 @@ def activation(act: Activation, y: Value) -> Value:
             return ops.tanh(y)
         case "sigmoid":
             return ops.sigmoid(y)
+        case "relu6":
+            return ops.relu6(y)
+        case "hard_sigmoid":
+            return hard_sigmoid(y)
+        case "hard_swish":
+            return hard_swish(y)

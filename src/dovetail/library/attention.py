@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 from dovetail import ops
 from dovetail.declare import HANDED_ON, Change, Cost, UnwrittenError, every, fused_op, typed
 from dovetail.ir import leaf
-from dovetail.ir.dtype import f16
 from dovetail.ir.value import Value
 from dovetail.library import masks
 from dovetail.library.scores import Scaled, scores, swapped
@@ -273,9 +272,9 @@ def queries_with_the_axes_of_the_mask(q: Value, result: Value) -> Change:
     reason="hidden keys score {fill}, which other scores can fall below",
     hint="fill with -inf or with the lowest number of the dtype",
 )
-def fill_hides(q: Value, fill: float | None) -> bool:
-    # -1e9, or the lowest number of f16, may have been divided by the root of a head's size.
-    return fill is None or fill <= (-4e3 if q.dtype == f16 else -6e7)
+def fill_hides(fill: float | None) -> bool:
+    # Models fill with -1e4, or with the lowest number of f16, which may have been divided by the root of a head's size.
+    return fill is None or fill <= -4e3
 
 
 @attention.remedy(fill_hides)

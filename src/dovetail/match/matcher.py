@@ -39,9 +39,23 @@ def matches(pattern: Value, value: Value, *, equal: Equal | None = None) -> Iter
 class _Attempt:
     """Backtracking over the operand orders of commutative ops, with an explicit agenda."""
 
-    __slots__ = ("asked", "best", "choices", "equal", "forgive", "forgiven", "names", "only", "seen", "trail")
+    __slots__ = (
+        "asked",
+        "best",
+        "choices",
+        "equal",
+        "explains",
+        "forgive",
+        "forgiven",
+        "names",
+        "only",
+        "seen",
+        "trail",
+    )
 
     def __init__(self, forgive: bool, equal: Equal | None = None) -> None:
+        self.explains = True
+        """Whether somebody will read where it failed."""
         self.forgive = forgive
         self.equal = equal
         self.only: Value | None = None
@@ -68,6 +82,7 @@ class _Attempt:
     def every(self, pattern: Value, value: Value) -> Iterator[Bound]:
         goals: _Goals = (pattern, value, None)
         self.only = value
+        self.explains = False
         while True:
             if self._solve(goals) is None:
                 yield Bound(dict(self.names), dict(self.seen), self.forgiven)
@@ -129,7 +144,10 @@ class _Attempt:
             due, self.only = self.only, None
             return due
         assert self.equal is not None
-        fitting = [v for v in self.equal(value) if _may(pattern, v)]
+        values = self.equal(value)
+        if len(values) == 1:
+            return values[0]
+        fitting = [v for v in values if _may(pattern, v)]
         for other in fitting[:0:-1]:
             self.choices.append(((pattern, value, goals), len(self.trail), len(self.asked), self.forgiven, other))
         return fitting[0] if fitting else value
@@ -261,7 +279,10 @@ class _Attempt:
         return None
 
     def _miss(self, at: Value, wanted: str, found: str) -> Mismatch:
-        return Mismatch(at, wanted, found, len(self.seen))
+        return Mismatch(at, wanted, found, len(self.seen)) if self.explains else _SOMEWHERE
+
+
+_SOMEWHERE = Mismatch(leaf.hole("anything"), "", "", 0)
 
 
 def _are_one(known: Any, found: Any) -> bool:

@@ -50,7 +50,7 @@ def selu(x: Value, *, alpha: float = 1.6732632423543772, gamma: float = 1.050700
 
 def hard_sigmoid(x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Value:
     """alpha * x + beta between 0 and 1."""
-    return clip(alpha * x + beta, 0.0, 1.0)
+    return minimum(relu(alpha * x + beta), 1.0)
 
 
 def hard_swish(x: Value) -> Value:
@@ -65,7 +65,7 @@ def hard_tanh(x: Value, *, low: float = -1.0, high: float = 1.0) -> Value:
 
 def relu6(x: Value) -> Value:
     """x between 0 and 6."""
-    return clip(x, 0.0, 6.0)
+    return minimum(relu(x), 6.0)
 
 
 def mish(x: Value) -> Value:

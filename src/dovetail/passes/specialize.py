@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from dovetail.ir.dim import Dim, Size, substitute, symbols
 from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Graph, Subgraph, subgraphs, walk_into
 from dovetail.ir.origin import Origin
-from dovetail.ir.type import TensorType, TupleType, Type, bind_type, tensors, type_symbols
+from dovetail.ir.type import TensorType, TupleType, Type, tensors, type_symbols, with_sizes
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
 from dovetail.ops.primitive import Primitive
@@ -25,7 +25,8 @@ def specialize(graph: Graph, binding: Mapping[str, int], *, partial: bool = Fals
     """The graph with its symbols replaced by numbers. All of them are wanted unless `partial`."""
     numbers = _checked(graph, binding, partial)
     left = [c for constraint in graph.constraints if (c := _bound(graph, constraint, numbers)) is not None]
-    specializer = _Specializer(numbers, graph)
+    spelled = ", ".join(f"{name} = {number}" for name, number in numbers.items())
+    specializer = Specializer(lambda size: substitute(size, numbers), spelled, graph)
     new = specializer.run((*graph.inputs, *graph.outputs.values()))
     return replace(
         graph,
@@ -135,11 +136,12 @@ def _bound(graph: Graph, constraint: Constraint, numbers: Mapping[str, Size]) ->
         raise BindError(error.message, hint=error.hint, where=graph.where(needs[0]) if needs else "") from None
 
 
-class _Specializer:
+class Specializer:
     """Rebuilds values with sizes replaced; sub-graphs are entered, origins follow."""
 
-    def __init__(self, binding: Mapping[str, Size], graph: Graph) -> None:
-        self.binding = binding
+    def __init__(self, size: Callable[[Size], Size], spelled: str, graph: Graph) -> None:
+        self.size = size
+        self.spelled = spelled
         self.graph = graph
         self.origins: dict[Value, tuple[Origin, ...]] = {}
         self.bodies: dict[Subgraph, Subgraph] = {}
@@ -206,15 +208,11 @@ class _Specializer:
                         where=self.graph.where(old),
                     )
 
-    @property
-    def spelled(self) -> str:
-        return ", ".join(f"{name} = {number}" for name, number in self.binding.items())
-
     def attribute(self, attr: Any) -> Any:
         """The attribute with its sizes replaced; the same object where there are none."""
         match attr:
             case Dim():
-                return substitute(attr, self.binding)
+                return self.size(attr)
             case TensorType() | TupleType():
                 return self.type(attr)
             case tuple():
@@ -227,7 +225,7 @@ class _Specializer:
                 return attr
 
     def type(self, type: Type) -> Type:
-        return bind_type(type, self.binding) if any(True for _ in type_symbols(type)) else type
+        return with_sizes(type, self.size) if any(True for _ in type_symbols(type)) else type
 
     def body(self, body: Subgraph) -> Subgraph:
         if body not in self.bodies:

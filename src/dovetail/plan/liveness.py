@@ -172,6 +172,8 @@ def _beside(body: Subgraph) -> Collection[int]:
 
 @lru_cache(maxsize=1 << 10)
 def _is_product(body: Subgraph) -> bool:
-    """Whether it is a product of matrices with elementwise work on it."""
+    """Whether it is a product of matrices, or a convolution of all channels, with elementwise work on it."""
     others = [v for v in body.values if v.operands and not v.op.elementwise and v.op is not ops.permute]
-    return len(others) == 1 and others[0].op is ops.matmul and body.results[0].op.elementwise
+    if len(others) != 1 or not body.results[0].op.elementwise:
+        return False
+    return others[0].op is ops.matmul or (others[0].op is ops.conv and others[0].attrs["groups"] == 1)

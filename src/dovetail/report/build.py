@@ -28,7 +28,7 @@ Sizes: TypeAlias = Mapping[str, Size]
 
 
 def build_report(
-    lowered: Lowered, plan: Plan, setup: Setup, machine: Machine, on_host: Collection[Value] = ()
+    lowered: Lowered, plan: Plan, setup: Setup, machine: Machine, forms: Mapping[Value, str | None]
 ) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
     written = lowered.written
@@ -39,7 +39,7 @@ def build_report(
     bind_time = frozenset(step.value for step in plan.phase("bind"))
     costs = {k: _cost(standing(k, bind_time.__contains__)) for k in kernels.kernels}
     listed = tuple(
-        _kernel(k, costs[k], kernels, machine, known, once=k in bind_time, on_host=k in on_host)
+        _kernel(k, costs[k], kernels, machine, known, once=k in bind_time, form=forms.get(k, ""))
         for k in kernels.kernels
     )
     total = _together([cost for k, cost in costs.items() if k not in bind_time], final, known)
@@ -54,7 +54,7 @@ def build_report(
         missed=tuple(_missed(m, kernels, machine, known) for m in missed),
         boundaries=boundaries(kernels, missed, bind_time, machine, known),
         kernels=listed,
-        dispatch=_with_host(lowered.state.dispatch, on_host),
+        dispatch=_with_host(lowered.state.dispatch, [k for k, form in forms.items() if form is None]),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
         predicted_seconds=sum(k.seconds for k in listed if k.phase == "run"),
         assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
@@ -106,7 +106,7 @@ def _with_host(rows: tuple[DispatchRow, ...], on_host: Collection[Value]) -> tup
 
 
 def _kernel(
-    kernel: Value, cost: Cost, kernels: KernelMap, machine: Machine, sizes: Sizes, *, once: bool, on_host: bool
+    kernel: Value, cost: Cost, kernels: KernelMap, machine: Machine, sizes: Sizes, *, once: bool, form: str | None
 ) -> Kernel:
     return Kernel(
         name=kernels.names[kernel],
@@ -118,7 +118,8 @@ def _kernel(
         bytes=estimate(cost.bytes, sizes),
         seconds=machine.seconds(cost, sizes),
         floor_seconds=machine.floor(cost, sizes),
-        on_host=on_host,
+        on_host=form is None,
+        form=form or "",
     )
 
 

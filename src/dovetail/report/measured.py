@@ -44,6 +44,8 @@ class KernelTime:
     on_host: bool
     flops: int
     bytes: int
+    form: str = ""
+    """Which of the target's kernels for this op serves it, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)

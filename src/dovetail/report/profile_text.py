@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dovetail.report.measured import KernelTime, Measured
 from dovetail.report.places import NUMBER
-from dovetail.report.text import percent, time_text
+from dovetail.report.text import percent, served, time_text
 
 
 def as_text(name: str, measured: Measured, top: int) -> str:
@@ -40,7 +40,7 @@ def _kernel(kernel: KernelTime, whole: float) -> str:
     where = f"  at {kernel.where[-1]}" if kernel.where else ""
     return (
         f"{time_text(kernel.seconds):>10} {percent(kernel.seconds / whole):>6} {reached:>9}  "
-        f"{kernel.kernel} {kernel.op} {kernel.type}{where}"
+        f"{kernel.kernel} {served(kernel.op, kernel.form)} {kernel.type}{where}"
     )
 
 

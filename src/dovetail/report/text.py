@@ -121,13 +121,18 @@ def _total(report: Report) -> float:
 
 
 def _kernels(report: Report, everything: bool) -> list[Line]:
-    """The kernels that take longest, by what was measured or else predicted; those of one op and type are one line."""
+    """The kernels that take longest, by what was measured or else predicted; those of one op and type are one line.
+
+    Which kernel serves an op is a matter of the machine: it is told where everything or what was measured is.
+    """
     took, measured = _took(report), report.measured
     total = _total(report)
+    told = everything or measured is not None
     groups: dict[tuple[str, str, bool], list[Kernel]] = {}
     for kernel in report.kernels:
         if kernel.name in took:
-            groups.setdefault((kernel.op, kernel.type, kernel.on_host), []).append(kernel)
+            op = served(kernel.op, kernel.form if told else "")
+            groups.setdefault((op, kernel.type, kernel.on_host), []).append(kernel)
     spent = {key: sum(took[k.name] for k in kernels) for key, kernels in groups.items()}
     ranked = sorted(groups, key=lambda key: -spent[key])
     most = len(ranked) if everything else MOST_KERNELS
@@ -276,6 +281,11 @@ def _short(text: str) -> str:
     if len(text) <= _LONGEST_PLACE:
         return text
     return f"{text[: _LONGEST_PLACE // 3]}…{text[-(_LONGEST_PLACE * 2 // 3) :]}"
+
+
+def served(op: str, form: str) -> str:
+    """An op, and in brackets which of its kernels serves it."""
+    return f"{op} ({form})" if form else op
 
 
 def percent(share: float) -> str:

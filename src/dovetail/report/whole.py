@@ -11,10 +11,16 @@ from dovetail.errors import LoadError
 
 
 def write_whole(path: str | os.PathLike[str], text: str, what: str) -> Path:
-    """Write text beside its place and rename it, so that nobody meets half a file; `what` it is stands in errors."""
+    """Write text beside its place and rename it, so that nobody meets half a file; `what` it is stands in errors.
+
+    A link, a pipe or a device is written to: a file in its place would take it away from everybody.
+    """
     place = Path(path)
     beside = place.parent / f".{what}-{secrets.token_hex(8)}.part"
     try:
+        if place.is_symlink() or (place.exists() and not place.is_file()):
+            place.write_text(text, encoding="utf-8", newline="\n")
+            return place
         with beside.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
         os.replace(beside, place)

@@ -42,10 +42,11 @@ class Compilation:
 
     def report(self, sizes: Mapping[str, int] | None = None) -> Report:
         """What fused, what did not and why; `sizes` says what symbols count as, beside what the setup says."""
-        setup = replace(self.setup, sizes={**self.setup.sizes, **(sizes or {})})
+        known = {**self.setup.sizes, **(sizes or {})}
+        setup = replace(self.setup, sizes=known)
         with collector_paused(), phase("report"):
-            on_host = () if self.target.hosted is None else self.target.hosted(self.plan)
-            return build_report(self.lowered, self.plan, setup, self.machine, on_host)
+            forms = {} if self.target.forms is None else self.target.forms(self.plan, known)
+            return build_report(self.lowered, self.plan, setup, self.machine, forms)
 
 
 def compile(

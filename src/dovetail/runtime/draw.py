@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,6 +95,9 @@ def made_up(value: Value, sizes: Mapping[str, int], rng: np.random.Generator) ->
     """An array for an input: floats from a normal distribution, whole numbers 0 or 1."""
     shape = tuple(evaluate(s, sizes) if isinstance(s, Dim) else s for s in value.shape)
     dtype = value.dtype
+    if math.prod(shape) > sys.maxsize // np.dtype(np.float64).itemsize:
+        hint = "give smaller sizes, where they are symbolic"
+        raise BindError(f"{named_leaf(value)} ({value.type}) has more elements than memory has addresses", hint=hint)
     if dtype.is_inexact:
         return np.asarray(rng.standard_normal(shape)).astype(dtype.numpy)
     return np.asarray(rng.integers(0, 2, shape)).astype(dtype.numpy)

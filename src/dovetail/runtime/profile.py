@@ -83,6 +83,7 @@ def _time(kernel: Kernel, seconds: Sequence[float], on_host: bool) -> KernelTime
     return KernelTime(
         kernel=kernel.name,
         op=kernel.op,
+        form=kernel.form,
         type=kernel.type,
         nodes=tuple(n.name for n in kernel.nodes),
         where=tuple(dict.fromkeys(n.where for n in kernel.nodes if n.where)),

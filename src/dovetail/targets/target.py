@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
+from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.passes.claims import Claims
@@ -66,8 +67,8 @@ class Target:
     """Whether one executable runs at every size, so that a program need not be compiled for the sizes of a run."""
     machine: Callable[[Settings], Machine] | None = None
     """The machine of the claims as it is known on this host; None where nothing more is known."""
-    hosted: Callable[[Plan], Collection[Value]] | None = None
-    """What of a plan runs on the host instead of as compiled code; None where that is nothing or everything."""
+    forms: Callable[[Plan, Mapping[str, Size]], Mapping[Value, str | None]] | None = None
+    """By value of a run, which of its op's kernels serves it at these sizes: None on the host, "" without a choice."""
     code: Callable[[Plan, Step, Notation], str] | None = None
     """The code of a step's kernel for people; a step that has none is refused with a reason. None: it has no code."""
     keeping: Keeping | None = None

@@ -24,7 +24,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, symbol, symbols
 from dovetail.ir.dtype import of_numpy
 from dovetail.ir.graph import Builder, Graph
-from dovetail.ir.literal import Array
+from dovetail.ir.literal import Array, is_table_of_truths
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.progress import Phase, phase
@@ -36,6 +36,14 @@ DEEPEST = 32
 
 _SMALL = {"float": 8, "complex": 8}
 _MOST_CONSTANT = 4096
+
+
+def _is_mask(array: Array) -> bool:
+    """Whether it is a table that tells which places count, written in floats."""
+    return array.ndim > 1 and array.dtype.kind == "f" and array.size <= _LARGEST_MASK and is_table_of_truths(array)
+
+
+_LARGEST_MASK = 1 << 20
 
 
 class Scope:
@@ -146,7 +154,7 @@ class Import:
         """An array of the model: a constant where its numbers matter to patterns and shapes, else a parameter."""
         dtype = of_numpy(array.dtype)
         kind = "" if dtype is None else dtype.kind
-        if dtype is None or self._traced or array.size <= _SMALL.get(kind, _MOST_CONSTANT):
+        if dtype is None or self._traced or array.size <= _SMALL.get(kind, _MOST_CONSTANT) or _is_mask(array):
             return leaf.constant(array)
         stem = unique = name or "constant"
         count = self._leaves.get(stem, 0)

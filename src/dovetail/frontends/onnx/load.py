@@ -19,6 +19,7 @@ from dovetail.frontends.onnx.tensors import Tensors
 from dovetail.frontends.words import plain_errors
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.passes.known_sizes import settle_sizes
 from dovetail.progress import phase
 
 
@@ -50,4 +51,4 @@ def import_model(
         check_nesting(surveys)
         vocabulary = Vocabulary(model, (*ALL, *rules))
         vocabulary.check(model.graph, surveys)
-        return Import(model, Tensors(folder, apart), vocabulary, fixed or {}).graph()
+        return settle_sizes(Import(model, Tensors(folder, apart), vocabulary, fixed or {}).graph())

@@ -18,19 +18,41 @@ _LARGEST_LOOKED_AT = 1 << 16
 @rule(ops.scatter_nd, on_constant=True)
 def scatter_of_slice(value: Value) -> Value | None:
     """Updates for places that follow one another along the first axis stand between what is before and behind them."""
-    x, indices, updates = value.operands
-    if value.known_type is None or value.attrs["reduction"] != "none" or indices.op is not leaf.CONST:
+    x, _, updates = value.operands
+    places = _places(value)
+    if places is None:
         return None
-    found: Array = indices.attrs["value"].array
-    if found.ndim != 2 or found.shape[1] != 1 or not 0 < found.size <= _LARGEST_LOOKED_AT:
-        return None
-    places = found[:, 0]
     first, whole, axis = int(places[0]), x.shape[0], -x.rank
     behind = first + len(places)
     if not isinstance(whole, int) or first < 0 or behind > whole or (np.diff(places) != 1).any():
         return None
     rest = [cut(x, axis, 0, first)] if first else []
     return ops.concat(*rest, updates, *([cut(x, axis, behind, whole)] if behind < whole else []), axis=axis)
+
+
+@rule(ops.scatter_nd, on_constant=True)
+def scatters_in_turns(value: Value) -> Value | None:
+    """Updates for every other place along the first axis, and for those between them, stand in turns."""
+    (x, _, second), odd = value.operands, _places(value)
+    if odd is None or x.op is not ops.scatter_nd:
+        return None
+    (first, even), axis = (x.operands[2], _places(x)), -value.rank
+    if even is None or value.shape[0] != 2 * len(odd) or 2 * len(even) != value.shape[0]:
+        return None
+    if (even != np.arange(0, 2 * len(even), 2)).any() or (odd != even + 1).any():
+        return None
+    pairs = [ops.unsqueeze(v, axes=(axis,)) for v in (first, second)]
+    return ops.merge(ops.concat(*pairs, axis=axis), axis=axis)
+
+
+def _places(value: Value) -> Array | None:
+    """Where along the first axis updates are written in place of what was there, if that is known."""
+    indices = value.operands[1]
+    if value.known_type is None or value.attrs["reduction"] != "none" or indices.op is not leaf.CONST:
+        return None
+    found: Array = indices.attrs["value"].array
+    known = found.ndim == 2 and found.shape[1] == 1 and 0 < found.size <= _LARGEST_LOOKED_AT
+    return found[:, 0] if known else None
 
 
 RULES = listed(globals())

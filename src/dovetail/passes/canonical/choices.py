@@ -7,7 +7,7 @@ import numpy as np
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bool_
-from dovetail.ir.literal import Array
+from dovetail.ir.literal import Array, is_table_of_truths
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
 from dovetail.ops import elementwise
@@ -153,8 +153,45 @@ def filled_by_factor(value: Value) -> Value | None:
     return ops.where(leaf.constant(shown), x, number_like(float(hidden[0]), value)) if hidden[0] <= _HIDES else None
 
 
+@rule(ops.add, numerics="reassociated")
+def filled_by_truth(value: Value) -> Value | None:
+    """The same where the factor is a truth value, and the addend a choice by it."""
+    for product, addend in (value.operands, value.operands[::-1]):
+        if value.known_type is None or product.op is not ops.mul or addend.op is not ops.where:
+            continue
+        condition, kept, hidden = addend.operands
+        fill = number_in(hidden)
+        if number_in(kept) != 0 or fill is None or fill > _HIDES:
+            continue
+        for x, factor in (product.operands, product.operands[::-1]):
+            if _is_truth(factor) and factor.operands[0] is condition and are_scores(x):
+                return ops.where(condition, x, hidden)
+    return None
+
+
 _HIDES = -1e4
 """A score that is no larger weighs nothing beside others. A hidden score that is NaN shows no longer."""
+
+
+@rule(ops.slice_, on_constant=True)
+def slice_of_zeros_and_ones(value: Value) -> Value | None:
+    """A slice of a table of 0 and 1 is one of truth values, as numbers."""
+    (table,) = value.operands
+    if value.known_type is None or not table.dtype.is_float or table.rank < 2:
+        return None
+    array: Array = table.attrs["value"].array
+    if array.size > _LARGEST_TURNED or not is_table_of_truths(array):
+        return None
+    return ops.cast(value.with_operands((leaf.constant(array != 0),)), dtype=table.dtype)
+
+
+@rule(ops.slice_)
+def truths_are_cut_first(value: Value) -> Value | None:
+    """A slice of truth values as numbers is a slice of them, as numbers."""
+    (x,) = value.operands
+    if value.known_type is None or not _is_truth(x):
+        return None
+    return ops.cast(value.with_operands(x.operands), dtype=x.dtype)
 
 
 def _number_of(op: Op, total: Value, bound: Value) -> float:

@@ -22,6 +22,45 @@ def rotated_by_halves(value: Value) -> Value | None:
     )
 
 
+@rule(ops.merge, numerics="reassociated")
+def rotated_by_neighbours(value: Value) -> Value | None:
+    """(a * c - b * s, b * c + a * s) of neighbours in x, in turns, is x * (c, c) + (-b, a) * (s, s), in turns too."""
+    (pairs,) = value.operands
+    if value.known_type is None or value.attrs["axis"] != -1 or value.attrs["count"] != 2 or pairs.op is not ops.concat:
+        return None
+    if len(pairs.operands) != 2 or pairs.attrs["axis"] != -1 or any(not _is_column(v) for v in pairs.operands):
+        return None
+    first, second = (v.operands[0] for v in pairs.operands)
+    if first.op is not ops.sub:
+        return None
+    for a, c in _orders(first.operands[0]):
+        for b, s in _orders(first.operands[1]):
+            x = _in_turns(a, b)
+            angles = all(angle.shape[-1:] == a.shape[-1:] for angle in (c, s))
+            if x is not None and angles and x.shape == value.shape and _holds(second, (b, c), (a, s)):
+                turned = ops.concat(ops.neg(b.operands[0]), a.operands[0], axis=-1)
+                return ops.add(ops.mul(x, _twice(c)), ops.mul(ops.merge(turned, axis=-1), _twice(s)))
+    return None
+
+
+def _is_column(value: Value) -> bool:
+    """Whether an axis of size 1 was put behind the others."""
+    return value.op is ops.unsqueeze and value.attrs["axes"] == (-1,)
+
+
+def _in_turns(a: Value, b: Value) -> Value | None:
+    """The value that has a and b in turns along its last axis."""
+    if any(v.op is not ops.squeeze or v.attrs["axes"] != (-1,) for v in (a, b)):
+        return None
+    first, second = a.operands[0], b.operands[0]
+    return ops.merge(first.operands[0], axis=-1) if _are_halves(first, second) and first.shape[-1] == 1 else None
+
+
+def _twice(angle: Value) -> Value:
+    """Each angle at both features of its pair."""
+    return ops.merge(ops.expand(ops.unsqueeze(angle, axes=(-1,)), axis=-1, size=2), axis=-1)
+
+
 def _rotated(value: Value, products: tuple[Value, ...], second: Value, *, back: bool = False) -> Value | None:
     """The rotation whose first half is made of two products, turned back or not."""
     for a, c in _orders(products[0]):
@@ -77,12 +116,9 @@ def _whole(a: Value, b: Value) -> Value | None:
     """The value whose two halves along the last axis are a and b, or that has them in turns."""
     if _are_halves(a, b):
         return a.operands[0]
-    if any(v.op is not ops.squeeze or v.attrs["axes"] != (-1,) for v in (a, b)):
+    if _in_turns(a, b) is None:
         return None
-    first, second = a.operands[0], b.operands[0]
-    if not _are_halves(first, second) or first.shape[-1] != 1:
-        return None
-    return ops.merge(ops.permute(first.operands[0], order=(-1, -2)), axis=-1)
+    return ops.merge(ops.permute(a.operands[0].operands[0], order=(-1, -2)), axis=-1)
 
 
 def _are_halves(a: Value, b: Value) -> bool:

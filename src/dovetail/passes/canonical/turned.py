@@ -17,13 +17,26 @@ def concat_before_permute(value: Value) -> Value | None:
     """Tensors whose axes are put in another order and then joined are joined first."""
     if value.known_type is None or not all(v.op in VIEW_OPS for v in value.operands):
         return None
-    for found in dict.fromkeys(v.attrs["order"] for v in map(_repeated, value.operands) if v.op is ops.permute):
+    for found in dict.fromkeys(order for v in value.operands if (order := _order(v)) is not None):
         order = (*range(-value.rank, -len(found)), *found)
         back = tuple([order.index(axis) - value.rank for axis in range(-value.rank, 0)])
         joined = [simplest_view(ops.permute(v, order=back)) for v in value.operands]
         if all(map(_keeps_order, joined)) or (found[-1] != -1 and all(map(_keeps_last, joined))):
             return ops.permute(ops.concat(*joined, axis=order[value.attrs["axis"]]), order=order)
     return None
+
+
+def _order(value: Value) -> tuple[int, ...] | None:
+    """The order that the axes of a tensor were put in; an axis that was added after that is the last of its source."""
+    view = _repeated(value)
+    if view.op is ops.permute:
+        return view.attrs["order"]
+    if view.op is not ops.unsqueeze or len(view.attrs["axes"]) > 1 or view.operands[0].op is not ops.permute:
+        return None
+    found: tuple[int, ...] = view.operands[0].attrs["order"]
+    order = [axis - 1 for axis in (*range(1 - view.rank, -len(found)), *found)]
+    order.insert(view.rank + view.attrs["axes"][0], -1)
+    return tuple(order)
 
 
 def _repeated(value: Value) -> Value:

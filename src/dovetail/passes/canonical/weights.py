@@ -74,6 +74,18 @@ def softmax_of(value: Value) -> Value | None:
     return x if largest.operands[0] is x and largest.attrs["axes"] == (-1,) else None
 
 
+@rule(ops.div)
+def lowered_twice(value: Value) -> Value | None:
+    """A softmax of what its largest was taken from already is that of what it was before."""
+    x = softmax_of(value)
+    if x is None or x.op is not ops.sub or x.operands[1].op is not ops.reduce_max:
+        return None
+    source, largest = x.operands
+    if largest.operands[0] is not source or largest.attrs["axes"] != (-1,):
+        return None
+    return ops.div(ops.exp(x), ops.reduce_sum(ops.exp(x), axes=(-1,)))
+
+
 @rule(ops.matmul, numerics="reassociated")
 def weights_on_the_left(value: Value) -> Value | None:
     """vᵀ @ pᵀ is (p @ v)ᵀ, where p is a softmax of rows."""

@@ -16,8 +16,8 @@ from dovetail.targets.cpu.calibration import machine_of
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.codes import foresee
 from dovetail.targets.cpu.crew import call_up
+from dovetail.targets.cpu.forms import forms
 from dovetail.targets.cpu.host import host
-from dovetail.targets.cpu.hosted import hosted
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.listing import listing
 from dovetail.targets.cpu.native import NativeGraph
@@ -59,7 +59,7 @@ TARGET = Target(
     _compile,
     any_size=True,
     machine=machine_of,
-    hosted=hosted,
+    forms=forms,
     code=listing,
     keeping=Keeping(toolchain, _kept, _restored),
     foresee=_foresee,

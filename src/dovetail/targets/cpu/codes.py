@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from dovetail.kernels import llvm, maths
 from dovetail.kernels.job import Form, Job, Part, Template
 from dovetail.kernels.loops import Kernel
+from dovetail.targets.cpu.crew import available_threads
 from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
 from dovetail.targets.store import Store
 
@@ -40,10 +41,14 @@ def addresses(jobs: Iterable[Job | Form], store: Store | None = None, ahead: Ahe
         return [_compiled[modules[-1].name].address for modules in listed]
 
 
-class Ahead:
-    """Compiles kernels one after the other in a thread of its own, while those behind them are still written.
+_THREADS = 4
+"""Threads that compile for one program, at most; more would wait for each other's memory."""
 
-    LLVM does not hold Python's lock, so that the two go on side by side.
+
+class Ahead:
+    """Compiles kernels in threads of its own, while those behind them are still written.
+
+    LLVM does not hold Python's lock, so that all go on side by side.
     """
 
     def __init__(self, store: Store | None) -> None:
@@ -53,7 +58,8 @@ class Ahead:
         self._modules: dict[int, tuple[Kernel | Template, tuple[Module, ...]]] = {}
         self._asked: set[str] = set()
         self._queue: SimpleQueue[Module | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._most = min(_THREADS, available_threads())
 
     def add(self, job: Job | Form) -> None:
         """Compile the kernel of a job, and what it shares with others, unless somebody did."""
@@ -61,9 +67,9 @@ class Ahead:
             if module.name not in _compiled and module.name not in self._asked:
                 self._asked.add(module.name)
                 self._queue.put(module)
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run)
-                    self._thread.start()
+                if len(self._threads) < self._most:
+                    self._threads.append(threading.Thread(target=self._run))
+                    self._threads[-1].start()
 
     def modules(self, job: Job | Form) -> tuple[Module, ...]:
         """See `modules_of`; written once for each kernel, which steps that are alike share."""
@@ -74,9 +80,10 @@ class Ahead:
 
     def finish(self) -> None:
         """Wait until all is compiled."""
-        self._queue.put(None)
-        if self._thread is not None:
-            self._thread.join()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while (module := self._queue.get()) is not None:
@@ -136,6 +143,8 @@ class Module:
     name: str
     text: str
     optimize: bool = True
+    is_shared: bool = False
+    """Whether kernels call it."""
 
     def code(self, store: Store | None) -> bytes:
         return machine_code(self.text, optimize=self.optimize, store=store)
@@ -144,14 +153,13 @@ class Module:
 def modules_of(job: Job | Form) -> tuple[Module, ...]:
     """The modules of the functions that a job's kernel shares with others, then its own."""
     name, text, uses = written(job.kernel)
-    parts, ready = (job.kernel.parts, job.kernel.ready) if isinstance(job.kernel, Template) else ((), ())
-    kernel = Module(name, "\n".join([maths.library(uses), *parts, text]))
-    return *map(shared, ready), kernel
+    ready, is_final = (job.kernel.ready, job.kernel.is_final) if isinstance(job.kernel, Template) else ((), False)
+    return *map(shared, ready), Module(name, "\n".join([maths.library(uses), text]), optimize=not is_final)
 
 
 def shared(part: Part) -> Module:
-    """The module of a function that kernels share; its text is as it should be already."""
-    return Module(part.name, part.text, optimize=False)
+    """The module of a function that kernels share."""
+    return Module(part.name, part.text, part.optimize, is_shared=True)
 
 
 def _load(modules: Iterable[Module], objects: Sequence[bytes]) -> None:
@@ -159,7 +167,7 @@ def _load(modules: Iterable[Module], objects: Sequence[bytes]) -> None:
     code = load(objects)
     for module, made in zip(modules, objects, strict=True):
         _compiled[module.name] = Loaded(code.address(module.name), code, made)
-        if not module.optimize:
+        if module.is_shared:
             define(module.name, code.address(module.name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import threading
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ llvm: Any = _untyped
 _kept: list[Compiled] = []
 """What other code calls, for as long as the process lives."""
 _lock = threading.Lock()
-"""LLVM's contexts are shared, and llvmlite's calls are not safe from several threads at once."""
+"""What is loaded shares a context of LLVM; what is compiled has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,7 @@ def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, st
     found = None if store is None or key is None else store.get(key)
     if found is not None:
         return found
-    with _lock:
-        module, machine = _optimized(text, vectorize, optimize, host())
-        made = bytes(machine.emit_object(module))
+    made = _emitted(*_optimized(text, vectorize, optimize, host()))
     if store is not None and key is not None:
         store.put(key, made)
     return made
@@ -112,17 +111,16 @@ def define(name: str, address: int) -> None:
 
 def assembly(text: str, *, vectorize: bool = True, optimize: bool = True, here: Host | None = None) -> str:
     """The assembly of a module, for people and for tests that look for spills; `here` may be another machine."""
-    with _lock:
-        if here is not None:
-            llvm.initialize_all_targets()
-            llvm.initialize_all_asmprinters()
-        module, machine = _optimized(text, vectorize, optimize, here or host())
-        return machine.emit_assembly(module)
+    if here is not None:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    module, machine = _optimized(text, vectorize, optimize, here or host())
+    return machine.emit_assembly(module)
 
 
 def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[Any, Any]:
     machine = _machine(here)
-    module: Any = llvm.parse_assembly(text)
+    module: Any = llvm.parse_assembly(text, llvm.create_context())
     module.triple = here.triple
     module.data_layout = str(machine.target_data)
     module.verify()
@@ -133,9 +131,30 @@ def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[
     tuning.slp_vectorization = False
     tuning.loop_unrolling = vectorize
     builder = llvm.create_pass_builder(machine, tuning)
-    passes = builder.getModulePassManager()
-    passes.run(module, builder)
+    _freely("LLVMPY_RunNewModulePassManager")(builder.getModulePassManager(), module, builder)
     return module, machine
+
+
+def _emitted(module: Any, machine: Any) -> bytes:
+    """The object file of a module."""
+    failed = llvm.ffi.OutputString()
+    found = _freely("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, failed)
+    if not found:
+        raise RuntimeError(str(failed))
+    library = llvm.ffi.lib
+    try:
+        return ctypes.string_at(library.LLVMPY_GetBufferStart(found), library.LLVMPY_GetBufferSize(found))
+    finally:
+        library.LLVMPY_DisposeMemoryBuffer(found)
+
+
+def _freely(name: str) -> Any:
+    """A function of LLVM that several threads may call at once, each for a module in a context of its own.
+
+    llvmlite lets one thread in at a time, whatever it does there.
+    """
+    function = getattr(llvm.ffi.lib, name)
+    return getattr(function, "_cfn", function)
 
 
 def _machine(here: Host) -> Any:

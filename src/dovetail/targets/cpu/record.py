@@ -47,7 +47,7 @@ def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None]) -> bytes:
     spelled = [_CONTROL if isinstance(job, Control) else _spell(job, number) for job in told]
     modules = {m.name: m for job in kernels.values() for m in modules_of(job)}
     objects = [object_of(name) for name in modules]
-    listed = [[m.name, m.optimize, len(made)] for m, made in zip(modules.values(), objects, strict=True)]
+    listed = [[m.name, m.is_shared, len(made)] for m, made in zip(modules.values(), objects, strict=True)]
     head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *objects])
 
@@ -60,8 +60,8 @@ def from_bytes(plan: Plan, content: bytes, store: Store | None = None) -> Ready:
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
     objects: dict[Module, bytes] = {}
-    for name, optimize, size in head["modules"]:
-        objects[Module(name, "", optimize)] = content[start : start + size]
+    for name, is_shared, size in head["modules"]:
+        objects[Module(name, "", is_shared=is_shared)] = content[start : start + size]
         start += size
     adopt(objects)
     steps, values = plan.phase("run"), plan.graph.values
