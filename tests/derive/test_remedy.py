@@ -27,6 +27,9 @@ def test_what_a_remedy_was_applied_to_fuses(op: FusedOp[...], guard: Guard) -> N
         chosen = laws.counterexample(op, guard, seed)
         found = fuse(canonicalize(laws.graph_of(op.body(**chosen), chosen)), ops, always=True)
         alike = [m for m in found.missed if (m.rule, m.reason) == (op.name, guard.name)]
+        if not alike and any(m.rule == op.name for m in found.missed):
+            # Without a bias, what is added can be read as one: then another guard refused.
+            continue
         if not alike:
             # Less of it fuses: what the guard refuses is left outside, and nothing was missed.
             assert any(a.rule == op.name for a in found.applied)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from dovetail.declare.cost import Machine, Prices
-from dovetail.egraph.extract import acyclic, components, extract, first_choice
-from dovetail.egraph.joined import cost_of
+from dovetail.egraph.extract import HillClimb, acyclic, components, extract, first_choice
+from dovetail.egraph.joined import Joined, cost_of, readers_of
 from dovetail.egraph.problem import Extent, Option, Part, Problem
 from tests.egraph.oracle import least_cost, least_joined
 
@@ -170,3 +170,29 @@ def test_extraction_is_deterministic(size: int) -> None:
     member = [(4.0, (size + 2,)), (0.0, (size + 1,))]
     found = problem([(0.0, tuple(range(1, size + 1)))], *[member] * size, [(9.0, (size + 2,))], [(0.0, ())])
     assert len({extract(found).picks for _ in range(3)}) == 1
+
+
+def test_a_second_start_is_climbed_from_where_it_differs() -> None:
+    # Two roots, each with a cheap option last; the first climb ends where the second begins, but for one class.
+    found = problem([(5.0, ()), (1.0, ())], [(5.0, ()), (1.0, ())], roots=(0, 1))
+    climb = HillClimb(found, [0, 0])
+    for start in ([0, 0], [1, 0], [0, 1]):
+        climb.begin(start)
+        assert climb.climb().picks == (1, 1)
+
+
+def test_what_is_joined_otherwise_is_tried_again() -> None:
+    extents = [Extent(8, False)] * 4
+    options = [
+        [Option(17.0, (1,), None, Part(1))],
+        [Option(17.0, (2,), None, Part(1))],
+        [Option(9.0, ())],
+        [Option(9.0, ())],
+    ]
+    alone = Problem(options, (0, 1), (), extents, PRICES)
+    joined = Problem(options, (0,), (), extents, PRICES)
+    one, other = (Joined(p, [0] * 4, readers_of(p, [0] * 4, p.live([0] * 4))) for p in (alone, joined))
+    for each, p in ((one, alone), (other, joined)):
+        each.update(reversed(p.live([0] * 4)))
+    assert one.unlike(other) == {0, 1}
+    assert one.unlike(one) == set()

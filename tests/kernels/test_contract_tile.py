@@ -10,7 +10,7 @@ import pytest
 from dovetail import Graph, f32, library
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.contract_tile import tile_of
+from dovetail.kernels.contract_tile import PACED, tile_of, tile_text
 from dovetail.kernels.vector import Vectors
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import native, ready
@@ -28,6 +28,15 @@ def test_a_tile_leaves_registers_for_what_is_multiplied(lanes: int, registers: i
     held = tile.rows if tile.by_lane else 1
     assert tile.rows * tile.vectors + tile.vectors + held <= registers
     assert tile.columns == tile.vectors * lanes
+
+
+def test_rows_that_will_be_written_are_asked_for_one_by_one_and_not_in_the_turns() -> None:
+    tile = tile_of(Vectors(16, 32))
+    text = tile_text(tile).partition(f"@{tile.name}{PACED}.{tile.rows}(")[2].partition("\n}")[0]
+    piece, _, turns = text.partition("\nmain.piece:")[2].partition("\nmain:")
+    to_write = "i32 1, i32 3, i32 1)"
+    assert piece.count(to_write) * 64 == tile.row_bytes
+    assert turns.count("@llvm.prefetch") == 1 and to_write not in turns
 
 
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)

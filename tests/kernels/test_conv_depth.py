@@ -67,6 +67,12 @@ def test_every_window(window: Window) -> None:
     check(window.over((2, 3, 19, 23), 3, groups=3), {"x": normal(2, 3, 19, 23)})
 
 
+@pytest.mark.parametrize("size", [(1, 1), (3, 3), (6, 6), (14, 14), (1, 200)])
+def test_few_places_times_one_number(size: tuple[int, int]) -> None:
+    x = (2, 5, *size)
+    check(depthwise(x, 1, 1, act="hard_swish"), {"x": normal(*x)})
+
+
 @pytest.mark.parametrize("size", [1, 15, 33, 64, 200])
 def test_one_axis(size: int) -> None:
     x = (2, 6, size)

@@ -26,6 +26,7 @@ KERNELS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "conv of groups": (1, (6, 33, 16), (8, 3, 1, 3), {"groups": 2, "padding": (0, 1, 0, 1)}),
     "conv that strides": (1, (6, 32, 32), (8, 6, 1, 1), {"strides": (2, 2)}),
     "point_conv": (2, (130, 13, 17), (24, 130, 1, 1), {}),
+    "point_conv of few channels": (1, (32, 33, 33), (24, 32, 1, 1), {}),
     "point_conv of ragged filters": (1, (300, 16, 16), (21, 300, 1, 1), {}),
     "small_conv": (2, (30, 7, 9), (64, 30, 3, 3), {"padding": (1, 1, 1, 1)}),
     "small_conv of one pixel": (1, (256, 2, 11), (128, 256, 1, 1), {}),
@@ -98,6 +99,15 @@ def test_however_it_lies(kernel: str, look: str) -> None:
         case _:
             r = slice_axis(input("r", f32[n, m, h, v + 2]), axis=3, start=1, stop=v + 1)
     check(Graph.of(library.conv_bias_act(x, w, b, r, act="silu", **attrs)))
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if "groups" not in kernel])
+def test_results_take_its_memory(kernel: str) -> None:
+    x, w, b, attrs = operands(kernel)
+    r = ops.tanh(input("r", f32[library.conv_bias_act(x, w, b, **attrs).shape]))
+    graph = Graph.of(ops.tanh(library.conv_bias_act(x, w, b, r, act="relu", **attrs)))
+    assert [step.over for step in make_plan(graph, target="cpu").phase("run")][1] is r
+    check(graph)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

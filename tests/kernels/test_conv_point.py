@@ -65,6 +65,11 @@ def test_one_program_for_every_size() -> None:
     )
 
 
+def test_it_serves_many_places_where_filters_are_fewer() -> None:
+    assert is_point(pixel((1, 64, 56, 56), 32)) and is_point(pixel((1, 128, 56, 56), 32))
+    assert not is_point(pixel((1, 64, 56, 56), 64)), "too many rows are written in turn"
+
+
 def test_rows_that_lie_apart_are_read_where_they_lie() -> None:
     x = input("x", f32[1, 9, 64, 16])
     y = ops.conv(ops.permute(x, order=(-4, -2, -3, -1)), param("w", f32[24, 64, 1, 1]))

@@ -68,6 +68,7 @@ def test_it_serves_only_where_it_wins() -> None:
         ((1, 3, 224, 12), (64, 3, 7, 7)),
         ((1, 3, 224, 224), (40, 3, 7, 7)),
         ((1, 9, 224, 224), (64, 9, 7, 7)),
+        ((1, 128, 56, 56), (32, 128, 1, 1)),
     ]:
         assert not serves("row_conv", network(shape, weights))
 

@@ -9,6 +9,7 @@ import pytest
 
 from dovetail import TypeRuleError, Value, bool_, f32, i64, ops
 from dovetail.ir import leaf
+from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input
 from dovetail.library.attention import attention
 from dovetail.library.softmax import softmax
@@ -248,6 +249,19 @@ def test_a_mask_of_batch_and_keys_is_never_read_as_one() -> None:
     arrays = feeds(graph)
     by_rows = qkv(arrays, scale=SCALE, added=arrays["mask"][None, None])
     near(run(graph, arrays)["y"], by_rows)
+
+
+def test_the_first_gpt_multiplies_by_its_triangle() -> None:
+    """Scores times 0 or 1, and -1e4 where it is 0, cut from a table that is longer than the sequence."""
+    length = symbol("s")
+    q, k, v = (input(name, f32[B, H, "s", D]) for name in "qkv")
+    table = leaf.constant(np.tri(8, dtype=np.float32))
+    kept = ops.slice_(ops.slice_(table, axis=-2, start=0, stop=length), axis=-1, start=0, stop=length)
+    spelled = plain_softmax((q @ swap(k)) * SCALE * kept + (1.0 - kept) * -1e4) @ v
+    graph = recognised(spelled).graph
+    assert attention.of(found(spelled, "attention")).keep is not None
+    arrays = {name: np.random.default_rng(i).normal(size=(B, H, S, D)).astype("f4") for i, name in enumerate("qkv")}
+    near(run(graph, arrays)["y"], qkv(arrays, scale=SCALE, keep=np.tri(S, dtype=bool)[None, None]))
 
 
 @pytest.mark.parametrize(("fill", "hides"), [(-INF, True), (LOWEST, True), (-1e4, True), (-1e3, False), (0.0, False)])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail import Value, f32, ops
+from dovetail.ir import leaf
 from dovetail.ir.leaf import input
 from dovetail.library.partial_rope import partial_rope
 from dovetail.library.rope import rope
@@ -48,6 +49,23 @@ def test_neighbours() -> None:
     cos, sin = angles(S, D, neighbours=True)
     arrays = feeds(result.graph, cos=cos, sin=sin)
     near(run(result.graph, arrays)["y"], rotate(arrays["x"], cos, sin, neighbours=True))
+
+
+def test_neighbours_written_in_place_of_zeros() -> None:
+    """Even and odd features are rotated apart, and each is written with a step of two along the first axis."""
+    even, odd = cut(X, 0, D, 2), cut(X, 1, D, 2)
+    cos, sin = input("cos", f32[S, D // 2]), input("sin", f32[S, D // 2])
+    first = leaf.constant(np.zeros((D, S, 3, 2), np.float32))
+    for start, part in enumerate((even * cos - odd * sin, even * sin + odd * cos)):
+        places = leaf.constant(np.arange(start, D, 2)[:, None])
+        first = ops.scatter_nd(first, places, ops.permute(part, order=(-1, -2, -3, -4)), reduction="none")
+    graph = recognised(ops.permute(first, order=(-1, -2, -3, -4))).graph
+    assert graph.count(rope) == 1
+    assert graph.count(ops.scatter_nd) == 0
+    arrays = feeds(graph)
+    x, c, s = (arrays[name] for name in ("x", "cos", "sin"))
+    wanted = np.stack((x[..., ::2] * c - x[..., 1::2] * s, x[..., ::2] * s + x[..., 1::2] * c), -1)
+    near(run(graph, arrays)["y"], wanted.reshape(x.shape))
 
 
 def test_a_rotation_keeps_lengths() -> None:

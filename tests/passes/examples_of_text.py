@@ -53,10 +53,12 @@ def _columns(x: Value) -> Value:
     return leaf.input("k", x.dtype[2, 3, 5])
 
 
-def _woven(a: Value, b: Value) -> Value:
-    columns = [ops.unsqueeze(v, axes=(-1,)) for v in (a, b)]
-    joined = ops.expand(columns[0], axis=-1, size=2) if a is b else ops.concat(*columns, axis=-1)
-    return ops.merge(joined, axis=-1)
+def _column_of(x: Value) -> Value:
+    return ops.unsqueeze(x, axes=(-1,))
+
+
+def _both(angle: Value) -> Value:
+    return ops.merge(ops.expand(_column_of(angle), axis=-1, size=2), axis=-1)
 
 
 def _pairs(x: Value) -> Value:
@@ -165,14 +167,14 @@ TEXT: tuple[Example, ...] = (
     ),
     Example(
         "rotated_by_neighbours",
-        lambda x: _woven(
-            _neighbour(x, 0) * _angle(x, "c") - _neighbour(x, 1) * _angle(x, "s"),
-            _neighbour(x, 0) * _angle(x, "s") + _neighbour(x, 1) * _angle(x, "c"),
+        lambda x: ops.concat(
+            _column_of(_neighbour(x, 0) * _angle(x, "c") - _neighbour(x, 1) * _angle(x, "s")),
+            _column_of(_neighbour(x, 0) * _angle(x, "s") + _neighbour(x, 1) * _angle(x, "c")),
+            axis=-1,
         ),
-        lambda x: (
-            ops.merge(_pairs(x), axis=-1) * _woven(_angle(x, "c"), _angle(x, "c"))
-            + ops.merge(ops.concat(-_column(x, 1), _column(x, 0), axis=-1), axis=-1)
-            * _woven(_angle(x, "s"), _angle(x, "s"))
+        lambda x: _pairs(
+            x * _both(_angle(x, "c"))
+            + ops.merge(ops.concat(-_column(x, 1), _column(x, 0), axis=-1), axis=-1) * _both(_angle(x, "s"))
         ),
     ),
     Example(

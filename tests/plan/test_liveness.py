@@ -61,8 +61,10 @@ def pointwise(*results: Value) -> Subgraph:
         (matmul_add(H, SQUARE, H), []),
         (matmul_add(ops.permute(H, order=(-1, -2)), ops.exp(leaf.input("y", f32[4, 6])), SQUARE), [SQUARE]),
         (linear(H, SQUARE, act="relu"), []),
-        # Those of a convolution and of a norm may be written and read again.
-        (conv_bias_act(IMAGE, leaf.param("f", f32[3, 3, 1, 1]), None, ops.exp(IMAGE)), []),
+        (conv_bias_act(IMAGE, leaf.param("f", f32[3, 3, 1, 1]), None, ops.exp(IMAGE)), [ops.exp(IMAGE)]),
+        (conv_bias_act(ops.exp(IMAGE), leaf.param("f", f32[3, 3, 1, 1]), None, ops.exp(IMAGE)), []),
+        # Those of separate channels and of a norm may be written and read again.
+        (conv_bias_act(IMAGE, leaf.param("f", f32[3, 1, 1, 1]), None, ops.exp(IMAGE), groups=3), []),
         (residual_rms_norm(H, ops.tanh(X), eps=1e-5), []),
         (ops.reduce_sum(H, axes=(0,)), []),
         (ops.top_k(H, k=2, axis=-1), []),

@@ -42,7 +42,7 @@ def extract(problem: Problem, starts: Sequence[Mapping[int, int]] = ()) -> Extra
     """
     first = first_choice(problem)
     cheap = acyclic(problem, by_shared_cost(problem, first), first)
-    search = _Search(problem, cheap)
+    search = HillClimb(problem, cheap)
     best: Extraction | None = None
     for start in starts:
         # What a start leaves open is chosen by tree cost; the first choice of all is only there to break cycles.
@@ -167,7 +167,7 @@ def _break(picks: list[int], first: Sequence[int], stack: list[int], back: int, 
     del stack[at + 1 :]
 
 
-class _Search:
+class HillClimb:
     """Hill climbing: one class takes another option, or all that can read a class do."""
 
     def __init__(self, problem: Problem, cheap: Sequence[int]) -> None:

@@ -24,13 +24,12 @@ class Recent:
         self._now = 0
 
     @cached_property
-    def _users(self) -> list[set[int]]:
+    def _users(self) -> list[list[int]]:
         """For each class those that have an option which reads it."""
-        found: list[set[int]] = [set() for _ in self._options]
+        found: list[list[int]] = [[] for _ in self._options]
         for c, listed in enumerate(self._options):
-            for option in listed:
-                for r in option.reads:
-                    found[r].add(c)
+            for r in dict.fromkeys([r for option in listed for r in option.reads]):
+                found[r].append(c)
         return found
 
     def note(self, classes: Iterable[int]) -> None:

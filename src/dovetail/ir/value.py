@@ -215,7 +215,7 @@ def _exact(value: Any) -> Hashable:
     if isinstance(value, bool):
         return (bool, value)
     if isinstance(value, tuple):
-        return tuple([v if v.__class__ in _PLAIN else _exact(v) for v in value])  # pyright: ignore[reportUnknownVariableType]
+        return tuple([_exact(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
     return value
 
 

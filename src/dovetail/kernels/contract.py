@@ -24,7 +24,7 @@ from dovetail.plan.plan import Step
 
 SUMMED_IN_F32 = (f32, f16, bf16)
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
-NEAR = 64 * 1024
+NEAR = 104 * 1024
 """Bytes of rows that are gone through for every panel, for each lane of a vector: they stay in the second cache."""
 MOST_TILES, FEW_TILES = 15, 4
 """Tiles of rows in a block, at most; and where there are few panels of columns."""

@@ -124,10 +124,11 @@ class _Cell(Whole):
                 end = self.sum(row, self.sum(each, self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")))
                 row, end = self._uneven(i, row, end, uneven)
                 rows = self.sub(end, row)
-                self._fetch(row, self._share(rows, turn, turns), self._share(rows, self.sum(turn, "1"), turns))
+                with self.when(self.let(f"xor i1 {paced}, true")):
+                    self._fetch(row, self._share(rows, turn, turns), self._share(rows, self.sum(turn, "1"), turns))
                 size = self.product(steps, str(tile.row_bytes))
                 share = self.at(self.at(b, size), self.div(self.product(size, i), some))
-                self._sum_up(a, b, row, rows, steps, fresh, paced, share)
+                self._sum_up(a, b, row, rows, steps, fresh, final, paced, share)
                 with self.when(final):
                     self(f"call void %epilogue(ptr %words, i64 {row}, i64 {self.sum(row, rows)}, ptr null)")
         self("ret void")
@@ -150,8 +151,10 @@ class _Cell(Whole):
         """How many parts of a size it takes for a whole."""
         return self.div(self.sub(self.sum(whole, size), "1"), size)
 
-    def _sum_up(self, a: str, b: str, row: str, rows: str, steps: str, fresh: str, paced: str, share: str) -> None:
-        """One tile; where there are many, each fetches its share of the panel that comes next."""
+    def _sum_up(
+        self, a: str, b: str, row: str, rows: str, steps: str, fresh: str, final: str, paced: str, share: str
+    ) -> None:
+        """One tile; where there are many, each fetches its share of the panel that comes next, and what it writes."""
         tile = self.tile
         place = self.at(a, self.product(row, "%stride"))
         sums = self.at("%sums", self.product(row, str(tile.row_bytes)))
@@ -159,7 +162,10 @@ class _Cell(Whole):
         some = self.let(f"icmp ne i64 {steps}, 0")
         if tile.paced:
             with self.when(self.let(f"and i1 {some}, {paced}")):
-                self(f"call void @{tile.name}{PACED}({given}, ptr {share})")
+                written = self.at("%c", self.product(row, "%target"))
+                c = self.let(f"select i1 {final}, ptr {written}, ptr {sums}")
+                target = self.let(f"select i1 {final}, i64 %target, i64 {tile.row_bytes}")
+                self(f"call void @{tile.name}{PACED}({given}, ptr {share}, ptr {c}, i64 {target})")
             some = self.let(f"and i1 {some}, {self.let(f'xor i1 {paced}, true')}")
         with self.when(some):
             self(f"call void @{tile.name}({given})")

@@ -5,11 +5,12 @@ function of its own, and sums always go through k from first to last, so that ho
 
 Where a panel serves many tiles of rows one after the other, it is in the caches after the first of them. Such tiles
 have a second function: it asks for nothing that it reads itself, and fetches a part of the next panel instead, a line
-in each turn of its loop, so that none of them waits for memory.
+in each turn of its loop, and what will be written row by row, so that none of them waits for memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dovetail.kernels.vector import Vectors, VectorText
@@ -83,9 +84,10 @@ def tile_of(vectors: Vectors, streams: int = 1) -> Tile:
 
 
 def tile_text(tile: Tile) -> str:
-    """A module with `name(rows, a, stride of a, b, sums, depth, fresh)`, and with `name.paced`, which takes `next` too.
+    """A module with `name(rows, a, stride of a, b, sums, depth, fresh)`, and with `name.paced`, which takes more.
 
-    `depth` is not 0. Sums are [rows][columns], added to unless `fresh`. Lines of what is `next` are asked for.
+    `depth` is not 0. Sums are [rows][columns], added to unless `fresh`. What is paced asks for lines of what is `next`,
+    and for as many rows at `c`, which lie `target` bytes apart.
     """
     texts: list[str] = []
     used: dict[str, None] = {}
@@ -118,7 +120,7 @@ def _given(tile: Tile, form: str, *, declared: bool) -> str:
             *(("i64", s) for s in _STRIDES),
             ("i64", "%first"),
             ("i1", "%fresh"),
-            *([("ptr", "%next")] if form else []),
+            *([("ptr", "%next"), ("ptr", "%c"), ("i64", "%target")] if form else []),
         )
     )
 
@@ -129,7 +131,7 @@ def _choice(tile: Tile, numbers: range, form: str) -> str:
     passed = _given(tile, form, declared=False)
     lines = [
         f"define internal void @{tile.name}{form}(i64 %rows, ptr %a, i64 %stride1, ptr %b, ptr %sums, i64 %depth, "
-        f"i1 %fresh{', ptr %next' if form else ''}) nounwind {{",
+        f"i1 %fresh{', ptr %next, ptr %c, i64 %target' if form else ''}) nounwind {{",
         "  %stride2 = shl i64 %stride1, 1",
         "  %stride3 = mul i64 %stride1, 3",
         "  %first = sub i64 0, %depth",
@@ -224,16 +226,21 @@ class _Rows(VectorText):
 
     def _loop(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
         """So many steps along k in each turn. What it is given and what it gives: the places, the sums."""
+        return self._repeated(name, end, before, lambda state: self._steps(steps, state))
+
+    def _repeated(self, name: str, end: str, before: list[str], turn: Callable[[list[str]], list[str]]) -> list[str]:
+        """Turn after turn, until k is at its end."""
         start = self.block
         self(f"br label %{name}")
         self.label(name)
         head = len(self.lines)
         inside = [self.fresh("%s") for _ in before]
-        after = self._steps(steps, inside)
+        after = turn(inside)
+        last = self.block
         more = self.let(f"icmp ne i64 {after[0]}, {end}")
         self(f"br i1 {more}, label %{name}, label %{name}.end")
         self.lines[head:head] = [
-            f"  {x} = phi {kind} [ {a}, %{start} ], [ {b}, %{name} ]"
+            f"  {x} = phi {kind} [ {a}, %{start} ], [ {b}, %{last} ]"
             for x, kind, a, b in zip(inside, self._kinds(), before, after, strict=True)
         ]
         self.label(f"{name}.end")
@@ -289,7 +296,8 @@ class _Rows(VectorText):
 
 
 class _Paced(_Rows):
-    """The function for rows whose panel is near already: it asks for a line of what is next in each turn.
+    """The function for rows whose panel is near already: it asks for a line of what is next in each turn, and for rows
+    that will be written one by one: all at once, they would keep out what it reads itself.
 
     A core that is shared with others gets instructions slowly, so it does with few of them: every row has a pointer of
     its own, from which every second row is multiplied as it is loaded.
@@ -302,11 +310,32 @@ class _Paced(_Rows):
         self.unrolled = True
 
     def _walk(self, sums: list[str]) -> list[str]:
-        self.places += ["%next", *(self.let(f"getelementptr float, ptr {end}, i64 %first") for end in self.bases)]
+        self.places += ["%next", "%c", *(self.let(f"getelementptr float, ptr {end}, i64 %first") for end in self.bases)]
         return super()._walk(sums)
 
     def _rows_at(self, at: str, further: list[str]) -> list[str]:
-        return further[1:]
+        return further[2:]
+
+    def _loop(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
+        """The turns in as many pieces as there are rows, or fewer."""
+        inner = super()._loop
+        if steps == 1:
+            return inner(name, end, steps, before)
+        c = self.places.index("%c")
+        left, piece = self.let(f"sub i64 {end}, {before[0]}"), self.rows * steps
+        each = self.let(f"sdiv i64 {self.let(f'add i64 {left}, {piece - 1}')}, {piece}")
+        each = self.let(f"mul i64 {each}, {steps}")
+
+        def turn(state: list[str]) -> list[str]:
+            for line in range(0, self.tile.row_bytes, _LINE):
+                self.prefetch(self.at(state[c], line), to_write=True)
+            self.use("declare i64 @llvm.smin.i64(i64, i64)")
+            further = self.let(f"add i64 {state[0]}, {each}")
+            state = inner(name, self.let(f"call i64 @llvm.smin.i64(i64 {further}, i64 {end})"), steps, state)
+            state[c] = self.at(state[c], "%target")
+            return state
+
+        return self._repeated(f"{name}.piece", end, before, turn)
 
     def _added_from(self, i: int, place: str, columns: list[str], sums: list[str]) -> list[str]:
         if not self.spreads_in_place or i % 2 == 0:
@@ -314,9 +343,9 @@ class _Paced(_Rows):
         return [self.fma_spread(x, place, total) for x, total in zip(columns, sums, strict=True)]
 
     def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
-        line, *rows = further
+        line, c, *rows = further
         if steps > 1:
             self._ask(line, cache=2)
             line = self.at(line, _LINE)
         # An index for each would cost an instruction, too.
-        return [line, *(self.fixed(self.at(row, 4 * steps)) for row in rows)]
+        return [line, c, *(self.fixed(self.at(row, 4 * steps)) for row in rows)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.kernels.conv import Choice, Convolution, Expanse, known
 from dovetail.kernels.conv_block import HEAD
@@ -23,23 +23,28 @@ FEWEST_ROWS = 8
 """Rows of a band at least, even if they do not: each band lays out again what the one before it saw last."""
 MOST_ROOM = 256 * 1024
 """Bytes that a band may see."""
+MOST_POINTS = 256
+"""Places of a channel that is multiplied by one number: more are not worth laying out."""
 PART_WORK = 4000
 """Products of vectors that a tile has, about."""
 
 
 def depth(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
     """The kernel of a convolution whose groups have one channel and one filter each."""
+    is_level = expanse.is_level
+    # A channel times one number is one long row.
+    expanse = replace(expanse, field=expanse.field.flat()) if is_level else expanse
     field = expanse.field
     apart = max(field.strides[0], *field.dilations)
     most = min(MOST_ROWS if field.is_known else FEW_ROWS, rows_of(vectors, field.window[0], field.strides[0]))
     if (
         (expanse.channels, expanse.filters) != (1, 1)
-        or not 1 < field.taps <= MOST_TAPS
+        or field.taps > MOST_TAPS
         or apart > FARTHEST
         or field.strides[1] > 2
         or field.steps[1] != 4
         or most < 2
-        or not expanse.is_level
+        or not is_level
     ):
         return []
     most = 1 if field.window[0] == 1 else most
@@ -99,6 +104,8 @@ class DepthCut:
         """The cut, where there are results and rows are not too long."""
         field, vectors = of.field, self.depth.vectors
         if 0 in (*field.out, *field.sizes):
+            return None
+        if field.taps == 1 and (field.out[0] != 1 or known(field.out[1]) > MOST_POINTS):
             return None
         bands = Bands.of(field, vectors)
         plane = bands.pitch * ((bands.rows - 1) * field.strides[0] + field.reach[0] + 1)

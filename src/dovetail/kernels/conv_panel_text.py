@@ -51,8 +51,7 @@ def _turn_text(square: Square) -> Written:
                 x = activated(t, epilogue.act, t.add(x, t.load(t.at("%r", by))))
             t.store(x, t.at("%y", by))
     header = (
-        "void @kernel.turn_whole(ptr noalias readonly %sums, ptr noalias readonly %r, ptr noalias %y, "
-        "i64 %step, i64 %vectors) noinline nounwind"
+        "void @kernel.turn_whole(ptr noalias readonly %sums, ptr %r, ptr %y, i64 %step, i64 %vectors) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
 

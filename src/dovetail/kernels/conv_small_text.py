@@ -148,9 +148,10 @@ def turn_text(square: Square) -> Written:
                 if epilogue.residual:
                     x = activated(t, epilogue.act, t.add(x, t.load_where(mask, t.at("%r", by))))
                 t.store_where(mask, x, t.at("%y", by))
+    # Results may take the memory of the residual.
     header = (
-        "void @kernel.turn(ptr noalias readonly %sums, ptr noalias readonly %bias, ptr noalias readonly %r, "
-        "ptr noalias %y, i64 %step, i64 %filters, i64 %places, i64 %apart) noinline nounwind"
+        "void @kernel.turn(ptr noalias readonly %sums, ptr noalias readonly %bias, ptr %r, ptr %y, i64 %step, "
+        "i64 %filters, i64 %places, i64 %apart) noinline nounwind"
     )
     return t.function(header), tuple(t.used)
 

@@ -34,10 +34,16 @@ class _Group:
     members: dict[Value, None]
     inputs: dict[Value, None]
 
-    def inputs_with(self, value: Value) -> dict[Value, None]:
-        rest = {v: None for v in self.inputs if v is not value}
-        rest.update((v, None) for v in value.operands if not _is_scalar(v))
-        return rest
+    def inputs_with(self, value: Value) -> int:
+        """How many inputs there are once a value is a member."""
+        new = {v for v in value.operands if not _is_scalar(v) and v not in self.inputs}
+        return len(self.inputs) - (value in self.inputs) + len(new)
+
+    def take(self, value: Value) -> None:
+        """Make a value a member."""
+        self.members[value] = None
+        self.inputs.pop(value, None)
+        self.inputs.update((v, None) for v in value.operands if not _is_scalar(v))
 
 
 def mark_regions(graph: Graph, limits: RegionLimits | None = None, log: Log | None = None) -> Fused:
@@ -52,11 +58,9 @@ def mark_regions(graph: Graph, limits: RegionLimits | None = None, log: Log | No
             continue
         home = _home(value, graph, group_of)
         if home is not None:
-            inputs = home.inputs_with(value)
-            limit = _over(limits, len(home.members) + 1, len(inputs))
+            limit = _over(limits, len(home.members) + 1, home.inputs_with(value))
             if limit is None:
-                home.members[value] = None
-                home.inputs = inputs
+                home.take(value)
                 group_of[value] = home
                 continue
             cut.append(_cut(home, value, limit))

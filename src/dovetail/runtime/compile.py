@@ -14,6 +14,7 @@ from dovetail.errors import GateError
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
 from dovetail.passes.claims import Dispatch
 from dovetail.passes.pipeline import Lowered, Setup, lower
 from dovetail.passes.specialize import specialize
@@ -45,7 +46,7 @@ class Compilation:
         known = {**self.setup.sizes, **(sizes or {})}
         setup = replace(self.setup, sizes=known)
         with collector_paused(), phase("report"):
-            forms = {} if self.target.forms is None else self.target.forms(self.plan, known)
+            forms = dict[Value, str | None]() if self.target.forms is None else self.target.forms(self.plan, known)
             return build_report(self.lowered, self.plan, setup, self.machine, forms)
 
 

@@ -67,6 +67,12 @@ def test_large_arrays_are_parameters_and_small_numbers_are_constants() -> None:
     assert graph.count(leaf.CONST) == 1
 
 
+def test_a_table_of_zeros_and_ones_is_a_constant() -> None:
+    initial = {"mask": np.tri(4, dtype=np.float32), "w": np.tri(4, dtype=np.float32) * 2}
+    graph = import_model(model(["Mul x mask -> y", "Add y w -> z"], {"x": f32[4, 4]}, ["z"], initializers=initial))
+    assert [v.attrs["name"] for v in graph.parameters] == ["w"]
+
+
 def test_an_initializer_that_is_an_input_too_is_a_default() -> None:
     made = model(["Add x w -> y"], {"x": f32[4, 4], "w": f32[4, 4]}, ["y"], initializers={"w": ones(4, 4)})
     program = dovetail.compile(import_model(made))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 
 from dovetail.kernels.job import Part
 from dovetail.targets.cpu.codes import foresee, foreseen
-from dovetail.targets.cpu.jit import load
+from dovetail.targets.cpu.jit import load, machine_code
 
 
 def test_what_was_foreseen_is_taken_once() -> None:
@@ -21,3 +22,16 @@ def test_what_was_foreseen_is_taken_once() -> None:
 def test_what_cannot_be_compiled_is_not_there() -> None:
     foresee(Part("foreseen_nonsense", "define nonsense"), None)
     assert foreseen("foreseen_nonsense") is None
+
+
+def text_of(number: int) -> str:
+    """A function with much to do for LLVM."""
+    lines = [f"  %x{i + 1} = mul i64 %x{i}, {number + i}" for i in range(200)]
+    return "\n".join([f"define i64 @made_{number}(i64 %x0) {{", *lines, "  ret i64 %x200", "}"])
+
+
+def test_threads_that_compile_at_once_make_what_one_makes() -> None:
+    texts = [text_of(number) for number in range(24)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(machine_code, texts))
+    assert together == [machine_code(text) for text in texts]

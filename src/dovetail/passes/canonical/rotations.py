@@ -22,24 +22,26 @@ def rotated_by_halves(value: Value) -> Value | None:
     )
 
 
-@rule(ops.merge, numerics="reassociated")
+@rule(ops.concat, numerics="reassociated")
 def rotated_by_neighbours(value: Value) -> Value | None:
-    """(a * c - b * s, b * c + a * s) of neighbours in x, in turns, is x * (c, c) + (-b, a) * (s, s), in turns too."""
-    (pairs,) = value.operands
-    if value.known_type is None or value.attrs["axis"] != -1 or value.attrs["count"] != 2 or pairs.op is not ops.concat:
+    """(a * c - b * s, b * c + a * s) of each pair of neighbours in x is x * (c, c) + (-b, a) * (s, s), cut in pairs."""
+    if value.known_type is None or len(value.operands) != 2 or value.attrs["axis"] != -1:
         return None
-    if len(pairs.operands) != 2 or pairs.attrs["axis"] != -1 or any(not _is_column(v) for v in pairs.operands):
+    if not all(map(_is_column, value.operands)):
         return None
-    first, second = (v.operands[0] for v in pairs.operands)
+    first, second = (v.operands[0] for v in value.operands)
     if first.op is not ops.sub:
         return None
     for a, c in _orders(first.operands[0]):
         for b, s in _orders(first.operands[1]):
-            x = _in_turns(a, b)
-            angles = all(angle.shape[-1:] == a.shape[-1:] for angle in (c, s))
-            if x is not None and angles and x.shape == value.shape and _holds(second, (b, c), (a, s)):
-                turned = ops.concat(ops.neg(b.operands[0]), a.operands[0], axis=-1)
-                return ops.add(ops.mul(x, _twice(c)), ops.mul(ops.merge(turned, axis=-1), _twice(s)))
+            pairs = _pairs_of(a, b)
+            if pairs is None or pairs.op is not ops.split or pairs.shape != value.shape:
+                continue
+            if any(angle.shape[-1:] != a.shape[-1:] for angle in (c, s)) or not _holds(second, (b, c), (a, s)):
+                continue
+            turned = ops.merge(ops.concat(ops.neg(b.operands[0]), a.operands[0], axis=-1), axis=-1)
+            rotated = ops.add(ops.mul(pairs.operands[0], _twice(c)), ops.mul(turned, _twice(s)))
+            return pairs.with_operands((rotated,))
     return None
 
 
@@ -48,12 +50,12 @@ def _is_column(value: Value) -> bool:
     return value.op is ops.unsqueeze and value.attrs["axes"] == (-1,)
 
 
-def _in_turns(a: Value, b: Value) -> Value | None:
-    """The value that has a and b in turns along its last axis."""
+def _pairs_of(a: Value, b: Value) -> Value | None:
+    """The value that has a and b as the two columns of its last axis."""
     if any(v.op is not ops.squeeze or v.attrs["axes"] != (-1,) for v in (a, b)):
         return None
     first, second = a.operands[0], b.operands[0]
-    return ops.merge(first.operands[0], axis=-1) if _are_halves(first, second) and first.shape[-1] == 1 else None
+    return first.operands[0] if _are_halves(first, second) and first.shape[-1] == 1 else None
 
 
 def _twice(angle: Value) -> Value:
@@ -116,9 +118,8 @@ def _whole(a: Value, b: Value) -> Value | None:
     """The value whose two halves along the last axis are a and b, or that has them in turns."""
     if _are_halves(a, b):
         return a.operands[0]
-    if _in_turns(a, b) is None:
-        return None
-    return ops.merge(ops.permute(a.operands[0].operands[0], order=(-1, -2)), axis=-1)
+    pairs = _pairs_of(a, b)
+    return None if pairs is None else ops.merge(ops.permute(pairs, order=(-1, -2)), axis=-1)
 
 
 def _are_halves(a: Value, b: Value) -> bool:
