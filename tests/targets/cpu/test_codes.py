@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
 
 from dovetail.kernels.job import Part
+from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.codes import foresee, foreseen
 from dovetail.targets.cpu.jit import load, machine_code
 
@@ -35,3 +39,18 @@ def test_threads_that_compile_at_once_make_what_one_makes() -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(machine_code, texts))
     assert together == [machine_code(text) for text in texts]
+
+
+def test_every_module_has_a_context_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM shares numbers and types within a context without a lock: threads in one bring the process down."""
+    seen: list[Any] = []
+    parse = jit.llvm.parse_assembly
+
+    def noted(text: str, context: Any = None) -> Any:
+        seen.append(context)
+        return parse(text, context)
+
+    monkeypatch.setattr(jit.llvm, "parse_assembly", noted)
+    for number in range(2):
+        machine_code(text_of(number))
+    assert None not in seen and seen[0] is not seen[1]
