@@ -67,6 +67,14 @@ def test_figures_are_kept_for_other_processes(settings: Settings) -> None:
     assert all(slow <= fast for slow, fast in zip(passed, rates, strict=True))
 
 
+def test_what_was_measured_is_told_to_the_last_bit() -> None:
+    one, two = (Figures(n, 1e10, 1e9, ((1000, 1e9, rate),), 1e-7) for n, rate in ((1, 0.2), (2, 0.9)))
+    assert one.levels[0][2] + (two.levels[0][2] - one.levels[0][2]) != 0.9
+    for figures, threads in ((one, 1), (two, 2)):
+        (level,) = Calibration("host", "today", "so", (one, two)).machine(threads).levels
+        assert level.passed_per_second == figures.levels[0][2]
+
+
 def test_without_a_cache_nothing_is_kept(settings: Settings) -> None:
     off = Settings(cache="off")
     assert calibrate(off).figures and stored(off) is None and machine_of(off) is BUILT_IN

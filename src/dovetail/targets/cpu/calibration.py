@@ -100,7 +100,7 @@ class Calibration:
         share = min(max(share, 0.0), 1.0)
 
         def between(a: float, b: float) -> float:
-            return a + share * (b - a)
+            return (1.0 - share) * a + share * b
 
         levels = [
             Level(round(between(small, large)), between(slow, fast), between(late, soon))
