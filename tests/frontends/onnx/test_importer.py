@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,8 +14,10 @@ import dovetail
 from dovetail import UnsupportedError
 from dovetail.errors import BindError, LoadError, NeedsValueError
 from dovetail.frontends.onnx import import_model
+from dovetail.frontends.onnx.load import load_model
 from dovetail.frontends.onnx.node import Node
 from dovetail.frontends.onnx.rule import rule
+from dovetail.frontends.skim import HASHED
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.value import Value
@@ -71,6 +76,22 @@ def test_a_table_of_zeros_and_ones_is_a_constant() -> None:
     initial = {"mask": np.tri(4, dtype=np.float32), "w": np.tri(4, dtype=np.float32) * 2}
     graph = import_model(model(["Mul x mask -> y", "Add y w -> z"], {"x": f32[4, 4]}, ["z"], initializers=initial))
     assert [v.attrs["name"] for v in graph.parameters] == ["w"]
+
+
+def test_numbers_of_large_arrays_decide_nothing(tmp_path: Path) -> None:
+    """They are read while a graph is made: a table that is not there yet must not be taken for what it is not."""
+    side = math.isqrt(HASHED // 4) + 1
+    initial = {"mask": np.tri(side, dtype=np.float32), "w": ones(1500, 1500)}
+    made = model(
+        ["Mul x mask -> y", "Add z w -> v"],
+        {"x": f32[side, side], "z": f32[1500, 1500]},
+        ["y", "v"],
+        initializers=initial,
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(made.SerializeToString())
+    for graph in (import_model(made), load_model(path)):
+        assert {v.attrs["name"] for v in graph.parameters} == {"mask", "w"}
 
 
 def test_an_initializer_that_is_an_input_too_is_a_default() -> None:

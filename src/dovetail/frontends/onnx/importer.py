@@ -20,6 +20,7 @@ from dovetail.frontends.onnx.rule import Made, Parameter, Rule
 from dovetail.frontends.onnx.supported import Vocabulary
 from dovetail.frontends.onnx.tensors import Tensors
 from dovetail.frontends.onnx.types import element, tensor_type
+from dovetail.frontends.skim import HASHED
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, symbol, symbols
 from dovetail.ir.dtype import of_numpy
@@ -39,11 +40,11 @@ _MOST_CONSTANT = 4096
 
 
 def _is_mask(array: Array) -> bool:
-    """Whether it is a table that tells which places count, written in floats."""
-    return array.ndim > 1 and array.dtype.kind == "f" and array.size <= _LARGEST_MASK and is_table_of_truths(array)
+    """Whether it is a table that tells which places count, written in floats.
 
-
-_LARGEST_MASK = 1 << 20
+    Numbers of larger arrays decide nothing: they may still be read, and two files that differ in them are one graph.
+    """
+    return array.ndim > 1 and array.dtype.kind == "f" and array.nbytes <= HASHED and is_table_of_truths(array)
 
 
 class Scope:
