@@ -70,6 +70,12 @@ def test_it_serves_many_places_where_filters_are_fewer() -> None:
     assert not is_point(pixel((1, 64, 56, 56), 64)), "too many rows are written in turn"
 
 
+def test_fewer_channels_do_beside_a_residual() -> None:
+    beside = input("r", f32[1, 128, 56, 56])
+    assert is_point(pixel((1, 32, 56, 56), 128, residual=beside))
+    assert not is_point(pixel((1, 32, 56, 56), 128)), "results are written too fast"
+
+
 def test_rows_that_lie_apart_are_read_where_they_lie() -> None:
     x = input("x", f32[1, 9, 64, 16])
     y = ops.conv(ops.permute(x, order=(-4, -2, -3, -1)), param("w", f32[24, 64, 1, 1]))
