@@ -20,16 +20,16 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from dovetail import Graph, Value, f32, library
+from dovetail.codegen.llvm.simd import Vectors, VectorText
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
-from dovetail.kernels.archetypes import make_job
-from dovetail.kernels.job import Places
-from dovetail.kernels.vector import Vectors, VectorText
+from dovetail.kernels.spec import Places
 from dovetail.library.heads import split_heads
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.jit import compile_text, host
+from dovetail.targets.cpu.select import make_job
+from dovetail.targets.runtime.code_cache import addresses
 
 
 @dataclass(frozen=True, slots=True)

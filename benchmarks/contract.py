@@ -125,15 +125,15 @@ class Product:
 
     def __init__(self, w: Any, threads: int, act: str | None) -> None:
         from dovetail import Graph, f32, library
+        from dovetail.codegen.llvm.simd import Vectors
         from dovetail.ir.dim import symbol
         from dovetail.ir.leaf import input, param
-        from dovetail.kernels.archetypes import make_job
-        from dovetail.kernels.job import Places
-        from dovetail.kernels.vector import Vectors
+        from dovetail.kernels.spec import Places
         from dovetail.plan.plan import make_plan
-        from dovetail.targets.cpu.codes import addresses
-        from dovetail.targets.cpu.crew import crew
         from dovetail.targets.cpu.jit import host
+        from dovetail.targets.cpu.select import make_job
+        from dovetail.targets.cpu.threads.pool import crew
+        from dovetail.targets.runtime.code_cache import addresses
 
         k, n = w.shape
         x, weight = input("x", f32[symbol("m"), k]), param("w", f32[k, n])
@@ -154,8 +154,8 @@ class Product:
     def call(self, x: Any, y: Any, packed: Any) -> Callable[[], object]:
         import numpy as np
 
-        from dovetail.targets.cpu.crew_text import KIND_COMPILED, STEP_WORDS
-        from dovetail.targets.cpu.words import chunk_of, number
+        from dovetail.targets.cpu.threads.pool_text import KIND_COMPILED, STEP_WORDS
+        from dovetail.targets.runtime.launch_args import chunk_of, number
 
         sizes = {"m": x.shape[0]}
         arrays = {"a": x, "b0": packed, "c": y}

@@ -22,14 +22,14 @@ import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 from onnx import TensorProto, helper
 
 from dovetail import Graph, Value, f32, library, ops
+from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
-from dovetail.kernels.archetypes import make_job
-from dovetail.kernels.job import Places
-from dovetail.kernels.vector import Vectors
+from dovetail.kernels.spec import Places
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.codes import addresses
 from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.select import make_job
+from dovetail.targets.runtime.code_cache import addresses
 
 EPS = 1e-5
 ROUNDS = 41

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.declare.cost import Machine, Prices
 from dovetail.egraph.decide import Vocabulary
-from dovetail.egraph.egglog_session import by_egglog
+from dovetail.egraph.egglog.session import by_egglog
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.extract import extract
 from dovetail.egraph.problem import problem_of

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, f32, library, ops
+from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
-from dovetail.kernels.conv_forms import make_conv
-from dovetail.kernels.job import Places
-from dovetail.kernels.vector import Vectors
+from dovetail.kernels.spec import Places
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import ready
+from dovetail.targets.cpu.conv.select import make_conv
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
+from dovetail.targets.runtime import build as ready
 from tests.tolerances import assert_close
 
 WIDE = Vectors(16, 32)

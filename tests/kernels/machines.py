@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dovetail.targets.cpu.host import Host, host
+from dovetail.targets.cpu.isa import Host, host
 from dovetail.targets.cpu.jit import assembly
 
 NEON = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "", 128, 32)

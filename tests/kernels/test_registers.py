@@ -6,17 +6,18 @@ import re
 
 import pytest
 
-from dovetail.kernels import conv_point_text, conv_text
-from dovetail.kernels.attend_parts import key_rows, make_scores, make_values, make_weights
-from dovetail.kernels.contract_cell import cell_text
-from dovetail.kernels.contract_tile import tile_of
-from dovetail.kernels.conv_epilogue import Epilogue
-from dovetail.kernels.conv_panel_tile import forms_of, tile_text
-from dovetail.kernels.conv_places import square_of
-from dovetail.kernels.conv_places import tile_text as places_text
-from dovetail.kernels.conv_small_text import Square, least_waste, square_text
-from dovetail.kernels.vector import Vectors
-from dovetail.targets.cpu.host import Host
+from dovetail.codegen.llvm.simd import Vectors
+from dovetail.targets.cpu.attention.parts import key_rows, make_scores, make_values, make_weights
+from dovetail.targets.cpu.conv.broadcast_tile import square_of
+from dovetail.targets.cpu.conv.broadcast_tile import tile_text as places_text
+from dovetail.targets.cpu.conv.direct import kernel as conv_text
+from dovetail.targets.cpu.conv.epilogue import Epilogue
+from dovetail.targets.cpu.conv.few_pixels.kernel import Square, least_waste, square_text
+from dovetail.targets.cpu.conv.pointwise import kernel as conv_point_text
+from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, tile_text
+from dovetail.targets.cpu.gemm.block import cell_text
+from dovetail.targets.cpu.gemm.micro_kernel import tile_of
+from dovetail.targets.cpu.isa import Host
 from tests.kernels.machines import MACHINES, NEON, code_for, loops, on_stack, products, summing, written_to_stack
 
 EVERY_MACHINE = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)

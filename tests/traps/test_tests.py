@@ -98,7 +98,7 @@ def broken_meanings() -> Generator[None]:
 
     with MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "compute", off_by_one)
-        patch.setattr("dovetail.targets.cpu.ready.make_job", _no_kernel)
+        patch.setattr("dovetail.targets.runtime.build.make_job", _no_kernel)
         yield
 
 

@@ -21,7 +21,7 @@ from dovetail.ir.literal import Array
 from dovetail.ops.generate import random_bits
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
-from dovetail.targets.recent import Recent
+from dovetail.targets.runtime.lru import Recent
 
 MOST_COMPILED = 8
 """For how many sets of values a model is kept compiled."""

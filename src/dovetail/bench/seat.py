@@ -23,7 +23,7 @@ from dovetail.bench.case import Case, save_arrays
 from dovetail.bench.floor import floor_of
 from dovetail.bench.peers import EVERY, Peer, Run, Setting
 from dovetail.runtime.load import load
-from dovetail.targets.cpu.limits import Meter
+from dovetail.targets.cpu.measure.peak import Meter
 
 PAUSE = 0.05
 """Before a turn: worker threads of whoever ran before go on spinning for a while, and hold a core."""

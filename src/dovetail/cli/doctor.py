@@ -29,10 +29,10 @@ from dovetail.ir.leaf import input
 from dovetail.runtime.compile import compile
 from dovetail.settings import settings_of
 from dovetail.targets import ALL as TARGETS
-from dovetail.targets.cpu.calibration import calibrate, stored
-from dovetail.targets.cpu.gauge import cache_sizes
-from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import toolchain
+from dovetail.targets.cpu.measure.bandwidth import cache_sizes
+from dovetail.targets.cpu.measure.calibration import calibrate, stored
 from dovetail.version import __version__
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")

@@ -19,7 +19,7 @@ from dovetail.report.measured import Measured
 from dovetail.report.text import as_text
 from dovetail.runtime.compile import check_gates
 from dovetail.runtime.page import watched, write_page
-from dovetail.targets.marks import Mark
+from dovetail.targets.runtime.marks import Mark
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -21,7 +21,7 @@ from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.settings import OFF, settings_of
-from dovetail.targets.cpu.calibration import calibrate, stored
+from dovetail.targets.cpu.measure.calibration import calibrate, stored
 
 SEED = 0
 _WARM_UP = 2

@@ -27,7 +27,7 @@ from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.deviation import difference, tolerance_of
 from dovetail.runtime.draw import made_up
-from dovetail.targets.feeds import named_leaf
+from dovetail.targets.runtime.feeds import named_leaf
 
 _SHOWN = 6
 

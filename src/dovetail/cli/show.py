@@ -8,7 +8,7 @@ from typing import Literal, cast, get_args
 from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.options import COMPILING, compiled
 from dovetail.derive.rules import rules
-from dovetail.egraph.egglog_text import program_text
+from dovetail.egraph.egglog.text import program_text
 from dovetail.ir.text import print_graph
 from dovetail.passes.pipeline import StageName, vocabulary, worthwhile
 from dovetail.plan.text import print_plan

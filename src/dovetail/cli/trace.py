@@ -17,7 +17,7 @@ from dovetail.report.trace import Span, trace_of
 from dovetail.report.whole import write_whole
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from dovetail.runtime.program import Program
-from dovetail.targets.marks import Mark
+from dovetail.targets.runtime.marks import Mark
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -16,7 +16,7 @@ from dovetail.derive.missed import Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
 from dovetail.egraph.algebra import ALGEBRA
 from dovetail.egraph.decide import Decided, Vocabulary, decide
-from dovetail.egraph.egglog_session import by_egglog
+from dovetail.egraph.egglog.session import by_egglog
 from dovetail.egraph.saturate import Budget
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size

@@ -9,7 +9,7 @@ from typing import Any
 
 from dovetail.plan.plan import Plan
 from dovetail.report.record import Kernel, Report
-from dovetail.targets.marks import Mark
+from dovetail.targets.runtime.marks import Mark
 
 RUNNING, COMPILING = 1, 2
 """The processes of a trace: what runs, and what was done before."""

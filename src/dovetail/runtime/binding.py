@@ -9,7 +9,7 @@ from dovetail.errors import BindError
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found
 from dovetail.ir.value import Value
-from dovetail.targets.feeds import Shaped, check_array, found_leaf, named_leaf
+from dovetail.targets.runtime.feeds import Shaped, check_array, found_leaf, named_leaf
 
 
 def check_named(

@@ -16,7 +16,7 @@ from dovetail.runtime.source import Source
 from dovetail.runtime.stamp import stamp
 from dovetail.runtime.vocabulary import vocabulary
 from dovetail.settings import Settings
-from dovetail.targets.store import Key, Store, store_of
+from dovetail.targets.runtime.store import Key, Store, store_of
 from dovetail.targets.target import Executable
 
 KIND = "program"

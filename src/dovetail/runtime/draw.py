@@ -17,7 +17,7 @@ from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.models.weights import random_weights
 from dovetail.passes.specialize import symbols_of
-from dovetail.targets.feeds import named_leaf
+from dovetail.targets.runtime.feeds import named_leaf
 
 _SMALL = (2, 3, 4, 5)
 _OTHERS = (4, 8, 16, 32, 1, 2, 64, 128)

@@ -19,7 +19,7 @@ from dovetail.report.whole import write_whole
 from dovetail.runtime.compile import Compilation, compilation, compile, make_request
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import source_of
-from dovetail.targets.marks import Mark
+from dovetail.targets.runtime.marks import Mark
 
 _MARKED = 5
 """Runs that are watched step by step; the quickest is the one that the page shows."""

@@ -11,7 +11,7 @@ from dovetail.plan.plan import Plan
 from dovetail.progress import phase
 from dovetail.report.measured import KernelTime, Measured, spread_of
 from dovetail.report.record import Kernel, Report
-from dovetail.targets.marks import Mark
+from dovetail.targets.runtime.marks import Mark
 
 WARM_UP = 2
 """Runs that are not counted: caches and threads wake up in them."""

@@ -20,10 +20,10 @@ from dovetail.report.measured import Measured
 from dovetail.report.record import Report
 from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
 from dovetail.runtime.profile import measured, record
-from dovetail.targets.marks import Mark, Marking
-from dovetail.targets.recent import Recent
+from dovetail.targets.runtime.lru import Recent
+from dovetail.targets.runtime.marks import Mark, Marking
+from dovetail.targets.runtime.weights import Weights
 from dovetail.targets.target import Executable, Quick, Runner
-from dovetail.targets.weights import Weights
 
 Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 """Compiles the source graph anew with these sizes: fused, legalised, planned and reported again."""

@@ -21,8 +21,8 @@ from dovetail.ir.literal import Array
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.runtime.load import load
 from dovetail.runtime.stamp import stamp
-from dovetail.targets.store import Key, Store
-from dovetail.targets.weights import Weights
+from dovetail.targets.runtime.store import Key, Store
+from dovetail.targets.runtime.weights import Weights
 
 KIND = "source"
 """Of the entries that say which graph a file holds."""

@@ -22,8 +22,8 @@ from dovetail.progress import phase
 from dovetail.runtime.compile import Compilation
 from dovetail.runtime.deviation import deviations, difference, tolerance_of
 from dovetail.runtime.draw import Drawn, draw
-from dovetail.targets.feeds import bind_leaves
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
+from dovetail.targets.runtime.feeds import bind_leaves
 
 ROUNDINGS = 8
 """How many roundings of its dtype a number may have that an edit writes: it is kept in that dtype, not in float64."""

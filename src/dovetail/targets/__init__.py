@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dovetail.errors import OptionError
-from dovetail.targets import cpu, cuda, reference
+from dovetail.targets.cpu.target import TARGET as CPU
+from dovetail.targets.cuda.target import TARGET as CUDA
+from dovetail.targets.reference.target import TARGET as REFERENCE
 from dovetail.targets.target import Target
 
-ALL: tuple[Target, ...] = (reference.TARGET, cpu.TARGET, cuda.TARGET)
+ALL: tuple[Target, ...] = (REFERENCE, CPU, CUDA)
 """Every target."""
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail.kernels import llvm
-from dovetail.kernels.archetypes import make_job
-from dovetail.kernels.job import Places, Template
-from dovetail.kernels.vector import Vectors
+from dovetail.codegen.llvm import loops as llvm
+from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.spec import Places, Template
 from dovetail.report.html import code
 from dovetail.report.html.code import code_of
-from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.isa import host
+from dovetail.targets.cpu.select import make_job
 from tests.report.html.models import compiled
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.report.html.timeline import Span, spans_of
-from dovetail.targets.marks import Mark, Work
+from dovetail.targets.runtime.marks import Mark, Work
 from tests.report.html.models import compiled
 
 

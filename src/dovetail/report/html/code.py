@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
+from dovetail.codegen.llvm import loops as llvm
+from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir import leaf
 from dovetail.ir.value import Value, attrs_key
-from dovetail.kernels import llvm
-from dovetail.kernels.archetypes import make_job
-from dovetail.kernels.job import Job, Places, Template
-from dovetail.kernels.vector import Vectors
+from dovetail.kernels.spec import Job, Places, Template
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.host import host
+from dovetail.targets.cpu.isa import host
+from dovetail.targets.cpu.select import make_job
 
 MOST_TEXTS = 200
 """Kernels beyond these have no code in the page, which would grow without end."""

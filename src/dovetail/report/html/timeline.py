@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dovetail.plan.plan import Plan
-from dovetail.targets.marks import Mark
+from dovetail.targets.runtime.marks import Mark
 
 
 @dataclass(frozen=True, slots=True)

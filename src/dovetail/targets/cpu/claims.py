@@ -11,8 +11,8 @@ from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims
 from dovetail.passes.regions import RegionLimits
-from dovetail.targets.cpu.calibration import BUILT_IN
-from dovetail.targets.kept import EVERYWHERE
+from dovetail.targets.claimed import EVERYWHERE
+from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
 _REWRITTEN = frozenset({"dot"})
 

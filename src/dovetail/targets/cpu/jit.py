@@ -13,9 +13,9 @@ from typing import Any
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
-from dovetail.targets.cpu import halves
-from dovetail.targets.cpu.host import Host, host
-from dovetail.targets.store import Key, Store
+from dovetail.targets.cpu import fp16_fallback as halves
+from dovetail.targets.cpu.isa import Host, host
+from dovetail.targets.runtime.store import Key, Store
 from dovetail.version import __version__
 
 llvm: Any = _untyped

@@ -18,23 +18,23 @@ from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.bodies import Bodies
-from dovetail.targets.cpu.calls import Calls, Shapes, can_prepare
-from dovetail.targets.cpu.control import Control
-from dovetail.targets.cpu.control_frame import bind_bodies
-from dovetail.targets.cpu.crew import crew
-from dovetail.targets.cpu.frames import Frame, Section, make_frame, sections
-from dovetail.targets.cpu.packs import Packs
-from dovetail.targets.cpu.pages import reserve
-from dovetail.targets.cpu.ready import Ready, aligned, make_ready
-from dovetail.targets.cpu.sheet import Sheet
-from dovetail.targets.cpu.spare import Spare
-from dovetail.targets.feeds import found_leaf
-from dovetail.targets.limit import check_fits
-from dovetail.targets.marks import Mark
-from dovetail.targets.recent import Recent
-from dovetail.targets.reference.memory import Memory
-from dovetail.targets.store import Store
+from dovetail.targets.cpu.page_advice import reserve
+from dovetail.targets.cpu.threads.pool import crew
+from dovetail.targets.cpu.threads.trace_buffer import Sheet
+from dovetail.targets.runtime.buffer_pool import Spare
+from dovetail.targets.runtime.build import Ready, aligned, make_ready
+from dovetail.targets.runtime.control.frame import bind_bodies
+from dovetail.targets.runtime.control.host import Bodies
+from dovetail.targets.runtime.control.plan import Control
+from dovetail.targets.runtime.feeds import found_leaf
+from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, sections
+from dovetail.targets.runtime.lru import Recent
+from dovetail.targets.runtime.marks import Mark
+from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.memory_limit import check_fits
+from dovetail.targets.runtime.packed_weights import Packs
+from dovetail.targets.runtime.prepared_call import Calls, Shapes, can_prepare
+from dovetail.targets.runtime.store import Store
 
 MOST_FRAMES = 32
 """For how many sets of sizes the words of sections are kept."""

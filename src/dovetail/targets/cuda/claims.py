@@ -13,7 +13,7 @@ from dovetail.ir.value import Value
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.regions import RegionLimits
-from dovetail.targets.kept import EVERYWHERE
+from dovetail.targets.claimed import EVERYWHERE
 
 _REWRITTEN = frozenset({"dot", "if", "while", "scan"})
 _KEPT = (*EVERYWHERE, library.attention_block, library.transformer_layer, library.decoder_layer)

@@ -20,8 +20,8 @@ from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.specialize import fresh_symbols, value_symbols
-from dovetail.targets.feeds import bind_leaves, check_array, named_leaf
-from dovetail.targets.limit import check_fits
+from dovetail.targets.runtime.feeds import bind_leaves, check_array, named_leaf
+from dovetail.targets.runtime.memory_limit import check_fits
 
 Result: TypeAlias = Array | tuple[Array, ...]
 

@@ -1,0 +1,313 @@
+"""Kernels of the loop language as LLVM's text.
+
+A kernel becomes `void name(ptr arguments, i64 begin, i64 end, ptr scratch)`: it runs the tiles from `begin` to before
+`end`. The arguments are 64-bit words: the pointers of the kernel in their order, then its sizes. Vectors are left to
+LLVM's loop vectoriser, which knows the machine; pointers are declared not to overlap, so that it can.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+from dovetail.codegen.llvm import scalar
+from dovetail.errors import GraphError
+from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dtype import DType, bool_, i64
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    When,
+)
+
+REASSOCIATED = "reassoc contract"
+CONTRACTED = "contract"
+"""A product that is added may be rounded once instead of twice, under strict=True as well: that option is about what
+becomes of the graph, and a step that rounds less often than NumPy is as near to its meaning as NumPy's own."""
+
+
+class Text:
+    """One function while it is written: instructions, scalars that change, and what is called."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.slots: list[str] = []
+        self.used: dict[str, None] = {}
+        self.block = "entry"
+        self._count = 0
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(f"  {line}")
+
+    def let(self, instruction: str) -> str:
+        name = self.fresh("%t")
+        self.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def use(self, function: str) -> None:
+        self.used[function] = None
+
+    def fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def slot(self, kind: str) -> str:
+        """Memory for a scalar that changes; LLVM turns it into a register."""
+        name = self.fresh("%slot")
+        self.slots.append(f"  {name} = alloca {kind}")
+        return name
+
+    @contextmanager
+    def loop(self, first: str, extent: str, metadata: str = "") -> Generator[str]:
+        """Instructions for every i64 from `first` to before `extent`; gives the variable."""
+        head, body, after = self.fresh("head"), self.fresh("body"), self.fresh("after")
+        before = self.block
+        variable, following = self.fresh("%i"), self.fresh("%next")
+        some = self.let(f"icmp slt i64 {first}, {extent}")
+        self(f"br i1 {some}, label %{head}, label %{after}")
+        self.label(head)
+        at = len(self.lines)
+        self(f"br label %{body}")
+        self.label(body)
+        yield variable
+        self.lines.insert(at, f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{self.block} ]")
+        self(f"{following} = add nuw nsw i64 {variable}, 1")
+        more = self.let(f"icmp slt i64 {following}, {extent}")
+        self(f"br i1 {more}, label %{head}, label %{after}{metadata}")
+        self.label(after)
+
+    @contextmanager
+    def when(self, condition: str) -> Generator[None]:
+        """Instructions that run where an i1 holds."""
+        inside, after = self.fresh("then"), self.fresh("after")
+        self(f"br i1 {condition}, label %{inside}, label %{after}")
+        self.label(inside)
+        yield
+        self(f"br label %{after}")
+        self.label(after)
+
+
+class _Printer:
+    """Prints the body of one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.text = Text()
+        self.pointers = {name: f"%p{i}" for i, name in enumerate(kernel.pointers)}
+        self.pointers |= {"scratch": "%scratch"}
+        self.sizes = {size: f"%s{i}" for i, size in enumerate(kernel.sizes)}
+        self.names: dict[str, str] = {}
+        self.notes: list[int] = []
+        self.slots: dict[str, tuple[str, DType]] = {}
+        self.reassociate = False
+        self.printed: dict[int, str] = {}
+        """What the expressions of one statement are called, so that a shared one is printed once."""
+
+    def statements(self, body: Sequence[Statement]) -> None:
+        for statement in body:
+            self.printed = {}
+            match statement:
+                case Store():
+                    self.store(statement)
+                case Set():
+                    self.set(statement)
+                case Loop():
+                    self.loop(statement)
+                case When():
+                    with self.text.when(self.value(statement.condition)):
+                        self.statements(statement.body)
+
+    def store(self, statement: Store) -> None:
+        dtype = statement.tensor.dtype
+        value = self.value(statement.value)
+        if dtype is bool_:
+            value = self.text.let(f"zext i1 {value} to i8")
+        address = self.address(statement.tensor, statement.at)
+        self.text(f"store {scalar.stored(dtype)} {value}, ptr {address}, align {dtype.itemsize}")
+
+    def set(self, statement: Set) -> None:
+        dtype = statement.value.dtype
+        value = self.taken(statement) if self.reassociate else self.value(statement.value)
+        if statement.name not in self.slots:
+            self.slots[statement.name] = (self.text.slot(scalar.spelled(dtype)), dtype)
+        slot, declared = self.slots[statement.name]
+        if declared is not dtype:
+            raise GraphError(f"{statement.name} is {declared.name} and {dtype.name} at once", hint="cast it first")
+        self.text(f"store {scalar.spelled(dtype)} {value}, ptr {slot}")
+
+    def taken(self, statement: Set) -> str:
+        """A scalar that is set to itself with one more element in it: only this step may be reordered."""
+        match statement.value:
+            case Call(op, (Name(statement.name) as kept, x), dtype):
+                operands = [self.value(kept), self.value(x)]
+                return scalar.apply(self.text, op, operands, [kept.dtype, x.dtype], dtype, REASSOCIATED)
+            case other:
+                return self.value(other)
+
+    def loop(self, statement: Loop) -> None:
+        before, self.reassociate = self.reassociate, statement.reassociate
+        hidden = self.slots.pop(statement.variable, None)
+        with self.text.loop("0", self.value(statement.extent), self.marked(statement.lanes)) as variable:
+            self.names[statement.variable] = variable
+            self.statements(statement.body)
+        self.reassociate = before
+        if hidden is not None:
+            self.slots[statement.variable] = hidden
+
+    def marked(self, lanes: int) -> str:
+        """What tells LLVM how many turns go together; `function` defines the note."""
+        if not lanes:
+            return ""
+        self.notes.append(lanes)
+        return f", !llvm.loop !{_NOTE}{len(self.notes) - 1}"
+
+    def value(self, expr: Expr) -> str:
+        """The name of an expression, operands first; a chain may be longer than Python's stack."""
+        stack = [expr]
+        while stack:
+            top = stack[-1]
+            if id(top) not in self.printed and isinstance(top, Call):
+                pending = [x for x in top.operands if id(x) not in self.printed]
+                if pending:
+                    stack += reversed(pending)
+                    continue
+            stack.pop()
+            if id(top) not in self.printed:
+                self.printed[id(top)] = self.one(top)
+        return self.printed[id(expr)]
+
+    def one(self, expr: Expr) -> str:
+        """One expression whose operands are printed."""
+        match expr:
+            case Number():
+                return scalar.literal(expr.value, expr.dtype)
+            case Extent():
+                return self.size(expr.size)
+            case Name():
+                if expr.name in self.slots:
+                    slot, dtype = self.slots[expr.name]
+                    return self.text.let(f"load {scalar.spelled(dtype)}, ptr {slot}")
+                return self.names[expr.name]
+            case Load():
+                return self.load(expr)
+            case Call():
+                operands = [self.printed[id(x)] for x in expr.operands]
+                given = [x.dtype for x in expr.operands]
+                return scalar.apply(self.text, expr.op, operands, given, expr.dtype, CONTRACTED)
+
+    def load(self, expr: Load) -> str:
+        dtype = expr.dtype
+        address = self.address(expr.tensor, expr.at)
+        found = self.text.let(f"load {scalar.stored(dtype)}, ptr {address}, align {dtype.itemsize}")
+        return self.text.let(f"trunc i8 {found} to i1") if dtype is bool_ else found
+
+    def size(self, size: Size) -> str:
+        return str(size) if isinstance(size, int) else self.sizes[size]
+
+    def address(self, tensor: Tensor, at: Sequence[Expr]) -> str:
+        """The last axis comes last, as an index of elements where it is dense: that is the form LLVM knows best."""
+        place = self.pointers[tensor.pointer]
+        if tensor.offset != 0:
+            place = self.text.let(f"getelementptr i8, ptr {place}, i64 {self.size(tensor.offset)}")
+        dense = None
+        for stride, index in zip(tensor.strides, at, strict=True):
+            if stride == tensor.dtype.itemsize and dense is None:
+                dense = index
+            elif stride != 0:
+                offset = self.product(stride, index)
+                place = place if offset == "0" else self.text.let(f"getelementptr i8, ptr {place}, i64 {offset}")
+        if dense is None or dense == Extent(0):
+            return place
+        kind = scalar.stored(tensor.dtype)
+        return self.text.let(f"getelementptr inbounds {kind}, ptr {place}, i64 {self.value(dense)}")
+
+    def product(self, stride: Size, index: Expr) -> str:
+        if isinstance(index, Extent):
+            whole = index.size * stride
+            if isinstance(whole, int):
+                return str(whole)
+        return self.text.let(f"mul nsw i64 {self.value(index)}, {self.size(stride)}")
+
+
+def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
+    """A kernel's text, and the functions that it calls."""
+    printer = _Printer(kernel)
+    text = printer.text
+    with text.loop("%begin", "%end") as tile:
+        printer.names[kernel.tile] = tile
+        printer.statements(kernel.body)
+    text("ret void")
+    inner = f"{kernel.name}.tiles"
+    pointers = [f"ptr{_attributes(kernel, name)} %p{i}" for i, name in enumerate(kernel.pointers)]
+    sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
+    parameters = ", ".join([*pointers, *sizes, "i64 %begin", "i64 %end", "ptr noalias %scratch"])
+    lines = [
+        f"define internal void @{inner}({parameters}) alwaysinline nounwind {{",
+        "entry:",
+        *text.slots,
+        *text.lines,
+        "}",
+        f"define void @{kernel.name}(ptr noalias readonly %a, i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{",
+        *_unpacked(kernel),
+        f"  call void @{inner}({_passed(kernel)})",
+        "  ret void",
+        "}",
+    ]
+    return _noted("\n".join(lines), printer.notes), tuple(text.used)
+
+
+_NOTE = "note"
+
+
+def _noted(text: str, notes: Sequence[int]) -> str:
+    """The text with its notes to LLVM. A module numbers them; numbers are made of the text, so that they differ."""
+    first = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=3).digest()) << 6
+    for index, lanes in enumerate(notes):
+        number = first + 4 * index
+        text = text.replace(f"!{_NOTE}{index}\n", f"!{number}\n")
+        text += f"""
+!{number} = distinct !{{!{number}, !{number + 1}, !{number + 2}}}
+!{number + 1} = !{{!"llvm.loop.vectorize.width", i32 {lanes}}}
+!{number + 2} = !{{!"llvm.loop.interleave.count", i32 1}}"""
+    return text
+
+
+def _attributes(kernel: Kernel, name: str) -> str:
+    if name in kernel.shared:
+        return ""
+    return " noalias" if name in kernel.written else " noalias readonly"
+
+
+def _unpacked(kernel: Kernel) -> Iterator[str]:
+    for i, kind in enumerate(["ptr"] * len(kernel.pointers) + ["i64"] * len(kernel.sizes)):
+        yield f"  %q{i} = getelementptr i8, ptr %a, i64 {8 * i}"
+        yield f"  %v{i} = load {kind}, ptr %q{i}, align 8"
+
+
+def _passed(kernel: Kernel) -> str:
+    count = len(kernel.pointers)
+    pointers = [f"ptr %v{i}" for i in range(count)]
+    sizes = [f"i64 %v{count + i}" for i in range(len(kernel.sizes))]
+    return ", ".join([*pointers, *sizes, "i64 %begin", "i64 %end", "ptr %scratch"])
+
+
+def minimum(x: Expr, y: Expr) -> Expr:
+    """The smaller of two whole numbers."""
+    return Call("minimum", (x, y), i64)
+
+
+__all__ = ["Dim", "Text", "function", "minimum"]

@@ -1,0 +1,1 @@
+"""Functions such as exp and erf, as polynomials in LLVM's text form."""

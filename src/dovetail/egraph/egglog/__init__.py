@@ -1,0 +1,1 @@
+"""egglog as a second engine: the same rules as text, facts as tables."""

@@ -1,0 +1,242 @@
+"""Sums of products in plain loops: convolutions and matrix products whose types or axes no template takes.
+
+Whole numbers, f64, convolutions of f16 and over three axes. Sums are kept in memory of the worker's own, and the loop
+along a row of results, which is the innermost one, becomes vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail import library, ops
+from dovetail.codegen.llvm.loops import minimum
+from dovetail.errors import GraphError
+from dovetail.ir.dim import Size, floordiv, product, smallest
+from dovetail.ir.dtype import DType, bool_, f32, f64, i64
+from dovetail.ir.value import Value
+from dovetail.kernels.families.map import elementwise, stretched
+from dovetail.kernels.loops.body import Body, body_of, cast_to, is_known, lying_beneath, reads
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    When,
+    add,
+    indices,
+    mul,
+    sizes_in,
+)
+from dovetail.kernels.spec import Job, Places
+from dovetail.plan.plan import Step
+
+SERVED = (ops.conv, library.conv_bias_act, ops.matmul, library.linear, library.matmul_add)
+ROWS, COLUMNS = 8, 512
+"""Results of a tile of a matrix product: their sums stay in the first cache, and a row of factors serves many."""
+CHANNELS = 4
+"""Channels of an image whose products go into a sum at once, so that it is read and written less often."""
+
+
+def make_plain(step: Step, places: Places) -> Job | None:
+    """The job of one convolution or matrix product with elementwise work behind it; None for anything else."""
+    if step.value.op not in SERVED:
+        return None
+    body = body_of(step.value, places)
+    found = [v for v in body.order if v.op is ops.conv or v.op is ops.matmul]
+    if len(found) != 1 or found[0].shape != body.results[0].shape:
+        return None
+    if any(v not in body.views for v in found[0].operands) or not is_known(body, lambda v: v is found[0]):
+        return None
+    made = _Plain(step, places, body, found[0])
+    try:
+        return made.convolution() if found[0].op is ops.conv else made.matrices()
+    except GraphError:
+        # Sizes that are too long to be written down.
+        return None
+
+
+def within(place: Expr, size: Size) -> Expr:
+    """Whether an index lies on an axis."""
+    return Call(
+        "bit_and", (Call("less", (Extent(-1), place), bool_), Call("less", (place, Extent(size)), bool_)), bool_
+    )
+
+
+def _sub(x: Expr, y: Expr) -> Expr:
+    if isinstance(x, Extent) and isinstance(y, Extent):
+        return Extent(x.size - y.size)
+    return x if y == ZERO else Call("sub", (x, y), i64)
+
+
+def at_least_zero(x: Expr) -> Expr:
+    """A whole number, and 0 where it is below."""
+    return Call("maximum", (ZERO, x), i64)
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """A spatial axis under a window: its size and that of the result, the stride, the dilation, the padding before."""
+
+    size: Size
+    out: Size
+    stride: int
+    dilation: int
+    before: Size
+
+    def place(self, out: Expr, tap: Expr) -> Expr:
+        """Which element a tap sees at a place of the window."""
+        return _sub(add(mul(out, Extent(self.stride)), mul(tap, Extent(self.dilation))), Extent(self.before))
+
+    def first(self, tap: Expr) -> Expr:
+        """The first place of the window at which a tap sees an element. What is cut off below 0 is 0 anyhow."""
+        reached = add(_sub(Extent(self.before), mul(tap, Extent(self.dilation))), Extent(self.stride - 1))
+        return minimum(Extent(self.out), at_least_zero(Call("div", (reached, Extent(self.stride)), i64)))
+
+    def end(self, tap: Expr) -> Expr:
+        """The place behind the last one at which a tap sees an element."""
+        left = _sub(Extent(self.size - 1 + self.before + self.stride), mul(tap, Extent(self.dilation)))
+        return minimum(Extent(self.out), at_least_zero(Call("div", (left, Extent(self.stride)), i64)))
+
+
+class _Plain:
+    """Writes the loops of one sum of products."""
+
+    def __init__(self, step: Step, places: Places, body: Body, found: Value) -> None:
+        self.value = step.value
+        self.places = places
+        self.body = body
+        self.found = found
+        operands = list(dict.fromkeys(body.arguments[body.views[v].root] for v in reads(body)))
+        self.names = {v: f"x{i}" for i, v in enumerate(operands)}
+        self.names |= dict.fromkeys(lying_beneath(step, places), "y")
+        dtype = found.dtype
+        self.total: DType = f64 if dtype is f64 else f32 if dtype.is_float else dtype
+
+    def tensor(self, view: Value, shape: Sequence[Size] | None = None) -> Tensor:
+        """An operand where it lies, stretched to a shape if one is given."""
+        at = self.body.views[view]
+        strides = at.strides if shape is None else stretched(at.strides, view.shape, shape)
+        return Tensor(self.names[self.body.arguments[at.root]], view.dtype, strides, at.offset)
+
+    def read(self, tensor: Tensor, at: Sequence[Expr]) -> Expr:
+        """An element in the type of the sums."""
+        return cast_to(Load(tensor, tuple(at)), self.total)
+
+    def written(self, sums: Tensor, place: tuple[Expr, ...], at: tuple[Expr, ...]) -> Store:
+        """The result at an index, from the sum at a place of the worker's memory."""
+        shape = self.value.shape
+        leaves: dict[Value, Expr] = {v: Load(self.tensor(v, shape), at) for v in self.epilogue()}
+        leaves[self.found] = cast_to(Load(sums, place), self.found.dtype)
+        (result,) = elementwise(self.body.results, leaves)
+        return Store(Tensor("y", self.value.dtype, self.places(self.value).strides), at, result)
+
+    def epilogue(self) -> list[Value]:
+        """What is read beside the sums."""
+        beside = {x for v in self.body.order if v is not self.found for x in v.operands}
+        return [v for v in reads(self.body) if v in beside]
+
+    def job(self, statements: Sequence[Statement], scratch: Size, tiles: Size, work: Size) -> Job:
+        points = {name: v for v, name in self.names.items()} | {"y": self.value}
+        body = tuple(statements)
+        kernel = Kernel(self.found.op.name, tuple(points), ("y",), "tile", body, scratch=scratch, sizes=sizes_in(body))
+        return Job(kernel, points, tiles, work)
+
+    def convolution(self) -> Job:
+        """A tile is a row of one filter's results along the last axis."""
+        x, w = self.found.operands
+        attrs, shape = self.found.attrs, self.value.shape
+        axes = [
+            Along(x.shape[2 + i], shape[2 + i], attrs["strides"][i], attrs["dilations"][i], attrs["padding"][i])
+            for i in range(len(shape) - 2)
+        ]
+        at = tuple(Name(f"o{i}") for i in range(len(shape) - 1))
+        sums = Tensor("scratch", self.total, (self.total.itemsize,))
+        i, row, channels = Name("i"), axes[-1].out, w.shape[1]
+        group = Call("div", (at[1], Extent(floordiv(shape[1], attrs["groups"]))), i64)
+        many = floordiv(channels, CHANNELS)
+        statements: list[Statement] = [
+            *(Set(name.name, index) for name, index in zip(at, indices(shape[:-1], Name("tile")), strict=True)),
+            Set("group", mul(group, Extent(channels))),
+            Loop("i", Extent(row), (Store(sums, (i,), Number(0, self.total)),)),
+            Loop(
+                "b", Extent(many), (Set("c", mul(Name("b"), Extent(CHANNELS))), *self._seen(axes, at, sums, CHANNELS))
+            ),
+            Loop(
+                "b",
+                Extent(channels - many * CHANNELS),
+                (Set("c", add(Name("b"), Extent(many * CHANNELS))), *self._seen(axes, at, sums, 1)),
+            ),
+            Loop("i", Extent(row), (self.written(sums, (i,), (*at, i)),)),
+        ]
+        return self.job(statements, row * self.total.itemsize, product(shape[:-1]), row * product(w.shape[1:]))
+
+    def _seen(self, axes: Sequence[Along], at: tuple[Name, ...], sums: Tensor, channels: int) -> tuple[Statement, ...]:
+        """What the window sees of so many channels from `c` on, added to the sums of a row."""
+        x, w = self.found.operands
+        taps = tuple(Name(f"k{i}") for i in range(len(axes)))
+        places = tuple(Name(f"p{i}") for i in range(len(axes) - 1))
+        last, j = axes[-1], Name("j")
+        factors: list[Statement] = []
+        total: Expr = Load(sums, (j,))
+        for number in range(channels):
+            channel = add(Name("c"), Extent(number))
+            factors.append(Set(f"f{number}", self.read(self.tensor(w), (at[1], channel, *taps))))
+            of = (at[0], add(Name("group"), channel), *places, last.place(j, taps[-1]))
+            summand = Call("mul", (Name(f"f{number}", self.total), self.read(self.tensor(x), of)), self.total)
+            total = Call("add", (total, summand), self.total)
+        count = at_least_zero(_sub(last.end(taps[-1]), Name("first")))
+        along = Loop("i", count, (Set("j", add(Name("first"), Name("i"))), Store(sums, (j,), total)))
+        found: tuple[Statement, ...] = (Set("first", last.first(taps[-1])), *factors, along)
+        found = (Loop(taps[-1].name, Extent(w.shape[-1]), found),)
+        for i in reversed(range(len(places))):
+            place = Set(places[i].name, axes[i].place(at[2 + i], taps[i]))
+            shown = When(within(places[i], axes[i].size), found)
+            found = (Loop(taps[i].name, Extent(w.shape[2 + i]), (place, shown)),)
+        return found
+
+    def matrices(self) -> Job:
+        """A tile is a block of rows and columns; a row of the right matrix serves all rows of the block."""
+        left, right = self.found.operands
+        shape, depth = self.value.shape, left.shape[-1]
+        rows, columns = shape[-2:]
+        down, across = floordiv(rows + (ROWS - 1), ROWS), floordiv(columns + (COLUMNS - 1), COLUMNS)
+        batch = tuple(Name(f"b{i}") for i in range(len(shape) - 2))
+        *front, block, strip = indices((*shape[:-2], down, across), Name("tile"))
+        step = self.total.itemsize
+        sums = Tensor("scratch", self.total, (step * COLUMNS, step))
+        r, i, k = Name("r"), Name("i"), Name("k")
+        row, column = add(Name("top"), r), add(Name("side"), i)
+        a = self.tensor(left, (*shape[:-2], rows, depth))
+        b = self.tensor(right, (*shape[:-2], depth, columns))
+        summand = Call("mul", (Name("factor", self.total), self.read(b, (*batch, k, column))), self.total)
+        more = Store(sums, (r, i), Call("add", (Load(sums, (r, i)), summand), self.total))
+        each = (Set("factor", self.read(a, (*batch, row, k))), Loop("i", Name("width"), (more,)))
+        statements: list[Statement] = [
+            *(Set(name.name, index) for name, index in zip(batch, front, strict=True)),
+            Set("top", mul(block, Extent(ROWS))),
+            Set("side", mul(strip, Extent(COLUMNS))),
+            Set("height", minimum(Extent(ROWS), _sub(Extent(rows), Name("top")))),
+            Set("width", minimum(Extent(COLUMNS), _sub(Extent(columns), Name("side")))),
+            Loop("r", Name("height"), (Loop("i", Name("width"), (Store(sums, (r, i), Number(0, self.total)),)),)),
+            Loop("k", Extent(depth), (Loop("r", Name("height"), each),)),
+            Loop(
+                "r",
+                Name("height"),
+                (Loop("i", Name("width"), (self.written(sums, (r, i), (*batch, row, column)),)),),
+            ),
+        ]
+        work = smallest(rows, ROWS) * smallest(columns, COLUMNS) * depth
+        return self.job(statements, ROWS * COLUMNS * step, product(shape[:-2]) * down * across, work)
+
+
+__all__ = ["Along", "at_least_zero", "make_plain", "within"]

@@ -1,0 +1,101 @@
+"""Fill: tensors made from sizes alone, and random bits from a key and a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail import ops
+from dovetail.codegen.llvm import scalar
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import DType, i64, u32, u64
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    sizes_in,
+)
+from dovetail.kernels.loops.tiling import cut
+from dovetail.kernels.spec import Job, Places
+from dovetail.ops.generate import ROTATIONS, THREEFRY_PARITY
+from dovetail.plan.plan import Step
+
+
+def make_fill(step: Step, places: Places) -> Job | None:
+    """The job of a step that reads no tensor, or only a key."""
+    value = step.value
+    if value.op not in (ops.extent, ops.iota, ops.random_bits) or not scalar.is_compiled(value.dtype):
+        return None
+    if value.op is ops.extent:
+        store = Store(Tensor("y", value.dtype, ()), (), cast_to(Extent(value.attrs["size"]), value.dtype))
+        return Job(Kernel("fill", ("y",), ("y",), "tile", (store,), sizes=sizes_in((store,))), {"y": value}, 1, 1)
+    if value.op is ops.iota:
+        return _counted(step, value.shape[0], value.dtype)
+    return _random(step, places)
+
+
+def _counted(step: Step, size: Size, dtype: DType) -> Job:
+    boxes = cut((size,), dtype.itemsize)
+    (index,) = boxes.at
+    store = Store(Tensor("y", dtype, (dtype.itemsize,)), boxes.at, cast_to(index, dtype))
+    body = (*boxes.head(Name("tile")), *boxes.nest([store]))
+    kernel = Kernel("fill", ("y",), ("y",), "tile", body, sizes=sizes_in(body))
+    return Job(kernel, {"y": step.value}, boxes.tiles, boxes.work)
+
+
+def _random(step: Step, places: Places) -> Job:
+    """Element i is the low bits of block i of the cipher."""
+    value = step.value
+    (key,) = value.operands
+    boxes = cut((value.tensor.count,), 64)  # an element takes as long as some ten that are only moved
+    (index,) = boxes.at
+    keys = Tensor("key", u32, places(key).strides)
+    first, second = (Name(f"key{i}", u32) for i in (0, 1))
+    third = _all("bit_xor", [first, second, Number(THREEFRY_PARITY, u32)])
+    head: list[Statement] = [
+        *boxes.head(Name("tile")),
+        *(Set(f"key{i}", Load(keys, (Extent(i),))) for i in (0, 1)),
+        Set("key2", third),
+    ]
+    low = cast_to(index, u32)
+    high = cast_to(Call("shift_right", (index, Number(32, i64)), i64), u32)
+    body = [*_threefry(low, high)]
+    both = cast_to(Name("low", u32), u64)
+    if value.dtype.bits > 32:
+        upper = Call("shift_left", (cast_to(Name("high", u32), u64), Number(32, u64)), u64)
+        both = Call("bit_or", (both, upper), u64)
+    body.append(Store(Tensor("y", value.dtype, (value.dtype.itemsize,)), boxes.at, cast_to(both, value.dtype)))
+    whole = (*head, *boxes.nest(body))
+    kernel = Kernel("random", ("key", "y"), ("y",), "tile", whole, sizes=sizes_in(whole))
+    return Job(kernel, {"key": key, "y": value}, boxes.tiles, boxes.work * 16)
+
+
+def _threefry(low: Expr, high: Expr) -> list[Statement]:
+    """Both halves of the counter, turned into `low` and `high`, step by step as the meaning does it."""
+    x, y = Name("low", u32), Name("high", u32)
+    keys = [Name(f"key{i}", u32) for i in range(3)]
+    found: list[Statement] = [Set("low", _all("add", [low, keys[0]])), Set("high", _all("add", [high, keys[1]]))]
+    for group in range(5):
+        for turn in ROTATIONS[group % 2]:
+            left = Call("shift_left", (y, Number(turn, u32)), u32)
+            right = Call("shift_right", (y, Number(32 - turn, u32)), u32)
+            found.append(Set("low", _all("add", [x, y])))
+            found.append(Set("high", _all("bit_xor", [Call("bit_or", (left, right), u32), x])))
+        found.append(Set("low", _all("add", [x, keys[(group + 1) % 3]])))
+        found.append(Set("high", _all("add", [y, keys[(group + 2) % 3], Number(group + 1, u32)])))
+    return found
+
+
+def _all(op: str, operands: Sequence[Expr]) -> Expr:
+    found = operands[0]
+    for operand in operands[1:]:
+        found = Call(op, (found, operand), u32)
+    return found

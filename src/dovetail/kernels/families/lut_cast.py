@@ -1,0 +1,80 @@
+"""Table: casts to and from the narrow types, by a table of all that an element can be.
+
+An f32 is found by its upper half, the lowest bit of which is set where the lower half is not 0: no type of 8 bits has
+so many digits that it could tell the difference.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.ir import leaf
+from dovetail.ir.dtype import NARROW, DType, bf16, bool_, f32, i64, u8, u32
+from dovetail.ir.value import Value
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Name, Number, Store, Tensor, collapsed, sizes_in
+from dovetail.kernels.loops.tiling import cut, word
+from dovetail.kernels.spec import Job, Places
+from dovetail.ops.conversion import Rounding, converted
+from dovetail.plan.alias import dense_strides
+from dovetail.plan.plan import Step
+
+
+def make_table(step: Step, places: Places) -> Job | None:
+    """The job of a cast to or from a narrow type."""
+    value = step.value
+    if value.op not in (ops.cast, ops.cast_f8):
+        return None
+    (x,) = value.operands
+    source, target = x.dtype, value.dtype
+    if (source not in NARROW and target not in NARROW) or "complex" in (source.kind, target.kind):
+        return None
+    is_bits = target in NARROW and target.is_integer and source.itemsize > 2
+    if not is_bits and source.itemsize > 2 and source is not f32:
+        return None
+    shape, (written, read) = collapsed(value.shape, [dense_strides(value.tensor), places(x).strides])
+    boxes = cut(shape, max(source.itemsize, target.itemsize))
+    name = "y" if step.over is not None and places(x).root is step.over else "x"
+    points: dict[str, Value] = {} if name == "y" else {"x": x}
+    if is_bits:
+        low = Call("bit_and", (cast_to(Load(Tensor(name, source, read), boxes.at), i64), _mask(target)), i64)
+        found: Expr = cast_to(low, u8)
+    else:
+        saturate: bool = value.attrs.get("saturate", True)
+        points["t"] = _table(source, target, saturate, value.attrs.get("rounding", "up"))
+        index = _key(Load(Tensor(name, word(source), read), boxes.at), source)
+        found = Load(Tensor("t", word(target), (target.itemsize,)), (cast_to(index, i64),))
+    store = Store(Tensor("y", word(target), written), boxes.at, found)
+    body = (*boxes.head(Name("tile")), *boxes.nest([store]))
+    points["y"] = value
+    kernel = Kernel("table", tuple(points), ("y",), "tile", body, sizes=sizes_in(body))
+    return Job(kernel, points, boxes.tiles, boxes.work * 2)
+
+
+def _mask(dtype: DType) -> Number:
+    return Number((1 << dtype.bits) - 1, i64)
+
+
+def _key(bits: Expr, source: DType) -> Expr:
+    """Which element of the table an element is."""
+    if source is not f32:
+        return bits
+    rest = Call("not_equal", (Call("bit_and", (bits, Number(0xFFFF, u32)), u32), Number(0, u32)), bool_)
+    return Call("bit_or", (Call("shift_right", (bits, Number(16, u32)), u32), cast_to(rest, u32)), u32)
+
+
+@cache
+def _table(source: DType, target: DType, saturate: bool, rounding: Rounding) -> Value:
+    """What each pattern of bits becomes."""
+    if source.itemsize == 1:
+        patterns = np.arange(256, dtype=np.uint8)
+        given = patterns != 0 if source is bool_ else patterns.view(source.numpy)
+    else:
+        given = np.arange(1 << 16, dtype=np.uint16).view((bf16 if source is f32 else source).numpy)
+    with np.errstate(all="ignore"):
+        # A key of f32 is a number of bf16; as f64 it is one that every path takes.
+        wide = given.astype(np.float64) if source is f32 else given
+        return leaf.constant(converted(wide, target, saturate=saturate, rounding=rounding))

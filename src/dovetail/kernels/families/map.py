@@ -1,0 +1,111 @@
+"""Map: elementwise steps over a shape. Operands are read where they lie, whatever their strides; views are free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dovetail.codegen.llvm.loops import minimum
+from dovetail.declare.fused import FusedOp
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import i64
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+from dovetail.kernels.loops.body import Body, body_of, is_known, is_number, lying_beneath, number, reads
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    add,
+    collapsed,
+    indices,
+    mul,
+    sizes_in,
+)
+from dovetail.kernels.spec import Job, Places
+from dovetail.ops.primitive import Primitive
+from dovetail.ops.region import region
+from dovetail.plan.plan import Step
+
+CHUNK = 4096
+"""Elements of a tile: a few rows of them fit the first cache, and starting a tile is nothing beside them."""
+
+
+def make_map(step: Step, places: Places) -> Job | None:
+    """The job of an elementwise primitive, region or fused op; None where something in it is not compiled."""
+    op = step.value.op
+    if not (op is region or isinstance(op, FusedOp) or (isinstance(op, Primitive) and op.elementwise)):
+        return None
+    body = body_of(step.value, places)
+    if not is_known(body) or any(r not in body.order or r.shape != body.results[0].shape for r in body.results):
+        return None
+    return _job(step, places, body)
+
+
+def stretched(strides: tuple[Size, ...], shape: Sequence[Size], to: Sequence[Size]) -> tuple[Size, ...]:
+    """The strides of a tensor that is broadcast to a shape: 0 where it is repeated."""
+    lead = (0,) * (len(to) - len(shape))
+    return (*lead, *(0 if size == 1 else stride for stride, size in zip(strides, shape, strict=True)))
+
+
+def elementwise(results: Sequence[Value], leaves: Mapping[Value, Expr]) -> list[Expr]:
+    """Elementwise steps as expressions over their leaves; what they share is one expression."""
+    found: dict[Value, Expr] = dict(leaves)
+    for value in walk(results, until=leaves):
+        if is_number(value):
+            found[value] = number(value)
+        elif value not in found:
+            found[value] = Call(value.op.name, tuple(found[v] for v in value.operands), value.dtype)
+    return [found[r] for r in results]
+
+
+def _job(step: Step, places: Places, body: Body) -> Job:
+    """The loops over the result's shape. Axes that lie densely in every tensor are gone through as one."""
+    leaves = {v: body.views[v] for v in reads(body)}
+    whole = body.results[0].shape
+    spread = [stretched(at.strides, v.shape, whole) for v, at in leaves.items()]
+    shape, strides = collapsed(whole, [*(places(v).strides for v in step.results), *spread])
+    operands = list(dict.fromkeys(body.arguments[at.root] for at in leaves.values()))
+    shared = lying_beneath(step, places)
+    names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
+    points = {name: v for v, name in names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
+    names |= dict.fromkeys(shared, "y0")
+    targets = [Tensor(f"y{i}", v.dtype, s) for i, (v, s) in enumerate(zip(step.results, strides, strict=False))]
+    tensors = {
+        v: Tensor(names[body.arguments[at.root]], v.dtype, s, at.offset)
+        for (v, at), s in zip(leaves.items(), strides[len(targets) :], strict=True)
+    }
+    statements, tiles, work = _tiled(shape, body.results, tensors, targets)
+    written = tuple(t.pointer for t in targets)
+    kernel = Kernel("map", tuple(points), written, "tile", statements, sizes=sizes_in(statements))
+    return Job(kernel, points, tiles, work)
+
+
+def _tiled(
+    shape: tuple[Size, ...], results: Sequence[Value], tensors: Mapping[Value, Tensor], targets: Sequence[Tensor]
+) -> tuple[tuple[Statement, ...], Size, Size]:
+    """The body of a tile, how many there are, and how many elements each has."""
+    inner, outer = (shape[-1], shape[:-1]) if shape else (1, ())
+    chunks = (inner + (CHUNK - 1)) // CHUNK
+    tile = Name("tile")
+    if chunks == 1:
+        rows, start, count = indices(outer, tile), Extent(0), Extent(inner)
+    else:
+        row = Call("div", (tile, Extent(chunks)), i64)
+        piece = Call("rem", (tile, Extent(chunks)), i64) if outer else tile
+        rows, start = indices(outer, row), mul(piece, Extent(CHUNK))
+        count = minimum(Extent(CHUNK), Call("sub", (Extent(inner), Name("start")), i64))
+    at = (*[Name(f"r{i}") for i in range(len(rows))], add(Name("start"), Name("i")))
+    at = at[len(at) - len(shape) :]
+    loads: dict[Value, Expr] = {v: Load(t, at) for v, t in tensors.items()}
+    stores = [Store(t, at, e) for t, e in zip(targets, elementwise(results, loads), strict=True)]
+    head = [*(Set(f"r{i}", r) for i, r in enumerate(rows)), Set("start", start)]
+    work = min(CHUNK, inner) if isinstance(inner, int) else CHUNK
+    return (*head, Loop("i", count, tuple(stores))), product(outer) * chunks, work

@@ -1,0 +1,119 @@
+"""Move: tensors copied to where they are wanted: views that strides cannot tell, joined tensors, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail import ops
+from dovetail.ir.dim import Size
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+from dovetail.kernels.loops.ir import Kernel, Load, Store, Tensor, collapsed, sizes_in
+from dovetail.kernels.loops.tiling import Turn, cut, cut_square, in_turn, word
+from dovetail.kernels.spec import Job, Places
+from dovetail.plan.alias import Strides, dense_strides
+from dovetail.plan.plan import Step
+
+MOST_PIECES = 64
+"""Each piece has loops of its own, and they all have to be compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of the result and the tensor that is copied there."""
+
+    operand: Value
+    shape: tuple[Size, ...]
+    source: tuple[Size, ...]
+    """How far apart elements of the operand lie, in bytes; 0 repeats one."""
+    offset: Size
+    """Where the box starts in the result, in bytes."""
+    target: tuple[Size, ...]
+
+
+def make_move(step: Step, places: Places) -> Job | None:
+    """The job of a step that only moves elements."""
+    value = step.value
+    if value.op is ops.merge:
+        pieces = _merged(value, places)
+    elif value.op is ops.concat:
+        pieces = _joined(value, places)
+    elif value.op is ops.pad:
+        pieces = _padded(value, places)
+    else:
+        return None
+    pieces = [p for p in pieces if 0 not in p.shape]
+    return _job(value, pieces) if len(pieces) <= MOST_PIECES else None
+
+
+def make_copy(value: Value, type: TensorType, strides: Strides) -> Job:
+    """The job that copies elements which lie so far apart to where they lie one behind the other, from `x0` to `y`.
+
+    Its pointers name the value that they are of; who runs it says where they point.
+    """
+    pieces = [Piece(value, type.shape, strides, 0, dense_strides(type))] if 0 not in type.shape else []
+    return _job(value, pieces)
+
+
+def _merged(value: Value, places: Places) -> list[Piece]:
+    """Dense elements are the same bytes in either shape."""
+    x = value.operands[0]
+    return [Piece(x, x.shape, places(x).strides, 0, dense_strides(x.tensor))]
+
+
+def _joined(value: Value, places: Places) -> list[Piece]:
+    axis: int = value.attrs["axis"]
+    target = places(value).strides
+    pieces: list[Piece] = []
+    offset: Size = 0
+    for x in value.operands:
+        pieces.append(Piece(x, x.shape, places(x).strides, offset, target))
+        offset = offset + x.shape[axis] * target[axis]
+    return pieces
+
+
+def _padded(value: Value, places: Places) -> list[Piece]:
+    x, number = value.operands
+    at = int(value.attrs["axis"]) + x.rank
+    target = places(value).strides
+    pieces: list[Piece] = []
+    offset: Size = 0
+    for operand, size in ((number, value.attrs["before"]), (x, x.shape[at]), (number, value.attrs["after"])):
+        shape = (*x.shape[:at], size, *x.shape[at + 1 :])
+        source = places(x).strides if operand is x else (0,) * x.rank
+        pieces.append(Piece(operand, shape, source, offset, target))
+        offset = offset + size * target[at]
+    return pieces
+
+
+def _job(value: Value, pieces: Sequence[Piece]) -> Job:
+    """One kernel for all pieces: first the tiles of the first one, then those of the second, and so on."""
+    operands = list(dict.fromkeys(p.operand for p in pieces))
+    names = {v: f"x{i}" for i, v in enumerate(operands)}
+    body, tiles, work = in_turn([_copied(piece, names[piece.operand]) for piece in pieces])
+    kernel = Kernel("move", (*names.values(), "y"), ("y",), "tile", body, sizes=sizes_in(body))
+    return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, tiles, work)
+
+
+def _copied(piece: Piece, name: str) -> Turn:
+    dtype = word(piece.operand.dtype)
+    shape, (target, source) = collapsed(piece.shape, [piece.target, piece.source])
+    turned = _crosswise(shape, source, target, dtype.itemsize)
+    if turned is not None:
+        order = (*[a for a in range(len(shape)) if a not in turned], *turned)
+        shape, target, source = (tuple(x[a] for a in order) for x in (shape, target, source))
+    boxes = cut(shape, dtype.itemsize) if turned is None else cut_square(shape, dtype.itemsize)
+    read = Load(Tensor(name, dtype, source), boxes.at)
+    store = Store(Tensor("y", dtype, target, piece.offset), boxes.at, read)
+    return Turn(boxes, (store,), boxes.work)
+
+
+def _crosswise(
+    shape: tuple[Size, ...], source: tuple[Size, ...], target: tuple[Size, ...], itemsize: int
+) -> tuple[int, int] | None:
+    """The axis along which the source is dense and the one along which the result is, where they are two."""
+    if not shape or source[-1] in (0, itemsize) or target[-1] != itemsize or shape[-1] == 1:
+        return None
+    dense = [a for a in range(len(shape) - 1) if source[a] == itemsize]
+    return (dense[-1], len(shape) - 1) if dense else None

@@ -1,0 +1,119 @@
+"""Pools in plain loops: types and axes that the template does not take."""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm.loops import minimum
+from dovetail.errors import GraphError
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import DType, f32, f64, i64
+from dovetail.ir.value import Value
+from dovetail.kernels.families.contraction_loops import Along, at_least_zero, within
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.folds import fold_of
+from dovetail.kernels.loops.ir import (
+    ONE,
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    When,
+    add,
+    indices,
+    mul,
+    sizes_in,
+)
+from dovetail.kernels.spec import Job, Places
+from dovetail.plan.plan import Step
+
+
+def make_plain_pool(step: Step, places: Places) -> Job | None:
+    """The job of a pool; a tile is a row of results along the last axis."""
+    value = step.value
+    if value.op not in (ops.max_pool, ops.average_pool) or not scalar.is_compiled(value.dtype):
+        return None
+    try:
+        return _job(value, places)
+    except GraphError:
+        # Sizes that are too long to be written down.
+        return None
+
+
+def _job(value: Value, places: Places) -> Job:
+    (x,), attrs, shape = value.operands, value.attrs, value.shape
+    count = len(shape) - 2
+    axes = [
+        Along(x.shape[2 + i], shape[2 + i], attrs["strides"][i], attrs["dilations"][i], attrs["padding"][i])
+        for i in range(count)
+    ]
+    fold = fold_of("max" if value.op is ops.max_pool else "sum", value.dtype)
+    total: DType = fold.part
+    kept = Tensor("scratch", total, (total.itemsize,))
+    at = tuple(Name(f"o{i}") for i in range(count + 1))
+    taps = tuple(Name(f"k{i}") for i in range(count))
+    seen = tuple(Name(f"p{i}") for i in range(count - 1))
+    i, j, last = Name("i"), Name("j"), axes[-1]
+    element = Load(Tensor("x", x.dtype, places(x).strides), (*at[:2], *seen, last.place(j, taps[-1])))
+    along = Loop(
+        "i",
+        at_least_zero(Call("sub", (last.end(taps[-1]), Name("first")), i64)),
+        (Set("j", add(Name("first"), i)), Store(kept, (j,), fold.take(Load(kept, (j,)), element))),
+    )
+    found: tuple[Statement, ...] = (Set("first", last.first(taps[-1])), along)
+    found = (Loop(taps[-1].name, Extent(attrs["window"][-1]), found),)
+    for axis in reversed(range(count - 1)):
+        place = Set(seen[axis].name, axes[axis].place(at[2 + axis], taps[axis]))
+        found = (
+            Loop(
+                taps[axis].name,
+                Extent(attrs["window"][axis]),
+                (place, When(within(seen[axis], axes[axis].size), found)),
+            ),
+        )
+    result: Expr = Load(kept, (i,))
+    if value.op is ops.average_pool:
+        counted = cast_to(_counted(value, axes, (*at[2:], i)), f64 if total is f64 else f32)
+        result = Call("div", (result, counted), total)
+    body: tuple[Statement, ...] = (
+        *(Set(name.name, index) for name, index in zip(at, indices(shape[:-1], Name("tile")), strict=True)),
+        Loop("i", Extent(last.out), (Store(kept, (i,), fold.first(total)),)),
+        *found,
+        Loop(
+            "i",
+            Extent(last.out),
+            (Store(Tensor("y", value.dtype, places(value).strides), (*at, i), cast_to(result, value.dtype)),),
+        ),
+    )
+    scratch = last.out * total.itemsize
+    kernel = Kernel(value.op.name, ("x", "y"), ("y",), "tile", body, scratch=scratch, sizes=sizes_in(body))
+    return Job(kernel, {"x": x, "y": value}, product(shape[:-1]), last.out * product(attrs["window"]))
+
+
+def _counted(value: Value, axes: list[Along], places: tuple[Expr, ...]) -> Expr:
+    """How many elements of the window count at a place: those of the array, or those of its padding too."""
+    attrs, found = value.attrs, ONE
+    for number, (axis, out) in enumerate(zip(axes, places, strict=True)):
+        around: Size = attrs["padding"][len(axes) + number] if attrs["count_padding"] else 0
+        low = -axis.before if attrs["count_padding"] else 0
+        base = axis.place(out, Extent(0))
+        first = at_least_zero(_taps_before(Extent(low), base, axis.dilation))
+        end = minimum(Extent(attrs["window"][number]), _taps_before(Extent(axis.size + around), base, axis.dilation))
+        found = mul(found, at_least_zero(Call("sub", (end, first), i64)))
+    return found
+
+
+def _taps_before(limit: Expr, base: Expr, dilation: int) -> Expr:
+    """How many taps from a base on lie before a limit; where it is below 0, any number that is not above 0."""
+    room = add(Call("sub", (limit, base), i64), Extent(dilation - 1))
+    return room if dilation == 1 else Call("div", (room, Extent(dilation)), i64)
+
+
+__all__ = ["make_plain_pool"]

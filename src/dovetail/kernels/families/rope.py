@@ -1,0 +1,80 @@
+"""Rope: pairs of features rotated by the angle of their position, in one pass over rows that stay where they lie."""
+
+from __future__ import annotations
+
+from dovetail import library
+from dovetail.declare.fused import FusedOp
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import DType, bf16, f16, f32, f64
+from dovetail.ir.value import Value
+from dovetail.kernels.families.map import stretched
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Statement,
+    Store,
+    Tensor,
+    add,
+    indices,
+    mul,
+    sizes_in,
+)
+from dovetail.kernels.spec import Job, Places
+from dovetail.plan.plan import Step
+
+
+def make_rope(step: Step, places: Places) -> Job | None:
+    """The job of a rope or a partial one; None for dtypes that are not floats of 16 bits or more."""
+    value = step.value
+    if not isinstance(value.op, FusedOp) or value.op not in (library.rope, library.partial_rope):
+        return None
+    call = value.op.arguments(value.operands, value.attrs)
+    operands: dict[str, Value] = {name: call[name] for name in ("x", "cos", "sin")}
+    width = value.shape[-1]
+    rotated: Size = call.get("rotated") or width
+    known = isinstance(rotated, int) and rotated % 2 == 0 and value.rank > 1
+    if not known or step.over is not None or any(v.dtype is not value.dtype for v in operands.values()):
+        return None
+    if value.dtype not in (f16, bf16, f32, f64):
+        return None
+    tensors = {"y": Tensor("y", value.dtype, places(value).strides)}
+    for name, v in operands.items():
+        tensors[name] = Tensor(name, v.dtype, stretched(places(v).strides, v.shape, value.shape))
+    lead = indices(value.shape[:-2], Name("tile"))
+    assert isinstance(rotated, int)
+    body: list[Statement] = [_turned(tensors, lead, rotated, call["form"], value.dtype)]
+    if rotated != width:
+        c = add(Extent(rotated), Name("c"))
+        same = Store(tensors["y"], (*lead, Name("row"), c), Load(tensors["x"], (*lead, Name("row"), c)))
+        body.append(Loop("c", Extent(width - rotated), (same,)))
+    rows = (Loop("row", Extent(value.shape[-2]), tuple(body)),)
+    kernel = Kernel("rope", ("x", "cos", "sin", "y"), ("y",), "tile", rows, sizes=sizes_in(rows))
+    return Job(kernel, {**operands, "y": value}, product(value.shape[:-2]), value.shape[-2] * width)
+
+
+def _turned(tensors: dict[str, Tensor], lead: tuple[Expr, ...], rotated: int, form: str, dtype: DType) -> Loop:
+    """x * cos + (-b, a) * sin for every pair (a, b)."""
+    if form == "half":
+        first: Expr = Name("i")
+        second: Expr = add(Name("i"), Extent(rotated // 2))
+    else:
+        first = mul(Name("i"), Extent(2))
+        second = add(first, Extent(1))
+
+    def at(name: str, c: Expr) -> Expr:
+        return Load(tensors[name], (*lead, Name("row"), c))
+
+    def turned(c: Expr, other: Expr) -> Store:
+        kept, moved = (Call("mul", xs, dtype) for xs in ((at("x", c), at("cos", c)), (other, at("sin", c))))
+        return Store(tensors["y"], (*lead, Name("row"), c), Call("add", (kept, moved), dtype))
+
+    pair = turned(first, Call("neg", (at("x", second),), dtype)), turned(second, at("x", first))
+    return Loop("i", Extent(rotated // 2), pair)
+
+
+__all__ = ["make_rope"]

@@ -1,0 +1,209 @@
+"""Scatter: a copy of a tensor into which updates are written by index, in the order of the indices.
+
+What one tile writes no other one does, so that the order is that of a single loop: along the axes that indices do not
+name, elements have nothing to do with each other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from dovetail import ops
+from dovetail.codegen.llvm import scalar
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import bool_, f32, f64
+from dovetail.ir.value import Value
+from dovetail.kernels.families.gather import checked, guarded
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Statement,
+    Store,
+    Tensor,
+    When,
+    sizes_in,
+)
+from dovetail.kernels.loops.tiling import Cut, word
+from dovetail.kernels.spec import Job, Places, Status
+from dovetail.plan.alias import dense_strides
+from dovetail.plan.plan import Step
+
+LANES = 64
+"""Elements side by side that a tile has, at most, where each is on its own."""
+MOST_SCRATCH = 1 << 22
+"""Bytes of wide numbers that a worker keeps, at most."""
+_COMBINED = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
+
+
+def make_scatter(step: Step, places: Places) -> Job | None:
+    """The job of a step that writes by index."""
+    value = step.value
+    if value.op not in (ops.scatter_elements, ops.scatter_nd):
+        return None
+    reduction: str = value.attrs["reduction"]
+    _, indices, _ = value.operands
+    if not scalar.is_compiled(indices.dtype) or (reduction != "none" and not scalar.is_compiled(value.dtype)):
+        return None
+    made = _Elements(value, places) if value.op is ops.scatter_elements else _Rows(value, places)
+    return made.job()
+
+
+class _Scatter(ABC):
+    """A kernel while it is made: `boxes` cut the axes that no index names, the `picked` ones are loops of their own."""
+
+    def __init__(self, value: Value, places: Places, picked: Sequence[int], boxes: Cut) -> None:
+        self.value, self.picked, self.boxes = value, tuple(picked), boxes
+        self.x, self.indices, self.updates = value.operands
+        reduction: str = value.attrs["reduction"]
+        self.combine = _COMBINED.get(reduction)
+        self.dtype = word(value.dtype) if self.combine is None else value.dtype
+        self.read = Tensor("x", self.dtype, places(self.x).strides)
+        self.written = Tensor("y", self.dtype, dense_strides(value.tensor))
+        self.by = places(self.indices).strides
+        self.new = places(self.updates).strides
+        self.sizes = [value.shape[a] for a in picked]
+
+    @property
+    def free(self) -> list[int]:
+        return [a for a in range(self.value.rank) if a not in self.picked]
+
+    def at(self, picked: Sequence[Expr]) -> tuple[Expr, ...]:
+        """An element of the result: the named axes at these indices, the others where the loops stand."""
+        found = dict(zip(self.free, self.boxes.at, strict=True)) | dict(zip(self.picked, picked, strict=True))
+        return tuple(found[a] for a in range(self.value.rank))
+
+    def room(self) -> tuple[Tensor, Size] | None:
+        """Wide numbers of the worker's own for all that a tile writes, and their bytes; None where they are too many.
+
+        They lie as the axes do, those without a name as far as the tile has them.
+        """
+        steps = dict(zip(self.free, self.boxes.steps, strict=True))
+        shape: list[Size] = [steps.get(a, self.value.shape[a]) for a in range(self.value.rank)]
+        bytes = product(tuple(shape)) * f64.itemsize
+        if not isinstance(bytes, int) or bytes > MOST_SCRATCH:
+            return None
+        return Tensor("scratch", f64, dense_strides(f64[tuple(shape)])), bytes
+
+    def job(self) -> Job | None:
+        """Copy, update, and where sums are wide, round."""
+        sums = self.combine in ("add", "mul") and self.dtype.is_float and self.dtype is not f64
+        room = self.room() if sums else None
+        if sums and room is None and self.dtype is not f32:
+            return None
+        aside = room is not None
+        target = room[0] if room is not None else self.written
+        inside = [Name(f"p{i}") for i in range(len(self.picked))]
+        here = self.at(inside)
+        there = self._within(inside) if aside else here
+        copied = Store(target, there, cast_to(Load(self.read, here), target.dtype))
+        body = [*self.over_all([copied]), *self.updated(target, aside)]
+        if aside:
+            rounded = Store(self.written, here, cast_to(Load(target, there), self.dtype))
+            body += self.over_all([rounded])
+        whole = guarded((*self.boxes.head(Name("tile")), *body), self.sizes)
+        kernel = Kernel(
+            "scatter",
+            ("x", "i", "u", "status", "y"),
+            ("status", "y"),
+            "tile",
+            whole,
+            scratch=room[1] if room is not None else 0,
+            sizes=sizes_in(whole),
+        )
+        points = {"x": self.x, "i": self.indices, "u": self.updates, "status": Status(), "y": self.value}
+        work = product((self.boxes.work, *self.sizes))
+        return Job(kernel, points, self.boxes.tiles, work)
+
+    def _within(self, picked: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The same element in the worker's own room, which begins where the tile does."""
+        own = [Name(f"j{a}") if step != 1 else Extent(0) for a, step in enumerate(self.boxes.steps)]
+        found: dict[int, Expr] = dict(zip(self.free, own, strict=True)) | dict(zip(self.picked, picked, strict=True))
+        return tuple(found[a] for a in range(self.value.rank))
+
+    def over_all(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """A body for every element of the tile."""
+        found = self.boxes.nest(body)
+        for i in reversed(range(len(self.picked))):
+            found = (Loop(f"p{i}", Extent(self.sizes[i]), found),)
+        return found
+
+    def put(self, target: Tensor, aside: bool, picked: Sequence[Expr], update: Expr) -> Statement:
+        """One update."""
+        at = self._within(picked) if aside else self.at(picked)
+        value = cast_to(update, target.dtype)
+        if self.combine is not None:
+            value = Call(self.combine, (Load(target, at), value), target.dtype)
+        return Store(target, at, value)
+
+    @abstractmethod
+    def updated(self, target: Tensor, aside: bool) -> tuple[Statement, ...]:
+        """All updates of a tile, in the order of the indices."""
+
+
+class _Elements(_Scatter):
+    """Each update has an index of its own along one axis."""
+
+    def __init__(self, value: Value, places: Places) -> None:
+        axis = int(value.attrs["axis"]) + value.rank
+        free = tuple(size for a, size in enumerate(value.shape) if a != axis)
+        last = free[-1:] if axis != value.rank - 1 else ()
+        wide = tuple(min(size, LANES) if isinstance(size, int) else LANES for size in last)
+        if 0 in free:
+            wide = (1,) * len(wide)
+        super().__init__(value, places, [axis], Cut(free, (*(1,) * (len(free) - len(last)), *wide)))
+
+    def updated(self, target: Tensor, aside: bool) -> tuple[Statement, ...]:
+        """In the order of the axis, as the indices of one lane come."""
+        (axis,) = self.picked
+        at = self.at([Name("n")])
+        index = Load(Tensor("i", self.indices.dtype, self.by), at)
+        update = Load(Tensor("u", self.dtype, self.new), at)
+        inside: tuple[Statement, ...] = (
+            *checked("k", index, self.sizes[0]),
+            self.put(target, aside, [Name("k")], update),
+        )
+        # There may be fewer indices than the tensor has lanes.
+        short = [
+            (self.boxes.at[i], self.indices.shape[a])
+            for i, a in enumerate(self.free)
+            if self.indices.shape[a] != self.value.shape[a]
+        ]
+        for place, size in short:
+            inside = (When(Call("less", (place, Extent(size)), bool_), inside),)
+        return (Loop("n", Extent(self.indices.shape[axis]), self.boxes.nest(inside)),)
+
+
+class _Rows(_Scatter):
+    """Each update is a part of the tensor that a row of indices names."""
+
+    def __init__(self, value: Value, places: Places) -> None:
+        depth = value.operands[1].shape[-1]
+        assert isinstance(depth, int), "the type rule asks for it"
+        free = value.shape[depth:]
+        steps: list[int] = []
+        left = LANES * 16
+        for size in reversed(free):
+            steps.append(min(size, left) if isinstance(size, int) else left)
+            left = max(1, left // max(1, steps[-1]))
+        boxes = Cut(free, (1,) * len(free) if 0 in free else tuple(reversed(steps)))
+        super().__init__(value, places, range(depth), boxes)
+
+    def updated(self, target: Tensor, aside: bool) -> tuple[Statement, ...]:
+        rows = [Name(f"n{i}") for i in range(self.indices.rank - 1)]
+        names = [Name(f"k{d}") for d in range(len(self.picked))]
+        found: tuple[Statement, ...] = ()
+        for d, name in enumerate(names):
+            index = Load(Tensor("i", self.indices.dtype, self.by), (*rows, Extent(d)))
+            found = (*found, *checked(name.name, index, self.sizes[d]))
+        update = Load(Tensor("u", self.dtype, self.new), (*rows, *self.boxes.at))
+        found = (*found, *self.boxes.nest([self.put(target, aside, names, update)]))
+        for i in reversed(range(len(rows))):
+            found = (Loop(f"n{i}", Extent(self.indices.shape[i]), found),)
+        return found

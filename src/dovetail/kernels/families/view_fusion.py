@@ -1,0 +1,155 @@
+"""Weave: elementwise steps with movement between them, as one kernel that computes each element where it belongs.
+
+Joined tensors, padding and views that strides cannot tell cost nothing: the result is cut into boxes in each of which
+every element comes from one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dovetail import ops
+from dovetail.declare.fused import FusedOp
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size
+from dovetail.ir.value import Value
+from dovetail.kernels.loops.affine import (
+    ApartError,
+    Piece,
+    Place,
+    RefineError,
+    is_followed,
+    operands_at,
+    whole,
+)
+from dovetail.kernels.loops.body import Body, body_of, cast_to, is_known, is_number, number
+from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Store, Tensor, add, collapsed, mul, sizes_in
+from dovetail.kernels.loops.tiling import Turn, cut, in_turn
+from dovetail.kernels.spec import Job, Places
+from dovetail.ops.region import region
+from dovetail.plan.plan import Step
+
+MOST_PIECES = 16
+"""Each piece has loops of its own, and they all have to be compiled."""
+
+
+def make_weave(step: Step, places: Places) -> Job | None:
+    """The job of a fused op or region of elementwise steps and movement; None where something is not compiled."""
+    value = step.value
+    if not (isinstance(value.op, FusedOp) or value.op is region):
+        return None
+    body = body_of(value, places)
+    if not is_known(body, lambda v: is_followed(v) or v.op in (ops.iota, ops.extent)):
+        return None
+    if any(r in body.views or r.op is leaf.CONST for r in body.results):
+        return None
+    try:
+        return _Weave(step, places, body).job()
+    except ApartError:
+        return None
+
+
+class _Weave:
+    """One kernel while it is made."""
+
+    def __init__(self, step: Step, places: Places, body: Body) -> None:
+        self.step, self.places, self.body = step, places, body
+        operands = list(dict.fromkeys(body.arguments.values()))
+        # What the result is written over is one memory with one name: then nothing overlaps by surprise.
+        shared = [v for v in operands if step.over is not None and places(v).root is step.over]
+        self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
+        self.points: dict[str, Value] = {name: v for v, name in self.names.items()}
+        self.points |= {f"y{i}": v for i, v in enumerate(step.results)}
+        self.names |= dict.fromkeys(shared, "y0")
+
+    def job(self) -> Job:
+        turns = [turn for number in range(len(self.body.results)) for turn in self._turns(number)]
+        body, tiles, work = in_turn(turns)
+        written = tuple(name for name in self.points if name.startswith("y"))
+        kernel = Kernel("weave", tuple(self.points), written, "tile", body, sizes=sizes_in(body))
+        return Job(kernel, self.points, tiles, work)
+
+    def _turns(self, result: int) -> list[Turn]:
+        """The pieces of a result, refined until every one reads each operand in one place."""
+        shape = self.body.results[result].shape
+        pending = [] if 0 in shape else [whole(shape)]
+        found: list[Turn] = []
+        while pending:
+            if len(pending) + len(found) > MOST_PIECES:
+                raise ApartError
+            piece = pending.pop()
+            try:
+                found.append(self._turn(result, piece))
+            except RefineError as refined:
+                pending += refined.pieces
+        return found
+
+    def _turn(self, result: int, piece: Piece) -> Turn:
+        order = self._followed(piece, self.body.results[result])
+        made = self.step.results[result]
+        target = _along(piece, piece.place, self.places(made).strides)
+        reads = {key: self._read(piece, *key) for key in order if self._is_read(key[0])}
+        shape, (to, *strides) = collapsed(piece.sizes, [target[1], *(terms for _, terms in reads.values())])
+        boxes = cut(shape, made.dtype.itemsize * 2)
+        exprs: dict[tuple[Value, Place], Expr] = {}
+        for ((value, place), (start, _)), steps in zip(reads.items(), strides, strict=True):
+            exprs[value, place] = self._load(value, start, steps, boxes.at)
+        for value, place in order:
+            if (value, place) not in exprs:
+                exprs[value, place] = self._computed(piece, value, place, exprs)
+        store = Store(Tensor(f"y{result}", made.dtype, to, target[0]), boxes.at, exprs[order[-1]])
+        return Turn(boxes, (store,), boxes.work * 2)
+
+    def _followed(self, piece: Piece, result: Value) -> list[tuple[Value, Place]]:
+        """Every value with the place at which it is needed, operands first."""
+        done: dict[tuple[Value, Place], None] = {}
+        pending: list[tuple[tuple[Value, Place], bool]] = [((result, piece.place), False)]
+        while pending:
+            key, is_ready = pending.pop()
+            if key in done:
+                continue
+            if is_ready or self._is_read(key[0]) or is_number(key[0]):
+                done[key] = None
+                continue
+            pending.append((key, True))
+            pending += [(k, False) for k in operands_at(piece, *key)]
+        return list(done)
+
+    def _is_read(self, value: Value) -> bool:
+        return value in self.body.views or value.op in (ops.iota, ops.extent)
+
+    def _read(self, piece: Piece, value: Value, place: Place) -> tuple[Size, tuple[Size, ...]]:
+        """Where a tensor is read, or what an index is: a start, and a step for each loop."""
+        if value.op is ops.extent:
+            return value.attrs["size"], (0,) * len(piece.sizes)
+        if value.op is ops.iota:
+            return _along(piece, place, (1,))
+        view = self.body.views[value]
+        start, steps = _along(piece, place, view.strides)
+        return start + view.offset, steps
+
+    def _load(self, value: Value, start: Size, steps: tuple[Size, ...], at: tuple[Expr, ...]) -> Expr:
+        if value in self.body.views:
+            name = self.names[self.body.arguments[self.body.views[value].root]]
+            return Load(Tensor(name, value.dtype, steps, start), at)
+        found: Expr = Extent(start)
+        for step, index in zip(steps, at, strict=True):
+            found = add(found, mul(index, Extent(step)))
+        return cast_to(found, value.dtype)
+
+    def _computed(self, piece: Piece, value: Value, place: Place, exprs: Mapping[tuple[Value, Place], Expr]) -> Expr:
+        if is_number(value):
+            return number(value)
+        given = [exprs[key] for key in operands_at(piece, value, place)]
+        return Call(value.op.name, tuple(given), value.dtype) if value.op.elementwise else given[0]
+
+
+def _along(piece: Piece, place: Place, strides: Sequence[Size]) -> tuple[Size, tuple[Size, ...]]:
+    """How far from the first element a piece starts, and how far each loop steps."""
+    start: Size = 0
+    steps: list[Size] = [0] * len(piece.sizes)
+    for index, stride in zip(place, strides, strict=True):
+        start = start + index.constant * stride
+        for v, c in index.terms:
+            steps[v] = steps[v] + c * stride
+    return start, tuple(steps)

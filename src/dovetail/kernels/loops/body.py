@@ -1,0 +1,118 @@
+"""What a step computes, spelled out in primitives of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dovetail import ops
+from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm.maths import functions as maths
+from dovetail.ir import leaf
+from dovetail.ir.dtype import DType, f32
+from dovetail.ir.op import Op
+from dovetail.ir.rewrite import rebuild_values
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+from dovetail.kernels.loops.ir import Call, Expr, Number
+from dovetail.kernels.spec import Places
+from dovetail.ops.primitive import Primitive
+from dovetail.plan.alias import Alias, find_aliases
+from dovetail.plan.plan import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Primitives from arguments to results, and the operand that each argument stands for."""
+
+    arguments: Mapping[Value, Value]
+    results: tuple[Value, ...]
+    views: Mapping[Value, Alias]
+    """Arguments and views of them: where their elements lie, counted from the operand that the argument stands for."""
+    order: tuple[Value, ...]
+    """What is computed, operands first: neither arguments and views of them nor numbers."""
+
+
+def body_of(value: Value, places: Places) -> Body:
+    """The body of a fused op or a region; a primitive is its own."""
+    given = tuple(leaf.argument(i, v.tensor) for i, v in enumerate(value.operands))
+    arguments = dict(zip(given, value.operands, strict=True))
+    spelled = value.with_operands(given)
+    while True:
+        lower = rebuild_values([spelled], lambda v, operands: v.op.expansion(operands, v.attrs))[spelled]
+        if lower is spelled:
+            break
+        spelled = lower
+    spelled = rebuild_values([spelled], _multiplied)[spelled]
+    results = spelled.operands if spelled.op is leaf.PACK else (spelled,)
+    known = {a: Alias(a, 0, places(operand).strides) for a, operand in arguments.items()}
+    everything = walk(results)
+    found = find_aliases([v for v in everything if v not in arguments], known)
+    views = {v: at for v, at in found.items() if at.root in arguments}
+    order = tuple(v for v in walk(results, until=views) if v not in views and v.op is not leaf.CONST)
+    return Body(arguments, results, views, order)
+
+
+def _multiplied(value: Value, operands: tuple[Value, ...]) -> Value | None:
+    """A bounded function of x / c as one of x * (1 / c), which costs a tenth and moves it by a unit in the last place.
+
+    Elsewhere a division stays one: 49 * (1 / 49) is not 1, and someone may round it down.
+    """
+    if value.op not in _BOUNDED or value.dtype is not f32 or operands[0].op is not ops.div:
+        return None
+    x, divisor = operands[0].operands
+    number = leaf.scalar_of(divisor)
+    if not isinstance(number, float) or not 1e-30 < abs(number) < 1e30:
+        return None
+    return _BOUNDED[value.op](ops.mul(x, leaf.scalar(1.0 / number, f32)))
+
+
+_BOUNDED: Mapping[Op, Primitive] = {op: op for op in (ops.erf, ops.tanh, ops.sigmoid)}
+
+
+def lying_beneath(step: Step, places: Places) -> list[Value]:
+    """The operands that the result is written over: one memory, which needs one name, so that nothing overlaps."""
+    return [] if step.over is None else [v for v in step.operands if places(v).root is step.over]
+
+
+def reads(body: Body) -> list[Value]:
+    """The arguments and views that are read by what is computed, in the order in which they are met."""
+    met = [v for value in (*body.order, *body.results) for v in (value, *value.operands)]
+    return [v for v in dict.fromkeys(met) if v in body.views]
+
+
+def is_compiled(value: Value) -> bool:
+    """Whether compiled code has this elementwise step for these dtypes, constants of one element included."""
+    if not (isinstance(value.op, Primitive) and value.op.elementwise) or value.op.name == "cast_f8":
+        return False
+    name, given = value.op.name, [v.dtype for v in value.operands]
+    dtype = given[1] if name == "where" else given[0]
+    if not all(map(scalar.is_compiled, (*given, value.dtype))) or not scalar.has_rule(name, dtype):
+        return False
+    return not (scalar.is_function(name) and dtype.is_float) or maths.has(name, dtype)
+
+
+def is_known(body: Body, others: Callable[[Value], bool] = lambda value: False) -> bool:
+    """Whether compiled code has everything in a body: elementwise steps, and others that the caller knows."""
+    for value in body.order:
+        if any(v.op is leaf.CONST and not is_number(v) for v in value.operands):
+            return False
+        if not (is_compiled(value) if value.op.elementwise else others(value)):
+            return False
+    return all(scalar.is_compiled(v.dtype) for v in (*body.order, *reads(body)))
+
+
+def is_number(value: Value) -> bool:
+    """Whether it is a constant of one element that compiled code can write down."""
+    return value.op is leaf.CONST and value.tensor.count == 1 and scalar.is_compiled(value.dtype)
+
+
+def number(value: Value) -> Number:
+    """A constant of one element as a literal."""
+    found = leaf.scalar_of(value)
+    assert found is not None, "only constants of one element are leaves here"
+    return Number(found, value.dtype)
+
+
+def cast_to(x: Expr, dtype: DType) -> Expr:
+    return x if x.dtype is dtype else Call("cast", (x,), dtype)

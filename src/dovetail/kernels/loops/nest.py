@@ -1,0 +1,233 @@
+"""The loops of a tile: which row it is, the loops inside, and the scalars that a row keeps.
+
+Where the elements of a row lie one behind the other, a tile is a row, its scalars are scalars, and the innermost loop
+becomes vectors. Where neighbours in memory belong to different rows, a tile is a bundle of rows: every scalar is an
+array with one element for each row, and the loop over the bundle is the innermost one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dovetail.codegen.llvm.loops import minimum
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import DType, i64
+from dovetail.kernels.loops.axes import Factors
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    add,
+    collapsed,
+    indices,
+    mul,
+)
+
+BUNDLE = 256
+"""Rows of a bundle: long enough to read memory in runs, short enough that its scalars stay in the first cache."""
+BLOCK = 2048
+"""Elements that are summed up in their own dtype before the sum goes to a wider one."""
+RUN = 64
+"""The same, where each row of a bundle has a sum of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor with a stride for every factor that it has, in bytes."""
+
+    pointer: str
+    dtype: DType
+    offset: Size
+    strides: Mapping[int, Size]
+
+    @property
+    def dense(self) -> int | None:
+        """The factor along which elements are neighbours."""
+        return next((f for f, stride in self.strides.items() if stride == self.dtype.itemsize), None)
+
+
+class Nest:
+    """The tile of a kernel over placed tensors. `rows` are the factors that tell one row from another."""
+
+    def __init__(
+        self, sizes: Sequence[Size], rows: Sequence[int], tensors: Sequence[Placed], *, loops: set[int]
+    ) -> None:
+        self.sizes = sizes
+        self.tensors = tuple(tensors)
+        largest = max(self.tensors, key=lambda t: len(t.strides))
+        order = [f for f in largest.strides if f != largest.dense]
+        self._rank = {f: i for i, f in enumerate([*order, *([] if largest.dense is None else [largest.dense])])}
+        self.bundled = _bundled(self.tensors, set(rows), loops)
+        outer = [f for f in rows if f != self.bundled]
+        self._shape, self._strides = self._collapse(outer)
+        self._groups: dict[Factors, tuple[tuple[Size, ...], list[tuple[Size, ...]]]] = {}
+        self._kept: dict[str, Tensor] = {}
+        self._scratch: Size = 0
+
+    def _collapse(self, factors: Sequence[int]) -> tuple[tuple[Size, ...], list[tuple[Size, ...]]]:
+        strides = [tuple(t.strides.get(f, 0) for f in factors) for t in self.tensors]
+        return collapsed(tuple(self.sizes[f] for f in factors), strides)
+
+    @property
+    def tiles(self) -> Size:
+        return product(self._shape) * self._bundles
+
+    @property
+    def _bundles(self) -> Size:
+        return 1 if self.bundled is None else (self.sizes[self.bundled] + (BUNDLE - 1)) // BUNDLE
+
+    @property
+    def lanes(self) -> Size:
+        """Rows of a tile, at most."""
+        if self.bundled is None:
+            return 1
+        size = self.sizes[self.bundled]
+        return min(size, BUNDLE) if isinstance(size, int) else BUNDLE
+
+    @property
+    def scratch(self) -> Size:
+        return self._scratch
+
+    def group(self, factors: Sequence[int]) -> Factors:
+        """Factors in the order of loops: the one along which memory is dense comes last."""
+        return tuple(sorted(factors, key=lambda f: (self._rank.get(f, -1), f)))
+
+    def shape(self, group: Factors) -> tuple[Size, ...]:
+        """The extents of the loops over a group of factors."""
+        if group not in self._groups:
+            self._groups[group] = self._collapse(group)
+        return self._groups[group][0]
+
+    def head(self) -> tuple[Statement, ...]:
+        """Which row or bundle the tile is."""
+        tile: Expr = Name("tile")
+        found: list[Statement] = []
+        if self.bundled is not None:
+            bundles = Extent(self._bundles)
+            found.append(Set("first", mul(Call("rem", (tile, bundles), i64), Extent(BUNDLE))))
+            found.append(Set("row", Call("div", (tile, bundles), i64)))
+            tile = Name("row")
+            left = Call("sub", (Extent(self.sizes[self.bundled]), Name("first")), i64)
+            found.append(Set("rows", minimum(Extent(BUNDLE), left)))
+        return (*found, *(Set(f"r{i}", r) for i, r in enumerate(indices(self._shape, tile))))
+
+    def place(self, tensor: Placed, group: Factors, last: Expr | None = None) -> tuple[Tensor, tuple[Expr, ...]]:
+        """A tensor and where in it the element of the row and of the loops over a group lies.
+
+        `last` is the index of the innermost loop, where it is not simply counted up.
+        """
+        which = next(i for i, t in enumerate(self.tensors) if t is tensor)
+        shape = self.shape(group)
+        at: list[Expr] = [Name(f"r{i}") for i in range(len(self._shape))]
+        at += [Name(f"i{i}") for i in range(len(shape))]
+        if last is not None and shape:
+            at[-1] = last
+        strides = (*self._strides[which], *self._groups[group][1][which])
+        if self.bundled is not None:
+            strides = (*strides, tensor.strides.get(self.bundled, 0))
+            at.append(add(Name("first"), Name("lane")))
+        return Tensor(tensor.pointer, tensor.dtype, strides, tensor.offset), tuple(at)
+
+    def load(self, tensor: Placed, group: Factors, last: Expr | None = None) -> Load:
+        return Load(*self.place(tensor, group, last))
+
+    def store(self, tensor: Placed, group: Factors, value: Expr, last: Expr | None = None) -> Store:
+        return Store(*self.place(tensor, group, last), value)
+
+    def keep(self, name: str, value: Expr) -> Statement:
+        """Let a row keep a scalar."""
+        if self.bundled is None:
+            return Set(name, value)
+        if name not in self._kept:
+            self._kept[name] = self.reserve(value.dtype, ())
+        return Store(self._kept[name], (Name("lane"),), value)
+
+    def read(self, name: str, dtype: DType) -> Expr:
+        """A scalar that the row keeps."""
+        return Name(name, dtype) if self.bundled is None else Load(self._kept[name], (Name("lane"),))
+
+    def reserve(self, dtype: DType, group: Factors) -> Tensor:
+        """Room of the worker's own: one element for each row of the tile and each step of the loops over a group."""
+        shape = (*self.shape(group), *(() if self.bundled is None else (BUNDLE,)))
+        strides: list[Size] = []
+        step: Size = dtype.itemsize
+        for size in reversed(shape):
+            strides.append(step)
+            step = step * size
+        found = Tensor("scratch", dtype, tuple(reversed(strides)), self._scratch)
+        self._scratch = (self._scratch + step + 63) // 64 * 64
+        return found
+
+    def aside(self, tensor: Tensor, group: Factors) -> tuple[Expr, ...]:
+        """Where in such room the element of the row and of the loops lies."""
+        at: list[Expr] = [Name(f"i{i}") for i in range(len(self.shape(group)))]
+        return (*at, *(() if self.bundled is None else (Name("lane"),)))
+
+    def each(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """A body for every row of the tile."""
+        if not body:
+            return ()
+        return tuple(body) if self.bundled is None else (Loop("lane", Name("rows"), tuple(body)),)
+
+    def over(self, group: Factors, body: Sequence[Statement], *, reassociate: bool = False) -> tuple[Statement, ...]:
+        """A body for every step of the loops over a group, and every row of the tile."""
+        shape = self.shape(group)
+        found = self.each(body) if self.bundled is not None else tuple(body)
+        for i in reversed(range(len(shape))):
+            innermost = i == len(shape) - 1 and self.bundled is None
+            found = (Loop(f"i{i}", Extent(shape[i]), found, reassociate=reassociate and innermost),)
+        return found
+
+    def summed(
+        self,
+        group: Factors,
+        before: Sequence[Statement],
+        body: Sequence[Statement],
+        after: Sequence[Statement],
+    ) -> tuple[Statement, ...]:
+        """The same, with the innermost loop cut into blocks, and something done before and after each block."""
+        shape = self.shape(group)
+        if not shape:
+            return self.each((*before, *body, *after))
+        last, extent = len(shape) - 1, shape[-1]
+        # Lanes of a vector share a block of a row between them; a row of a bundle has it for itself.
+        block = BLOCK if self.bundled is None else RUN
+        free = self.bundled is None
+        found: tuple[Statement, ...]
+        if isinstance(extent, int) and extent <= block:
+            inner = Loop(f"i{last}", Extent(extent), self.each(body), reassociate=free)
+            found = (*self.each(before), inner, *self.each(after))
+        else:
+            start = mul(Name("block"), Extent(block))
+            count = minimum(Extent(block), Call("sub", (Extent(extent), Name("start")), i64))
+            step = Set(f"i{last}", add(Name("start"), Name("step")))
+            inner = Loop("step", count, (step, *self.each(body)), reassociate=free)
+            blocks = Extent((extent + (block - 1)) // block)
+            found = (Loop("block", blocks, (Set("start", start), *self.each(before), inner, *self.each(after))),)
+        for i in reversed(range(last)):
+            found = (Loop(f"i{i}", Extent(shape[i]), found),)
+        return found
+
+
+def _bundled(tensors: Sequence[Placed], rows: set[int], loops: set[int]) -> int | None:
+    """The factor of rows along which most tensors are dense; None where that is a factor of the loops."""
+    votes: dict[int, int] = {}
+    for tensor in tensors:
+        if tensor.dense is not None and loops & tensor.strides.keys():
+            votes[tensor.dense] = votes.get(tensor.dense, 0) + len(tensor.strides)
+    if not votes:
+        return None
+    best = max(votes, key=lambda f: votes[f])
+    return best if best in rows else None
+
+
+__all__ = ["BLOCK", "BUNDLE", "ZERO", "Nest", "Placed"]

@@ -1,0 +1,1 @@
+"""What a step computes, whichever kernel takes it: this convolution, this contraction, this attention."""

@@ -1,0 +1,1 @@
+"""Attention: online softmax for many queries, streaming for few, packed keys and values."""

@@ -1,0 +1,1 @@
+"""Convolutions: one folder for each variant, and the choice between them."""

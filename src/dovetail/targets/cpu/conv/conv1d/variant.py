@@ -1,0 +1,169 @@
+"""Convolution along one axis with few places: products of what each place sees with panels of filters.
+
+Code that has places side by side in a vector has nothing to put there when a result is four places long, and a size
+that is not known may be one of those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.codegen.llvm.simd import Vectors
+from dovetail.ir.dim import Size, smallest, symbol
+from dovetail.ir.dtype import f32, i64
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.families.map import elementwise, stretched
+from dovetail.kernels.loops.body import Body, body_of, is_compiled, is_number, reads
+from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor, add, sizes_in
+from dovetail.kernels.spec import Job, Packed, Places, Template
+from dovetail.library.conv_bias_act import conv_bias_act
+from dovetail.ops.convolution import conv
+from dovetail.plan.plan import Step
+from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Line, line_text
+from dovetail.targets.cpu.conv.patch import HEAD
+from dovetail.targets.cpu.gemm.block import cell_declared, cell_part
+from dovetail.targets.cpu.gemm.driver import LIVE
+from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
+from dovetail.targets.cpu.gemm.pack import Panels
+
+FEW = 4
+"""Vectors of places up to which this is the better code."""
+HIGH = 4
+"""Register tiles of places in a block: what they see stays in the second cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePanels:
+    """Filters [m, c, taps] as panels of columns, taps or channels innermost in a row."""
+
+    columns: int
+    along_channels: bool
+
+    @property
+    def layout(self) -> str:
+        """Equal for equal layouts."""
+        return f"line {self.columns} {self.along_channels}"
+
+    def __call__(self, of: Array) -> Array:
+        order = (2, 1, 0) if self.along_channels else (1, 2, 0)
+        matrix = of.transpose(order).reshape(-1, of.shape[0])
+        return Panels(self.columns, ((0, 0),), of.shape[0])(matrix)
+
+
+def make_line(step: Step, places: Places, vectors: Vectors) -> Job | None:
+    """The job of a convolution along one axis, with filters that are known when parameters are bound."""
+    value = step.value
+    if value.op not in (conv, conv_bias_act) or value.rank != 3 or value.attrs["groups"] != 1:
+        return None
+    if isinstance(value.shape[2], int) and value.shape[2] > FEW * vectors.lanes:
+        return None
+    body = body_of(value, places)
+    found = [v for v in body.order if v.op is conv]
+    others = [v for v in body.order if v.op is not conv]
+    if len(found) != 1 or any(v.dtype is not f32 for v in (*step.operands, *body.order)):
+        return None
+    x, w = found[0].operands
+    known = {*body.order, *body.views}
+    if x not in body.views or w not in body.arguments or not places.is_bound(body.arguments[w]):
+        return None
+    if any(v.shape != value.shape or not is_compiled(v) for v in others):
+        return None
+    if any(v not in known and not is_number(v) for other in others for v in other.operands):
+        return None
+    filters = w.shape[0]
+    if not isinstance(filters, int) or 0 in w.shape:
+        return None
+    # With few filters most of a panel is empty, which pays where channels lie side by side already.
+    if filters < vectors.lanes and body.views[x].strides[1] != f32.itemsize:
+        return None
+    return _Writer(value, body, found[0], places, tile_of(vectors)).job()
+
+
+class _Writer:
+    """The job of one convolution while it is put together."""
+
+    def __init__(self, value: Value, body: Body, found: Value, places: Places, tile: Tile) -> None:
+        self.value, self.body, self.found, self.places, self.tile = value, body, found, places, tile
+        x, w = found.operands
+        beside = {v for other in body.order if other is not found for v in other.operands}
+        self.operands = {v: f"e{i}" for i, v in enumerate(v for v in reads(body) if v in beside)}
+        self.w = body.arguments[w]
+        at = body.views[x]
+        count = value.shape[0] * value.shape[2]
+        self.sizes: dict[str, Size] = {
+            "places": count,
+            "positions": value.shape[2],
+            "length": x.shape[2],
+            "before": found.attrs["padding"][0],
+            "image": at.strides[0],
+            "channel": at.strides[1],
+            "step": at.strides[2],
+            "x_offset": at.offset,
+        }
+        self.x = body.arguments[at.root]
+        block = HIGH * tile.rows
+        self.block = smallest(count, block)
+        self.sizes["blocks"] = (count + (block - 1)) // block
+
+    def job(self) -> Job:
+        points: dict[str, Value | Packed] = {"x": self.x}
+        strides = {"y": self.places(self.value).strides}
+        for view, name in self.operands.items():
+            at = self.body.views[view]
+            strides[name] = stretched(at.strides, view.shape, self.value.shape)
+            points[name] = self.body.arguments[at.root]
+            self.sizes[f"{name}_offset"] = at.offset
+        for name, (image, of_filter, step) in strides.items():
+            self.sizes |= {f"{name}_image": image, f"{name}_filter": of_filter, f"{name}_step": step}
+        epilogue = self._epilogue()
+        line = self._line(("x", "w", *self.operands.values(), "y"))
+        pack = LinePanels(self.tile.columns, line.along_channels)
+        points |= {"w": Packed(self.w, pack.layout, pack), "y": self.value}
+        sums = HEAD + line.totals(epilogue) + self.block * self.tile.row_bytes
+        start = sums + self.block * self.tile.row_bytes
+        self.sizes |= {"sums": sums, "copy": start}
+        line = self._line(line.pointers)
+        name, text, uses = line_text(line, epilogue)
+        uses = (*uses, cell_declared(self.tile))
+        scratch = start + self.block * line.pitch
+        template = Template(
+            name, text, uses, line.pointers, tuple(self.sizes.values()), scratch, ready=(cell_part(self.tile),)
+        )
+        work = self.block * line.deep * self.tile.columns
+        return Job(template, points, self.sizes["blocks"] * line.panels, work)
+
+    def _line(self, pointers: tuple[str, ...]) -> Line:
+        filters, channels, taps = (n for n in self.w.shape if isinstance(n, int))
+        attrs = self.found.attrs
+        dense = next((axis for axis in ("step", "channel") if self.sizes[axis] == f32.itemsize), "")
+        return Line(
+            self.tile, channels, taps, attrs["strides"][0], attrs["dilations"][0], filters, dense,
+            tuple(self.operands.values()), pointers, tuple(self.sizes),
+        )  # fmt: skip
+
+    def _epilogue(self) -> Kernel:
+        """The elementwise work on the sums of one panel, place by place."""
+        at: tuple[Expr, ...] = (Name("image"), Name("column"), Name("along"))
+        sums = Load(Tensor("sums", f32, (self.tile.row_bytes, f32.itemsize)), (Name("row"), Name("column")))
+        leaves: dict[Value, Expr] = {self.found: sums}
+        leaves |= {view: Load(self._tensor(name), at) for view, name in self.operands.items()}
+        positions = Extent(symbol("positions"))
+        (result,) = elementwise([self.body.results[0]], leaves)
+        # A panel is too narrow for what LLVM would choose; a scalar loop takes the filters behind whole vectors.
+        store = Loop("column", Extent(LIVE), (Store(self._tensor("y"), at, result),), lanes=self.tile.lanes)
+        body = (
+            Set("place", add(Name("row"), Extent(FIRST))),
+            Set("image", Call("div", (Name("place"), positions), i64)),
+            Set("along", Call("rem", (Name("place"), positions), i64)),
+            store,
+        )
+        pointers = ("sums", *self.operands.values(), "y")
+        return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
+
+    def _tensor(self, name: str) -> Tensor:
+        """A tensor that is read or written at an image, a filter and a place; `name` points to the first filter."""
+        words = [f"{name}_image", f"{name}_filter", f"{name}_step"]
+        strides = tuple(size if isinstance(size := self.sizes[w], int) else symbol(w) for w in words)
+        offset = self.sizes.get(f"{name}_offset", 0)
+        return Tensor(name, f32, strides, offset if isinstance(offset, int) else symbol(f"{name}_offset"))

@@ -1,0 +1,1 @@
+"""Depthwise convolution: each channel has its own filter."""

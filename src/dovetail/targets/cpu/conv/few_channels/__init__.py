@@ -1,0 +1,1 @@
+"""Convolutions of few channels with a large window, such as first layers."""

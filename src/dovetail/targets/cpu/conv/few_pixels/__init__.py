@@ -1,0 +1,1 @@
+"""Convolutions whose result has few pixels: lanes run along filters."""

@@ -1,0 +1,1 @@
+"""Convolutions with a k×k window over few pixels."""

@@ -1,0 +1,1 @@
+"""Matrix multiplication: driver, cache block, micro-kernel, packing, int8."""

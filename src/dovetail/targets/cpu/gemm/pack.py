@@ -1,0 +1,67 @@
+"""Panels: weights laid out once, in the order in which the register tile reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.ir.literal import Array
+from dovetail.targets.runtime.aligned import aligned
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """Columns of one or more matrices side by side: a panel has as many of each, and zeros behind the last."""
+
+    columns: int
+    """Of a panel."""
+    streams: tuple[tuple[int, int], ...]
+    """For each stream of columns the matrix that it lies in, and its first column."""
+    size: int
+    """Columns of each stream."""
+    turned: bool = False
+    """Whether the matrices come with columns for rows."""
+
+    @property
+    def layout(self) -> str:
+        """Equal for equal layouts."""
+        return f"panels {self.columns} {self.streams} {self.size} {self.turned}"
+
+    def __call__(self, *given: Array) -> Array:
+        """Matrices [*, k, n] as f32 [*, panel, k, column]."""
+        matrices = [np.swapaxes(m, -1, -2) for m in given] if self.turned else given
+        width = self.columns // len(self.streams)
+        *batch, k, _ = matrices[0].shape
+        whole, rest = divmod(self.size, width)
+        packed = aligned((*batch, whole + (rest > 0), k, self.columns))
+        for stream, (matrix, first) in enumerate(self.streams):
+            part = matrices[matrix][..., first : first + self.size]
+            target = packed[..., stream * width : (stream + 1) * width]
+            split = part[..., : whole * width].reshape(*batch, k, whole, width)
+            target[..., :whole, :, :] = np.moveaxis(split, -2, -3)
+            if rest:
+                target[..., whole, :, :rest] = part[..., whole * width :]
+                target[..., whole, :, rest:] = 0.0
+        return packed
+
+    def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether every column of matrices of these shapes is in one of the streams."""
+        wide = [shape[-2 if self.turned else -1] for shape in shapes]
+        firsts = [sorted({first for matrix, first in self.streams if matrix == i}) for i in range(len(shapes))]
+        return self.size > 0 and all(
+            n == len(found) * self.size and found == list(range(0, n, self.size))
+            for n, found in zip(wide, firsts, strict=True)
+        )
+
+    def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
+        """The matrices that lie in panels."""
+        width = self.columns // len(self.streams)
+        found = [np.empty(shape, np.float32) for shape in shapes]
+        matrices = [np.swapaxes(m, -1, -2) for m in found] if self.turned else found
+        for stream, (matrix, first) in enumerate(self.streams):
+            part = np.moveaxis(packed[..., stream * width : (stream + 1) * width], -3, -2)
+            rows = part.reshape(*part.shape[:-2], part.shape[-2] * width)
+            matrices[matrix][..., first : first + self.size] = rows[..., : self.size]
+        return tuple(found)

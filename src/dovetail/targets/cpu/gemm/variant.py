@@ -1,0 +1,324 @@
+"""Contract: products of one left operand with one or more right ones, with elementwise work on them in the epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dovetail import library, ops
+from dovetail.codegen.llvm.simd import Vectors
+from dovetail.declare.fused import FusedOp
+from dovetail.ir.dim import Size, product, smallest, symbol
+from dovetail.ir.dtype import bf16, f16, f32
+from dovetail.ir.type import TupleType
+from dovetail.ir.value import Value
+from dovetail.kernels.families.map import stretched
+from dovetail.kernels.loops.body import Body, body_of, cast_to, is_compiled, is_number, lying_beneath, number, reads
+from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, collapsed, sizes_in
+from dovetail.kernels.spec import Job, Packed, Places, Template
+from dovetail.plan.plan import Step
+from dovetail.targets.cpu.gemm.block import cell_declared, cell_part
+from dovetail.targets.cpu.gemm.driver import LIVE, Shape, Source, contract_text, words_bytes
+from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
+from dovetail.targets.cpu.gemm.pack import Panels
+from dovetail.targets.runtime.aligned import ALIGNMENT
+
+SUMMED_IN_F32 = (f32, f16, bf16)
+SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
+NEAR = 104 * 1024
+"""Bytes of rows that are gone through for every panel, for each lane of a vector: they stay in the second cache."""
+MOST_TILES, FEW_TILES = 15, 4
+"""Tiles of rows in a block, at most; and where there are few panels of columns."""
+FEW_PANELS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """One left operand, the columns that it is multiplied with, and what becomes of the sums."""
+
+    body: Body
+    products: tuple[Value, ...]
+    parts: int
+    """Into how many parts the columns of a product are taken; 1 where they stay whole."""
+    operands: tuple[Value, ...]
+    """What the epilogue reads beside the sums."""
+
+    @property
+    def result(self) -> Value:
+        return self.body.results[0]
+
+    @property
+    def left(self) -> Value:
+        return self.products[0].operands[0]
+
+    @property
+    def rights(self) -> tuple[Value, ...]:
+        return tuple(dict.fromkeys(p.operands[1] for p in self.products))
+
+    @property
+    def streams(self) -> tuple[tuple[int, Size], ...]:
+        """For each stream of columns in a panel the right operand, and its first column."""
+        width = self.result.shape[-1]
+        at = {right: i for i, right in enumerate(self.rights)}
+        return tuple((at[p.operands[1]], part * width) for p in self.products for part in range(self.parts))
+
+    def operand(self, view: Value) -> Value:
+        """The operand of the step that a view is one of."""
+        return self.body.arguments[self.body.views[view].root]
+
+
+def make_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
+    """The job of a contraction of floats, summed in f32; None where something in it is not compiled."""
+    return _made(step, places, vectors) if step.value.op in SERVED else None
+
+
+def make_declared_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
+    """The same for whatever declared op is such a contraction; who asks has tried everything else."""
+    op = step.value.op
+    return (
+        _made(step, places, vectors) if isinstance(op, FusedOp) and not isinstance(step.value.type, TupleType) else None
+    )
+
+
+def _made(step: Step, places: Places, vectors: Vectors) -> Job | None:
+    found = find_contraction(step.value, places)
+    return None if found is None else _Writer(step, found, places, tile_of(vectors, len(found.streams))).job()
+
+
+def find_contraction(value: Value, places: Places) -> Contraction | None:
+    """A step as products of one left operand and elementwise work on them."""
+    body = body_of(value, places)
+    result = body.results[0]
+    products = tuple(v for v in body.order if v.op is ops.matmul)
+    cuts = [v for v in body.order if v.op is ops.part]
+    parts = int(cuts[0].attrs["parts"]) if cuts else 1
+    others = [v for v in body.order if v not in products and v not in cuts]
+    factors = [v for p in products for v in p.operands]
+    if not products or any(v not in body.views or body.views[v].offset != 0 for v in factors):
+        return None
+    if products[0].dtype not in SUMMED_IN_F32 or len({p.operands[0] for p in products}) > 1:
+        return None
+    known = {*body.order, *body.views}
+    if not all(is_compiled(v) and all(x in known or is_number(x) for x in v.operands) for v in others):
+        return None
+    if cuts and (len(products) > 1 or any(v.attrs["axis"] != -1 or v.attrs["parts"] != parts for v in cuts)):
+        return None
+    widest = (*result.shape[:-1], result.shape[-1] * parts)
+    if any(p.shape != widest for p in products):
+        return None
+    beside = {x for v in others for x in v.operands}
+    return Contraction(body, products, parts, tuple(v for v in reads(body) if v in beside))
+
+
+class _Writer:
+    """The job of one contraction while it is put together."""
+
+    def __init__(self, step: Step, found: Contraction, places: Places, tile: Tile) -> None:
+        self.value, self.found, self.places, self.tile = step.value, found, places, tile
+        self.body = found.body
+        beneath = lying_beneath(step, places)
+        self.beneath = {v for v in found.operands if found.operand(v) in beneath}
+        self.beside = tuple(v for v in found.operands if v not in self.beneath)
+        self.width = tile.columns // len(found.streams)
+        columns = found.result.shape[-1]
+        self.panels = (columns + (self.width - 1)) // self.width
+        # Both sides say how deep a product is; a number is worth more than a symbol that has to equal it.
+        depths = (found.left.shape[-1], *(right.shape[-2] for right in found.rights))
+        self.deep = next((size for size in depths if isinstance(size, int)), depths[0])
+        self.points: dict[str, Value | Packed] = {}
+        self.fronts: dict[str, tuple[Size, ...]] = {}
+        """Strides of each pointer along the axes of the result but the last."""
+        self.sizes: dict[str, Size] = {"columns": columns, "deep": self.deep, "panels": self.panels}
+
+    def job(self) -> Job:
+        rows = self._rows()
+        panels = self._panels()
+        operands = self._operands()
+        self._point("c", self.value, self.places(self.value).strides, self.value.shape)
+        count, batch = self._fold()
+        block = self._block()
+        blocks = (count + (block - 1)) // block
+        self.sizes |= {"rows": count, "blocks": blocks}
+        epilogue = self._epilogue()
+        scratch = self._scratch(words_bytes(epilogue), smallest(count, block), rows, panels)
+        shape = Shape(
+            self.tile,
+            len(self.found.streams),
+            rows,
+            panels,
+            operands,
+            len(batch),
+            tuple(self.points),
+            tuple(self.sizes),
+        )
+        name, text, uses = contract_text(shape, epilogue)
+        uses = (*uses, cell_declared(self.tile))
+        sizes = tuple(self.sizes.values())
+        template = Template(name, text, uses, tuple(self.points), sizes, scratch, ready=(cell_part(self.tile),))
+        tiles = product(batch) * blocks * self.panels
+        return Job(template, self.points, tiles, count * self.deep * self.tile.columns)
+
+    def _point(self, name: str, of: Value, strides: tuple[Size, ...], shape: tuple[Size, ...]) -> None:
+        """A tensor that is read or written at rows and columns of the result."""
+        spread = stretched(strides, shape, self.found.result.shape)
+        self.points[name] = of
+        self.fronts[name] = spread[:-1]
+        self.sizes[f"{name}_column"] = spread[-1]
+
+    def _rows(self) -> Source | None:
+        """The left operand; where it is not dense f32 along k, rows are copied."""
+        left = self.found.left
+        strides = self.body.views[left].strides
+        self.points["a"] = self.found.operand(left)
+        self.fronts["a"] = stretched(strides[:-1], left.shape[:-1], self.found.result.shape[:-1])
+        if left.dtype is f32 and (strides[-1] == f32.itemsize or self.deep == 1):
+            return None
+        self.sizes["a_k"] = strides[-1]
+        return Source("a", left.dtype)
+
+    def _panels(self) -> tuple[Source, ...]:
+        """The right operands: packed before the run where they are known, else as each cell comes to them."""
+        found, views = self.found, self.body.views
+        rights = found.rights
+        of = [found.operand(r) for r in rights]
+        front = found.result.shape[:-2]
+        turned = {_is_turned(right, self.body) for right in rights}
+        if all(map(self.places.is_bound, of)) and len(turned) == 1 and None not in turned:
+            streams = tuple((i, _whole(first)) for i, first in found.streams)
+            pack = Panels(self.tile.columns, streams, _whole(self.sizes["columns"]), True in turned)
+            self.points["b0"] = Packed(of[0], pack.layout, pack, tuple(of[1:]))
+            own = rights[0].shape[:-2]
+            self.fronts["b0"] = (
+                *stretched(_steps(own, _whole(self.panels * self.deep) * self.tile.row_bytes), own, front),
+                0,
+            )
+            return ()
+        for i, right in enumerate(rights):
+            strides = views[right].strides
+            self.points[f"b{i}"] = of[i]
+            self.fronts[f"b{i}"] = (*stretched(strides[:-2], right.shape[:-2], front), 0)
+            self.sizes |= {f"b{i}_k": strides[-2], f"b{i}_column": strides[-1]}
+        for stream, (i, first) in enumerate(found.streams):
+            self.sizes[f"stream{stream}"] = first * views[rights[i]].strides[-1]
+        return tuple(
+            Source(
+                f"b{i}", rights[i].dtype, dense=(rights[i].dtype, views[rights[i]].strides[-1]) == (f32, f32.itemsize)
+            )
+            for i, _ in found.streams
+        )
+
+    def _operands(self) -> tuple[str, ...]:
+        """What the epilogue reads, each view by a pointer of its own."""
+        names: list[str] = []
+        for i, view in enumerate(self.beside):
+            at = self.body.views[view]
+            shape = view.shape
+            wide = self.found.parts > 1 and shape and shape[-1] == self.found.products[0].shape[-1]
+            # Each part of the columns is read at an offset of its own.
+            narrow = (*shape[:-1], self.found.result.shape[-1]) if wide else shape
+            self._point(f"e{i}", self.found.operand(view), at.strides, narrow)
+            step = self.found.result.shape[-1] * at.strides[-1] if wide else 0
+            self.sizes |= {f"e{i}_part{n}": at.offset + n * step for n in range(self.found.parts if wide else 1)}
+            names.append(f"e{i}")
+        return tuple(names)
+
+    def _fold(self) -> tuple[Size, tuple[Size, ...]]:
+        """Axes in front become rows where everything lies so; how many rows there are, and the axes that are left."""
+        shape, fronts = collapsed(self.found.result.shape[:-1], list(self.fronts.values()))
+        shared = bool(shape) and all(f[-1] == 0 for name, f in zip(self.fronts, fronts, strict=True) if name[0] == "b")
+        count, batch = (shape[-1], shape[:-1]) if shared else (1, shape)
+        for name, front in zip(self.fronts, fronts, strict=True):
+            self.sizes[f"{name}_row"] = front[-1] if shared else 0
+            self.sizes |= {f"{name}_batch{i}": front[i] for i in range(len(batch))}
+        self.sizes |= {f"batch{i}": n for i, n in enumerate(batch)}
+        return count, batch
+
+    def _block(self) -> int:
+        """Rows that one cell goes through."""
+        if not isinstance(self.deep, int):
+            return 8 * self.tile.rows
+        tiles = NEAR * max(8, self.tile.lanes) // max(1, f32.itemsize * self.deep * self.tile.rows)
+        # Where there are few columns, threads share the rows.
+        most = FEW_TILES if isinstance(self.panels, int) and self.panels <= FEW_PANELS else MOST_TILES
+        return self.tile.rows * min(most, max(1, tiles))
+
+    def _scratch(self, start: int, block: Size, rows: Source | None, panels: tuple[Source, ...]) -> Size:
+        """Words of the epilogue, sums, and copies; how many bytes they take."""
+        end: Size = start + block * self.tile.row_bytes
+        if panels:
+            self.sizes["b_copy"] = end
+            end = end + self.deep * self.tile.row_bytes
+        if rows is not None:
+            pitch = self.deep * f32.itemsize + ALIGNMENT
+            self.sizes |= {"a_copy": end, "a_pitch": pitch}
+            end = end + pitch * block
+        return end
+
+    def _epilogue(self) -> Kernel:
+        """The elementwise work on the sums of one panel, row by row."""
+        at = (Name("row"), Name("column"))
+        found: dict[Value, list[Expr]] = {}
+        product = 0
+        for value in self.found.products:
+            sums = [
+                Tensor("sums", f32, (self.tile.row_bytes, f32.itemsize), (product + i) * self.width * f32.itemsize)
+                for i in range(self.found.parts)
+            ]
+            product += self.found.parts
+            found[value] = [cast_to(Load(t, at), value.dtype) for t in sums]
+        result = self.found.result
+        target = Tensor("c", result.dtype, (symbol("c_row"), result.dtype.itemsize))
+        for view in self.beneath:
+            found[view] = [Load(replace(target, dtype=view.dtype), at)]
+        for i, view in enumerate(self.beside):
+            found[view] = [Load(t, at) for t in self._read(f"e{i}", view)]
+        for value in self.body.order:
+            if value in found:
+                continue
+            for x in value.operands:
+                if is_number(x):
+                    found[x] = [number(x)]
+            if value.op is ops.part:
+                found[value] = [found[value.operands[0]][value.attrs["index"]]]
+                continue
+            count = max(len(found[x]) for x in value.operands)
+            found[value] = [
+                Call(value.op.name, tuple(found[x][i % len(found[x])] for x in value.operands), value.dtype)
+                for i in range(count)
+            ]
+        # A panel is too narrow for what LLVM would choose; a scalar loop takes the columns behind whole vectors.
+        body = (Loop("column", Extent(self._live()), (Store(target, at, found[result][0]),), lanes=self.tile.lanes),)
+        pointers = ("sums", *(f"e{i}" for i in range(len(self.beside))), "c")
+        return Kernel("epilogue", pointers, ("c",), "row", body, sizes=tuple(sizes_in(body)))
+
+    def _live(self) -> Size:
+        """How many columns of a panel there are: a number where all panels are full."""
+        columns = self.sizes["columns"]
+        return self.width if isinstance(columns, int) and columns % self.width == 0 else LIVE
+
+    def _read(self, name: str, view: Value) -> list[Tensor]:
+        """An operand of the epilogue, once for each part of the columns."""
+        column = self.sizes[f"{name}_column"]
+        strides = (symbol(f"{name}_row"), column if isinstance(column, int) else symbol(f"{name}_column"))
+        offsets = [(word, size) for word, size in self.sizes.items() if word.startswith(f"{name}_part")]
+        return [Tensor(name, view.dtype, strides, 0 if size == 0 else symbol(word)) for word, size in offsets]
+
+
+def _is_turned(right: Value, body: Body) -> bool | None:
+    """Whether an operand is read with columns for rows; None where it is seen in another way."""
+    if right in body.arguments:
+        return False
+    return True if right.op is ops.permute and right.operands[0] in body.arguments and right.rank == 2 else None
+
+
+def _steps(shape: tuple[Size, ...], size: int) -> tuple[Size, ...]:
+    """How far apart pieces of a size lie along each axis."""
+    steps: list[Size] = []
+    for n in reversed(shape):
+        steps.append(size)
+        size = size * _whole(n)
+    return tuple(reversed(steps))
+
+
+def _whole(size: Size) -> int:
+    assert isinstance(size, int), "what is known before a run has known sizes"
+    return size

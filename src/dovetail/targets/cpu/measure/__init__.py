@@ -1,0 +1,1 @@
+"""Measurements of the machine: arithmetic peak, bandwidth, calibration."""

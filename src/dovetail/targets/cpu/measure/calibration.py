@@ -1,0 +1,282 @@
+"""The figures of this host that prices are made of: measured once when somebody asks, and kept for later processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from dovetail.declare.cost import Level, Machine, Reach
+from dovetail.progress import phase
+from dovetail.settings import OFF, Settings
+from dovetail.targets.cpu.isa import host
+from dovetail.targets.cpu.measure.bandwidth import Gauge, cache_sizes
+from dovetail.targets.cpu.measure.peak import Limits, Meter
+from dovetail.targets.cpu.threads.pool import available_threads
+from dovetail.targets.runtime.folder import Folder, Unsafe
+from dovetail.targets.runtime.store import folder_of
+from dovetail.version import __version__
+
+VERSION = 2
+"""Of the file; another one is not read."""
+HOW = (
+    "best of several rounds of loops of a few milliseconds: multiply-adds, reads of blocks of each size, "
+    "copies from thread to thread, steps that do nothing"
+)
+
+REACH = Reach(contract=0.88, conv=0.88, conv_3x3=1.3, conv_apart=0.1, map=0.2, epilogue=0.4)
+OVERLAP = 0.3
+START = 5e-7
+"""How our kernels use a machine, in round figures that come near the times of the benchmark's workloads and of real
+models (`dovetail explain --measure` shows both). Activations behind a convolution took 0.2 to 1 of the peak. With 0.2,
+the search moves them into kernels that seem to wait for memory: measured on rapidocr det, that is 1.6 % slower."""
+
+ENOUGH = 3
+"""Rounds that have to come near the best one before it is believed: others may use the machine in all the rest."""
+_NEAR = 0.97
+_MOST_ROUNDS = 8
+_BETTER = 1.01
+"""How much better a figure has to be that somebody saw in passing, to be worth a new file."""
+_LARGE = (8 << 20, 32 << 20, 128 << 20)
+"""Blocks beyond the caches of a core: shared ones are of any size, and a virtual machine has only a part of them."""
+_TYPICAL = (32 << 10, 1 << 20)
+"""Caches of a core, where the system does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the host does with so many threads."""
+
+    threads: int
+    flops: float
+    bytes: float
+    """From main memory in a second."""
+    levels: tuple[tuple[int, float, float], ...]
+    """Bytes that all threads hold together, how many they read in a second, and how many pass from step to step."""
+    dispatch: float
+    """Seconds that a step takes which does nothing."""
+    seen: int = 1
+    """In how many rounds the machine came near its peak and its bandwidth."""
+
+    def better(self, other: Figures) -> Figures:
+        """Each figure as the better of two measurements found it: nobody makes a machine faster than it is."""
+        if (self.threads, [size for size, *_ in self.levels]) != (other.threads, [size for size, *_ in other.levels]):
+            return self
+        levels = [
+            (size, max(read, also), max(passed, too))
+            for (size, read, passed), (_, also, too) in zip(self.levels, other.levels, strict=True)
+        ]
+        flops, bytes = max(self.flops, other.flops), max(self.bytes, other.bytes)
+        counted = [f.seen for f in (self, other) if f.flops >= _NEAR * flops and f.bytes >= _NEAR * bytes]
+        # Peak and bandwidth may be from different rounds: then each was seen once.
+        return Figures(self.threads, flops, bytes, tuple(levels), min(self.dispatch, other.dispatch), sum(counted) or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The figures of a host, when and how they were found."""
+
+    host: str
+    date: str
+    how: str
+    figures: tuple[Figures, ...]
+    """With one thread, and with as many as the machine lends."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the best was seen so often that it is the machine's, and not what others left of it."""
+        return all(one.seen >= ENOUGH for one in self.figures)
+
+    def machine(self, threads: int) -> Machine:
+        """The host with so many threads; between the numbers that were measured, figures grow evenly."""
+        low, high = self.figures[0], self.figures[-1]
+        share = (threads - low.threads) / (high.threads - low.threads) if high.threads > low.threads else 0.0
+        share = min(max(share, 0.0), 1.0)
+
+        def between(a: float, b: float) -> float:
+            return (1.0 - share) * a + share * b
+
+        levels = [
+            Level(round(between(small, large)), between(slow, fast), between(late, soon))
+            for (small, slow, late), (large, fast, soon) in zip(low.levels, high.levels, strict=True)
+        ]
+        return Machine(
+            flops_per_second=between(low.flops, high.flops),
+            bytes_per_second=between(low.bytes, high.bytes),
+            launch_seconds=between(low.dispatch, high.dispatch) + START,
+            levels=tuple(levels),
+            reach=REACH,
+            overlap=OVERLAP,
+            source=f"measured on {self.date}",
+        )
+
+
+BUILT_IN = Machine(
+    # One core of a server CPU of 2020: the order of magnitude that prices need before a host is measured.
+    flops_per_second=4.0e10,
+    bytes_per_second=1.2e10,
+    launch_seconds=5e-7,
+    levels=(Level(32 << 10, 1.0e11), Level(1 << 20, 5.0e10), Level(16 << 20, 2.0e10)),
+    reach=REACH,
+    overlap=OVERLAP,
+)
+
+
+def machine_of(settings: Settings) -> Machine:
+    """The host as it was measured, or the built-in figures where nobody has measured it. It measures nothing."""
+    found = stored(settings)
+    return BUILT_IN if found is None else found.machine(settings.threads or available_threads())
+
+
+def stored(settings: Settings) -> Calibration | None:
+    """What was measured on this host."""
+    return None if settings.cache == OFF else _stored(folder_of(settings))
+
+
+@cache
+def _stored(path: Path) -> Calibration | None:
+    if not (path / _name()).exists():
+        return None
+    try:
+        folder = Folder(path)
+    except (Unsafe, OSError):
+        return None
+    text = folder.read(_name())
+    folder.close()
+    return None if text is None else _parsed(text)
+
+
+def calibrate(settings: Settings) -> Calibration:
+    """Measure the host, and keep the figures for later processes where there is a folder for them.
+
+    Better ones that an earlier process found stay.
+    """
+    before = stored(settings)
+    known = {} if before is None else {one.threads: one for one in before.figures}
+    figures: list[Figures] = []
+    counts = sorted({1, available_threads()})
+    with phase("calibrate", still=True) as told:
+        for number, threads in enumerate(counts, 1):
+            told.at(number, len(counts))
+            figures.append(_figures(threads, known.get(threads), figures[-1] if figures else None))
+    made = Calibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(figures))
+    if settings.cache != OFF:
+        _keep(folder_of(settings), made)
+    return made
+
+
+def learn(settings: Settings, seen: Limits) -> None:
+    """Take over what somebody saw who measured the limits for a reason of his own, where it is better."""
+    known = stored(settings)
+    for one in known.figures if known is not None else ():
+        if one.threads == seen.threads and (seen.flops > _BETTER * one.flops or seen.bytes > _BETTER * one.bytes):
+            assert known is not None
+            found = one.better(replace(one, flops=seen.flops, bytes=seen.bytes, seen=1))
+            _keep(
+                folder_of(settings),
+                replace(known, figures=tuple(found if f is one else f for f in known.figures)),
+            )
+
+
+def _keep(path: Path, made: Calibration) -> None:
+    try:
+        folder = Folder(path)
+        folder.write(_name(), [json.dumps({"version": VERSION, **asdict(made)}, indent=2).encode()])
+        folder.close()
+    except (Unsafe, OSError):
+        return  # a calibration that cannot be kept is measured again
+    finally:
+        _stored.cache_clear()
+
+
+def _figures(threads: int, known: Figures | None, fewer: Figures | None) -> Figures:
+    """The best of some rounds, until it was seen several times; more threads are never slower than fewer."""
+    meter, gauge = Meter(threads), Gauge(threads)
+    best = _round(meter, gauge)
+    best = best if known is None else best.better(known)
+    for _ in range(_MOST_ROUNDS - 1):
+        if best.seen >= ENOUGH:
+            break
+        best = best.better(_round(meter, gauge))
+    if fewer is not None:
+        # Caches grow with the threads, so that levels are compared by number; what passes on does so between threads.
+        levels = tuple(
+            (size, max(read, slow), passed)
+            for (size, read, passed), (_, slow, _) in zip(best.levels, fewer.levels, strict=True)
+        )
+        flops, bytes = max(best.flops, fewer.flops), max(best.bytes, fewer.bytes)
+        best = replace(best, flops=flops, bytes=bytes, levels=levels)
+    return replace(best, levels=_falling(best.levels, best.bytes))
+
+
+def _round(meter: Meter, gauge: Gauge) -> Figures:
+    meter.measure()
+    limits, threads = meter.last, gauge.threads
+    near = cache_sizes()[:2] or _TYPICAL
+    # Half of a cache is what a loop finds there again, beside everything else that wants to lie in it.
+    levels = [(size * threads, gauge.read(size // 2), gauge.passed(size * threads // 2)) for size in near]
+    levels += [(size, gauge.read(size // threads), gauge.passed(size)) for size in _LARGE]
+    return Figures(threads, limits.flops, limits.bytes, tuple(levels), gauge.dispatch())
+
+
+def _falling(levels: Sequence[tuple[int, float, float]], main: float) -> tuple[tuple[int, float, float], ...]:
+    """Rates that fall from level to level, whatever noise there was. None is read slower than main memory, and
+    nothing passes on faster than it is read."""
+    found: list[tuple[int, float, float]] = []
+    least = 0.0
+    for size, read, passed in reversed(levels):
+        main = max(read, main)
+        least = min(max(passed, least), main)
+        found.append((size, main, least))
+    return tuple(reversed(found))
+
+
+def _host() -> str:
+    here = host()
+    return f"{here.cpu}, {here.vector_bits} bits, {available_threads()} threads"
+
+
+@cache
+def _name() -> str:
+    """The file of this host and version; a folder may be shared between machines."""
+    here = host()
+    parts = (here.triple, here.cpu, here.features, str(available_threads()), str(cache_sizes()), __version__)
+    return f"calibration-{hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()}.json"
+
+
+def _parsed(text: bytes) -> Calibration | None:
+    """The calibration in a file; None for what is no such thing."""
+    try:
+        given = json.loads(text)
+        if given["version"] != VERSION:
+            return None
+        figures = tuple(_parsed_figures(one) for one in given["figures"])
+        counts = {len(one.levels) for one in figures}
+        if len(counts) != 1:
+            return None
+        return Calibration(str(given["host"]), str(given["date"])[:32], str(given["how"]), figures)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _parsed_figures(given: Any) -> Figures:
+    listed = cast("list[list[Any]]", given["levels"])
+    levels = tuple((int(size), _positive(read), _positive(passed)) for size, read, passed in listed)
+    flops, bytes, dispatch = (_positive(given[name]) for name in ("flops", "bytes", "dispatch"))
+    return Figures(int(given["threads"]), flops, bytes, levels, dispatch, int(given["seen"]))
+
+
+def _positive(given: Any) -> float:
+    number = float(given)
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(number)
+    return number
+
+
+__all__ = ["BUILT_IN", "Calibration", "Figures", "calibrate", "learn", "machine_of", "stored"]

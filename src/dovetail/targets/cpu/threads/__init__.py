@@ -1,0 +1,1 @@
+"""The thread pool: worker threads that sit in compiled code, work stealing, control flow, traces."""

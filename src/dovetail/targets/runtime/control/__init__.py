@@ -1,0 +1,1 @@
+"""Branches and loops: tables within tables, and bodies that the host decides."""

@@ -1,0 +1,136 @@
+"""Memory of a plan while it runs: bytes of each pool, arrays of the leaves, and the sizes that are known so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size, evaluate
+from dovetail.ir.literal import Array
+from dovetail.ir.solve import Found, solve_symbols
+from dovetail.ir.value import Value
+from dovetail.plan.arena import Pool
+from dovetail.plan.plan import Plan, Step
+from dovetail.targets.reference.interpreter import evaluate_values
+from dovetail.targets.runtime.feeds import found_leaf
+from dovetail.targets.runtime.memory_limit import check_fits
+
+_GARBAGE = 0xA5
+
+
+class Memory:
+    """Bytes of each pool, arrays of the leaves, and the sizes that are known so far."""
+
+    def __init__(self, plan: Plan, prove: bool) -> None:
+        self.plan = plan
+        self.prove = prove
+        self.pools: dict[Pool, Array] = {}
+        self.own: dict[Value, Array] = {}
+        """Memory that is no pool's: of leaves, and of tensors whose size was found while running."""
+        self.again: dict[Value, Callable[[], Array]] = {}
+        """Leaves whose memory was given up, and what makes their content again."""
+        self.sizes: dict[str, int] = {}
+        self.numbers: dict[Size, int] = {}
+        """Sizes that were computed already, for the symbols that are known now."""
+
+    def copy(self) -> Memory:
+        """The same bytes, to which another run adds its own."""
+        other = Memory(self.plan, self.prove)
+        other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
+        other.again = self.again
+        return other
+
+    def give(self, leaves: Iterable[Value], arrays: Mapping[str, Array], *, bare: bool = False) -> None:
+        """Inputs or parameters by name; their shapes bind symbols."""
+        given = {v: arrays[v.attrs["name"]] for v in leaves}
+        self.solve([found_leaf(v, array, bare=bare) for v, array in given.items()])
+        for value, array in given.items():
+            self.own[value] = _bytes(np.asarray(array, value.dtype.numpy, order="C"))
+
+    def solve(self, found: Iterable[Found]) -> None:
+        self.sizes = solve_symbols(found, self.sizes)
+        self.numbers = {}
+
+    def reserve(self, pool: Pool, size: Size) -> None:
+        self.pools[pool] = self.allocate(self.number(size))
+
+    def release(self, pool: Pool) -> None:
+        del self.pools[pool]
+
+    def allocate(self, count: int) -> Array:
+        """Bytes whose first one is aligned as the plan's offsets are."""
+        alignment = self.plan.alignment
+        check_fits(count, f"a run of {self.plan.graph.name}", self.plan.memory_limit)
+        raw = np.full(count + alignment, _GARBAGE, np.uint8) if self.prove else np.empty(count + alignment, np.uint8)
+        start = -raw.ctypes.data % alignment
+        return raw[start : start + count]
+
+    def number(self, size: Size) -> int:
+        if isinstance(size, int):
+            return size
+        found = self.numbers.get(size)
+        if found is None:
+            found = self.numbers[size] = evaluate(size, self.sizes)
+        return found
+
+    def view(self, value: Value) -> Array:
+        """A tensor where it lies."""
+        type = value.tensor
+        shape = tuple(map(self.number, type.shape))
+        if 0 in shape:
+            return np.empty(shape, type.dtype.numpy)
+        alias = self.plan.locate(value)
+        buffer, start = self.place(alias.root)
+        offset = start + self.number(alias.offset)
+        strides = tuple(map(self.number, alias.strides))
+        return np.ndarray(shape, type.dtype.numpy, buffer, offset, strides)
+
+    def copied(self, value: Value) -> Array:
+        """A tensor in memory of its own; where one element stands for many, that is more than it takes here."""
+        view = self.view(value)
+        check_fits(view.nbytes, f"a result of {self.plan.graph.name}, {value.type},", self.plan.memory_limit)
+        return np.array(view, order="C")
+
+    def place(self, root: Value) -> tuple[Array, int]:
+        """The bytes that hold a root, and where in them it starts."""
+        if root.op is leaf.CONST:
+            return _bytes(root.attrs["value"].array), 0
+        slot = self.plan.slots.get(root)
+        if slot is None:
+            if root not in self.own and root in self.again:
+                self.own[root] = _bytes(self.again[root]())
+            return self.own[root], 0
+        if slot.pool == "heap":
+            if root not in self.own:
+                self.own[root] = self.allocate(self.number(slot.size))
+            return self.own[root], 0
+        return self.pools[slot.pool], self.number(slot.offset)
+
+    def run(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            arrays = self.compute(step)
+            results = step.results
+            if self.plan.symbols:
+                self.solve([Found(step.name, r.tensor, a.shape) for r, a in zip(results, arrays, strict=True)])
+            if step.over is not None and self.prove:
+                arrays = [self.in_place(step, arrays[0])]
+            for result, array in zip(results, arrays, strict=True):
+                self.view(result)[...] = array
+
+    def compute(self, step: Step) -> list[Array]:
+        given = {v: self.view(v) for v in step.operands}
+        return evaluate_values(step.results, given, sizes=self.sizes, limit=self.plan.memory_limit)
+
+    def in_place(self, step: Step, array: Array) -> Array:
+        """The result with one half computed after the other is written: reading what was overwritten shows."""
+        written = self.view(step.value)
+        half = array.size // 2
+        written.reshape(-1)[:half] = array.reshape(-1)[:half]
+        again = self.compute(step)[0]
+        return np.concatenate([array.reshape(-1)[:half], again.reshape(-1)[half:]]).reshape(array.shape)
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,92 @@
+"""Which kernel serves a convolution whose sizes are known when a run is prepared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail import Graph
+from dovetail.ir.dim import Size
+from dovetail.ir.dim import evaluate as evaluate_size
+from dovetail.ir.literal import Array
+from dovetail.kernels.spec import Job
+from dovetail.plan.plan import Plan, make_plan
+from dovetail.targets.cpu.native import NativeGraph
+from dovetail.targets.runtime import serial as record
+from dovetail.targets.runtime.build import make_ready
+from tests.kernels.convolving import around, compared, normal
+
+AREAS = [("winograd", 1, (25, 26)), ("small_conv", 1, (5, 10)), ("small_conv", 1, (3, 7)), ("conv", 2, (80, 82))]
+"""Kernels, and strides and areas that they are best at."""
+
+
+def network(height: Size | str, width: Size | str, stride: int = 1) -> Graph:
+    return around(("n", 32, height, width), 64, act="relu", strides=(stride, stride))
+
+
+def params() -> dict[str, Array]:
+    return {"w": normal(64, 32, 3, 3) / np.float32(17), "b": normal(64, 1, 1)}
+
+
+def job_of(plan: Plan) -> Job:
+    (job,) = make_ready(plan).jobs
+    assert isinstance(job, Job)
+    return job
+
+
+def sized(height: int, width: int, images: int = 1) -> dict[str, int]:
+    return {"n": images, "height": height, "width": width}
+
+
+def name_at(job: Job, sizes: dict[str, int]) -> str:
+    """The stem of the kernel that runs where sizes are these."""
+    _, found = job.chosen(lambda size: evaluate_size(size, sizes))
+    return found.kernel.name.rpartition("_")[0]
+
+
+@pytest.mark.parametrize(("kernel", "stride", "area"), AREAS)
+def test_sizes_that_come_late_choose_as_those_that_are_known(kernel: str, stride: int, area: tuple[int, int]) -> None:
+    late = job_of(make_plan(network("height", "width", stride), target="cpu"))
+    early = job_of(make_plan(network(*area, stride), target="cpu"))
+    assert early.forms == () and early.kernel.name.rpartition("_")[0] == kernel
+    assert name_at(late, sized(*area)) == kernel
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_one_program_runs_them_all(stride: int) -> None:
+    graph = network("height", "width", stride)
+    native = NativeGraph(make_plan(graph, target="cpu"))
+    runner = native.bind(params())
+    assert native.on_host == () and not runner.packed.made, "nothing is packed before sizes ask for it"
+    for images, area in (
+        (2, (25, 26)),
+        (0, (5, 10)),
+        (3, (5, 10)),
+        (1, (1, 1)),
+        (1, (17, 31)),
+        (1, (14, 14)),
+        (1, (80, 82)),
+    ):
+        x = normal(images, 32, *area)
+        got = compared(runner, params(), {"x": x})
+        known = NativeGraph(make_plan(network(*area, stride), target="cpu"))
+        (alone,) = known.bind(params()).run({"x": x}).values()
+        assert (got.view(np.uint32) == alone.view(np.uint32)).all(), "the kernel of the known size does the same"
+    layouts = {str(key[0]) for key in runner.packed.made}
+    assert len(layouts) > 1, "each kernel has its weights as it wants them"
+
+
+def test_forms_come_back_from_bytes() -> None:
+    plan = make_plan(network("height", "width"), target="cpu")
+    ready = make_ready(plan)
+    again = record.from_bytes(plan, record.to_bytes(plan, ready.jobs))
+    assert again.entries == ready.entries and len(ready.entries[0]) == 1 + len(job_of(plan).forms)
+    for _, _, area in AREAS:
+        x = {"x": normal(1, 32, *area)}
+        (one,), (other,) = (NativeGraph(plan, ready=r).bind(params()).run(x).values() for r in (ready, again))
+        assert (one.view(np.uint32) == other.view(np.uint32)).all()
+
+
+def test_strict_programs_sum_in_the_plain_way() -> None:
+    plan = make_plan(network("height", "width"), target="cpu", options={"strict": True})
+    assert all(not form.kernel.name.startswith("winograd") for form in job_of(plan).forms)

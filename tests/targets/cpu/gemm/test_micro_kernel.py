@@ -1,0 +1,63 @@
+"""The register tile: what its code looks like, and that every width of vectors gives the same results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, f32, library
+from dovetail.codegen.llvm.simd import Vectors
+from dovetail.ir.dim import symbol
+from dovetail.ir.leaf import input, param
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu import native
+from dovetail.targets.cpu.gemm.micro_kernel import PACED, tile_of, tile_text
+from dovetail.targets.cpu.isa import host
+from dovetail.targets.reference.interpreter import evaluate
+from dovetail.targets.runtime import build as ready
+from tests.tolerances import assert_close
+
+WIDTHS = [(128, 32), (256, 16), (512, 32)]
+"""NEON, AVX2 and AVX-512: bits of a vector, and registers."""
+
+
+@pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16), (16, 32)])
+def test_a_tile_leaves_registers_for_what_is_multiplied(lanes: int, registers: int) -> None:
+    tile = tile_of(Vectors(lanes, registers))
+    held = tile.rows if tile.by_lane else 1
+    assert tile.rows * tile.vectors + tile.vectors + held <= registers
+    assert tile.columns == tile.vectors * lanes
+
+
+def test_rows_that_will_be_written_are_asked_for_one_by_one_and_not_in_the_turns() -> None:
+    tile = tile_of(Vectors(16, 32))
+    text = tile_text(tile).partition(f"@{tile.name}{PACED}.{tile.rows}(")[2].partition("\n}")[0]
+    piece, _, turns = text.partition("\nmain.piece:")[2].partition("\nmain:")
+    to_write = "i32 1, i32 3, i32 1)"
+    assert piece.count(to_write) * 64 == tile.row_bytes
+    assert turns.count("@llvm.prefetch") == 1 and to_write not in turns
+
+
+@pytest.mark.parametrize(("bits", "registers"), WIDTHS)
+def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if bits > host().vector_bits:
+        pytest.skip("wider than the vectors here")
+    narrow = replace(host(), vector_bits=bits, vector_registers=registers)
+    monkeypatch.setattr(ready, "host", lambda: narrow)
+    rng = np.random.default_rng(0)
+    for k, n in ((5, 7), (70, 50), (203, 36)):
+        x = input("x", f32[symbol("m"), k])
+        up, gate = param("up", f32[k, n]), param("gate", f32[k, n])
+        for graph in (Graph.of(library.linear(x, up, act="gelu")), Graph.of(library.swiglu(x, up, gate))):
+            names = [v.attrs["name"] for v in graph.parameters]
+            params = {name: (rng.normal(size=(k, n)) * k**-0.5).astype(np.float32) for name in names}
+            compiled = native.NativeGraph(make_plan(graph, target="cpu"))
+            assert not compiled.on_host
+            runner = compiled.bind(params)
+            for m in (1, 2, 5, 6, 7, 11, 13, 40, 130):
+                feeds = {"x": rng.normal(size=(m, k)).astype(np.float32)}
+                (got,) = runner.run(feeds).values()
+                (expected,) = evaluate(graph, feeds, lift=True, params=params).values()
+                assert_close(got, expected, f32)

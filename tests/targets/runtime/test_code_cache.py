@@ -1,0 +1,56 @@
+"""Code that is compiled before it is asked for: it is taken once, and what cannot be compiled is nobody's error yet."""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dovetail.kernels.spec import Part
+from dovetail.targets.cpu import jit
+from dovetail.targets.cpu.jit import load, machine_code
+from dovetail.targets.runtime.code_cache import foresee, foreseen
+
+
+def test_what_was_foreseen_is_taken_once() -> None:
+    foresee(Part("foreseen_seven", "define i64 @foreseen_seven() {\n  ret i64 7\n}"), None)
+    made = foreseen("foreseen_seven")
+    assert made is not None
+    code = load([made])
+    assert ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("foreseen_seven"))() == 7
+    assert foreseen("foreseen_seven") is None
+
+
+def test_what_cannot_be_compiled_is_not_there() -> None:
+    foresee(Part("foreseen_nonsense", "define nonsense"), None)
+    assert foreseen("foreseen_nonsense") is None
+
+
+def text_of(number: int) -> str:
+    """A function with much to do for LLVM."""
+    lines = [f"  %x{i + 1} = mul i64 %x{i}, {number + i}" for i in range(200)]
+    return "\n".join([f"define i64 @made_{number}(i64 %x0) {{", *lines, "  ret i64 %x200", "}"])
+
+
+def test_threads_that_compile_at_once_make_what_one_makes() -> None:
+    texts = [text_of(number) for number in range(24)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(machine_code, texts))
+    assert together == [machine_code(text) for text in texts]
+
+
+def test_every_module_has_a_context_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM shares numbers and types within a context without a lock: threads in one bring the process down."""
+    seen: list[Any] = []
+    parse = jit.llvm.parse_assembly
+
+    def noted(text: str, context: Any = None) -> Any:
+        seen.append(context)
+        return parse(text, context)
+
+    monkeypatch.setattr(jit.llvm, "parse_assembly", noted)
+    for number in range(2):
+        machine_code(text_of(number))
+    assert None not in seen and seen[0] is not seen[1]

@@ -1,0 +1,100 @@
+"""Jobs and their code as bytes: they come back equal, or are not kept at all."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, ops
+from dovetail.ir.dtype import f32
+from dovetail.ir.leaf import input, param
+from dovetail.ir.literal import Array
+from dovetail.kernels.spec import Job, Packed
+from dovetail.plan.plan import Plan, make_plan
+from dovetail.targets.cpu.native import NativeGraph
+from dovetail.targets.runtime import serial as record
+from dovetail.targets.runtime.build import Ready, aligned, make_ready
+from dovetail.targets.runtime.code_cache import written
+
+
+def plan() -> Plan:
+    """Symbolic sizes, weights in a layout of their own, and a step that makes two tensors."""
+    x = input("x", f32["rows", 24])
+    y = ops.relu(x @ param("w", f32[24, 40]) + param("b", f32[40]))
+    values, indices = ops.top_k(y, k=3, axis=-1)
+    return make_plan(Graph.of({"y": y, "values": values, "indices": indices}), target="cpu")
+
+
+def jobs_of(ready: Ready) -> list[Job]:
+    return [job for job in ready.jobs if isinstance(job, Job)]
+
+
+def test_jobs_come_back_equal_but_for_their_text() -> None:
+    made = plan()
+    before = make_ready(made)
+    after = record.from_bytes(made, record.to_bytes(made, before.jobs))
+    assert before.entries == after.entries
+    assert [job is None for job in before.jobs] == [job is None for job in after.jobs]
+    assert any(isinstance(point, Packed) for job in jobs_of(before) for point in job.points.values())
+    for old, new in zip(jobs_of(before), jobs_of(after), strict=True):
+        assert new.kernel.name == written(old.kernel)[0] and new.kernel.pointers == tuple(old.kernel.pointers)
+        assert (new.sizes, new.scratch, new.is_checked) == (tuple(old.sizes), old.scratch, old.is_checked)
+        for field in fields(Job):
+            if field.name != "kernel":
+                assert getattr(new, field.name) == getattr(old, field.name), field.name
+
+
+def test_what_comes_back_runs() -> None:
+    made = plan()
+    ready = make_ready(made)
+    rng = np.random.default_rng(0)
+    w, b = rng.standard_normal((24, 40)).astype(np.float32), rng.standard_normal(40).astype(np.float32)
+    x = rng.standard_normal((5, 24)).astype(np.float32)
+    again = record.from_bytes(made, record.to_bytes(made, ready.jobs))
+    runs = [NativeGraph(made, ready=r).bind({"w": w, "b": b}).run({"x": x}) for r in (ready, again)]
+    for name in runs[0]:
+        np.testing.assert_array_equal(runs[0][name], runs[1][name])
+
+
+def test_a_layout_that_cannot_be_spelled_is_not_kept() -> None:
+    made = plan()
+    ready = make_ready(made)
+    index, job = next(
+        (i, j)
+        for i, j in enumerate(ready.jobs)
+        if isinstance(j, Job) and any(isinstance(point, Packed) for point in j.points.values())
+    )
+
+    def odd(of: Array) -> Array:
+        return of
+
+    points = {n: replace(p, pack=odd) if isinstance(p, Packed) else p for n, p in job.points.items()}
+    jobs = [*ready.jobs[:index], replace(job, points=points), *ready.jobs[index + 1 :]]
+    with pytest.raises(record.NotKept):
+        record.to_bytes(made, jobs)
+
+
+def shifted(array: Array) -> Array:
+    """The same numbers at an address that no float has."""
+    raw = np.empty(array.nbytes + 1, np.uint8)
+    moved = raw[1:].view(np.uint8)[: array.nbytes]
+    moved[:] = array.reshape(-1).view(np.uint8)
+    found: Array = np.ndarray(array.shape, array.dtype, buffer=moved.data)
+    assert not found.flags.aligned
+    return found
+
+
+def test_parameters_at_odd_addresses_give_the_same_bits() -> None:
+    made = plan()
+    graph = NativeGraph(made)
+    rng = np.random.default_rng(0)
+    params = {n: rng.standard_normal(s).astype(np.float32) for n, s in {"w": (24, 40), "b": (40,)}.items()}
+    odd = {name: shifted(array) for name, array in params.items()}
+    found = aligned(made, graph.ready, odd)
+    assert found["b"].flags.aligned, "a kernel reads it where it lies"
+    assert aligned(made, graph.ready, params) is params
+    x = rng.standard_normal((5, 24)).astype(np.float32)
+    expected, got = (graph.bind(p).run({"x": x}) for p in (params, odd))
+    np.testing.assert_array_equal(expected["y"], got["y"])
