@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.golden import Golden
 
 # The user's own cache is no business of tests, nor of the processes that they start; those of the cache name a folder.
-os.environ["DOVETAIL_CACHE"] = "off"
+os.environ["DOVETAIL_CACHE"] = os.environ.get("DOVETAIL_TEST_CACHE", "off")
 
 # Seconds per example depend on the machine, so that a deadline would only make failures that are none.
 _COMMON = settings(deadline=None, suppress_health_check=(HealthCheck.too_slow,), print_blob=True)
