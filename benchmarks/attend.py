@@ -20,13 +20,14 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from dovetail import Graph, Value, f32, library
-from dovetail.codegen.llvm.simd import Vectors, VectorText
+from dovetail.codegen.llvm.simd import VectorText
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Places
 from dovetail.library.heads import split_heads
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import compile_text, host
 from dovetail.targets.cpu.select import make_job
 from dovetail.targets.runtime.code_cache import addresses
@@ -89,7 +90,7 @@ class Kernel:
         )
         plan = make_plan(Graph.of(value), target="cpu")
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, ()), Vectors(host().lanes, host().vector_registers))
+        job = make_job(step, Places(plan.locate, ()), host_device())
         assert job is not None
         started = time.perf_counter()
         (address,) = addresses([job])

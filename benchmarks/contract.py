@@ -125,12 +125,11 @@ class Product:
 
     def __init__(self, w: Any, threads: int, act: str | None) -> None:
         from dovetail import Graph, f32, library
-        from dovetail.codegen.llvm.simd import Vectors
         from dovetail.ir.dim import symbol
         from dovetail.ir.leaf import input, param
         from dovetail.kernels.spec import Places
         from dovetail.plan.plan import make_plan
-        from dovetail.targets.cpu.jit import host
+        from dovetail.targets.cpu.isa import host_device
         from dovetail.targets.cpu.select import make_job
         from dovetail.targets.cpu.threads.pool import crew
         from dovetail.targets.runtime.code_cache import addresses
@@ -141,7 +140,7 @@ class Product:
         graph = Graph.of(x @ weight if act is None else library.linear(x, weight, act=chosen))
         plan = make_plan(graph, target="cpu")
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, ()), Vectors(host().lanes, host().vector_registers))
+        job = make_job(step, Places(plan.locate, ()), host_device())
         assert job is not None
         self.job = job
         (self.address,) = addresses([job])

@@ -22,12 +22,11 @@ import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 from onnx import TensorProto, helper
 
 from dovetail import Graph, Value, f32, library, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Places
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.jit import host
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.select import make_job
 from dovetail.targets.runtime.code_cache import addresses
 
@@ -101,7 +100,7 @@ class Kernel:
     def __init__(self, value: Value, feeds: Mapping[str, Array]) -> None:
         plan = make_plan(Graph.of(value), target="cpu")
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, ()), Vectors(host().lanes, host().vector_registers))
+        job = make_job(step, Places(plan.locate, ()), host_device())
         assert job is not None
         started = time.perf_counter()
         (address,) = addresses([job])

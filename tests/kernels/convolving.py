@@ -9,20 +9,25 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, f32, library, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Places
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.conv.select import make_conv
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime import build as ready
 from tests.tolerances import assert_close
 
-WIDE = Vectors(16, 32)
-OTHER_MACHINES = pytest.mark.parametrize("vectors", [Vectors(4, 16), Vectors(4, 32), Vectors(8, 16)], ids=str)
+WIDE = CpuDevice(
+    512, 32, ("embedded_broadcast", "scale_by_power_of_two"), emulated=not host_device().has("embedded_broadcast")
+)
+"""AVX-512; on a processor without it, kernels made for it run in plain vector code."""
+_OTHERS = {"sse": CpuDevice(128, 16), "neon": CpuDevice(128, 32, ("fma_by_lane",)), "avx2": CpuDevice(256, 16)}
+OTHER_MACHINES = pytest.mark.parametrize("vectors", _OTHERS.values(), ids=_OTHERS)
 
 
 class Window(NamedTuple):
@@ -77,7 +82,7 @@ def params_of(graph: Graph) -> dict[str, Array]:
     return found
 
 
-def kernels_of(graph: Graph, vectors: Vectors = WIDE, strict: bool = False) -> list[str]:
+def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> list[str]:
     """What the kernel of the last step is called, and those that serve it at other sizes."""
     plan = make_plan(graph, target="cpu")
     job = make_conv(plan.phase("run")[-1], Places(plan.locate, set(), strict), vectors)
@@ -85,20 +90,20 @@ def kernels_of(graph: Graph, vectors: Vectors = WIDE, strict: bool = False) -> l
     return [kernel.name.rpartition("_")[0] for kernel in kernels]
 
 
-def serves(stem: str, graph: Graph, vectors: Vectors = WIDE, strict: bool = False) -> bool:
+def serves(stem: str, graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> bool:
     """Whether a kernel of this name serves it, at some sizes."""
     return stem in kernels_of(graph, vectors, strict)
 
 
 def served(
-    stem: str, graph: Graph, params: Mapping[str, Array], vectors: Vectors = WIDE, threads: int | None = None
+    stem: str, graph: Graph, params: Mapping[str, Array], vectors: CpuDevice = WIDE, threads: int | None = None
 ) -> NativeRunner:
     """A convolution that is bound, after it was looked up that a kernel of this name serves it."""
     assert serves(stem, graph, vectors), "another kernel serves it"
     return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
 
 
-def checked(stem: str, graph: Graph, *feeds: Mapping[str, Array], vectors: Vectors = WIDE) -> Array:
+def checked(stem: str, graph: Graph, *feeds: Mapping[str, Array], vectors: CpuDevice = WIDE) -> Array:
     """What the kernel of this name gives, after it was compared."""
     params = params_of(graph)
     return compared(served(stem, graph, params, vectors), params, *feeds)
@@ -140,10 +145,7 @@ def checked_with_what_is_no_number(runner: NativeRunner, x: Array, nan: tuple[in
     assert np.isfinite(got[0][:, rest]).all() and np.isfinite(got[1:]).all()
 
 
-def on_a_machine_of(vectors: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_machine_of(vectors: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are written for these vectors from now on."""
 
-    def other(*_: int) -> Vectors:
-        return vectors
-
-    monkeypatch.setattr(ready, "Vectors", other)
+    monkeypatch.setattr(ready, "host_device", lambda: vectors)

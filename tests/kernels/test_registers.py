@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.parts import key_rows, make_scores, make_values, make_weights
 from dovetail.targets.cpu.conv.broadcast_tile import square_of
 from dovetail.targets.cpu.conv.broadcast_tile import tile_text as places_text
@@ -23,8 +23,8 @@ from tests.kernels.machines import MACHINES, NEON, code_for, loops, on_stack, pr
 EVERY_MACHINE = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 
 
-def vectors_of(machine: Host) -> Vectors:
-    return Vectors(machine.lanes, machine.vector_registers)
+def vectors_of(machine: Host) -> CpuDevice:
+    return machine.device
 
 
 @EVERY_MACHINE

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, Value, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import ALL, DType, bf16, bool_, f16, f32, f64, i8
 from dovetail.ir.leaf import constant, input
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Places
 from dovetail.ops import build
 from dovetail.plan.plan import make_plan
@@ -118,7 +118,7 @@ def test_squares_for_vectors_of_every_width(lanes: int) -> None:
     made = ops.merge(ops.permute(x, order=(-4, -1, -2, -3)), axis=-1, count=4)
     plan = make_plan(Graph.of(made), target="cpu")
     (step,) = plan.phase("run")
-    job = make_turn(step, Places(plan.locate, ()), Vectors(lanes, 32))
+    job = make_turn(step, Places(plan.locate, ()), CpuDevice(32 * lanes, 32))
     assert job is not None
     (entry,) = addresses([job])
     array = bits(f32, 2, 70, 3, 130)

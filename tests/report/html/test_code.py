@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from dovetail.codegen.llvm import loops as llvm
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.kernels.spec import Places, Template
 from dovetail.report.html import code
 from dovetail.report.html.code import code_of
-from dovetail.targets.cpu.isa import host
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.select import make_job
 from tests.report.html.models import compiled
 
@@ -22,7 +21,7 @@ def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     plan = compiled(model).plan
     found = code_of(plan)
     assert found is not None
-    vectors = Vectors(host().lanes, host().vector_registers, host().sums_bytes)
+    vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
     for step, number in zip(plan.steps, found.of, strict=True):
         job = make_job(step, Places(plan.locate, bound), vectors) if step.phase == "run" else None

@@ -37,7 +37,8 @@ def test_a_set_of_instructions_says_how_wide_vectors_are(triple: str, isa: str, 
     found = restricted(triple, isa, HASWELL)
     assert (found.vector_bits, found.vector_registers) == (bits, registers)
     assert found.lanes == bits // 32
-    assert not found.sums_bytes
+    assert found.device.has("fma_by_lane") == (isa == "neon")
+    assert not found.device.has("vnni") and not found.device.has("embedded_broadcast")
 
 
 @pytest.mark.parametrize(("triple", "isa"), [(X86, "neon"), (ARM, "avx2"), (X86, "AVX2"), (X86, "mmx")])
@@ -70,5 +71,5 @@ def test_arm_leaves_vectors_of_unknown_width_alone() -> None:
 
 
 def test_who_converts_f16() -> None:
-    assert [restricted(X86, isa, HASWELL).has_halves for isa in ("sse", "avx2")] == [False, True]
-    assert restricted(ARM, "neon", {}).has_halves
+    assert [restricted(X86, isa, HASWELL).device.has("f16_conversion") for isa in ("sse", "avx2")] == [False, True]
+    assert restricted(ARM, "neon", {}).device.has("f16_conversion")

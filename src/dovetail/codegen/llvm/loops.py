@@ -1,7 +1,7 @@
 """Kernels of the loop language as LLVM's text.
 
 A kernel becomes `void name(ptr arguments, i64 begin, i64 end, ptr scratch)`: it runs the tiles from `begin` to before
-`end`. The arguments are 64-bit words: the pointers of the kernel in their order, then its sizes. Vectors are left to
+`end`. The arguments are 64-bit words: the pointers of the kernel in their order, then its sizes. CpuDevice are left to
 LLVM's loop vectoriser, which knows the machine; pointers are declared not to overlap, so that it can.
 """
 

@@ -1,26 +1,14 @@
-"""Vectors of f32 in LLVM's text: what templates write their hot loops with. The machine says how wide they are."""
+"""CpuDevice of f32 in LLVM's text: what templates write their hot loops with. The machine says how wide they are."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.casts import of_bf16, to_bf16
 from dovetail.codegen.llvm.loops import Text
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.ir.dtype import f32
-
-
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """The vectors of a machine: elements of f32 in one, and how many registers hold them."""
-
-    lanes: int
-    registers: int
-    dots: bool = False
-    """Whether four products of bytes are added to each of 16 sums at once."""
-
 
 _IN_PLACE = 16
 """Lanes of vectors whose multiplications spread a number in memory over all lanes: those of AVX-512."""

@@ -6,12 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from dovetail.codegen.llvm import loops as llvm
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir import leaf
 from dovetail.ir.value import Value, attrs_key
 from dovetail.kernels.spec import Job, Places, Template
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.isa import host
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.select import make_job
 
 MOST_TEXTS = 200
@@ -31,7 +30,7 @@ def code_of(plan: Plan) -> Code | None:
     """The LLVM text of a plan's kernels; None for a target that has none."""
     if plan.target != "cpu":
         return None
-    vectors = Vectors(host().lanes, host().vector_registers, host().sums_bytes)
+    vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
     places = Places(plan.locate, bound, bool(plan.options.get("strict")))
     known: dict[Hashable, int] = {}

@@ -1,9 +1,9 @@
-"""The machine that this runs on: what LLVM calls its processor, and how wide and how many its vectors are."""
+"""The processor that this runs on: what LLVM calls it, and the device that kernels are generated for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -12,10 +12,37 @@ from typing import Any
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.errors import OptionError
+from dovetail.kernels.device import CAPABILITIES, Capability, CpuDevice
 from dovetail.settings import ISA
+from dovetail.targets.cpu.cores import arm_features, available_threads, data_caches
 
 llvm: Any = _untyped
 _ARM_TRIPLES = ("aarch64", "arm64")
+_NEVER = ("",)
+_NEEDS_X86: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
+    {
+        "amx_bf16": (0, ("amx-bf16", "amx-tile")),
+        "amx_int8": (0, ("amx-int8", "amx-tile")),
+        "avx512_bf16": (512, ("avx512bf16",)),
+        "embedded_broadcast": (512, ()),
+        "f16_conversion": (0, ("f16c",)),
+        "fma_by_lane": (0, _NEVER),
+        "i8mm": (0, _NEVER),
+        "int8_dot": (0, _NEVER),
+        "scale_by_power_of_two": (512, ()),
+        "vnni": (512, ("avx512vnni",)),
+    }
+)
+"""By capability: the width of vectors, which AVX-512 alone has at 512 bits, and the features that it needs."""
+_NEEDS_ARM: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
+    {
+        **dict.fromkeys(CAPABILITIES, (0, _NEVER)),
+        "f16_conversion": (0, ()),
+        "fma_by_lane": (0, ()),
+        "i8mm": (0, ("i8mm",)),
+        "int8_dot": (0, ("dotprod",)),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +56,25 @@ class Host:
     vector_registers: int
 
     @property
+    def device(self) -> CpuDevice:
+        """What kernels are generated for."""
+        names: Iterable[Capability] = CAPABILITIES
+        given = tuple[Capability, ...]([name for name in names if self._has(name)])
+        return CpuDevice(self.vector_bits, self.vector_registers, given, data_caches(), available_threads())
+
+    def _has(self, capability: Capability) -> bool:
+        """Whether the features, and vectors as wide as its instructions need, give a capability."""
+        bits, needed = _NEEDS_ARM[capability] if self.is_arm else _NEEDS_X86[capability]
+        return self.vector_bits >= bits and self._enabled.issuperset(needed)
+
+    @property
+    def _enabled(self) -> frozenset[str]:
+        return frozenset(word[1:] for word in self.features.split(",") if word.startswith("+"))
+
+    @property
     def lanes(self) -> int:
         """Elements of f32 in a vector."""
         return self.vector_bits // 32
-
-    @property
-    def sums_bytes(self) -> bool:
-        """Whether four products of bytes are added to each of 16 sums at once."""
-        return self.vector_bits == 512 and "+avx512vnni" in self.features.split(",")
-
-    @property
-    def has_halves(self) -> bool:
-        """Whether there are instructions that convert f16."""
-        return self.is_arm or "+f16c" in self.features.split(",")
 
     @property
     def is_arm(self) -> bool:
@@ -78,10 +111,20 @@ def host() -> Host:
     return restricted(triple, asked, found) if asked else _whole(triple, found)
 
 
+@cache
+def host_device() -> CpuDevice:
+    """The device that kernels are generated for here."""
+    return host().device
+
+
 def _whole(triple: str, found: Mapping[str, bool]) -> Host:
     bits, registers = _vectors(triple, found)
-    features = [llvm.get_host_cpu_features().flatten(), _unwanted(triple, bits)]
+    features = [llvm.get_host_cpu_features().flatten(), *_further(triple), _unwanted(triple, bits)]
     return Host(triple, llvm.get_host_cpu_name(), ",".join(filter(None, features)), bits, registers)
+
+
+def _further(triple: str) -> list[str]:
+    return [f"+{name}" for name in arm_features()] if triple.startswith(_ARM_TRIPLES) else []
 
 
 def _unwanted(triple: str, bits: int) -> str:

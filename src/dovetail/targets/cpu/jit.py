@@ -14,7 +14,7 @@ import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.targets.cpu import fp16_fallback as halves
-from dovetail.targets.cpu.isa import Host, host
+from dovetail.targets.cpu.isa import Host, host, host_device
 from dovetail.targets.runtime.store import Key, Store
 from dovetail.version import __version__
 
@@ -63,7 +63,7 @@ def load(objects: Iterable[bytes]) -> Compiled:
 @cache
 def _know_halves() -> None:
     """Make conversions of f16 known where LLVM calls them."""
-    if not host().has_halves:
+    if not host_device().has("f16_conversion"):
         code = _loaded([machine_code(halves.TEXT, vectorize=False)])
         _kept.append(code)
         for name in halves.NAMES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.contraction_loops import make_plain
 from dovetail.kernels.families.fill import make_fill
 from dovetail.kernels.families.gather import make_gather
@@ -50,7 +50,7 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
 )
 
 
-TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (
+TEMPLATES: tuple[Callable[[Step, Places, CpuDevice], Job | None], ...] = (
     make_line,
     make_conv,
     make_conv_transpose,
@@ -63,7 +63,7 @@ TEMPLATES: tuple[Callable[[Step, Places, Vectors], Job | None], ...] = (
 """Archetypes that write their vectors themselves, and so ask how wide they are."""
 
 
-def make_job(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_job(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of a step, or None where it has to run on the host."""
     for template in TEMPLATES:
         job = template(step, places, vectors)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.codegen.llvm.simd import Vectors, VectorText
+from dovetail.codegen.llvm.simd import VectorText
 from dovetail.ir.dim import Size
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.ir import collapsed
 from dovetail.kernels.spec import Job, Places, Template
 from dovetail.plan.alias import dense_strides
@@ -18,7 +19,7 @@ ITEM = 4
 """Bytes of an element: what the lanes of vectors are for."""
 
 
-def make_turn(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_turn(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of a copy whose operand is dense along one axis and whose result is along another."""
     value = step.value
     if value.op is not ops.merge or value.dtype.itemsize != ITEM:
@@ -49,7 +50,7 @@ def _blocks(size: Size) -> Size:
 _WORDS = ("n0", "x0", "y0", "n1", "x1", "y1", "rows", "columns", "x_step", "y_step")
 
 
-def _text(name: str, vectors: Vectors) -> str:
+def _text(name: str, vectors: CpuDevice) -> str:
     """x lies densely along rows of the result, y along columns."""
     t = VectorText(vectors.lanes)
     for i, (kind, word) in enumerate([("ptr", "x"), ("ptr", "y"), *(("i64", w) for w in _WORDS)]):

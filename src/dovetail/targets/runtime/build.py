@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.spec import Form, Job, Places
 from dovetail.plan.plan import Plan, Step
 from dovetail.progress import phase
-from dovetail.targets.cpu.isa import host
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.select import make_job
 from dovetail.targets.runtime.code_cache import Ahead, addresses
 from dovetail.targets.runtime.control.plan import Coded, Control, make_control
@@ -77,7 +76,7 @@ class Writer:
     def __init__(self, plan: Plan) -> None:
         bound = {result for step in plan.phase("bind") for result in step.results}
         self.places = Places(plan.locate, bound, bool(plan.options.get("strict")))
-        self.vectors = Vectors(host().lanes, host().vector_registers, host().sums_bytes)
+        self.vectors = host_device()
         self._known: dict[Hashable, tuple[Step, Job]] = {}
 
     def job(self, step: Step) -> Job | Control | None:

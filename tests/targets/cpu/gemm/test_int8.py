@@ -14,12 +14,12 @@ from dovetail.ir.dtype import DType, i8, u8
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.isa import host
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
 
-pytestmark = pytest.mark.skipif(not host().sums_bytes, reason="this machine does not sum up products of bytes")
+pytestmark = pytest.mark.skipif(not host_device().has("vnni"), reason="this machine does not sum up products of bytes")
 
 
 def numbers(dtype: DType, *shape: int, seed: int = 0) -> Array:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, f32, library
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import native
 from dovetail.targets.cpu.gemm.micro_kernel import PACED, tile_of, tile_text
@@ -25,14 +25,14 @@ WIDTHS = [(128, 32), (256, 16), (512, 32)]
 
 @pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (4, 32), (8, 16), (16, 32)])
 def test_a_tile_leaves_registers_for_what_is_multiplied(lanes: int, registers: int) -> None:
-    tile = tile_of(Vectors(lanes, registers))
+    tile = tile_of(CpuDevice(32 * lanes, registers))
     held = tile.rows if tile.by_lane else 1
     assert tile.rows * tile.vectors + tile.vectors + held <= registers
     assert tile.columns == tile.vectors * lanes
 
 
 def test_rows_that_will_be_written_are_asked_for_one_by_one_and_not_in_the_turns() -> None:
-    tile = tile_of(Vectors(16, 32))
+    tile = tile_of(CpuDevice(512, 32))
     text = tile_text(tile).partition(f"@{tile.name}{PACED}.{tile.rows}(")[2].partition("\n}")[0]
     piece, _, turns = text.partition("\nmain.piece:")[2].partition("\nmain:")
     to_write = "i32 1, i32 3, i32 1)"
@@ -45,7 +45,7 @@ def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.M
     if bits > host().vector_bits:
         pytest.skip("wider than the vectors here")
     narrow = replace(host(), vector_bits=bits, vector_registers=registers)
-    monkeypatch.setattr(ready, "host", lambda: narrow)
+    monkeypatch.setattr(ready, "host_device", lambda: narrow.device)
     rng = np.random.default_rng(0)
     for k, n in ((5, 7), (70, 50), (203, 36)):
         x = input("x", f32[symbol("m"), k])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, f32, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
@@ -107,10 +107,7 @@ def test_nan_wins_and_padding_does_not() -> None:
 
 @pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (8, 16)])
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
-    def narrow(*_: int) -> Vectors:
-        return Vectors(lanes, registers)
-
-    monkeypatch.setattr(ready, "Vectors", narrow)
+    monkeypatch.setattr(ready, "host_device", lambda: CpuDevice(32 * lanes, registers))
     for pool in POOLS:
         graph = Graph.of(pool(input("x", f32[1, 3, 13, 21]), window=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)))
         check(graph, {"x": normal(1, 3, 13, 21)})

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dovetail.codegen.llvm.scalar import literal
-from dovetail.codegen.llvm.simd import STORED, Vectors, VectorText
+from dovetail.codegen.llvm.simd import STORED, VectorText
 from dovetail.ir.dtype import f32
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Part
 from dovetail.targets.cpu.attention.parts import BLOCK, LINE, finished, make_copy
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from dovetail.targets.cpu.attention.driver import Tile
 
 MOST_UNROLLED = 8
-"""Vectors of a row that are spelled out one by one; longer rows go through a loop."""
+"""CpuDevice of a row that are spelled out one by one; longer rows go through a loop."""
 
 
 def padded(size: int, lanes: int) -> int:
@@ -27,7 +28,7 @@ def padded(size: int, lanes: int) -> int:
     return -(-size // lanes) * lanes
 
 
-def make_few_scores(vectors: Vectors, d: int) -> Part:
+def make_few_scores(vectors: CpuDevice, d: int) -> Part:
     """s[j] = sum over c of q[c] * k[j, c] for as many keys as a vector has lanes. q ends in zeros."""
     t = VectorText(vectors.lanes)
     lanes, size = vectors.lanes, 4 * vectors.lanes
@@ -52,7 +53,7 @@ def make_few_scores(vectors: Vectors, d: int) -> Part:
     return finished(name, "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s", t)
 
 
-def make_few_values(vectors: Vectors, dv: int) -> Part:
+def make_few_values(vectors: CpuDevice, dv: int) -> Part:
     """o[c] = o[c] * old + sum over j of p[j] * v[j, c], in several sums that are added up at the end."""
     t = VectorText(vectors.lanes)
     lanes, size = vectors.lanes, 4 * vectors.lanes

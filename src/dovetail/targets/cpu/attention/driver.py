@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import Vectors, VectorText
+from dovetail.codegen.llvm.simd import VectorText
 from dovetail.ir.dim import Dim, Size, product
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Part
 from dovetail.library.attention import Filled
 from dovetail.library.rope import Form
@@ -22,7 +23,7 @@ from dovetail.targets.cpu.attention.pack_kv import KEPT, Near
 from dovetail.targets.cpu.attention.rope import make_rotate
 
 WIDE = 2
-"""Vectors of queries in a tile."""
+"""CpuDevice of queries in a tile."""
 SPAN = 4
 """Blocks of queries for which keys are rotated once."""
 FEW = 4
@@ -33,7 +34,7 @@ FEW = 4
 class Attend:
     """What a kernel is asked for. Strides are in bytes: leading axes, head, row, and the axis that is read along."""
 
-    vectors: Vectors
+    vectors: CpuDevice
     lead: tuple[Size, ...]
     heads: Size
     queries: Size

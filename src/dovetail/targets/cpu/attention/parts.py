@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.codegen.llvm.simd import LOG2_E, STORED, Vectors, VectorText
+from dovetail.codegen.llvm.simd import LOG2_E, STORED, VectorText
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Part
 
 DEPTH = 4
@@ -25,7 +26,7 @@ LINE = 64
 """Bytes that come from memory together."""
 
 
-def key_rows(vectors: Vectors, wide: int) -> int:
+def key_rows(vectors: CpuDevice, wide: int) -> int:
     """Keys or features that are summed at once, for so many vectors of queries: half of the registers are sums.
 
     Where keys are multiplied lane by lane, each is held in a register of its own.
@@ -33,13 +34,13 @@ def key_rows(vectors: Vectors, wide: int) -> int:
     return vectors.registers // 4 if _by_lane(vectors) else vectors.registers // 2 // wide
 
 
-def _by_lane(vectors: Vectors) -> bool:
+def _by_lane(vectors: CpuDevice) -> bool:
     """Whether numbers are loaded as vectors and multiplied lane by lane, as Neon does."""
     return vectors.lanes == DEPTH and vectors.registers >= 32
 
 
 def make_scores(
-    vectors: Vectors, wide: int, d: int, dv: int, *, with_top: bool, with_mask: bool = False, asks: bool = True
+    vectors: CpuDevice, wide: int, d: int, dv: int, *, with_top: bool, with_mask: bool = False, asks: bool = True
 ) -> Part:
     """s[j, i] = sum over c of q[c, i] * k[j, c] for a few keys and `wide` vectors of queries.
 
@@ -96,7 +97,7 @@ def make_scores(
     return finished(name, given, t)
 
 
-def make_values(vectors: Vectors, wide: int, features: int) -> Part:
+def make_values(vectors: CpuDevice, wide: int, features: int) -> Part:
     """o[c, i] = o[c, i] * old[i] + sum over j of p[j, i] * v[j, c] for a few features."""
     t = VectorText(vectors.lanes)
     size = 4 * vectors.lanes
@@ -147,7 +148,7 @@ def _add_products(
         sums[here] = [t.fma(x, number, total) for x, total in zip(xs, sums[here], strict=True)]
 
 
-def make_weights(vectors: Vectors, wide: int, *, twos: bool) -> Part:
+def make_weights(vectors: CpuDevice, wide: int, *, twos: bool) -> Part:
     """s = exp(s - top), or with `twos` 2**(s - top), and their sum is added to l.
 
     A row whose top is -inf has seen no key: its weights are 0.
@@ -175,7 +176,7 @@ def weight(t: VectorText, x: str, *, twos: bool) -> str:
     return t.exp2_of_negative(x if twos else t.mul(x, t.number(LOG2_E)))
 
 
-def make_columns(vectors: Vectors, stored: str) -> Part:
+def make_columns(vectors: CpuDevice, stored: str) -> Part:
     """to[c, r] = factor * x[r, c] for as many rows as a vector has lanes; rows beyond the last repeat it."""
     t = VectorText(vectors.lanes)
     lanes, item = vectors.lanes, STORED[stored]
@@ -205,7 +206,7 @@ def make_columns(vectors: Vectors, stored: str) -> Part:
     return finished(f"attend_columns_{lanes}_{stored}", f"{given}, ptr noalias %to, i64 %apart", t)
 
 
-def make_out(vectors: Vectors, dv: int, stored: str) -> Part:
+def make_out(vectors: CpuDevice, dv: int, stored: str) -> Part:
     """y[r, c] = o[c, r] * factor[r] for the first rows of one vector; 0 where the factor is 0."""
     t = VectorText(vectors.lanes)
     lanes, size, item = vectors.lanes, 4 * vectors.lanes, STORED[stored]
@@ -246,7 +247,7 @@ def make_out(vectors: Vectors, dv: int, stored: str) -> Part:
     return finished(f"attend_out_{lanes}_{dv}_{stored}", f"{given}, ptr noalias %buffer", t)
 
 
-def make_copy(vectors: Vectors, d: int, stored: str) -> Part:
+def make_copy(vectors: CpuDevice, d: int, stored: str) -> Part:
     """to[r, c] = x[r, c] as f32, rows one behind the other."""
     t = VectorText(vectors.lanes)
     item = STORED[stored]
@@ -266,7 +267,7 @@ def make_copy(vectors: Vectors, d: int, stored: str) -> Part:
     return finished(f"attend_copy_{vectors.lanes}_{d}_{stored}", given, t)
 
 
-def make_rows(vectors: Vectors, d: int) -> Part:
+def make_rows(vectors: CpuDevice, d: int) -> Part:
     """to[r, c] = x[r, c], rows of f32 one behind the other that lie apart in x."""
     t = VectorText(vectors.lanes)
     whole = d // vectors.lanes * vectors.lanes

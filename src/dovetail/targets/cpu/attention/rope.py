@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.codegen.llvm.simd import STORED, Vectors, VectorText
+from dovetail.codegen.llvm.simd import STORED, VectorText
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Part
 from dovetail.library.rope import Form
 from dovetail.targets.cpu.attention.parts import finished
@@ -24,7 +25,7 @@ class _Rows(VectorText):
         return self.load_as(self.at(pointer, self.own(at)), self.stored)
 
 
-def make_rotate(vectors: Vectors, d: int, rotated: int, form: Form, stored: str) -> Part:
+def make_rotate(vectors: CpuDevice, d: int, rotated: int, form: Form, stored: str) -> Part:
     """to[r] = x[r] * cos[r] + turned(x[r]) * sin[r] in the first `rotated` features, x[r] in the others."""
     t = _Rows(vectors.lanes, stored)
     with t.loop("0", "%rows") as r:
@@ -41,7 +42,7 @@ def make_rotate(vectors: Vectors, d: int, rotated: int, form: Form, stored: str)
 
 
 def _each(t: _Rows, first: int, end: int, whole: Callable[[str], None], one: Callable[[str], None]) -> None:
-    """Vectors from a feature on, then single features; each is told how many bytes lie before it."""
+    """CpuDevice from a feature on, then single features; each is told how many bytes lie before it."""
     vectors = (end - first) // t.lanes
     if vectors:
         with t.loop("0", str(vectors)) as i:

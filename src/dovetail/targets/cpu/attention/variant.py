@@ -7,18 +7,18 @@ from math import inf
 from typing import Any
 
 from dovetail import library
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16, bool_, f16, f32
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import stretched
 from dovetail.kernels.spec import Job, Places, Template
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.attention.driver import Attend, write
 
 
-def make_attend(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_attend(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of an attention of floats, rotated or not; None where a head's features are not known or not dense."""
     value = step.value
     if not isinstance(value.op, FusedOp) or value.op not in (library.attention, library.rope_attention):
@@ -39,7 +39,7 @@ _PLACE = "kernel"
 """Stands for the name, which tells the text."""
 
 
-def _asked(value: Value, call: dict[str, Any], places: Places, vectors: Vectors) -> Attend | None:
+def _asked(value: Value, call: dict[str, Any], places: Places, vectors: CpuDevice) -> Attend | None:
     q, k, v = call["q"], call["k"], call["v"]
     mask, keep, cos, sin = (call.get(n) for n in ("mask", "keep", "cos", "sin"))
     tensors: list[Value] = [x for x in (q, k, v, mask, cos, sin) if x is not None]

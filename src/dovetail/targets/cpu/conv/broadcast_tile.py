@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.codegen.llvm.module import Written, one_of
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.epilogue import Epilogue
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square
 from dovetail.targets.cpu.conv.patch import BlockText
 
 
-def square_of(vectors: Vectors, filters: int, epilogue: Epilogue, point: bool) -> Square:
+def square_of(vectors: CpuDevice, filters: int, epilogue: Epilogue, point: bool) -> Square:
     """The register tile that wastes least lanes; `point` says whether steps lie equally far apart."""
     forms = ((2, 6),)
     if vectors.registers > 16:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dovetail.codegen.llvm.module import Written
-from dovetail.codegen.llvm.simd import Vectors, VectorText
+from dovetail.codegen.llvm.simd import VectorText
+from dovetail.kernels.device import CpuDevice
 
 KERNEL = "void @kernel(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr noalias %scratch) nounwind optsize"
 """How a kernel begins. Its own instructions are few beside those of the functions that it calls: it is kept short."""
@@ -217,7 +218,7 @@ def gather_name(lanes: int) -> str:
     return f"@gather.{lanes}"
 
 
-def gather_text(vectors: Vectors) -> Written:
+def gather_text(vectors: CpuDevice) -> Written:
     """The function that lays out what a block sees of one phase of one channel."""
     t = BlockText(vectors.lanes)
     nothing = t.number(0.0)
@@ -293,7 +294,7 @@ def write_spread(t: BlockText, of: Layout, source: str, onto: str, first_row: st
     t(f"call void {spread_name(t.lanes)}(ptr {source}, ptr {onto}, {words(given)})")
 
 
-def spread_text(vectors: Vectors) -> Written:
+def spread_text(vectors: CpuDevice) -> Written:
     """The function that lays out what a block sees of one channel whose pixels lie apart."""
     t = BlockText(vectors.lanes)
     low = t.most(0, t.rounded_up("%first_column", "%spread_columns"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.errors import GraphError
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job, Places
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.depthwise.variant import depth
@@ -16,7 +16,7 @@ from dovetail.targets.cpu.conv.pointwise_packed.variant import panel
 from dovetail.targets.cpu.conv.winograd.variant import winograd
 
 
-def make_conv(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_conv(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of a convolution with weights that are known when parameters are bound."""
     found = Convolution.of(step.value)
     if found is None or not found.is_served(places):

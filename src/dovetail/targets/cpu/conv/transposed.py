@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Field
 from dovetail.kernels.spec import Job, Packed, Places
 from dovetail.ops.convolution import conv_transpose
@@ -18,7 +18,7 @@ from dovetail.targets.cpu.conv.direct.variant import Choice, Direct, Expanse, Pa
 from dovetail.targets.cpu.conv.epilogue import Epilogue
 
 
-def make_conv_transpose(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_conv_transpose(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of the transpose of a convolution with weights that are known when parameters are bound."""
     value = step.value
     if value.op is not conv_transpose or value.rank > 4 or value.dtype is not f32:

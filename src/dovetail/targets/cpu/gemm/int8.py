@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail import library, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, f32, i8, i32, u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise, stretched
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor
@@ -99,9 +99,9 @@ class ByteSteps(Quantised):
         return np.array([1.0 / scale if scale else 0.0, zero], np.float32)
 
 
-def make_byte_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_byte_contract(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of a product of two tensors that were bytes; None for others, and on machines without such sums."""
-    if not vectors.dots or step.value.op not in SERVED:
+    if not vectors.has("vnni") or step.value.op not in SERVED:
         return None
     found = find_contraction(step.value, places)
     if found is None or found.parts != 1 or len(found.products) != 1:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import Vectors, VectorText
+from dovetail.codegen.llvm.simd import VectorText
+from dovetail.kernels.device import CpuDevice
 
 _BY_LANE = 4
 """Lanes of vectors that are multiplied lane by lane; wider ones spread a number over all lanes as they load it."""
@@ -71,7 +72,7 @@ class Tile:
         return f"contract_{self.rows}x{self.vectors}x{self.lanes}"
 
 
-def tile_of(vectors: Vectors, streams: int = 1) -> Tile:
+def tile_of(vectors: CpuDevice, streams: int = 1) -> Tile:
     """The largest tile that leaves registers for what is multiplied; each stream has whole vectors of it."""
     if vectors.lanes == _BY_LANE:
         # A vector of each row is held for four steps, and multiplied lane by lane.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dovetail import library, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product, smallest, symbol
 from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import stretched
 from dovetail.kernels.loops.body import Body, body_of, cast_to, is_compiled, is_number, lying_beneath, number, reads
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, collapsed, sizes_in
@@ -66,12 +66,12 @@ class Contraction:
         return self.body.arguments[self.body.views[view].root]
 
 
-def make_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_contract(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of a contraction of floats, summed in f32; None where something in it is not compiled."""
     return _made(step, places, vectors) if step.value.op in SERVED else None
 
 
-def make_declared_contract(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_declared_contract(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The same for whatever declared op is such a contraction; who asks has tried everything else."""
     op = step.value.op
     return (
@@ -79,7 +79,7 @@ def make_declared_contract(step: Step, places: Places, vectors: Vectors) -> Job 
     )
 
 
-def _made(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def _made(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     found = find_contraction(step.value, places)
     return None if found is None else _Writer(step, found, places, tile_of(vectors, len(found.streams))).job()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.codegen.llvm.module import Code, Written
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.patch import KERNEL, BlockText
 
 Pool = Literal["max", "average"]
@@ -24,7 +24,7 @@ SIZES = (
 """The sizes that the code is given, in their order; steps are bytes. What an average counts lies from low to below
 high. `kept` is how many numbers the row has that is made of rows, with all around it."""
 TOGETHER = 4
-"""Vectors of a row that go through the rows of a window at once."""
+"""CpuDevice of a row that go through the rows of a window at once."""
 
 
 MOST_COLUMNS = 16
@@ -45,7 +45,7 @@ class Window:
         return str(self.steps[STEPS.index(name)]) if self.steps else f"%{name}"
 
 
-def pool_text(vectors: Vectors, window: Window) -> Code:
+def pool_text(vectors: CpuDevice, window: Window) -> Code:
     """The kernel."""
     return Code.of(f"{window.pool}_pool", [_kernel(vectors, window)], [])
 
@@ -55,7 +55,7 @@ def _around(pool: Pool) -> float:
     return float("-inf") if pool == "max" else 0.0
 
 
-def _kernel(vectors: Vectors, window: Window) -> Written:
+def _kernel(vectors: CpuDevice, window: Window) -> Written:
     """The tiles from `begin` to before `end`."""
     t, pool = BlockText(vectors.lanes), window.pool
     lanes = t.lanes

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.errors import GraphError
 from dovetail.ir.dim import floordiv, largest, smallest
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Field
 from dovetail.kernels.spec import Job, Packed, Places
 from dovetail.ops.pooling import average_pool, max_pool
@@ -17,7 +17,7 @@ TILE = 4096
 """Places of a tile, about."""
 
 
-def make_pool(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_pool(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of a pool of f32."""
     value = step.value
     if value.op not in (max_pool, average_pool) or value.rank > 4 or value.dtype is not f32:
@@ -29,7 +29,7 @@ def make_pool(step: Step, places: Places, vectors: Vectors) -> Job | None:
         return None
 
 
-def _job(value: Value, places: Places, vectors: Vectors) -> Job:
+def _job(value: Value, places: Places, vectors: CpuDevice) -> Job:
     x, attrs = value.operands[0], value.attrs
     strides, padding = places(x).strides, attrs["padding"]
     field = Field.of(

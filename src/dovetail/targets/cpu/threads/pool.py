@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import OptionError
+from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
 from dovetail.targets.cpu.threads.pool_text import STOP, block_bytes, crew_text
@@ -118,21 +119,6 @@ class Crew:
         if sys.platform == "linux":
             number = 98 if host().is_arm else 202
             ctypes.CDLL(None).syscall(number, ctypes.c_void_p(self._block), 129, 2**31 - 1, None, None, 0)
-
-
-def available_threads() -> int:
-    """How many threads this process may keep busy: by its affinity, and by the limits of its control group."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, _quota() or allowed))
-
-
-def _quota() -> int | None:
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            limit, period = file.read().split()
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else max(1, -(-int(limit) // int(period)))
 
 
 _crews: dict[int, Crew] = {}

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, Subgraph, walk_into
 from dovetail.ir.inline import inline
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.move import make_copy
 from dovetail.kernels.spec import Job, Places
 from dovetail.ops.control import if_, scan_, while_
@@ -103,7 +103,7 @@ def body_graph(body: Subgraph) -> Graph:
     return Graph.of(results, name="body", inputs=inputs)
 
 
-def make_control(step: Step, places: Places, vectors: Vectors, depth: int = 0) -> Control | None:
+def make_control(step: Step, places: Places, vectors: CpuDevice, depth: int = 0) -> Control | None:
     """A step that branches or loops, compiled; None where it is none, or something in it runs on the host.
 
     Of a branch one side may be left to the host.
@@ -139,7 +139,7 @@ class _Given:
     operands: tuple[Value, ...]
     roles: tuple[Role, ...]
     places: Places
-    vectors: Vectors
+    vectors: CpuDevice
     depth: int
 
     def inside(self, body: Subgraph) -> Inside | None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, Value, f32, library, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
@@ -98,7 +98,7 @@ def test_empty_batches_and_special_values() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     y = convolved(N, 10, T, 21, 3, act="silu", padding=(1, 0), stride=2)
     check(y, *({"x": normal(n, 10, t)} for n, t in ((1, 2), (3, 9), (2, 40))))

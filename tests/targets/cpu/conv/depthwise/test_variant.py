@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, f32, library, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.conv.depthwise.kernel import Depth, tile_text
 from dovetail.targets.cpu.conv.depthwise.variant import rows_of
@@ -142,7 +142,7 @@ def test_others_are_left_to_other_kernels() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     for x, window, stride in (((2, 5, 14, 14), 3, 1), ((1, 3, 15, 21), 5, 2), ((1, 3, 9, 9), 7, 1)):
         pad = window // 2
@@ -154,7 +154,7 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> No
 @pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 1), (7, 1)])
 @pytest.mark.parametrize("residual", [False, True])
 def test_sums_stay_in_registers(machine: Host, window: int, stride: int, residual: bool) -> None:
-    vectors = Vectors(machine.lanes, machine.vector_registers)
+    vectors = machine.device
     rows = rows_of(vectors, window, stride)
     depth = Depth(
         vectors, (window, window), (stride, stride), (1, 1), (rows,), Epilogue("relu", True, residual)

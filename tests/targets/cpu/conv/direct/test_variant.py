@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, Value, f32, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.plan.plan import make_plan
@@ -180,7 +180,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     check(square(6, 13, 20, 3, padding=(1, 1, 1, 1), act="silu"), {"x": normal(1, 6, 13, 13)})
     check(square(6, 16, 20, 1, act="gelu"), {"x": normal(1, 6, 16, 16)})

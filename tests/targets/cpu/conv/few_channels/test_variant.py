@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from dovetail import Graph, f32, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import CpuDevice
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
@@ -74,7 +74,7 @@ def test_it_serves_only_where_it_wins() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     graph = network((1, 3, 62, 66), (32, 3, 7, 7), strides=(2, 2), padding=(3, 3, 3, 3), act="relu")
     check(graph, {"x": normal(1, 3, 62, 66)}, vectors=vectors)

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from tests.kernels.convolving import (
     OTHER_MACHINES,
@@ -82,7 +82,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     graph = network((1, 40, 9, 7), (64, 40, 3, 3), padding=(1, 1, 1, 1), act="relu")
     check(graph, {"x": normal(1, 40, 9, 7)}, vectors=vectors)

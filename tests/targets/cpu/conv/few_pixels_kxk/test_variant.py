@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from dovetail import Graph, f32, library
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import CpuDevice
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,
@@ -76,7 +76,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     graph = network((1, 230, 7, 9), (32, 230, 3, 3), strides=(2, 2), padding=(1, 1, 1, 1), act="relu")
     check(graph, {"x": normal(1, 230, 7, 9)}, vectors=vectors)

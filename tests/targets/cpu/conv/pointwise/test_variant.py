@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from dovetail import Graph, f32, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from tests.kernels.convolving import (
     OTHER_MACHINES,
@@ -96,6 +96,6 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     check(pixel((1, 50, 9, 7), 21, act="relu"), {"x": normal(1, 50, 9, 7)}, vectors=vectors)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, f32, library, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.conv.direct.variant import Packing
 from dovetail.targets.runtime.aligned import ALIGNMENT
@@ -121,7 +121,7 @@ def test_lanes_that_stay_empty_are_left_to_others() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(vectors: Vectors) -> None:
+def test_other_machines(vectors: CpuDevice) -> None:
     assert not is_panel(pixel((1, 256, 14, 14), 128), vectors)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, f32, library, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.conv.winograd.scheme import TWO
 from dovetail.targets.cpu.conv.winograd.variant import Transforming
@@ -104,7 +104,7 @@ def test_it_serves_only_where_it_wins() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     check(around((1, 64, 11, 10), 64, act="relu"), {"x": normal(1, 64, 11, 10)}, vectors=vectors)
 

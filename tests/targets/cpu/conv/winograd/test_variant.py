@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, f32, ops
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.targets.reference.interpreter import evaluate
 from tests.kernels.convolving import (
@@ -93,6 +93,6 @@ def test_it_serves_only_where_it_wins() -> None:
 
 
 @OTHER_MACHINES
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: Vectors) -> None:
+def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> None:
     on_a_machine_of(vectors, monkeypatch)
     check(around((1, 32, 22, 19), 40, act="relu"), {"x": normal(1, 32, 22, 19)}, vectors=vectors)

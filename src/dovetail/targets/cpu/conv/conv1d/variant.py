@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.dim import Size, smallest, symbol
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise, stretched
 from dovetail.kernels.loops.body import Body, body_of, is_compiled, is_number, reads
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor, add, sizes_in
@@ -28,7 +28,7 @@ from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
 
 FEW = 4
-"""Vectors of places up to which this is the better code."""
+"""CpuDevice of places up to which this is the better code."""
 HIGH = 4
 """Register tiles of places in a block: what they see stays in the second cache."""
 
@@ -51,7 +51,7 @@ class LinePanels:
         return Panels(self.columns, ((0, 0),), of.shape[0])(matrix)
 
 
-def make_line(step: Step, places: Places, vectors: Vectors) -> Job | None:
+def make_line(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     """The job of a convolution along one axis, with filters that are known when parameters are bound."""
     value = step.value
     if value.op not in (conv, conv_bias_act) or value.rank != 3 or value.attrs["groups"] != 1:

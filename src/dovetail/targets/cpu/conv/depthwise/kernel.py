@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.codegen.llvm.module import Code, Written
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.epilogue import IN_REGISTERS, Epilogue, activated, finish_text
 from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, BlockText, words
 
@@ -29,7 +29,7 @@ Spot = tuple[int, int]
 class Depth:
     """What the text depends on: vectors, the window, rows of register tiles, what is done to a result."""
 
-    vectors: Vectors
+    vectors: CpuDevice
     window: tuple[int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
@@ -39,7 +39,7 @@ class Depth:
 
     @property
     def wide(self) -> int:
-        """Vectors of columns beside each other in a register tile, where there are as many."""
+        """CpuDevice of columns beside each other in a register tile, where there are as many."""
         return 4 if self.window[0] == 1 else 1
 
     @property
@@ -178,7 +178,7 @@ def _lay_wide(t: BlockText, stride: int) -> None:
     wide = stride * t.lanes
     top = t.least("%rows", t.most(0, t.minus(0, "%first_row")))
     bottom = t.most(top, t.least("%rows", t.minus("%height", "%first_row")))
-    # Vectors that begin before a row of the image, and those that do not end behind it.
+    # CpuDevice that begin before a row of the image, and those that do not end behind it.
     lead = t.least("%vectors", t.rounded_up(t.most(0, t.minus(0, "%first_column")), wide))
     inside = t.quotient(t.most(0, t.minus("%width", "%first_column")), wide)
     tail = t.most(lead, t.least("%vectors", inside))

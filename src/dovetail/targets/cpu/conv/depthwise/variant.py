@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Field
 from dovetail.kernels.spec import Cut, Number
 from dovetail.targets.cpu.conv.depthwise.kernel import Depth, depth_text
@@ -29,7 +29,7 @@ PART_WORK = 4000
 """Products of vectors that a tile has, about."""
 
 
-def depth(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
+def depth(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
     """The kernel of a convolution whose groups have one channel and one filter each."""
     is_level = expanse.is_level
     # A channel times one number is one long row.
@@ -53,7 +53,7 @@ def depth(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice
     return [Choice(found.packed(1), DepthCut(expanse, of), lambda: depth_text(of))]
 
 
-def rows_of(vectors: Vectors, window: int, stride: int) -> int:
+def rows_of(vectors: CpuDevice, window: int, stride: int) -> int:
     """Rows that a register tile may have: beside their sums there are the weights of a column, and what is read, which
     comes from as many columns at once as there are phases."""
     return min(MOST_ROWS, vectors.registers - window * stride - 3)
@@ -70,7 +70,7 @@ class Bands:
     pitch: int
 
     @staticmethod
-    def of(field: Field, vectors: Vectors) -> Bands:
+    def of(field: Field, vectors: CpuDevice) -> Bands:
         """Bands that fit the first cache if they have enough rows then, as equal as they can be."""
         height, width = known(field.out[0]), known(field.out[1])
         across = -(-(width + field.over[1]) // vectors.lanes)

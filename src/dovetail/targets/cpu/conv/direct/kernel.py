@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dovetail.codegen.llvm.module import Code, Written, one_of
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.epilogue import IN_REGISTERS, Epilogue, activated, finish_text
 from dovetail.targets.cpu.conv.patch import (
     HEAD,
@@ -40,7 +40,7 @@ SPREAD = ("spread_rows", "spread_columns")
 class Shape:
     """What the text depends on: vectors, filters of a register tile, vectors of columns, what is done to a result."""
 
-    vectors: Vectors
+    vectors: CpuDevice
     rows: int
     columns: int
     epilogue: Epilogue
@@ -50,7 +50,7 @@ class Shape:
     """Whether there are zeros between the pixels, as the transpose of a convolution has them."""
 
     @staticmethod
-    def of(vectors: Vectors, filters: int, epilogue: Epilogue, point: bool = False, spread: bool = False) -> Shape:
+    def of(vectors: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, spread: bool = False) -> Shape:
         """As many accumulators as registers hold beside what they are made of."""
         room = vectors.registers - (4 if vectors.registers > 16 else 3)
         rows = min(8 if vectors.registers > 16 else 4, filters)

@@ -10,11 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from dovetail.codegen.llvm.module import Code
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Field
 from dovetail.kernels.spec import Cut, Form, Job, Number, Packed, Places
 from dovetail.library.activation import Activation
@@ -178,7 +178,7 @@ class Convolution:
         return self.points(Packed(self.w, f"conv {groups} {rows}", Packing(groups, rows)), rows)
 
 
-def direct(found: Convolution, expanse: Expanse, vectors: Vectors) -> Choice:
+def direct(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> Choice:
     """The kernel that serves every convolution."""
     if expanse.is_level:
         expanse = replace(expanse, field=expanse.field.flat())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Cut, Number
 from dovetail.targets.cpu.conv.broadcast_tile import square_of
@@ -25,7 +25,7 @@ PART_PLACES = 450
 """Places of a tile, about."""
 
 
-def row(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
+def row(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
     """The kernel of a convolution with few channels, a large window and many places."""
     square = square_of(vectors, expanse.filters, found.epilogue, point=False)
     full = -(-expanse.filters // square.block) * square.block <= MOST_WASTE * expanse.filters

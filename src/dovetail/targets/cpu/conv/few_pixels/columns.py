@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dovetail.codegen.llvm.module import Written
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.patch import BlockText, words
 
 
@@ -55,7 +55,7 @@ def _name(lanes: int) -> str:
     return f"@columns.{lanes}"
 
 
-def columns_text(vectors: Vectors) -> Written:
+def columns_text(vectors: CpuDevice) -> Written:
     """The function that lays out one channel."""
     t = BlockText(vectors.lanes)
     lanes = t.lanes

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.codegen.llvm.module import Code, Written
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.epilogue import Epilogue, activated
 from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, WINDOW, BlockText, gather_name, gather_text, words
 
@@ -27,7 +27,7 @@ channels; `padded` says whether there is anything around the image, which then h
 class Square:
     """What the text depends on: vectors, how many of them hold filters, places of a register tile, the rest."""
 
-    vectors: Vectors
+    vectors: CpuDevice
     filters: int
     places: int
     epilogue: Epilogue
@@ -40,12 +40,12 @@ class Square:
         return self.filters * self.vectors.lanes
 
 
-def forms_of(vectors: Vectors) -> tuple[tuple[int, int], ...]:
+def forms_of(vectors: CpuDevice) -> tuple[tuple[int, int], ...]:
     """Register tiles: vectors of filters, and places."""
     return ((4, 6), (2, 10)) if vectors.registers > 16 else ((2, 6), (2, 5), (2, 4))
 
 
-def least_waste(vectors: Vectors, places: int) -> tuple[int, int]:
+def least_waste(vectors: CpuDevice, places: int) -> tuple[int, int]:
     """The register tile that wastes least at so many places."""
     return min(forms_of(vectors), key=lambda form: -(-places // form[1]) * form[1])
 

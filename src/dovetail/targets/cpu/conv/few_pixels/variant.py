@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Cut, Number
 from dovetail.targets.cpu.conv.direct.variant import Choice, Convolution, Expanse, known
@@ -26,7 +26,7 @@ PART_PLACES = 112
 """Places of a tile, about."""
 
 
-def small(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
+def small(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
     """The kernels of a convolution with few places and many filters."""
     # Padding decides whether an image is copied.
     if (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Cut, Number
 from dovetail.targets.cpu.conv.broadcast_tile import square_of
@@ -25,7 +25,7 @@ PART_PLACES = 112
 """Places of a tile, about."""
 
 
-def window(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
+def window(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
     """The kernel of a convolution with few places, many filters and a window of several taps."""
     square = square_of(vectors, expanse.filters, found.epilogue, point=True)
     full = -(-expanse.filters // square.block) * square.block <= MOST_WASTE * expanse.filters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Cut, Number
 from dovetail.targets.cpu.conv.direct.kernel import Shape
 from dovetail.targets.cpu.conv.direct.variant import PART_WORK, Choice, Convolution, Expanse, known
@@ -14,7 +14,7 @@ from dovetail.targets.cpu.conv.pointwise.kernel import point_text
 DEPTH = 128
 """Channels that go together, at most: what a band of places sees of them stays in the first cache."""
 FEWEST_PLACES = 5
-"""Vectors of places below which the last one, which is not whole, wastes too much."""
+"""CpuDevice of places below which the last one, which is not whole, wastes too much."""
 FEWEST_CHANNELS, FAR, FEWEST_FAR, FEWEST_BESIDE = 48, 1024, 128, 32
 """Channels below which results are written too fast to be written to so many rows in turn; more of them are needed
 where a row has so many places that each lies in a page of its own, unless filters are fewer; and less of them where
@@ -23,7 +23,7 @@ TOGETHER, FEWEST_TILES = 8, 16
 """Register tiles of filters that go together even where that is much work, unless it leaves too few tiles to share."""
 
 
-def point(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
+def point(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
     """The kernel of a convolution whose places lie side by side, and see a pixel each."""
     flat = replace(expanse, field=expanse.field.flat())
     if not flat.field.is_point or flat.field.sizes[0] != 1 or flat.field.steps[1] != 4 or not expanse.is_level:

@@ -7,7 +7,7 @@ lines where its results will go. Nothing waits for them, so that the loop does l
 from __future__ import annotations
 
 from dovetail.codegen.llvm.module import Written
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.broadcast_tile import write_sums
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square
 from dovetail.targets.cpu.conv.patch import BlockText
@@ -19,7 +19,7 @@ _FROM_MEMORY = 16
 """Lanes of vectors that are multiplied as they are loaded by the instruction that is written here: those of AVX-512."""
 
 
-def forms_of(vectors: Vectors) -> tuple[tuple[int, int], ...]:
+def forms_of(vectors: CpuDevice) -> tuple[tuple[int, int], ...]:
     """Register tiles: vectors of filters, and places."""
     # Other machines are not measured yet.
     return ((4, 7), (3, 9), (2, 14)) if vectors.lanes == _FROM_MEMORY else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Cut, Number
 from dovetail.targets.cpu.conv.direct.variant import Choice, Convolution, Expanse, known
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square
@@ -34,7 +34,7 @@ MOST_BYTES = 464 * 1024
 """What some places see, at most, and half of it where they are many: it stays in the second cache beside weights."""
 
 
-def panel(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
+def panel(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
     """The kernels of a convolution whose places see a pixel each, none of it beside the image."""
     plain = expanse.field.window == (1, 1) and not any(found.result.attrs["padding"])
     if not plain or not expanse.is_level or expanse.channels < FEWEST_CHANNELS:
@@ -49,7 +49,7 @@ def panel(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice
     return [Choice(found.packed(square.block), Panel(expanse, square), partial(panel_text, square, lines))]
 
 
-def _best(vectors: Vectors, filters: int, places: int) -> tuple[int, int] | None:
+def _best(vectors: CpuDevice, filters: int, places: int) -> tuple[int, int] | None:
     """The register tile that wastes least, if that is little."""
 
     def products(form: tuple[int, int]) -> int:

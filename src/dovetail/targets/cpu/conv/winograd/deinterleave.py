@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.codegen.llvm.module import Written
-from dovetail.codegen.llvm.simd import Vectors
+from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.patch import BlockText, Layout, words, write_gather
 
 
@@ -31,7 +31,7 @@ def write_dealt(
         write_gather(t, of, source, onto, first_row, first_column)
 
 
-def dealt_text(vectors: Vectors, apart: int) -> Written:
+def dealt_text(vectors: CpuDevice, apart: int) -> Written:
     """The function: planes for the phases of lines and columns."""
     t = BlockText(vectors.lanes)
     lanes = t.lanes

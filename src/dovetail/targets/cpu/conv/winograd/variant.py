@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.codegen.llvm.simd import Vectors
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks, Field
 from dovetail.kernels.spec import Cut, Number, Packed
 from dovetail.targets.cpu.conv.broadcast_tile import square_of
@@ -29,7 +29,7 @@ PIECE = 64
 """Channels that one register tile takes at a time: their weights stay in the first cache."""
 
 
-def winograd(found: Convolution, expanse: Expanse, vectors: Vectors) -> list[Choice]:
+def winograd(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
     """The kernels of a convolution of 3 by 3, where these schemes may be faster."""
     field = expanse.field
     fitting = (field.window, field.strides, field.dilations, expanse.groups) == ((3, 3), (1, 1), (1, 1), 1)

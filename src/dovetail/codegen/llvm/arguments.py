@@ -1,0 +1,112 @@
+"""A kernel's arguments and its workspace, declared once by name.
+
+A declaration is a dataclass of handles: `Ptr` fields are tensors, `I64` fields are sizes, `Region` fields are parts of
+the worker's scratch memory. The declaration orders the words of a launch, checks that every size was given, lays the
+regions out, and loads all of it under its names in the kernel. Nothing is paired by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Generic, TypeVar, get_type_hints
+
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.handles import I64, NULL, Handle, Ptr
+from dovetail.ir.dim import Size
+
+WORD = 8
+"""Bytes of an argument."""
+ALIGNMENT = 64
+"""Regions of a workspace start at a cache line."""
+
+
+class Region(Ptr):
+    """A part of the workspace: its offset is an argument, and its address is what the kernel sees."""
+
+    __slots__ = ()
+
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Arguments(Generic[A]):
+    """The arguments of a kernel: a dataclass of handles, less the fields that this form of the kernel does without."""
+
+    kind: type[A]
+    without: frozenset[str] = frozenset()
+    """Fields that are not passed; they load as null and 0."""
+    head: int = 0
+    """Bytes at the start of the workspace that the kernel keeps for itself."""
+
+    @cached_property
+    def _kinds(self) -> dict[str, type[Handle]]:
+        hints = get_type_hints(self.kind)
+        return {f.name: hints[f.name] for f in fields(self.kind)}  # pyright: ignore[reportArgumentType]
+
+    def _named(self, kind: type[Handle]) -> tuple[str, ...]:
+        return tuple([n for n, found in self._kinds.items() if found is kind and n not in self.without])
+
+    @cached_property
+    def pointers(self) -> tuple[str, ...]:
+        """The tensors, in the order of their words."""
+        return self._named(Ptr)
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes, in the order of their words."""
+        return self._named(I64)
+
+    @cached_property
+    def regions(self) -> tuple[str, ...]:
+        """The parts of the workspace, in the order of their offsets' words."""
+        return self._named(Region)
+
+    def laid_out(self, sizes: Mapping[str, Size], regions: Mapping[str, Size] | None = None) -> Laid:
+        """The words after the pointers, and the bytes of workspace; sizes are given by name, regions in bytes."""
+        regions = regions or {}
+        _check("sizes", self.sizes, sizes)
+        _check("regions", self.regions, regions)
+        offset: Size = self.head
+        offsets: list[Size] = []
+        for name in self.regions:
+            offsets.append(offset)
+            offset = offset + _aligned(regions[name])
+        return Laid((*[sizes[name] for name in self.sizes], *offsets), offset)
+
+    def load(self, t: Builder, words: Ptr, scratch: Ptr) -> A:
+        """Load every argument under its name, as the first instructions of a kernel."""
+        found: dict[str, Handle] = {}
+        for index, name in enumerate((*self.pointers, *self.sizes, *self.regions)):
+            kind = "ptr" if index < len(self.pointers) else "i64"
+            at = t.ptr_add(words, WORD * index)
+            loaded = f"%{name}.at" if name in self.regions else f"%{name}"
+            t.emit(f"{loaded} = load {kind}, ptr {at}, align 8")
+            if name in self.regions:
+                found[name] = Region(t.ptr_add(scratch, I64(loaded)))
+            else:
+                found[name] = self._kinds[name](loaded)
+        absent = {name: NULL if issubclass(self._kinds[name], Ptr) else I64("0") for name in self.without}
+        return self.kind(**found, **absent)
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Sizes and offsets in the order of a kernel's words, and how many bytes of workspace a worker needs."""
+
+    sizes: tuple[Size, ...]
+    scratch: Size
+
+
+def _check(what: str, wanted: tuple[str, ...], given: Mapping[str, Size]) -> None:
+    missing, unknown = set(wanted) - set(given), set(given) - set(wanted)
+    assert not missing and not unknown, f"{what}: missing {sorted(missing)}, unknown {sorted(unknown)}"
+
+
+def _aligned(size: Size) -> Size:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+__all__ = ["Arguments", "Laid", "Region"]

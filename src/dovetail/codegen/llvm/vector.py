@@ -1,0 +1,317 @@
+"""The builder with vectors of f32: what templates write their hot loops with. The device says how wide they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.casts import of_bf16, to_bf16
+from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Mask, Ptr, Vec, VecI32, VecI64
+from dovetail.codegen.llvm.scalar import literal
+from dovetail.ir.dtype import f32
+from dovetail.kernels.device import CpuDevice
+
+Stored: TypeAlias = Literal["float", "half", "bfloat", "i8"]
+STORED_BYTES: dict[Stored, int] = {"float": 4, "half": 2, "bfloat": 2, "i8": 1}
+"""Types of elements in memory that are computed with as f32, and their bytes."""
+FloatOrder: TypeAlias = Literal["oeq", "ogt", "oge", "olt", "ole", "one", "une", "uno", "ord"]
+ZERO = Vec("zeroinitializer")
+_POISON = Vec("poison")
+
+
+class VectorBuilder(Builder):
+    """One function while it is written, with arithmetic on vectors of f32."""
+
+    def __init__(self, device: CpuDevice) -> None:
+        super().__init__()
+        self.device = device
+        self.lanes = device.lanes
+        self.bytes = 4 * device.lanes
+        """Bytes of a vector."""
+        self.vec = f"<{self.lanes} x float>"
+        self.int_vec = f"<{self.lanes} x i32>"
+        self.long_vec = f"<{self.lanes} x i64>"
+        self.mask_vec = f"<{self.lanes} x i1>"
+
+    def type_of(self, x: Handle) -> str:
+        match x:
+            case Vec():
+                return self.vec
+            case VecI32():
+                return self.int_vec
+            case VecI64():
+                return self.long_vec
+            case Mask():
+                return self.mask_vec
+            case _:
+                return super().type_of(x)
+
+    # Arithmetic.
+
+    def constant(self, x: float) -> Vec:
+        """The same number in every lane."""
+        return Vec(f"splat (float {literal(x, f32)})")
+
+    def intrinsic(self, name: str, *operands: Vec) -> Vec:
+        """An LLVM intrinsic on vectors, such as fma."""
+        full = f"llvm.{name}.v{self.lanes}f32"
+        self.use(f"declare {self.vec} @{full}({', '.join([self.vec] * len(operands))})")
+        return Vec(self.let(f"call {self.vec} @{full}({', '.join(f'{self.vec} {x}' for x in operands)})"))
+
+    def fma(self, x: Vec, y: Vec, z: Vec) -> Vec:
+        return self.intrinsic("fma", x, y, z)
+
+    def fma_broadcast(self, x: Vec, pointer: Ptr, z: Vec) -> Vec:
+        """x times the scalar at a pointer, plus z: one instruction with an embedded broadcast.
+
+        LLVM would load a scalar once that is used several times, and so take an instruction more.
+        """
+        if not self.device.emits("embedded_broadcast"):
+            return self.fma(x, self.load_splat(pointer), z)
+        multiply = 'asm "vfmadd231ps $2{1to16}, $1, $0", "=v,v,*m,0"'
+        given = f"{self.vec} {x}, ptr elementtype(float) {pointer}, {self.vec} {z}"
+        return Vec(self.let(f"call {self.vec} {multiply}({given})"))
+
+    def fadd(self, x: Vec, y: Vec) -> Vec:
+        return Vec(self.let(f"fadd {self.vec} {x}, {y}"))
+
+    def fsub(self, x: Vec, y: Vec) -> Vec:
+        return Vec(self.let(f"fsub {self.vec} {x}, {y}"))
+
+    def fmul(self, x: Vec, y: Vec) -> Vec:
+        return Vec(self.let(f"fmul {self.vec} {x}, {y}"))
+
+    def fdiv(self, x: Vec, y: Vec) -> Vec:
+        return Vec(self.let(f"fdiv {self.vec} {x}, {y}"))
+
+    def fneg(self, x: Vec) -> Vec:
+        return Vec(self.let(f"fneg {self.vec} {x}"))
+
+    def fcmp(self, order: FloatOrder, x: Vec, y: Vec) -> Mask:
+        return Mask(self.let(f"fcmp {order} {self.vec} {x}, {y}"))
+
+    def select(self, where: Mask, x: Vec, y: Vec) -> Vec:
+        """Lane by lane."""
+        return Vec(self.let(f"select {self.mask_vec} {where}, {self.vec} {x}, {self.vec} {y}"))
+
+    def select_vec(self, condition: I1, x: Vec, y: Vec) -> Vec:
+        """One vector or the other."""
+        return Vec(self.let(f"select i1 {condition}, {self.vec} {x}, {self.vec} {y}"))
+
+    def fmax(self, x: Vec, y: Vec) -> Vec:
+        """The larger of two; y where x is NaN."""
+        return self.select(self.fcmp("ogt", x, y), x, y)
+
+    def clamp(self, x: Vec, low: float, high: float) -> Vec:
+        """NaN stays."""
+        x = self.select(self.fcmp("olt", x, self.constant(low)), self.constant(low), x)
+        return self.select(self.fcmp("ogt", x, self.constant(high)), self.constant(high), x)
+
+    def polynomial(self, x: Vec, coefficients: Sequence[float]) -> Vec:
+        """Horner's scheme, the highest power first."""
+        found = self.constant(coefficients[0])
+        for c in coefficients[1:]:
+            found = self.fma(found, x, self.constant(c))
+        return found
+
+    def mask_and(self, x: Mask, y: Mask) -> Mask:
+        return Mask(self.let(f"and {self.mask_vec} {x}, {y}"))
+
+    # Memory.
+
+    def load(self, pointer: Ptr, align: int = 4) -> Vec:
+        return Vec(self.let(f"load {self.vec}, ptr {pointer}, align {align}"))
+
+    def store(self, x: Vec, pointer: Ptr, align: int = 4) -> None:
+        self.emit(f"store {self.vec} {x}, ptr {pointer}, align {align}")
+
+    def load_splat(self, pointer: Ptr) -> Vec:
+        """The scalar at a pointer, broadcast."""
+        return self.splat(self.load_f32(pointer))
+
+    def load_masked(self, mask: Mask, pointer: Ptr, otherwise: Vec = ZERO) -> Vec:
+        """Lanes of memory where the mask holds; the others are not read."""
+        name = f"@llvm.masked.load.v{self.lanes}f32.p0"
+        self.use(f"declare {self.vec} {name}(ptr, {self.mask_vec}, {self.vec})")
+        given = f"ptr align 4 {pointer}, {self.mask_vec} {mask}, {self.vec} {otherwise}"
+        return Vec(self.let(f"call {self.vec} {name}({given})"))
+
+    def load_first(self, pointer: Ptr, count: int) -> Vec:
+        """The first lanes from memory, zeros in the others; nothing after them is read."""
+        full = f"llvm.masked.load.v{self.lanes}f32.p0"
+        self.use(f"declare {self.vec} @{full}(ptr, i32, {self.mask_vec}, {self.vec})")
+        where = f"{self.mask_vec} {self.first_lanes(count)}"
+        return Vec(self.let(f"call {self.vec} @{full}(ptr {pointer}, i32 4, {where}, {self.vec} zeroinitializer)"))
+
+    def store_masked(self, mask: Mask, x: Vec, pointer: Ptr) -> None:
+        name = f"@llvm.masked.store.v{self.lanes}f32.p0"
+        self.use(f"declare void {name}({self.vec}, ptr, {self.mask_vec})")
+        self.emit(f"call void {name}({self.vec} {x}, ptr align 4 {pointer}, {self.mask_vec} {mask})")
+
+    def gather(self, mask: Mask, pointer: Ptr, stride: Int, otherwise: Vec) -> Vec:
+        """Elements that are `stride` bytes apart, where the mask holds."""
+        offsets = self.let(f"mul {self.long_vec} {self.splat_i64(stride)}, {self.lane_numbers()}")
+        addresses = self.let(f"getelementptr i8, ptr {pointer}, {self.long_vec} {offsets}")
+        name = f"@llvm.masked.gather.v{self.lanes}f32.v{self.lanes}p0"
+        pointers = f"<{self.lanes} x ptr>"
+        self.use(f"declare {self.vec} {name}({pointers}, {self.mask_vec}, {self.vec})")
+        given = f"{pointers} align 4 {addresses}, {self.mask_vec} {mask}, {self.vec} {otherwise}"
+        return Vec(self.let(f"call {self.vec} {name}({given})"))
+
+    def variable(self, start: Vec) -> Ptr:
+        """A vector that changes: a stack slot that LLVM promotes to a register."""
+        slot = self.alloca(self.vec)
+        self.set(start, slot)
+        return slot
+
+    def get(self, slot: Ptr) -> Vec:
+        return self.load(slot, self.bytes)
+
+    def set(self, x: Vec, slot: Ptr) -> None:
+        self.store(x, slot, self.bytes)
+
+    # Elements that are stored in another type.
+
+    def stored_vec(self, stored: Stored) -> str:
+        """A vector of stored elements: bfloat as i16, which every machine has."""
+        return f"<{self.lanes} x {'i16' if stored == 'bfloat' else stored}>"
+
+    def load_as_f32(self, pointer: Ptr, stored: Stored) -> Vec:
+        """Elements of another type as f32; bytes are unsigned integers."""
+        if stored == "float":
+            return self.load(pointer)
+        raw = self.let(f"load {self.stored_vec(stored)}, ptr {pointer}, align {STORED_BYTES[stored]}")
+        return self.widen(raw, stored)
+
+    def widen(self, x: str, stored: Stored) -> Vec:
+        """A vector of stored elements, as it was loaded, as f32."""
+        if stored == "float":
+            return Vec(x)
+        if stored == "bfloat":
+            return Vec(of_bf16(self, x, self.lanes))
+        how = "uitofp" if stored == "i8" else "fpext"
+        return Vec(self.let(f"{how} {self.stored_vec(stored)} {x} to {self.vec}"))
+
+    def store_from_f32(self, x: Vec, pointer: Ptr, stored: Stored) -> None:
+        """Write a vector in another type of floats."""
+        if stored == "float":
+            self.store(x, pointer)
+            return
+        kind = self.stored_vec(stored)
+        narrow = to_bf16(self, x, self.lanes) if stored == "bfloat" else self.let(f"fptrunc {self.vec} {x} to {kind}")
+        self.emit(f"store {kind} {narrow}, ptr {pointer}, align {STORED_BYTES[stored]}")
+
+    def load_scalar_as_f32(self, pointer: Ptr, stored: Stored) -> F32:
+        """One element of another type as f32."""
+        if stored == "bfloat":
+            return F32(of_bf16(self, self.let(f"load i16, ptr {pointer}, align 2")))
+        found = self.let(f"load {stored}, ptr {pointer}, align {STORED_BYTES[stored]}")
+        if stored == "float":
+            return F32(found)
+        return F32(self.let(f"{'uitofp' if stored == 'i8' else 'fpext'} {stored} {found} to float"))
+
+    def store_scalar_from_f32(self, x: F32, pointer: Ptr, stored: Stored) -> None:
+        """Write one f32 in another type of floats."""
+        if stored == "bfloat":
+            self.emit(f"store i16 {to_bf16(self, x)}, ptr {pointer}, align 2")
+            return
+        found = x if stored == "float" else self.let(f"fptrunc float {x} to {stored}")
+        self.emit(f"store {stored} {found}, ptr {pointer}, align {STORED_BYTES[stored]}")
+
+    # Lanes.
+
+    def first_lanes(self, count: int) -> Mask:
+        """The lanes below a number that is known."""
+        return Mask(f"<{', '.join('i1 true' if i < count else 'i1 false' for i in range(self.lanes))}>")
+
+    def lanes_below(self, count: I64) -> Mask:
+        """The lanes below a number that is known at run time."""
+        return Mask(self.let(f"icmp slt {self.long_vec} {self.lane_numbers()}, {self.splat_i64(count)}"))
+
+    def lanes_within(self, first: Int, count: Int) -> Mask:
+        """The lanes for which `first` + lane is at least 0 and below `count`."""
+        at = self.let(f"add {self.int_vec} {self.splat_i32(first)}, {self.lane_numbers_i32()}")
+        return Mask(self.let(f"icmp ult {self.int_vec} {at}, {self.splat_i32(count)}"))
+
+    def lane_numbers(self) -> VecI64:
+        return VecI64(f"<{', '.join(f'i64 {i}' for i in range(self.lanes))}>")
+
+    def lane_numbers_i32(self, first: int = 0) -> VecI32:
+        return VecI32(f"<{', '.join(f'i32 {first + i}' for i in range(self.lanes))}>")
+
+    def splat(self, x: F32) -> Vec:
+        """A scalar in every lane."""
+        one = Vec(self.let(f"insertelement {self.vec} poison, float {x}, i64 0"))
+        return self.splat_lane(one, 0)
+
+    def splat_i32(self, x: Int) -> VecI32:
+        """An integer, truncated to 32 bits, in every lane."""
+        narrow = self.let(f"trunc i64 {x} to i32")
+        one = self.let(f"insertelement {self.int_vec} poison, i32 {narrow}, i64 0")
+        kind = self.int_vec
+        return VecI32(self.let(f"shufflevector {kind} {one}, {kind} poison, {kind} zeroinitializer"))
+
+    def splat_i64(self, x: Int) -> VecI64:
+        one = self.let(f"insertelement {self.long_vec} poison, i64 {x}, i64 0")
+        kind = self.long_vec
+        return VecI64(self.let(f"shufflevector {kind} {one}, {kind} poison, {self.int_vec} zeroinitializer"))
+
+    def shuffle(self, x: Vec, y: Vec, lanes: Sequence[int]) -> Vec:
+        """Lanes of x and y, numbered through both."""
+        order = ", ".join(f"i32 {i}" for i in lanes)
+        return Vec(self.let(f"shufflevector {self.vec} {x}, {self.vec} {y}, <{len(lanes)} x i32> <{order}>"))
+
+    def splat_lane(self, x: Vec, lane: int) -> Vec:
+        """One lane of a vector in every lane."""
+        return self.shuffle(x, _POISON, [lane] * self.lanes)
+
+    def extract(self, x: Vec, lane: int) -> F32:
+        return F32(self.let(f"extractelement {self.vec} {x}, i64 {lane}"))
+
+    def reduce_lanes(self, how: str, x: Vec) -> F32:
+        """One number from all lanes, such as by fmax."""
+        full = f"llvm.vector.reduce.{how}.v{self.lanes}f32"
+        self.use(f"declare float @{full}({self.vec})")
+        return F32(self.let(f"call float @{full}({self.vec} {x})"))
+
+    def reduce_add(self, x: Vec) -> F32:
+        """The sum of all lanes as a tree: halves are added, then their halves."""
+        width = self.lanes // 2
+        while width:
+            lanes = [i + width if i < width else i for i in range(self.lanes)]
+            x = self.fadd(x, self.shuffle(x, _POISON, lanes))
+            width //= 2
+        return self.extract(x, 0)
+
+    def transpose_add(self, rows: Sequence[Vec]) -> Vec:
+        """The sums of as many vectors as there are lanes, one in each lane: a transpose that adds as it goes."""
+        found, width = list(rows), self.lanes // 2
+        while width:
+            low, high = self._halves(width)
+            half = len(found) // 2
+            pairs = zip(found[:half], found[half:], strict=True)
+            found = [self.fadd(self.shuffle(x, y, low), self.shuffle(x, y, high)) for x, y in pairs]
+            width //= 2
+        return found[0]
+
+    def transpose(self, rows: Sequence[Vec]) -> list[Vec]:
+        """A square of as many vectors as lanes, columns for rows: halves are swapped, then their halves."""
+        found, width = list(rows), self.lanes // 2
+        while width:
+            low, high = self._halves(width)
+            for i in range(self.lanes):
+                if i % (2 * width) < width:
+                    x, y = found[i], found[i + width]
+                    found[i], found[i + width] = self.shuffle(x, y, low), self.shuffle(x, y, high)
+            width //= 2
+        return found
+
+    def _halves(self, width: int) -> tuple[list[int], list[int]]:
+        """Lanes that interleave the lower and the upper halves of groups in two vectors."""
+        low = [i if i % (2 * width) < width else i - width + self.lanes for i in range(self.lanes)]
+        high = [i + width if i % (2 * width) < width else i + self.lanes for i in range(self.lanes)]
+        return low, high
+
+
+__all__ = ["STORED_BYTES", "ZERO", "FloatOrder", "Stored", "VectorBuilder"]

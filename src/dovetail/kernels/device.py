@@ -1,0 +1,98 @@
+"""A device as data: what code is generated for, and what selection and tiling ask about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+Capability = Literal[
+    "amx_bf16",
+    "amx_int8",
+    "avx512_bf16",
+    "embedded_broadcast",
+    "f16_conversion",
+    "fma_by_lane",
+    "i8mm",
+    "int8_dot",
+    "scale_by_power_of_two",
+    "vnni",
+]
+CAPABILITIES: Mapping[Capability, str] = MappingProxyType(
+    {
+        "amx_bf16": "tiles of bf16 products (TDPBF16PS)",
+        "amx_int8": "tiles of int8 products (TDPBUSD)",
+        "avx512_bf16": "pairs of bf16 products added to f32 lanes (VDPBF16PS)",
+        "embedded_broadcast": "an FMA broadcasts a scalar memory operand to all lanes (EVEX {1to16})",
+        "f16_conversion": "conversions between f16 and f32 (F16C, FCVT)",
+        "fma_by_lane": "an FMA multiplies by one lane of a register (FMLA by element)",
+        "i8mm": "2×8 by 8×2 products of int8 (SMMLA)",
+        "int8_dot": "4-way int8 dot products in 128-bit vectors (SDOT)",
+        "scale_by_power_of_two": "x · 2^⌊y⌋ and the fraction of y in one instruction each (VSCALEFPS, VREDUCEPS)",
+        "vnni": "4-way dot products of u8 and s8 in 512-bit vectors (VPDPBUSD)",
+    }
+)
+"""Every capability by name, and what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Sizes of the data caches in bytes, as the machine reports them, and of a cache line."""
+
+    l1: int = 32 << 10
+    l2: int = 1 << 20
+    l3: int = 0
+    """Shared by all cores; 0 where there is none."""
+    line: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CpuDevice:
+    """A processor: its vectors, what its instructions can do, its caches and threads."""
+
+    vector_bits: int
+    registers: int
+    """Vector registers."""
+    capabilities: tuple[Capability, ...] = ()
+    caches: Caches = Caches()
+    threads: int = 1
+    emulated: bool = False
+    """Whether instructions behind capabilities are spelled out in plain vector code, so that kernels made for this
+    device run, slowly, on one that lacks them."""
+
+    @property
+    def lanes(self) -> int:
+        """Elements of f32 in a vector."""
+        return self.vector_bits // 32
+
+    def has(self, capability: Capability) -> bool:
+        """Whether kernels may be shaped for a capability."""
+        return capability in self.capabilities
+
+    def emits(self, capability: Capability) -> bool:
+        """Whether code may hold the instructions of a capability."""
+        return self.has(capability) and not self.emulated
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """A GPU: its architecture, multiprocessors, and what a block of threads may use."""
+
+    architecture: str
+    """As the compiler names it, such as sm_90a."""
+    multiprocessors: int
+    shared_bytes: int
+    """Shared memory that one block may take."""
+    registers: int = 65_536
+    """32-bit registers of a multiprocessor."""
+    warp: int = 32
+    threads_per_block: int = 1024
+    l2_bytes: int = 0
+    tensor_core_shapes: tuple[tuple[int, int, int], ...] = ()
+    """M×N×K of matrix instructions."""
+
+
+Device: TypeAlias = CpuDevice | GpuDevice
+
+__all__ = ["CAPABILITIES", "Caches", "Capability", "CpuDevice", "Device", "GpuDevice"]
