@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from dovetail.codegen.llvm.function import Signature
+from dovetail.codegen.llvm.function import Function, Signature
 from dovetail.codegen.llvm.handles import F32, I1, I32, I64, Carried, Handle, Int, Order, Phi, Ptr, Vec, carried_by
 
 
@@ -57,6 +57,12 @@ class Builder:
     def body(self) -> list[object]:
         """The function's lines after `entry`, stack slots first."""
         return ["entry:", *self.allocas, *self.lines]
+
+    def function(self, signature: Signature, *, linkage: str = "", attributes: str = "noinline nounwind") -> Function:
+        """The function that was written; its last instruction returns."""
+        self.ret()
+        text = signature.define(self.body(), linkage=linkage, attributes=attributes)
+        return Function(signature, text, tuple(self.uses))
 
     def type_of(self, x: Handle) -> str:
         """The LLVM type of a handle."""

@@ -33,10 +33,26 @@ class Signature:
         given = ", ".join(" ".join(filter(None, (p.type, p.attributes, f"%{p.name}"))) for p in self.parameters)
         return f"@{self.name}({given})"
 
+    def renamed(self, name: str) -> Signature:
+        return Signature(name, self.parameters)
+
     def define(self, body: Iterable[object], *, linkage: str = "", attributes: str = "nounwind") -> str:
         """The text of the function with this body."""
         head = " ".join(filter(None, ("define", linkage, "void", self.spelled, attributes)))
         return "\n".join([f"{head} {{", *map(str, body), "}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that is written: its signature, its text, and the declarations and maths functions that it uses."""
+
+    signature: Signature
+    text: str
+    uses: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.signature.name
 
 
 PLACEHOLDER = "kernel"
