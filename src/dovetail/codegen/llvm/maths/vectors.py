@@ -1,0 +1,120 @@
+"""Functions such as exp and erf on whole vectors: what templates apply to accumulators."""
+
+from __future__ import annotations
+
+from dovetail.codegen.llvm.handles import Mask, Vec
+from dovetail.codegen.llvm.maths import functions as maths
+from dovetail.codegen.llvm.maths.text import Lines
+from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.ir.dtype import f32
+
+LOG2_E = 1.44269504088896341
+_SHIFT = 12582912.0 + 127.0
+"""1.5 · 2^23 plus the bias of exponents: a sum with it has the rounded integer in its lowest bits, which a shift by 23
+makes a power of two."""
+_EXP2_CENTRED = (
+    1.326472614891827e-3,
+    9.671512991189957e-3,
+    5.550733581185341e-2,
+    2.4022242426872253e-1,
+    6.931470036506653e-1,
+    1.0,
+)
+"""2^r on [-1/2, 1/2] within 1e-7: a minimax fit of our own."""
+_EXP2_FRACTION = (
+    1.8671300495043397e-3,
+    9.017030708491802e-3,
+    5.579991266131401e-2,
+    2.4016444385051727e-1,
+    6.931512951850891e-1,
+    1.0,
+)
+"""2^r on [0, 1] within 1e-7: a minimax fit of our own."""
+_TANH_NUMERATOR = (
+    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
+    6.37261928875436e-04, 4.89352455891786e-03,
+)  # fmt: skip
+"""The rational approximation of tanh on [-7.9, 7.9] that Eigen (`ptanh`) and XLA use."""
+_TANH_DENOMINATOR = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+_TANH_BOUND = 7.90531110763549805
+
+
+class _VectorLines(Lines):
+    """The scalar functions' instructions, on vectors."""
+
+    def __init__(self, t: VectorBuilder) -> None:
+        super().__init__(f32, [], t.uses)
+        self.builder = t
+        self.kind, self.suffix, self.whole = t.vec, f"v{t.lanes}f32", t.int_vec
+
+    def let(self, instruction: str) -> str:
+        return self.builder.let(instruction)
+
+    def number(self, x: str | float) -> str:
+        return x if isinstance(x, str) else self.builder.constant(x)
+
+    def select(self, where: str, x: str | float, y: str | float) -> str:
+        return self.builder.select(Mask(where), Vec(self.number(x)), Vec(self.number(y)))
+
+
+def erf(t: VectorBuilder, x: Vec) -> Vec:
+    """The error function of every lane."""
+    return Vec(maths.erf(_VectorLines(t), x))
+
+
+def tanh(t: VectorBuilder, x: Vec) -> Vec:
+    """The hyperbolic tangent of every lane, 1 where it rounds to it."""
+    return Vec(maths.tanh(_VectorLines(t), x))
+
+
+def fast_tanh(t: VectorBuilder, x: Vec) -> Vec:
+    """The hyperbolic tangent as x times a quotient of polynomials in its square."""
+    x = t.clamp(x, -_TANH_BOUND, _TANH_BOUND)
+    square = t.fmul(x, x)
+    above = t.fmul(x, t.polynomial(square, _TANH_NUMERATOR))
+    return t.fdiv(above, t.polynomial(square, _TANH_DENOMINATOR))
+
+
+def exp_of_negative(t: VectorBuilder, x: Vec) -> Vec:
+    """exp(x) for x <= 0, 0 where it would be denormal; NaN stays."""
+    below = t.fcmp("olt", x, t.constant(-87.0))
+    shifted = t.fma(x, t.constant(LOG2_E), t.constant(_SHIFT))
+    n = t.fsub(shifted, t.constant(_SHIFT))
+    r = t.fma(x, t.constant(LOG2_E), t.fneg(n))
+    found = t.fmul(t.polynomial(r, _EXP2_CENTRED), _power_of_two(t, shifted))
+    return t.select(below, t.constant(0.0), found)
+
+
+def exp2_of_negative(t: VectorBuilder, x: Vec) -> Vec:
+    """2^x for x <= 0, 0 where it would be denormal; NaN stays."""
+    below = t.fcmp("olt", x, t.constant(-126.0))
+    if t.device.emits("scale_by_power_of_two"):
+        # VREDUCEPS gives the fraction above ⌊x⌋; VSCALEFPS takes ⌊x⌋ of x by itself.
+        r = Vec(t.let(f'call {t.vec} asm "vreduceps $$1, $1, $0", "=v,v"({t.vec} {x})'))
+        p = t.polynomial(r, _EXP2_FRACTION)
+        scale = "llvm.x86.avx512.mask.scalef.ps.512"
+        t.use(f"declare {t.vec} @{scale}({t.vec}, {t.vec}, {t.vec}, i16, i32)")
+        given = ", ".join(f"{t.vec} {v}" for v in (p, x, ZERO))
+        found = Vec(t.let(f"call {t.vec} @{scale}({given}, i16 -1, i32 4)"))
+    else:
+        shifted = t.fadd(x, t.constant(_SHIFT))
+        p = t.polynomial(t.fsub(x, t.fsub(shifted, t.constant(_SHIFT))), _EXP2_CENTRED)
+        found = t.fmul(p, _power_of_two(t, shifted))
+    return t.select(below, t.constant(0.0), found)
+
+
+def _power_of_two(t: VectorBuilder, shifted: Vec) -> Vec:
+    """Two to the power of the integer in the lowest bits of a sum with `_SHIFT`."""
+    bits = t.let(f"bitcast {t.vec} {shifted} to {t.int_vec}")
+    power = t.let(f"shl {t.int_vec} {bits}, splat (i32 23)")
+    return Vec(t.let(f"bitcast {t.int_vec} {power} to {t.vec}"))
+
+
+def sigmoid(t: VectorBuilder, x: Vec) -> Vec:
+    """1 / (1 + exp(-x)), 0 where exp would be denormal: sums of denormals take a hundred times as long."""
+    falling = exp_of_negative(t, t.fneg(t.intrinsic("fabs", x)))
+    one = t.constant(1.0)
+    return t.fdiv(t.select(t.fcmp("olt", x, t.constant(0.0)), falling, one), t.fadd(falling, one))
+
+
+__all__ = ["LOG2_E", "erf", "exp2_of_negative", "exp_of_negative", "fast_tanh", "sigmoid", "tanh"]

@@ -1,0 +1,246 @@
+"""The patch of an image that a block of output pixels sees, packed for vectors (im2col by phases).
+
+A patch has zeros around the image, and one plane for each phase of the strides. What one tap of the window sees in
+successive columns is then contiguous, and rows follow each other at one pitch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr, Vec
+from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.kernels.device import CpuDevice
+
+HEAD = 64
+"""Bytes at the start of a workspace: words there say which block was packed last, -1 when a step begins."""
+LINE = 64
+"""Bytes of a cache line."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowArgs:
+    """Sizes of an image and its strides in bytes, of the result, of the window, and of blocks of output pixels."""
+
+    height: I64
+    width: I64
+    row_step: I64
+    column_step: I64
+    out_height: I64
+    out_width: I64
+    window_rows: I64
+    window_columns: I64
+    stride_rows: I64
+    stride_columns: I64
+    dilation_rows: I64
+    dilation_columns: I64
+    above: I64
+    before: I64
+    block_rows: I64
+    block_columns: I64
+    row_blocks: I64
+    column_blocks: I64
+
+
+@dataclass(frozen=True, slots=True)
+class PatchLayout:
+    """How a patch is packed: in elements, but for `channel`, which is bytes."""
+
+    phases_down: I64
+    phases_across: I64
+    rows: I64
+    pitch: I64
+    plane: I64
+    channel: I64
+    taps: I64
+    run: I64
+    """From the first pixel of a block to its last, the columns between rows included."""
+
+
+def patch_layout(t: VectorBuilder, a: WindowArgs) -> PatchLayout:
+    """The layout of a full block's patch."""
+    reach_rows = t.mul(t.sub(a.window_rows, 1), a.dilation_rows)
+    reach_columns = t.mul(t.sub(a.window_columns, 1), a.dilation_columns)
+    phases_down = t.smin(a.stride_rows, t.add(reach_rows, 1))
+    phases_across = t.smin(a.stride_columns, t.add(reach_columns, 1))
+    rows = t.add(a.block_rows, t.sdiv(reach_rows, a.stride_rows))
+    pitch = t.add(a.block_columns, t.sdiv(reach_columns, a.stride_columns))
+    plane = t.mul(rows, pitch)
+    channel = t.mul(t.mul(phases_down, phases_across), t.mul(plane, 4))
+    taps = t.mul(a.window_rows, a.window_columns)
+    run = t.add(t.mul(t.sub(a.block_rows, 1), pitch), a.block_columns)
+    return PatchLayout(phases_down, phases_across, rows, pitch, plane, channel, taps, run)
+
+
+def write_tap_offsets(t: VectorBuilder, a: WindowArgs, of: PatchLayout, onto: Ptr) -> None:
+    """List, for each tap, how many bytes after a pixel's own position the tap reads."""
+    with t.loop(0, a.window_rows) as i, t.loop(0, a.window_columns) as j:
+        down, across = t.mul(i, a.dilation_rows), t.mul(j, a.dilation_columns)
+        phase = t.add(t.mul(t.srem(down, a.stride_rows), of.phases_across), t.srem(across, a.stride_columns))
+        inside = t.add(t.mul(t.sdiv(down, a.stride_rows), of.pitch), t.sdiv(across, a.stride_columns))
+        offset = t.mul(t.add(t.mul(phase, of.plane), inside), 4)
+        t.store_i64(offset, t.element(onto, "i64", t.add(t.mul(i, a.window_columns), j)))
+
+
+def write_patch(
+    t: VectorBuilder, a: WindowArgs, of: PatchLayout, source: Ptr, onto: Ptr, first_row: I64, first_column: I64
+) -> None:
+    """Pack what a block sees of one channel."""
+    step = t.mul(a.column_step, a.stride_columns)
+    with t.loop(0, of.phases_down) as i, t.loop(0, of.phases_across) as j:
+        line = t.sub(t.add(t.mul(first_row, a.stride_rows), i), a.above)
+        column = t.sub(t.add(t.mul(first_column, a.stride_columns), j), a.before)
+        here = t.ptr_add(onto, t.mul(t.add(t.mul(i, of.phases_across), j), t.mul(of.plane, 4)))
+        t.call(
+            pack_phase_signature(t.lanes), source, here, a.height, a.width, a.row_step, a.column_step, step, a.stride_rows,
+            a.stride_columns, line, column, of.rows, of.pitch, t.mul(of.pitch, 4),
+        )  # fmt: skip
+
+
+_IMAGE = (Parameter("ptr", "x", "noalias readonly"), Parameter("ptr", "s", "noalias"))
+
+
+def _integers(names: str) -> tuple[Parameter, ...]:
+    return tuple([Parameter("i64", name) for name in names.split()])
+
+
+def pack_phase_signature(lanes: int) -> Signature:
+    """The function that packs one phase of one channel, with zeros around the image."""
+    names = "height width row_step element step row_stride column_stride first_row first_column rows columns pitch"
+    return Signature(f"gather.{lanes}", (*_IMAGE, *_integers(names)))
+
+
+def pack_phase(device: CpuDevice) -> Function:
+    """Pack what a block sees of one phase of one channel."""
+    t = VectorBuilder(device)
+    lanes = t.lanes
+    x, s = Ptr("%x"), Ptr("%s")
+    height, width, row_step, element, step = (
+        I64("%height"),
+        I64("%width"),
+        I64("%row_step"),
+        I64("%element"),
+        I64("%step"),
+    )
+    row_stride, column_stride = I64("%row_stride"), I64("%column_stride")
+    first_row, first_column = I64("%first_row"), I64("%first_column")
+    rows, columns, pitch = I64("%rows"), I64("%columns"), I64("%pitch")
+    nothing = t.constant(0.0)
+    dense = t.icmp("eq", step, 4)
+    packed = t.icmp("eq", element, 4)
+    second = t.and_(t.icmp("eq", step, 8), packed)
+    fourth = t.and_(t.icmp("eq", step, 16), packed)
+    near = t.or_(t.or_(dense, second), fourth)
+    # Columns whose position in the image, first + column * stride, is inside it.
+    low = t.smax(0, t.ceil_div(t.sub(0, first_column), column_stride))
+    high = t.ceil_div(t.sub(width, first_column), column_stride)
+    inside_columns = t.smax(0, t.sub(high, low))
+    # Contiguous columns that are all inside the image are copied as they are, but for the tail.
+    reaches = t.icmp("sle", t.add(first_column, columns), width)
+    begins = t.icmp("sge", first_column, 0)
+    whole = t.and_(dense, t.and_(reaches, begins))
+    with t.loop(0, rows) as row:
+        line = t.add(first_row, t.mul(row, row_stride))
+        inside = t.icmp("ult", line, height)
+        count, limit = t.select_int(inside, inside_columns, 0), t.select_int(inside, width, 0)
+        source = t.ptr_add(x, t.mul(line, row_step))
+        target = t.ptr_add(s, t.mul(row, pitch))
+        plain = t.and_(whole, inside)
+        with t.when(plain):
+            begin = t.ptr_add(source, t.mul(first_column, 4))
+            with t.loop(0, t.sdiv(columns, lanes)) as vector:
+                by = t.mul(vector, t.bytes)
+                t.store(t.load(t.ptr_add(begin, by)), t.ptr_add(target, by))
+        done = t.mul(t.sdiv(columns, lanes), lanes)
+        with t.steps(t.select_int(plain, done, 0), columns, lanes) as column:
+            mask = t.lanes_within(t.sub(column, low), count)
+            start = t.add(first_column, t.mul(column, column_stride))
+            pixel = t.ptr_add(source, t.mul(start, element))
+            here = t.ptr_add(target, t.mul(column, 4))
+            with t.when(dense):
+                t.store(t.load_masked(mask, pixel, nothing), here)
+            for stride, holds in ((2, second), (4, fourth)):
+                with t.when(holds):
+                    t.store(_every(t, stride, pixel, start, limit, nothing), here)
+            with t.unless(near):
+                t.store(t.gather(mask, pixel, step, nothing), here)
+    return t.function(pack_phase_signature(lanes))
+
+
+def _every(t: VectorBuilder, stride: int, pixel: Ptr, start: I64, width: I64, nothing: Vec) -> Vec:
+    """Every second or fourth of contiguous elements: `stride` vectors, deinterleaved by twos."""
+    lanes = t.lanes
+    parts = [
+        t.load_masked(t.lanes_within(t.add(start, i * lanes), width), t.ptr_add(pixel, i * t.bytes), nothing)
+        for i in range(stride)
+    ]
+    while len(parts) > 1:
+        parts = [t.shuffle(x, y, range(0, 2 * lanes, 2)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def write_zero_stuffed(
+    t: VectorBuilder,
+    a: WindowArgs,
+    of: PatchLayout,
+    source: Ptr,
+    onto: Ptr,
+    first_row: I64,
+    first_column: I64,
+    spread_rows: I64,
+    spread_columns: I64,
+) -> None:
+    """Pack what a block sees of one channel with zeros between its pixels, for a window that steps by one."""
+    t.call(
+        zero_stuff_signature(t.lanes), source, onto, a.height, a.width, a.row_step, a.column_step, spread_rows,
+        spread_columns, t.sub(first_row, a.above), t.sub(first_column, a.before), of.rows, of.pitch,
+    )  # fmt: skip
+
+
+def zero_stuff_signature(lanes: int) -> Signature:
+    """The function that packs one channel with zeros between its pixels."""
+    names = "height width row_step element spread_rows spread_columns first_row first_column rows columns"
+    return Signature(f"spread.{lanes}", (*_IMAGE, *_integers(names)))
+
+
+def zero_stuff(device: CpuDevice) -> Function:
+    """Pack what a block sees of one channel with zeros between its pixels, as a transposed convolution reads it."""
+    t = VectorBuilder(device)
+    x, s = Ptr("%x"), Ptr("%s")
+    spread_rows, spread_columns = I64("%spread_rows"), I64("%spread_columns")
+    first_row, first_column, columns = I64("%first_row"), I64("%first_column"), I64("%columns")
+    low = t.smax(0, t.ceil_div(first_column, spread_columns))
+    high = t.smin(I64("%width"), t.ceil_div(t.add(first_column, columns), spread_columns))
+    with t.loop(0, I64("%rows")) as row:
+        target = t.ptr_add(s, t.mul(t.mul(row, columns), 4))
+        with t.steps(0, columns, t.lanes) as column:
+            t.store(ZERO, t.ptr_add(target, t.mul(column, 4)))
+        line = t.add(first_row, row)
+        own = t.sdiv(line, spread_rows)
+        met = t.icmp("eq", t.srem(line, spread_rows), 0)
+        inside = t.and_(met, t.icmp("ult", own, I64("%height")))
+        source = t.ptr_add(x, t.mul(own, I64("%row_step")))
+        with t.when(inside), t.loop(low, high) as column:
+            found = t.load_f32(t.ptr_add(source, t.mul(column, I64("%element"))))
+            at = t.sub(t.mul(column, spread_columns), first_column)
+            t.store_f32(found, t.ptr_add(target, t.mul(at, 4)))
+    return t.function(zero_stuff_signature(t.lanes), attributes="noinline nounwind optsize")
+
+
+def prefetch_share(t: VectorBuilder, pointer: Ptr, size: Int, number: Int, count: Int) -> None:
+    """Prefetch one of `count` shares of `size` bytes into L2, four cache lines at a time, rounded up."""
+    lines = t.ceil_div(t.sdiv(size, LINE), count)
+    start = t.ptr_add(pointer, t.mul(t.mul(number, lines), LINE))
+    with t.steps(0, lines, 4) as line:
+        here = t.ptr_add(start, t.mul(line, LINE))
+        for i in range(4):
+            t.prefetch(t.ptr_add(here, LINE * i), level=2)
+
+
+def once_for(t: VectorBuilder, scratch: Ptr, word: int, number: I64) -> I1:
+    """Whether a word of the workspace's head differs from a number, which it is set to."""
+    at = t.ptr_add(scratch, 8 * word)
+    fresh = t.icmp("ne", number, t.load_i64(at))
+    t.store_i64(number, at)
+    return fresh
