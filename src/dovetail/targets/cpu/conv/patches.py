@@ -93,8 +93,8 @@ def write_patch(
         column = t.sub(t.add(t.mul(first_column, a.stride_columns), j), a.before)
         here = t.ptr_add(onto, t.mul(t.add(t.mul(i, of.phases_across), j), t.mul(of.plane, 4)))
         t.call(
-            pack_phase_signature(t.lanes), source, here, a.height, a.width, a.row_step, a.column_step, step, a.stride_rows,
-            a.stride_columns, line, column, of.rows, of.pitch, t.mul(of.pitch, 4),
+            pack_phase_signature(t.lanes), source, here, a.height, a.width, a.row_step, a.column_step, step,
+            a.stride_rows, a.stride_columns, line, column, of.rows, of.pitch, t.mul(of.pitch, 4),
         )  # fmt: skip
 
 
