@@ -15,7 +15,7 @@ from dovetail.targets.cpu.conv.epilogue import Epilogue
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square, least_waste, square_text
 from dovetail.targets.cpu.conv.pointwise import kernel as conv_point_text
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, tile_text
-from dovetail.targets.cpu.gemm.block import cell_text
+from dovetail.targets.cpu.gemm.block import block_text
 from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.isa import Host
 from tests.kernels.machines import MACHINES, NEON, code_for, loops, on_stack, products, summing, written_to_stack
@@ -30,7 +30,7 @@ def vectors_of(machine: Host) -> CpuDevice:
 @EVERY_MACHINE
 def test_contractions(machine: Host) -> None:
     tile = tile_of(vectors_of(machine))
-    found = loops(code_for(machine, cell_text(tile), optimize=False))
+    found = loops(code_for(machine, block_text(tile), optimize=False))
     assert len(found) >= tile.rows, "every number of rows has its loop"
     for loop in found:
         assert not on_stack(loop), f"the stack is touched:\n{loop}"
@@ -93,7 +93,7 @@ def test_neon_multiplies_by_lanes(wide: int) -> None:
     vectors = vectors_of(NEON)
     features = key_rows(vectors, wide)
     texts = [
-        cell_text(tile_of(vectors)),
+        block_text(tile_of(vectors)),
         make_scores(vectors, wide, 64, 64, with_top=False).text,
         make_values(vectors, wide, features).text,
     ]

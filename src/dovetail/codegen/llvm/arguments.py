@@ -7,7 +7,7 @@ regions out, and loads all of it under its names in the kernel. Nothing is paire
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Generic, TypeVar, get_type_hints
@@ -100,6 +100,32 @@ class Laid:
     scratch: Size
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The arguments of a kernel whose tensors and sizes depend on the step: each under its name."""
+
+    pointers: Mapping[str, Ptr]
+    sizes: Mapping[str, I64]
+
+    @staticmethod
+    def load(t: Builder, words: Ptr, pointers: Sequence[str], sizes: Sequence[str]) -> Words:
+        """Load every argument, as the first instructions of a kernel."""
+        tensors = {name: t.load_ptr(t.ptr_add(words, WORD * i)) for i, name in enumerate(pointers)}
+        numbers = {name: t.load_i64(t.ptr_add(words, WORD * i)) for i, name in enumerate(sizes, len(pointers))}
+        return Words(tensors, numbers)
+
+
+def store_words(t: Builder, given: Sequence[Ptr | I64], onto: Ptr) -> None:
+    """Write the words of a function that is called with them, such as an epilogue."""
+    for index, x in enumerate(given):
+        t.emit(f"store {x.type} {x}, ptr {t.ptr_add(onto, WORD * index)}, align 8")
+
+
+def words_bytes(count: int) -> int:
+    """Bytes of that many words, whole cache lines."""
+    return -(-WORD * count // ALIGNMENT) * ALIGNMENT
+
+
 def _check(what: str, wanted: tuple[str, ...], given: Mapping[str, Size]) -> None:
     missing, unknown = set(wanted) - set(given), set(given) - set(wanted)
     assert not missing and not unknown, f"{what}: missing {sorted(missing)}, unknown {sorted(unknown)}"
@@ -109,4 +135,4 @@ def _aligned(size: Size) -> Size:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-__all__ = ["Arguments", "Laid", "Region"]
+__all__ = ["Arguments", "Laid", "Region", "Words", "store_words", "words_bytes"]

@@ -241,26 +241,27 @@ class Builder:
         more, source = self.icmp("slt", I64(following), end), self.block
         self._branch(more, head, after)
         self.label(after)
-        merged: list[str] = []
-        for x, initial in zip(last, start.handles, strict=True):
-            phi = self.phi(self.type_of(initial))
-            phi.add(initial, before)
-            phi.add(x, source)
-            merged.append(phi.name)
-        state.set(merged)
+        state.set(self._merged(start.handles, before, last, source))
 
     @contextmanager
     def repeat(
         self, integers: Sequence[Int] = (), pointers: Sequence[Ptr] = (), vectors: Sequence[Vec] = ()
     ) -> Generator[Carried]:
         """A loop of at least one iteration: the body replaces what is carried and sets `again`."""
-        start = Carried(I64("0"), list(vectors), list(pointers), [_i64(x) for x in integers])
+        state = Carried(I64("0"), list(vectors), list(pointers), [_i64(x) for x in integers])
+        with self.repeated(state):
+            yield state
+
+    @contextmanager
+    def repeated(self, state: Carried) -> Generator[None]:
+        """The same with a state that was carried through other loops before."""
+        start = carried_by(state, (), state.index)
         head, after, before = self.fresh("repeat"), self.fresh("after"), self.block
         self.emit(f"br label %{head}")
         self.label(head)
         phis = self._phis(start, before)
-        state = carried_by(start, phis, I64("0"))
-        yield state
+        state.set([phi.name for phi in phis])
+        yield
         for phi, x in zip(phis, state.handles, strict=True):
             phi.add(x, self.block)
         self._branch(state.again, head, after)
@@ -272,6 +273,29 @@ class Builder:
             found.append(self.phi(self.type_of(x)))
             found[-1].add(x, before)
         return found
+
+    @contextmanager
+    def guarded(self, condition: I1, state: Carried) -> Generator[None]:
+        """Instructions that replace what is carried where a condition holds; after them it is what either path left."""
+        inside, after, before = self.fresh("then"), self.fresh("after"), self.block
+        start = state.handles
+        self._branch(condition, inside, after)
+        self.label(inside)
+        yield
+        last, source = state.handles, self.block
+        self.emit(f"br label %{after}")
+        self.label(after)
+        state.set(self._merged(start, before, last, source))
+
+    def _merged(self, start: Sequence[Handle], before: str, last: Sequence[Handle], source: str) -> list[str]:
+        """What two paths left, in the block in which they meet."""
+        merged: list[str] = []
+        for initial, x in zip(start, last, strict=True):
+            phi = self.phi(self.type_of(initial))
+            phi.add(initial, before)
+            phi.add(x, source)
+            merged.append(phi.name)
+        return merged
 
     @contextmanager
     def when(self, condition: I1) -> Generator[None]:

@@ -120,7 +120,8 @@ class Carried:
 
 
 def carried_by(start: Carried, phis: Sequence[Phi], index: I64) -> Carried:
-    """The phis of a loop as the handles that its body sees."""
+    """The phis of a loop as the handles that its body sees; without phis, a copy."""
     found = Carried(index, list(start.vectors), list(start.pointers), list(start.integers))
-    found.set([phi.name for phi in phis])
+    if phis:
+        found.set([phi.name for phi in phis])
     return found

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dovetail.codegen.llvm import loops
 from dovetail.codegen.llvm.arguments import Arguments
 from dovetail.codegen.llvm.builder import Builder
-from dovetail.codegen.llvm.function import Function, Parameter, Signature, content_name, named
+from dovetail.codegen.llvm.function import PLACEHOLDER, Function, Parameter, Signature, content_name, named
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.ir.dim import Size
+from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Part, Template
 
-KERNEL = Signature(
-    "kernel",
-    (
-        Parameter("ptr", "arguments", "noalias readonly"),
-        Parameter("i64", "begin"),
-        Parameter("i64", "end"),
-        Parameter("ptr", "scratch", "noalias"),
-    ),
-)
+_GIVEN = (Parameter("ptr", "arguments", "noalias readonly"), Parameter("i64", "begin"), Parameter("i64", "end"))
+KERNEL = Signature("kernel", (*_GIVEN, Parameter("ptr", "scratch", "noalias")))
 """How a kernel is called: its words, the tiles from `begin` to before `end`, and the worker's workspace."""
+DRIVER = Signature("kernel", (*_GIVEN, Parameter("ptr", "scratch")))
+"""The same for a kernel that hands parts of its workspace to functions which also read them by other pointers."""
 WORDS, BEGIN, END, SCRATCH = Ptr("%arguments"), I64("%begin"), I64("%end"), Ptr("%scratch")
 
 
@@ -33,16 +30,33 @@ class KernelCode:
     name: str
     text: str
     uses: tuple[str, ...]
-    shared: tuple[Part, ...]
+    shared: tuple[Part, ...] = ()
+    is_final: bool = False
+    """Whether LLVM's optimiser would only take its time: the text is written with vectors."""
 
     def template(self, pointers: Iterable[str], sizes: tuple[Size, ...], scratch: Size) -> Template:
         """The kernel with what it is given."""
-        return Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, final(self.uses))
+        return Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, self.is_final)
 
 
 def kernel_function(t: Builder, *, attributes: str = "nounwind optsize") -> Function:
     """The kernel's own function; its instructions are few next to those of the functions that it calls."""
     return t.function(KERNEL, attributes=attributes)
+
+
+def assemble_with(stem: str, own: Sequence[Function], inner: Sequence[Kernel]) -> KernelCode:
+    """A kernel whose functions call kernels of the loop language, such as an epilogue: @kernel.epilogue and so on."""
+    printed = [loops.function(replace(k, name=inner_name(k))) for k in inner]
+    texts = [text.replace("define void", "define internal void") for text, _ in printed]
+    name, text = named(stem, "\n".join([*texts, *(f.text for f in own)]))
+    uses = [use for _, used in printed for use in used]
+    uses += [use for f in own for use in f.uses]
+    return KernelCode(name, text, tuple(dict.fromkeys(uses)))
+
+
+def inner_name(kernel: Kernel) -> str:
+    """What a kernel of the loop language is called inside another kernel."""
+    return f"{PLACEHOLDER}.{kernel.name}"
 
 
 def assemble(stem: str, own: Sequence[Function], shared: Sequence[Function]) -> KernelCode:
@@ -58,7 +72,7 @@ def assemble(stem: str, own: Sequence[Function], shared: Sequence[Function]) -> 
             parts.append(part)
             uses[signature.declaration] = None
     name, text = named(stem, text)
-    return KernelCode(name, text, tuple(uses), tuple(parts))
+    return KernelCode(name, text, tuple(uses), tuple(parts), final(uses))
 
 
 def shared_function(function: Function) -> tuple[Part, Signature]:
@@ -89,6 +103,6 @@ def final(uses: Iterable[str]) -> bool:
 
 
 __all__ = [
-    "BEGIN", "END", "KERNEL", "SCRATCH", "WORDS", "Arguments", "KernelCode", "assemble", "final", "kernel_function",
-    "one_of", "shared_function",
+    "BEGIN", "DRIVER", "END", "KERNEL", "SCRATCH", "WORDS", "Arguments", "KernelCode", "assemble", "assemble_with",
+    "final", "inner_name", "kernel_function", "one_of", "shared_function",
 ]  # fmt: skip

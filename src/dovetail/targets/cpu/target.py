@@ -9,7 +9,7 @@ from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
 from dovetail.targets.cpu.claims import claims
-from dovetail.targets.cpu.gemm.block import cell_part
+from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import toolchain
@@ -49,7 +49,7 @@ def _prepare(settings: Settings) -> None:
 def _foresee(values: Iterable[Value], settings: Settings) -> None:
     """Products share one cell, which takes as long to compile as a graph to be lowered."""
     if any(v.op is ops.matmul for v in values):
-        foresee(cell_part(tile_of(host_device())), store_of(settings))
+        foresee(block_function(tile_of(host_device()))[0], store_of(settings))
 
 
 TARGET = Target(

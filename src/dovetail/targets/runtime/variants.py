@@ -15,7 +15,7 @@ from dovetail.targets.runtime.control.plan import Control
 FORMS = {
     "conv": "direct",
     "depth_conv": "depthwise",
-    "line": "line",
+    "conv1d": "line",
     "panel_conv": "panel",
     "point_conv": "point",
     "row_conv": "row",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import native
-from dovetail.targets.cpu.gemm.micro_kernel import PACED, tile_of, tile_text
+from dovetail.targets.cpu.gemm.micro_kernel import PREFETCHING, micro_kernel_text, tile_of
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime import build as ready
@@ -31,13 +32,14 @@ def test_a_tile_leaves_registers_for_what_is_multiplied(lanes: int, registers: i
     assert tile.columns == tile.vectors * lanes
 
 
-def test_rows_that_will_be_written_are_asked_for_one_by_one_and_not_in_the_turns() -> None:
+def test_rows_of_c_are_prefetched_one_at_a_time_and_not_in_the_inner_loop() -> None:
     tile = tile_of(CpuDevice(512, 32))
-    text = tile_text(tile).partition(f"@{tile.name}{PACED}.{tile.rows}(")[2].partition("\n}")[0]
-    piece, _, turns = text.partition("\nmain.piece:")[2].partition("\nmain:")
-    to_write = "i32 1, i32 3, i32 1)"
-    assert piece.count(to_write) * 64 == tile.row_bytes
-    assert turns.count("@llvm.prefetch") == 1 and to_write not in turns
+    text = micro_kernel_text(tile).partition(f"@{tile.name}{PREFETCHING}.{tile.rows}(")[2].partition("\n}")[0]
+    piece, inner = re.split(r"\nrepeat\d+:", text)[1:3]
+    for_write = "i32 1, i32 3, i32 1)"
+    assert piece.count(for_write) * 64 == tile.row_bytes
+    inner = inner.partition("\nafter")[0]
+    assert inner.count("@llvm.prefetch") == 1 and for_write not in inner
 
 
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)

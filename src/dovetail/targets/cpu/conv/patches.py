@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
@@ -238,7 +239,7 @@ def prefetch_share(t: VectorBuilder, pointer: Ptr, size: Int, number: Int, count
             t.prefetch(t.ptr_add(here, LINE * i), level=2)
 
 
-def once_for(t: VectorBuilder, scratch: Ptr, word: int, number: I64) -> I1:
+def once_for(t: Builder, scratch: Ptr, word: int, number: I64) -> I1:
     """Whether a word of the workspace's head differs from a number, which it is set to."""
     at = t.ptr_add(scratch, 8 * word)
     fresh = t.icmp("ne", number, t.load_i64(at))

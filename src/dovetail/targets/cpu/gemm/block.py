@@ -1,191 +1,166 @@
-"""The cell of a contraction as LLVM's text: a block of rows times one panel of columns.
+"""The cache block of matrix multiplication: MC rows of A times one B panel, KC steps along k at a time.
 
-It goes through k in blocks that fit the first cache, and through the rows tile by tile; sums wait in the worker's
-scratch between blocks. When the last block is done, the epilogue takes the sums of a tile while they are still near.
+It goes through k in blocks of KC that fit L1, and through the rows tile by tile; accumulators wait in the workspace
+between blocks. After the last block the epilogue takes the accumulators of a tile while they are in L1.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from dovetail.codegen.llvm.loops import Text
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, Int, Ptr
+from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import Part
-from dovetail.targets.cpu.gemm.micro_kernel import FEWEST, PACED, Tile, tile_text
+from dovetail.targets.cpu.gemm.micro_kernel import (
+    SMALLEST_M,
+    UNROLL,
+    Tile,
+    micro_kernel_signature,
+    micro_kernel_text,
+)
 
-DEEP = 192
-"""Steps along k that are taken before the next rows, at most."""
-PACED_DEEP = 512
-"""The same for many rows: the panel comes from the second cache as fast as it is multiplied, and sums stay put."""
-STREAMED_DEEP = 1024
-"""The same for few rows: what is asked for ahead is as much again, and its parts lie in many pages."""
-NEAR_BYTES = 24 * 1024
-"""Bytes of a panel that stay in the first cache while rows come and go."""
-_UNROLLED = 4
-LEAST = 6
-"""Rows that a tile needs to keep the machine busy."""
-_LINE = 64
-"""Bytes of a cache line."""
+KC = 192
+"""Steps along k before the next rows, at most."""
+KC_PREFETCHING = 512
+"""KC for many rows: the panel streams from L2 as fast as it is multiplied, and accumulators stay put."""
+KC_SMALL_M = 1024
+"""KC for few rows: the prefetch distance equals KC, long enough that streams fall into different pages."""
+PANEL_SHARE = (1, 2)
+"""The part of L1 that a panel may take while rows come and go."""
+LEAST_ROWS = 6
+"""Rows that a tile needs to keep the FMA units busy."""
 
-
-class Whole(Text):
-    """A function while it is written, with arithmetic on whole numbers and addresses."""
-
-    def at(self, pointer: str, offset: int | str) -> str:
-        return pointer if offset in (0, "0") else self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}")
-
-    def product(self, x: str, y: str) -> str:
-        return "0" if "0" in (x, y) else self.let(f"mul i64 {x}, {y}")
-
-    def sum(self, x: str, y: str) -> str:
-        if "0" in (x, y):
-            return x if y == "0" else y
-        return self.let(f"add i64 {x}, {y}")
-
-    def sub(self, x: str, y: str) -> str:
-        return self.let(f"sub i64 {x}, {y}")
-
-    def div(self, x: str, y: str) -> str:
-        return self.let(f"udiv i64 {x}, {y}")
-
-    def mod(self, x: str, y: str) -> str:
-        return self.let(f"urem i64 {x}, {y}")
-
-    def most(self, x: str, y: str) -> str:
-        self.use("declare i64 @llvm.smax.i64(i64, i64)")
-        return self.let(f"call i64 @llvm.smax.i64(i64 {x}, i64 {y})")
-
-    def least(self, x: str, y: str) -> str:
-        self.use("declare i64 @llvm.smin.i64(i64, i64)")
-        return self.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
+BLOCK = Signature(
+    "gemm_block",
+    (
+        Parameter("ptr", "a"), Parameter("i64", "stride"), Parameter("ptr", "b"), Parameter("i64", "rows"),
+        Parameter("i64", "depth"), Parameter("ptr", "sums"), Parameter("ptr", "c"), Parameter("i64", "target"),
+        Parameter("i64", "width"), Parameter("ptr", "epilogue"), Parameter("ptr", "words"),
+    ),
+)  # fmt: skip
+"""A and the stride of its rows, the panel [depth][NR], rows, depth, room for accumulators [rows][NR], C and the stride
+of its rows, the width of C in bytes, and the epilogue with its words."""
+_A, _STRIDE, _B, _ROWS, _DEPTH = Ptr("%a"), I64("%stride"), Ptr("%b"), I64("%rows"), I64("%depth")
+_SUMS, _C, _TARGET, _WIDTH, _WORDS = Ptr("%sums"), Ptr("%c"), I64("%target"), I64("%width"), Ptr("%words")
 
 
-def depth_of(tile: Tile) -> int:
-    """Steps along k that are taken before the next rows, at most; whole turns of the tile's loop."""
-    return min(DEEP, NEAR_BYTES // tile.row_bytes) // _UNROLLED * _UNROLLED
-
-
-def cell_name(tile: Tile) -> str:
-    return f"{tile.name}.cell"
-
-
-def cell_declared(tile: Tile) -> str:
-    """What those who call it declare."""
-    return f"declare void @{cell_name(tile)}(ptr, i64, ptr, i64, i64, ptr, ptr, i64, i64, ptr, ptr)"
+def kc_of(tile: Tile) -> int:
+    """KC of a tile, whole iterations of the micro-kernel."""
+    above, below = PANEL_SHARE
+    room = tile.device.caches.l1 * above // below
+    return min(KC, room // tile.row_bytes) // UNROLL * UNROLL
 
 
 @cache
-def cell_part(tile: Tile) -> Part:
-    """The cell as a function that kernels share."""
-    return Part(cell_name(tile), cell_text(tile))
+def block_function(tile: Tile) -> tuple[Part, Signature]:
+    """The cache block as a function that kernels share, and how to call it."""
+    return shared_function(_block(tile))
 
 
-def cell_text(tile: Tile) -> str:
-    """A module with `cell(a, stride of a, b, rows, depth, sums, c, stride of c, width in bytes, epilogue, its words)`.
-
-    The panel b is [depth][columns]; sums is room for [rows][columns].
-    """
-    tiles, text = tile_text(tile), _Cell(tile)
-    function = text.function()
-    declared = [line for line in text.used if line not in tiles]
-    return "\n".join([tiles, *declared, function])
+def block_text(tile: Tile) -> str:
+    """The module of the cache block."""
+    return block_function(tile)[0].text
 
 
-class _Cell(Whole):
+def _block(tile: Tile) -> Function:
+    text = micro_kernel_text(tile)
+    block = _Block(tile).function(BLOCK.renamed(f"{tile.name}.block"), attributes="nounwind")
+    uses = tuple([use for use in block.uses if use not in text])
+    return Function(block.signature, f"{text}\n{block.text}", uses)
+
+
+class _Block(Builder):
+    """The function of a cache block."""
+
     def __init__(self, tile: Tile) -> None:
         super().__init__()
         self.tile = tile
+        self._write()
 
-    def function(self) -> str:
+    def _write(self) -> None:
         tile = self.tile
-        self.label("entry")
-        tiles = self.div(self.sum("%rows", str(tile.rows - 1)), str(tile.rows))
-        some = self.most(tiles, "1")
-        each, more = self.div("%rows", some), self.mod("%rows", some)
-        uneven = self.let(f"icmp eq i64 {tiles}, 2")
-        uneven = self.let(f"and i1 {uneven}, {self.let(f'icmp sge i64 %rows, {tile.rows + LEAST}')}")
-        most, paced = str(depth_of(tile)), "false"
-        if tile.paced:
-            few = self.let(f"icmp sle i64 %rows, {FEWEST}")
-            most = self.let(f"select i1 {few}, i64 {STREAMED_DEEP}, i64 {most}")
-            paced = self.let(f"icmp sge i64 %rows, {tile.many_rows}")
-            most = self.let(f"select i1 {paced}, i64 {PACED_DEEP}, i64 {most}")
-        turns = self.most(self._parts("%depth", most), "1")
-        # Turns are equally deep, so that none is too short to fetch the next one's panel.
-        deep = self.product(self._parts(self._parts("%depth", turns), str(_UNROLLED)), str(_UNROLLED))
-        with self.loop("0", turns) as turn:
-            start = self.product(turn, deep)
-            steps = self.least(deep, self.sub("%depth", start))
-            fresh = self.let(f"icmp eq i64 {turn}, 0")
-            final = self.let(f"icmp eq i64 {self.sum(turn, '1')}, {turns}")
-            b = self.at("%b", self.product(start, str(tile.row_bytes)))
-            a = self.at("%a", self.product(start, "4"))
-            with self.loop("0", tiles) as i:
-                row = self.sum(self.product(i, each), self.least(i, more))
-                end = self.sum(row, self.sum(each, self.let(f"zext i1 {self.let(f'icmp slt i64 {i}, {more}')} to i64")))
+        tiles = self.udiv(self.add(_ROWS, tile.rows - 1), tile.rows)
+        some = self.smax(tiles, 1)
+        each, more = self.udiv(_ROWS, some), self.urem(_ROWS, some)
+        uneven = self.and_(self.icmp("eq", tiles, 2), self.icmp("sge", _ROWS, tile.rows + LEAST_ROWS))
+        kc, prefetching = self._kc()
+        blocks = self.smax(self._ceil_udiv(_DEPTH, kc), 1)
+        # Blocks are equally deep, so that none is too short to prefetch the next one's panel.
+        deep = self.mul(self._ceil_udiv(self._ceil_udiv(_DEPTH, blocks), UNROLL), UNROLL)
+        with self.loop(0, blocks) as block:
+            start = self.mul(block, deep)
+            steps = self.smin(deep, self.sub(_DEPTH, start))
+            fresh = self.icmp("eq", block, 0)
+            final = self.icmp("eq", self.add(block, 1), blocks)
+            b = self.ptr_add(_B, self.mul(start, tile.row_bytes))
+            a = self.ptr_add(_A, self.mul(start, 4))
+            with self.loop(0, tiles) as i:
+                row = self.add(self.mul(i, each), self.smin(i, more))
+                end = self.add(row, self.add(each, self.zext(self.icmp("slt", i, more))))
                 row, end = self._uneven(i, row, end, uneven)
                 rows = self.sub(end, row)
-                with self.when(self.let(f"xor i1 {paced}, true")):
-                    self._fetch(row, self._share(rows, turn, turns), self._share(rows, self.sum(turn, "1"), turns))
-                size = self.product(steps, str(tile.row_bytes))
-                share = self.at(self.at(b, size), self.div(self.product(size, i), some))
-                self._sum_up(a, b, row, rows, steps, fresh, final, paced, share)
+                with self.unless(prefetching):
+                    first, last = self._share(rows, block, blocks), self._share(rows, self.add(block, 1), blocks)
+                    self._prefetch_c(row, first, last)
+                size = self.mul(steps, tile.row_bytes)
+                share = self.ptr_add(self.ptr_add(b, size), self.udiv(self.mul(size, i), some))
+                self._accumulate(a, b, row, rows, steps, fresh, final, prefetching, share)
                 with self.when(final):
-                    self(f"call void %epilogue(ptr %words, i64 {row}, i64 {self.sum(row, rows)}, ptr null)")
-        self("ret void")
-        given = "ptr %a, i64 %stride, ptr %b, i64 %rows, i64 %depth, ptr %sums, ptr %c, i64 %target, i64 %width, "
-        head = f"define void @{cell_name(tile)}({given}ptr %epilogue, ptr %words) nounwind {{"
-        return "\n".join([head, *self.lines, "}"])
+                    words = f"ptr {_WORDS}, i64 {row}, i64 {self.add(row, rows)}, ptr null"
+                    self.emit(f"call void %epilogue({words})")
 
-    def _uneven(self, i: str, row: str, end: str, uneven: str) -> tuple[str, str]:
-        """Of two tiles the first takes as many rows as it can: it reads the panel, and has more time for it."""
-        cut = self.tile.rows
-        first = self.let(f"icmp eq i64 {i}, 0")
-        from_cut = self.let(f"select i1 {first}, i64 0, i64 {cut}")
-        to_cut = self.let(f"select i1 {first}, i64 {cut}, i64 %rows")
-        return (
-            self.let(f"select i1 {uneven}, i64 {from_cut}, i64 {row}"),
-            self.let(f"select i1 {uneven}, i64 {to_cut}, i64 {end}"),
-        )
-
-    def _parts(self, whole: str, size: str) -> str:
-        """How many parts of a size it takes for a whole."""
-        return self.div(self.sub(self.sum(whole, size), "1"), size)
-
-    def _sum_up(
-        self, a: str, b: str, row: str, rows: str, steps: str, fresh: str, final: str, paced: str, share: str
-    ) -> None:
-        """One tile; where there are many, each fetches its share of the panel that comes next, and what it writes."""
+    def _kc(self) -> tuple[Int, I1]:
+        """KC, and whether the prefetching variant serves all tiles."""
         tile = self.tile
-        place = self.at(a, self.product(row, "%stride"))
-        sums = self.at("%sums", self.product(row, str(tile.row_bytes)))
-        given = f"i64 {rows}, ptr {place}, i64 %stride, ptr {b}, ptr {sums}, i64 {steps}, i1 {fresh}"
-        some = self.let(f"icmp ne i64 {steps}, 0")
-        if tile.paced:
-            with self.when(self.let(f"and i1 {some}, {paced}")):
-                written = self.at("%c", self.product(row, "%target"))
-                c = self.let(f"select i1 {final}, ptr {written}, ptr {sums}")
-                target = self.let(f"select i1 {final}, i64 %target, i64 {tile.row_bytes}")
-                self(f"call void @{tile.name}{PACED}({given}, ptr {share}, ptr {c}, i64 {target})")
-            some = self.let(f"and i1 {some}, {self.let(f'xor i1 {paced}, true')}")
+        if not tile.prefetching:
+            return kc_of(tile), FALSE
+        few = self.icmp("sle", _ROWS, SMALLEST_M)
+        kc = self.select_int(few, KC_SMALL_M, kc_of(tile))
+        prefetching = self.icmp("sge", _ROWS, tile.many_rows)
+        return self.select_int(prefetching, KC_PREFETCHING, kc), prefetching
+
+    def _uneven(self, i: I64, row: I64, end: I64, uneven: I1) -> tuple[I64, I64]:
+        """Of two tiles the first takes as many rows as it can: it reads the panel first, and has more time for it."""
+        cut = self.tile.rows
+        first = self.icmp("eq", i, 0)
+        from_cut = self.select_int(first, 0, cut)
+        to_cut = self.select_int(first, cut, _ROWS)
+        return self.select_int(uneven, from_cut, row), self.select_int(uneven, to_cut, end)
+
+    def _ceil_udiv(self, x: Int, y: Int) -> I64:
+        return self.udiv(self.sub(self.add(x, y), 1), y)
+
+    def _accumulate(
+        self, a: Ptr, b: Ptr, row: I64, rows: I64, steps: I64, fresh: I1, final: I1, prefetching: I1, share: Ptr
+    ) -> None:
+        """One row tile; with many, each prefetches its share of the next panel, and the rows that it writes."""
+        tile = self.tile
+        here = self.ptr_add(a, self.mul(row, _STRIDE))
+        sums = self.ptr_add(_SUMS, self.mul(row, tile.row_bytes))
+        some = self.icmp("ne", steps, 0)
+        if tile.prefetching:
+            with self.when(self.and_(some, prefetching)):
+                written = self.ptr_add(_C, self.mul(row, _TARGET))
+                c = self.select_ptr(final, written, sums)
+                target = self.select_int(final, _TARGET, tile.row_bytes)
+                micro = micro_kernel_signature(tile, prefetching=True)
+                self.call(micro, rows, here, _STRIDE, b, sums, steps, fresh, share, c, target)
+            some = self.and_(some, self.not_(prefetching))
         with self.when(some):
-            self(f"call void @{tile.name}({given})")
-        with (
-            self.when(self.let(f"icmp eq i64 {steps}, 0")),
-            self.loop("0", self.product(rows, str(tile.columns))) as zero,
-        ):
-            self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {sums}, i64 {zero}')}, align 4")
+            micro = micro_kernel_signature(tile, prefetching=False)
+            self.call(micro, rows, here, _STRIDE, b, sums, steps, fresh)
+        with self.when(self.icmp("eq", steps, 0)), self.loop(0, self.mul(rows, tile.columns)) as zero:
+            self.emit(f"store float 0.0, ptr {self.element(sums, 'float', zero)}, align 4")
 
-    def _share(self, rows: str, turn: str, turns: str) -> str:
-        return self.div(self.product(rows, turn), turns)
+    def _share(self, rows: I64, block: I64, blocks: I64) -> I64:
+        return self.udiv(self.mul(rows, block), blocks)
 
-    def _fetch(self, row: str, first: str, end: str) -> None:
-        """Ask for lines that the epilogue will write, a few rows in each turn: they come while rows are summed up."""
-        target = self.at("%c", self.product(row, "%target"))
+    def _prefetch_c(self, row: I64, first: I64, end: I64) -> None:
+        """Prefetch the lines that the epilogue will write, a few rows in each block, while accumulating."""
+        target = self.ptr_add(_C, self.mul(row, _TARGET))
         with self.loop(first, end) as i:
-            line = self.at(target, self.product(i, "%target"))
-            with self.loop("0", self.div("%width", str(_LINE))) as n:
-                self._ask(self.at(line, self.product(n, str(_LINE))))
-
-    def _ask(self, place: str) -> None:
-        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self(f"call void @llvm.prefetch.p0(ptr {place}, i32 1, i32 3, i32 1)")
+            line = self.ptr_add(target, self.mul(i, _TARGET))
+            with self.loop(0, self.udiv(_WIDTH, self.tile.line)) as n:
+                self.prefetch(self.ptr_add(line, self.mul(n, self.tile.line)), for_write=True)

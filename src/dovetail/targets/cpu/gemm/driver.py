@@ -1,204 +1,204 @@
-"""Contractions as LLVM's text: which cells there are, where their operands lie, and what becomes of the sums.
+"""The driver of matrix multiplication: which cells there are, where their operands are, and what becomes of the sums.
 
-A cell is one panel of columns for one block of rows of one matrix of the batch.
+A cell is one panel of columns for one block of MC rows of one matrix of the batch.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dovetail.codegen.llvm import loops as llvm
 from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.arguments import words_bytes as bytes_of
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.handles import FALSE, I64, Int, Ptr
+from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.targets.cpu.gemm.block import Whole, cell_name
+from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
 
 LIVE = symbol("live_columns")
 """How many columns of a panel there are, as the epilogue asks for it."""
-_PLACE = "contract.place"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A matrix that the kernel copies into scratch before it reads it: which pointer, and its dtype."""
+    """A matrix that the kernel packs into its workspace before it reads it: which pointer, and its dtype."""
 
     pointer: str
     dtype: DType
     dense: bool = False
-    """Whether elements of f32 lie one behind the other."""
+    """Whether elements are contiguous f32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the text of a contraction depends on. Sizes are arguments, named in `sizes`."""
+    """What the code of a contraction depends on. Sizes are arguments, named in `sizes`."""
 
     tile: Tile
     streams: int
-    """Matrices whose columns lie side by side in a panel."""
+    """Matrices whose columns are side by side in a panel."""
     rows: Source | None
-    """Where rows have to be made dense first."""
+    """The left operand, where its rows have to be packed."""
     panels: tuple[Source, ...]
-    """Where panels have to be made first, one for each stream."""
+    """The right operands, where panels have to be packed, one for each stream."""
     operands: tuple[str, ...]
     """Pointers that the epilogue reads."""
     batch: int
-    """Axes in front."""
+    """Leading axes."""
     pointers: tuple[str, ...]
     sizes: tuple[str, ...]
 
 
-def contract_text(shape: Shape, epilogue: Kernel) -> tuple[str, str, tuple[str, ...]]:
-    """The name of the kernel, its text, and the functions that it calls."""
+def gemm_code(shape: Shape, epilogue: Kernel) -> KernelCode:
+    """The kernel with its epilogue."""
     driver = _Driver(shape, epilogue)
-    function = driver.function()
-    inside, uses = llvm.function(epilogue)
-    name = f"contract_{hashlib.blake2b(f'{function}{inside}'.encode(), digest_size=10).hexdigest()}"
-    inside, _ = llvm.function(replace(epilogue, name=f"{name}.{epilogue.name}"))
-    inside = inside.replace("define void", "define internal void")
-    return name, f"{inside}\n{function.replace(f'@{_PLACE}', f'@{name}')}", (*uses, *driver.used)
+    part, block = block_function(shape.tile)
+    code = assemble_with("gemm", [driver.function(DRIVER, attributes="nounwind")], [epilogue])
+    return KernelCode(code.name, code.text, (*code.uses, block.declaration), (part,))
 
 
 def words_bytes(kernel: Kernel) -> int:
-    """The room in front of the scratch that the words of the epilogue take."""
-    return -(-8 * (len(kernel.pointers) + len(kernel.sizes)) // 64) * 64
+    """The room at the start of the workspace that the words of an epilogue take."""
+    return bytes_of(len(kernel.pointers) + len(kernel.sizes))
 
 
-class _Driver(Whole):
+class _Driver(Builder):
     """The function that goes through cells."""
 
     def __init__(self, shape: Shape, epilogue: Kernel) -> None:
         super().__init__()
         self.shape = shape
         self.epilogue = epilogue
-        self.words = {name: f"%w.{name}" for name in (*shape.pointers, *shape.sizes)}
+        self.given = Words.load(self, WORDS, shape.pointers, shape.sizes)
+        self.sums = self.ptr_add(SCRATCH, words_bytes(epilogue))
+        packed = self.alloca("i64")
+        self.store_i64(-1, packed)
+        with self.loop(BEGIN, END) as cell:
+            self._cell(cell, packed)
 
-    def __getitem__(self, word: str) -> str:
-        return self.words[word]
+    def size(self, name: str) -> I64:
+        return self.given.sizes[name]
 
-    def function(self) -> str:
-        self.label("entry")
-        for index, (name, word) in enumerate(self.words.items()):
-            place = self.let(f"getelementptr i8, ptr %arguments, i64 {8 * index}")
-            self(f"{word} = load {'ptr' if name in self.shape.pointers else 'i64'}, ptr {place}, align 8")
-        sums = self.at("%scratch", words_bytes(self.epilogue))
-        self.words["sums"] = sums
-        before = self.slot("i64")
-        self(f"store i64 -1, ptr {before}")
-        with self.loop("%begin", "%end") as cell:
-            self._cell(cell, before)
-        self("ret void")
-        head = f"define void @{_PLACE}(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr %scratch) nounwind {{"
-        entry, *lines = self.lines
-        return "\n".join([head, entry, *self.slots, *lines, "}"])
+    def pointer(self, name: str) -> Ptr:
+        return self.given.pointers[name]
 
-    def _cell(self, cell: str, before: str) -> None:
+    def _cell(self, cell: I64, packed: Ptr) -> None:
         shape, tile = self.shape, self.shape.tile
-        panel, block = self.mod(cell, self["panels"]), self.div(cell, self["panels"])
+        panel, block = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
         number, matrix = block, block
         if shape.batch:
-            block, matrix = self.mod(number, self["blocks"]), self.div(number, self["blocks"])
-        far = self._offsets(matrix)
-        height = self.div(self.sub(self.sum(self["rows"], self["blocks"]), "1"), self["blocks"])
-        first = self.product(block, height)
-        left = self.least(height, self.sub(self["rows"], first))
-        some = self.let(f"icmp sgt i64 {left}, 0")
-        count = self.let(f"select i1 {some}, i64 {left}, i64 0")
+            block, matrix = self.urem(number, self.size("blocks")), self.udiv(number, self.size("blocks"))
+        offsets = self._offsets(matrix)
+        rows, blocks = self.size("rows"), self.size("blocks")
+        height = self.udiv(self.sub(self.add(rows, blocks), 1), blocks)
+        first = self.mul(block, height)
+        left = self.smin(height, self.sub(rows, first))
+        count = self.select_int(self.icmp("sgt", left, 0), left, 0)
         width = tile.columns // shape.streams
-        column = self.product(panel, str(width))
-        columns = self.least(str(width), self.sub(self["columns"], column))
-        a, pitch = self._rows(number, first, count, before, far)
-        b = self._panel(panel, column, columns, far)
-        self._arguments(first, column, columns, far)
-        self._sums(a, pitch, b, count, first, column, far)
+        column = self.mul(panel, width)
+        columns = self.smin(width, self.sub(self.size("columns"), column))
+        a, pitch = self._rows(number, first, count, packed, offsets)
+        b = self._panel(panel, column, columns, offsets)
+        self._epilogue_words(first, column, columns, offsets)
+        self._multiply(a, pitch, b, count, first, column, offsets)
 
-    def _offsets(self, matrix: str) -> dict[str, str]:
-        """How many bytes behind each pointer a matrix of the batch lies."""
-        far = dict.fromkeys(self.shape.pointers, "0")
+    def _offsets(self, matrix: I64) -> dict[str, I64]:
+        """For each pointer, the bytes before a matrix of the batch."""
+        found = dict.fromkeys(self.shape.pointers, I64("0"))
         for axis in reversed(range(self.shape.batch)):
             index = matrix
             if axis:
-                index, matrix = self.mod(matrix, self[f"batch{axis}"]), self.div(matrix, self[f"batch{axis}"])
+                extent = self.size(f"batch{axis}")
+                index, matrix = self.urem(matrix, extent), self.udiv(matrix, extent)
             for name in self.shape.pointers:
-                far[name] = self.sum(far[name], self.product(index, self[f"{name}_batch{axis}"]))
-        return far
+                found[name] = self.add(found[name], self.mul(index, self.size(f"{name}_batch{axis}")))
+        return found
 
-    def _rows(self, number: str, first: str, count: str, before: str, far: dict[str, str]) -> tuple[str, str]:
-        """The first of the rows, and how far apart they lie: where they are, or in scratch."""
-        start = self.at(self.at(self["a"], far["a"]), self.product(first, self["a_row"]))
+    def _rows(self, number: I64, first: I64, count: I64, packed: Ptr, offsets: dict[str, I64]) -> tuple[Ptr, I64]:
+        """The first of the rows and their stride: where they are, or packed in the workspace."""
+        stride = self.size("a_row")
+        start = self.ptr_add(self.ptr_add(self.pointer("a"), offsets["a"]), self.mul(first, stride))
         source = self.shape.rows
         if source is None:
-            return start, self["a_row"]
-        copy, pitch = self.at("%scratch", self["a_copy"]), self["a_pitch"]
-        known = self.let(f"load i64, ptr {before}")
-        with self.when(self.let(f"icmp ne i64 {known}, {number}")):
-            self(f"store i64 {number}, ptr {before}")
-            with self.loop("0", count) as row:
-                here, there = self.at(start, self.product(row, self["a_row"])), self.at(copy, self.product(row, pitch))
-                with self.loop("0", self["deep"]) as k:
-                    self._copy(source.dtype, self.at(here, self.product(k, self["a_k"])), there, k)
+            return start, stride
+        copy, pitch = self.ptr_add(SCRATCH, self.size("a_copy")), self.size("a_pitch")
+        with self.when(self.icmp("ne", self.load_i64(packed), number)):
+            self.store_i64(number, packed)
+            with self.loop(0, count) as row:
+                here, there = self.ptr_add(start, self.mul(row, stride)), self.ptr_add(copy, self.mul(row, pitch))
+                with self.loop(0, self.size("deep")) as k:
+                    self._copy(source.dtype, self.ptr_add(here, self.mul(k, self.size("a_k"))), there, k)
         return copy, pitch
 
-    def _panel(self, panel: str, column: str, columns: str, far: dict[str, str]) -> str:
-        """A panel of columns; made in scratch where it is not laid out before."""
+    def _panel(self, panel: I64, column: I64, columns: I64, offsets: dict[str, I64]) -> Ptr:
+        """A panel of columns; packed in the workspace where it was not packed before the run."""
         tile = self.shape.tile
         if not self.shape.panels:
-            size = self.product(self["deep"], str(tile.row_bytes))
-            return self.at(self.at(self["b0"], far["b0"]), self.product(panel, size))
-        copy = self.at("%scratch", self["b_copy"])
-        width = tile.columns // self.shape.streams
+            size = self.mul(self.size("deep"), tile.row_bytes)
+            return self.ptr_add(self.ptr_add(self.pointer("b0"), offsets["b0"]), self.mul(panel, size))
+        copy = self.ptr_add(SCRATCH, self.size("b_copy"))
         for stream, source in enumerate(self.shape.panels):
             name = source.pointer
-            start = self.at(self.at(self[name], far[name]), self[f"stream{stream}"])
-            start = self.at(start, self.product(column, self[f"{name}_column"]))
-            target = self.at(copy, 4 * stream * width)
-            whole = "false"
-            if source.dense and width % tile.lanes == 0:
-                whole = self.let(f"icmp eq i64 {columns}, {width}")
-                with self.when(whole), self.loop("0", self["deep"]) as k:
-                    here = self.at(start, self.product(k, self[f"{name}_k"]))
-                    self._copy_row(here, self.at(target, self.product(k, str(tile.row_bytes))), width)
-            with self.when(self.let(f"xor i1 {whole}, true")), self.loop("0", self["deep"]) as k:
-                here = self.at(start, self.product(k, self[f"{name}_k"]))
-                there = self.at(target, self.product(k, str(tile.row_bytes)))
-                with self.loop("0", columns) as i:
-                    self._copy(source.dtype, self.at(here, self.product(i, self[f"{name}_column"])), there, i)
-                with self.loop(columns, str(width)) as i:
-                    self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {there}, i64 {i}')}, align 4")
+            start = self.ptr_add(self.ptr_add(self.pointer(name), offsets[name]), self.size(f"stream{stream}"))
+            start = self.ptr_add(start, self.mul(column, self.size(f"{name}_column")))
+            width = tile.columns // self.shape.streams
+            self._pack_stream(source, start, self.ptr_add(copy, 4 * stream * width), columns)
         return copy
 
-    def _copy_row(self, source: str, target: str, width: int) -> None:
-        """So many elements one behind the other."""
+    def _pack_stream(self, source: Source, start: Ptr, target: Ptr, columns: I64) -> None:
+        """Pack the columns of one right operand; zeros in the columns that there are not."""
+        tile, deep, step = self.shape.tile, self.size("deep"), self.size(f"{source.pointer}_k")
+        width = tile.columns // self.shape.streams
+        whole = FALSE
+        if source.dense and width % tile.lanes == 0:
+            whole = self.icmp("eq", columns, width)
+            with self.when(whole), self.loop(0, deep) as k:
+                here = self.ptr_add(start, self.mul(k, step))
+                self._copy_row(here, self.ptr_add(target, self.mul(k, tile.row_bytes)), width)
+        with self.unless(whole), self.loop(0, deep) as k:
+            here = self.ptr_add(start, self.mul(k, step))
+            there = self.ptr_add(target, self.mul(k, tile.row_bytes))
+            with self.loop(0, columns) as i:
+                element = self.ptr_add(here, self.mul(i, self.size(f"{source.pointer}_column")))
+                self._copy(source.dtype, element, there, i)
+            with self.loop(columns, width) as i:
+                self.emit(f"store float 0.0, ptr {self.element(there, 'float', i)}, align 4")
+
+    def _copy_row(self, source: Ptr, target: Ptr, width: int) -> None:
+        """Copy contiguous elements, vector by vector."""
         kind = f"<{self.shape.tile.lanes} x float>"
         for first in range(0, width, self.shape.tile.lanes):
-            found = self.let(f"load {kind}, ptr {self.at(source, 4 * first)}, align 4")
-            self(f"store {kind} {found}, ptr {self.at(target, 4 * first)}, align 4")
+            found = self.let(f"load {kind}, ptr {self.ptr_add(source, 4 * first)}, align 4")
+            self.emit(f"store {kind} {found}, ptr {self.ptr_add(target, 4 * first)}, align 4")
 
-    def _copy(self, dtype: DType, source: str, target: str, index: str) -> None:
+    def _copy(self, dtype: DType, source: Ptr, target: Ptr, index: Int) -> None:
         found = self.let(f"load {scalar.stored(dtype)}, ptr {source}, align {dtype.itemsize}")
-        place = self.let(f"getelementptr float, ptr {target}, i64 {index}")
-        self(f"store float {scalar.cast(self, found, dtype, f32)}, ptr {place}, align 4")
+        there = self.element(target, "float", index)
+        self.emit(f"store float {scalar.cast(self, found, dtype, f32)}, ptr {there}, align 4")
 
-    def _arguments(self, first: str, column: str, columns: str, far: dict[str, str]) -> None:
+    def _epilogue_words(self, first: I64, column: I64, columns: I64, offsets: dict[str, I64]) -> None:
         """The words of the epilogue for this cell."""
-        given: list[tuple[str, str]] = [("ptr", self["sums"])]
-        for name in (*self.shape.operands, "c"):
-            given.append(("ptr", self._place(name, first, column, far)))
-        for size in self.epilogue.sizes:
-            given.append(("i64", columns if size == LIVE else self[str(size)]))
-        for index, (kind, value) in enumerate(given):
-            self(f"store {kind} {value}, ptr {self.at('%scratch', 8 * index)}, align 8")
+        given: list[Ptr | I64] = [self.sums]
+        given += [self._corner(name, first, column, offsets) for name in (*self.shape.operands, "c")]
+        given += [columns if size == LIVE else self.size(str(size)) for size in self.epilogue.sizes]
+        store_words(self, given, SCRATCH)
 
-    def _sums(self, a: str, pitch: str, b: str, count: str, first: str, column: str, far: dict[str, str]) -> None:
-        """Go through k and the rows of the cell."""
+    def _multiply(
+        self, a: Ptr, pitch: I64, b: Ptr, count: I64, first: I64, column: I64, offsets: dict[str, I64]
+    ) -> None:
+        """Multiply the rows of the cell with its panel, and run the epilogue."""
         width = 4 * self.shape.tile.columns // self.shape.streams
-        call = f"@{cell_name(self.shape.tile)}(ptr {a}, i64 {pitch}, ptr {b}, i64 {count}, i64 {self['deep']}, "
-        call += f"ptr {self['sums']}, ptr {self._place('c', first, column, far)}, i64 {self['c_row']}, i64 {width}, "
-        self(f"call void {call}ptr @{_PLACE}.{self.epilogue.name}, ptr %scratch)")
+        c = self._corner("c", first, column, offsets)
+        epilogue = Ptr(f"@{inner_name(self.epilogue)}")
+        _, block = block_function(self.shape.tile)
+        self.call(
+            block, a, pitch, b, count, self.size("deep"), self.sums, c, self.size("c_row"), width, epilogue, SCRATCH
+        )
 
-    def _place(self, name: str, first: str, column: str, far: dict[str, str]) -> str:
-        """Where a tensor has the first row and column of the cell."""
-        place = self.at(self.at(self[name], far[name]), self.product(first, self[f"{name}_row"]))
-        return self.at(place, self.product(column, self[f"{name}_column"]))
+    def _corner(self, name: str, first: I64, column: I64, offsets: dict[str, I64]) -> Ptr:
+        """A tensor's element at the first row and column of the cell."""
+        row = self.ptr_add(self.ptr_add(self.pointer(name), offsets[name]), self.mul(first, self.size(f"{name}_row")))
+        return self.ptr_add(row, self.mul(column, self.size(f"{name}_column")))

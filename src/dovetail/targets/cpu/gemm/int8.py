@@ -19,11 +19,11 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise, stretched
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor
-from dovetail.kernels.spec import Job, Packed, Places, Template
+from dovetail.kernels.spec import Job, Packed, Places
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE
-from dovetail.targets.cpu.gemm.int8_kernel import BLOCK, COLUMNS, Bytes, bytes_text
+from dovetail.targets.cpu.gemm.int8_kernel import BLOCK, COLUMNS, Bytes, int8_code
 from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
 
 SERVED = (ops.matmul, library.linear, library.matmul_add)
@@ -160,10 +160,9 @@ def _job(step: Step, found: Contraction, left: Value, parts: tuple[Value, ...], 
     points |= {name: found.operand(view) for view, (name, _) in operands.items()}
     shape = Bytes(deep, columns, tuple(operands.values()), (*points, "y"))
     epilogue = _epilogue(shape, found, {view: name for view, (name, _) in operands.items()})
-    name, text, uses = bytes_text(shape, epilogue)
     rows = product(value.shape[:-1])
     scratch = shape.layout(epilogue)["end"]
-    template = Template(name, text, uses, shape.pointers, (rows,), scratch)
+    template = int8_code(shape, epilogue).template(shape.pointers, (rows,), scratch)
     tiles = (rows + (BLOCK - 1)) // BLOCK * shape.panels
     return Job(template, {**points, "y": value}, tiles, BLOCK * deep * COLUMNS // 4)
 

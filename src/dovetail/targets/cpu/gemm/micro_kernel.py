@@ -1,66 +1,77 @@
-"""The register tile of contractions: some rows times one panel of columns, summed up in registers.
+"""The micro-kernel of matrix multiplication: MR rows of A times one B panel of NR columns, accumulated in registers.
 
-A panel is [k][columns], dense and aligned. Rows are read where they lie. Every number of rows up to the tile's has a
-function of its own, and sums always go through k from first to last, so that how rows are cut changes no bit.
+A panel is [k][NR], dense and aligned. Rows of A are read where they are. Every row count up to MR has a function of its
+own, and accumulators always go through k from first to last, so that how rows are cut changes no bit.
 
-Where a panel serves many tiles of rows one after the other, it is in the caches after the first of them. Such tiles
-have a second function: it asks for nothing that it reads itself, and fetches a part of the next panel instead, a line
-in each turn of its loop, and what will be written row by row, so that none of them waits for memory.
+A panel that serves many row tiles in turn is in L2 after the first. Such tiles have a prefetching variant: it
+prefetches nothing that it reads itself, but a line of the next panel per iteration, and the C rows one at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.simd import VectorText
+from dovetail.codegen.llvm.function import Parameter, Signature
+from dovetail.codegen.llvm.handles import I1, I64, Carried, Int, Ptr, Vec
+from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 
-_BY_LANE = 4
-"""Lanes of vectors that are multiplied lane by lane; wider ones spread a number over all lanes as they load it."""
-_UNROLLED = 4
-"""Four steps along k in a turn of the loop, or one where a step has work enough to hide the loop."""
-AHEAD = 512
-"""How far in front of what it reads the tile asks for bytes of the panel, for each lane of a vector."""
-FEW, FEWEST = 8, 4
-"""Rows up to which memory is the limit, so that what comes is asked for from several places at once; and from many."""
-PACED = ".paced"
-"""What the name of the functions ends in that fetch what is next."""
+UNROLL = 4
+"""Steps along k in an iteration, where one step has too little work to hide the loop."""
+PREFETCH_DISTANCE = 512
+"""Bytes of the panel, for each lane of a vector, between what the micro-kernel reads and what it prefetches."""
+SMALL_M, SMALLEST_M = 8, 4
+"""Rows up to which bandwidth is the limit, so that the micro-kernel prefetches in several streams; and in many."""
+PREFETCHING = ".prefetching"
+"""What the name of the prefetching variants ends in."""
 _MANY_REGISTERS = 32
-_LINE = 64
-_TOGETHER = 4
-"""Rows that share a pointer: a register holds the stride, and addresses are made of both."""
+_ROWS_PER_POINTER = 4
+"""Rows of A that share a pointer: a register holds the stride, and addresses are made of both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """So many rows by so many vectors, kept in registers while k is gone through."""
+    """The register tile: MR rows by NR columns, which are whole vectors."""
 
-    lanes: int
+    device: CpuDevice
     rows: int
+    """MR."""
     vectors: int
+    """Vectors of a row; NR is their columns."""
+
+    @property
+    def lanes(self) -> int:
+        return self.device.lanes
+
+    @property
+    def line(self) -> int:
+        """Bytes of a cache line."""
+        return self.device.caches.line
 
     @property
     def columns(self) -> int:
+        """NR."""
         return self.vectors * self.lanes
 
     @property
     def by_lane(self) -> bool:
-        """Whether rows are held in vectors and multiplied lane by lane."""
-        return self.lanes == _BY_LANE
+        """Whether a vector of each row is held for several steps along k, and multiplied lane by lane."""
+        return _by_lane(self.device)
 
     @property
     def unrolled(self) -> bool:
-        return self.lanes <= 8
+        """Whether the loop along k is unrolled: vectors below 512 bits leave too little work in a step."""
+        return self.device.vector_bits < 512
 
     @property
-    def paced(self) -> range:
-        """The numbers of rows that have a function for panels that are near already."""
+    def prefetching(self) -> range:
+        """Row counts with a prefetching variant, for panels that are in L2."""
         return range(0) if self.unrolled else range(self.rows - 1, self.rows + 1)
 
     @property
     def many_rows(self) -> int:
-        """From so many rows on, rows that are cut evenly make tiles that are all `paced`."""
+        """The row count from which an even cut gives tiles that all have a prefetching variant."""
         return (self.rows - 3) * self.rows + 2
 
     @property
@@ -69,284 +80,258 @@ class Tile:
 
     @property
     def name(self) -> str:
-        return f"contract_{self.rows}x{self.vectors}x{self.lanes}"
+        return f"gemm_{self.rows}x{self.vectors}x{self.lanes}"
 
 
-def tile_of(vectors: CpuDevice, streams: int = 1) -> Tile:
-    """The largest tile that leaves registers for what is multiplied; each stream has whole vectors of it."""
-    if vectors.lanes == _BY_LANE:
-        # A vector of each row is held for four steps, and multiplied lane by lane.
-        wide = 3 if vectors.registers >= 32 else 2
-        return Tile(vectors.lanes, (vectors.registers - wide - 2) // (wide + 1), wide)
-    if vectors.registers < _MANY_REGISTERS or streams % 2 == 0:
-        return Tile(vectors.lanes, 3 * vectors.registers // 8, 2)
-    # Wider and lower: fewer instructions for each product, which counts where a core is shared.
-    return Tile(vectors.lanes, (vectors.registers - 4) // 3, 3)
+def _by_lane(device: CpuDevice) -> bool:
+    """With four lanes, broadcasting a lane costs at most the shuffle that a broadcasting load would need too."""
+    return device.has("fma_by_lane") or device.lanes == UNROLL
 
 
-def tile_text(tile: Tile) -> str:
-    """A module with `name(rows, a, stride of a, b, sums, depth, fresh)`, and with `name.paced`, which takes more.
+def tile_of(device: CpuDevice, streams: int = 1) -> Tile:
+    """The largest tile that leaves registers for the operands; each stream has whole vectors of it."""
+    if _by_lane(device):
+        vectors = 3 if device.registers >= _MANY_REGISTERS else 2
+        return Tile(device, (device.registers - vectors - 2) // (vectors + 1), vectors)
+    if device.registers < _MANY_REGISTERS or streams % 2 == 0:
+        return Tile(device, 3 * device.registers // 8, 2)
+    # Wider and lower: fewer instructions per product, which counts where a core is shared.
+    return Tile(device, (device.registers - 4) // 3, 3)
 
-    `depth` is not 0. Sums are [rows][columns], added to unless `fresh`. What is paced asks for lines of what is `next`,
-    and for as many rows at `c`, which lie `target` bytes apart.
+
+def micro_kernel_signature(tile: Tile, *, prefetching: bool) -> Signature:
+    """`name(rows, a, stride1, b, sums, depth, fresh)`; the prefetching variant takes `next`, `c`, `target` too."""
+    given = (
+        Parameter("i64", "rows"), Parameter("ptr", "a"), Parameter("i64", "stride1"), Parameter("ptr", "b"),
+        Parameter("ptr", "sums"), Parameter("i64", "depth"), Parameter("i1", "fresh"),
+    )  # fmt: skip
+    return Signature(_named(tile, prefetching), (*given, *(_FURTHER if prefetching else ())))
+
+
+def micro_kernel_text(tile: Tile) -> str:
+    """A module with the micro-kernel and its prefetching variant.
+
+    `depth` is not 0. Accumulators are [rows][NR] at `sums`, added to unless `fresh`. The prefetching variant prefetches
+    lines at `next`, and as many rows at `c`, which are `target` bytes apart.
     """
-    texts: list[str] = []
-    used: dict[str, None] = {}
-    forms = [_Rows(tile, rows) for rows in range(1, tile.rows + 1)] + [_Paced(tile, rows) for rows in tile.paced]
-    for text in forms:
-        texts.append(text.function())
-        used |= text.used
-    choices = [_choice(tile, range(1, tile.rows + 1), "")]
-    if tile.paced:
-        choices.append(_choice(tile, tile.paced, PACED))
-    return "\n".join([*used, *texts, *choices])
+    variants = [_MicroKernel(tile, rows) for rows in range(1, tile.rows + 1)]
+    variants += [_Prefetching(tile, rows) for rows in tile.prefetching]
+    texts = [variant.text() for variant in variants]
+    uses = dict.fromkeys(use for variant in variants for use in variant.uses)
+    texts.append(_dispatch(tile, range(1, tile.rows + 1), prefetching=False))
+    if tile.prefetching:
+        texts.append(_dispatch(tile, tile.prefetching, prefetching=True))
+    return "\n".join([*uses, *texts])
 
 
-_STRIDES = ("%stride1", "%stride2", "%stride3")
+_STRIDES = (I64("%stride1"), I64("%stride2"), I64("%stride3"))
+_FURTHER = (Parameter("ptr", "next"), Parameter("ptr", "c"), Parameter("i64", "target"))
+_FIRST, _FRESH, _B, _SUMS, _NEXT, _C = I64("%first"), I1("%fresh"), Ptr("%b"), Ptr("%sums"), Ptr("%next"), Ptr("%c")
 
 
-def _given(tile: Tile, form: str, *, declared: bool) -> str:
-    """The parameters of a function for some rows, or what is passed for them.
+def _named(tile: Tile, prefetching: bool) -> str:
+    return f"{tile.name}{PREFETCHING if prefetching else ''}"
 
-    Pointers point behind the rows and k counts up to 0, so that no register has to hold the end. They and the strides
-    come one by one, so that LLVM cannot derive one from the other and takes them as they are.
+
+def _variant_signature(tile: Tile, rows: int, *, prefetching: bool) -> Signature:
+    """The function for one row count.
+
+    Pointers point to the end of rows and k counts up to 0, so that no register has to hold the end. They and the
+    strides are parameters one by one, so that LLVM cannot derive one from the other.
     """
-    pointers = [f"%a{first}" for first in range(0, tile.rows, _TOGETHER)]
-    kinds = ["ptr noalias readonly" if declared else "ptr"] * (len(pointers) + 1)
-    names = [*zip(kinds, [*pointers, "%b"], strict=True), ("ptr noalias" if declared else "ptr", "%sums")]
-    return ", ".join(
-        f"{kind} {name}"
-        for kind, name in (
-            *names,
-            *(("i64", s) for s in _STRIDES),
-            ("i64", "%first"),
-            ("i1", "%fresh"),
-            *([("ptr", "%next"), ("ptr", "%c"), ("i64", "%target")] if form else []),
-        )
+    pointers = [f"a{first}" for first in range(0, tile.rows, _ROWS_PER_POINTER)]
+    return Signature(
+        f"{_named(tile, prefetching)}.{rows}",
+        (
+            *[Parameter("ptr", name, "noalias readonly") for name in (*pointers, "b")],
+            Parameter("ptr", "sums", "noalias"),
+            *[Parameter("i64", stride[1:]) for stride in _STRIDES],
+            Parameter("i64", "first"),
+            Parameter("i1", "fresh"),
+            *(_FURTHER if prefetching else ()),
+        ),
     )
 
 
-def _choice(tile: Tile, numbers: range, form: str) -> str:
-    """The function that hands on to the one for a number of rows."""
-    cases = " ".join(f"i64 {rows}, label %r{rows}" for rows in numbers)
-    passed = _given(tile, form, declared=False)
+def _dispatch(tile: Tile, counts: range, *, prefetching: bool) -> str:
+    """The function that calls the one for a row count."""
+    cases = " ".join(f"i64 {rows}, label %r{rows}" for rows in counts)
     lines = [
-        f"define internal void @{tile.name}{form}(i64 %rows, ptr %a, i64 %stride1, ptr %b, ptr %sums, i64 %depth, "
-        f"i1 %fresh{', ptr %next, ptr %c, i64 %target' if form else ''}) nounwind {{",
         "  %stride2 = shl i64 %stride1, 1",
         "  %stride3 = mul i64 %stride1, 3",
         "  %first = sub i64 0, %depth",
         "  %a0 = getelementptr float, ptr %a, i64 %depth",
     ]
-    for group in range(_TOGETHER, tile.rows, _TOGETHER):
+    for group in range(_ROWS_PER_POINTER, tile.rows, _ROWS_PER_POINTER):
         lines += [f"  %far{group} = mul i64 %stride1, {group}"]
         lines += [f"  %a{group} = getelementptr i8, ptr %a0, i64 %far{group}"]
     lines.append(f"  switch i64 %rows, label %none [ {cases} ]")
-    for rows in numbers:
-        lines += [f"r{rows}:", f"  call void @{tile.name}{form}.{rows}({passed})", "  ret void"]
-    return "\n".join([*lines, "none:", "  ret void", "}"])
+    for rows in counts:
+        variant = _variant_signature(tile, rows, prefetching=prefetching)
+        passed = ", ".join(f"{p.type} %{p.name}" for p in variant.parameters)
+        lines += [f"r{rows}:", f"  call void @{variant.name}({passed})", "  ret void"]
+    signature = micro_kernel_signature(tile, prefetching=prefetching)
+    return signature.define([*lines, "none:", "  ret void"], linkage="internal")
 
 
-class _Rows(VectorText):
-    """The function for one number of rows. What changes from turn to turn is written as phi nodes."""
+class _MicroKernel(VectorBuilder):
+    """The function for one row count. What changes from iteration to iteration is carried in phis.
 
-    form = ""
-
-    def __init__(self, tile: Tile, rows: int) -> None:
-        super().__init__(tile.lanes)
-        self.tile = tile
-        self.rows = rows
-        self.unrolled = tile.unrolled or rows <= FEWEST
-        self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
-        self.bases: list[str] = []
-        """Where each row ends."""
-        self.streams = 0
-        """Parts of what comes behind that are asked for at once."""
-        self.parts: list[str] = []
-        """How far behind a pointer the parts are that it serves."""
-        self.places: list[str] = ["%first", "%b"]
-        """What moves beside the sums: k, the panel, and what else is asked for."""
-
-    def function(self) -> str:
-        tile, aligned = self.tile, 4 * self.lanes
-        self.label("entry")
-        places = [self.at("%sums", i * tile.row_bytes + j * aligned) for i, j in self.cells]
-        kept = [self.load(place, aligned) for place in places]
-        sums = [self.let(f"select i1 %fresh, {self.kind} zeroinitializer, {self.kind} {x}") for x in kept]
-        offsets = ("0", *_STRIDES)
-        self.bases = [self.at(f"%a{i - i % _TOGETHER}", offsets[i % _TOGETHER]) for i in range(self.rows)]
-        if self.rows <= FEW and not self.tile.unrolled and not self.form:
-            self._open_streams()
-        for place, x in zip(places, self._walk(sums), strict=True):
-            self.store(x, place, aligned)
-        self("ret void")
-        given = _given(tile, self.form, declared=True)
-        head = f"define internal void @{tile.name}{self.form}.{self.rows}({given}) noinline nounwind {{"
-        return "\n".join([head, *self.lines, "}"])
-
-    def _walk(self, sums: list[str]) -> list[str]:
-        """Go through k; the sums after that."""
-        state = [*self.places, *sums]
-        if self.unrolled:
-            rest = self.let(f"srem i64 %first, {_UNROLLED}")
-            state = self._guarded("main", rest, _UNROLLED, state)
-            state = self._guarded("last", "0", 1, state)
-        else:
-            state = self._loop("main", "0", 1, state)
-        return state[len(self.places) :]
-
-    def _open_streams(self) -> None:
-        """What comes behind the panel, in as many equal parts as a turn of the loop reads lines.
-
-        A pointer serves three parts, which differ by what an address can add: more would not fit in registers.
-        """
-        count = (_UNROLLED if self.unrolled else 1) * self.tile.row_bytes // _LINE
-        part = self.let(f"mul i64 {self.let('sub i64 0, %first')}, {self.tile.row_bytes // count}")
-        self.parts = ["0", part, self.let(f"shl i64 {part}, 1")]
-        for first in range(0, count, len(self.parts)):
-            self.places.append(self.at("%b", self.let(f"mul i64 {part}, {count + first}")))
-        self.streams = count
-
-    def _guarded(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
-        """A loop that may have nothing to do."""
-        start = self.block
-        some = self.let(f"icmp ne i64 {before[0]}, {end}")
-        self(f"br i1 {some}, label %{name}.some, label %{name}.none")
-        self.label(f"{name}.some")
-        after = self._loop(name, end, steps, before)
-        inside = self.block
-        self(f"br label %{name}.none")
-        self.label(f"{name}.none")
-        return [
-            self.let(f"phi {kind} [ {a}, %{start} ], [ {b}, %{inside} ]")
-            for kind, a, b in zip(self._kinds(), before, after, strict=True)
-        ]
-
-    def _kinds(self) -> list[str]:
-        return ["i64", *["ptr"] * (len(self.places) - 1), *[self.kind] * len(self.cells)]
-
-    def _loop(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
-        """So many steps along k in each turn. What it is given and what it gives: the places, the sums."""
-        return self._repeated(name, end, before, lambda state: self._steps(steps, state))
-
-    def _repeated(self, name: str, end: str, before: list[str], turn: Callable[[list[str]], list[str]]) -> list[str]:
-        """Turn after turn, until k is at its end."""
-        start = self.block
-        self(f"br label %{name}")
-        self.label(name)
-        head = len(self.lines)
-        inside = [self.fresh("%s") for _ in before]
-        after = turn(inside)
-        last = self.block
-        more = self.let(f"icmp ne i64 {after[0]}, {end}")
-        self(f"br i1 {more}, label %{name}, label %{name}.end")
-        self.lines[head:head] = [
-            f"  {x} = phi {kind} [ {a}, %{start} ], [ {b}, %{last} ]"
-            for x, kind, a, b in zip(inside, self._kinds(), before, after, strict=True)
-        ]
-        self.label(f"{name}.end")
-        return after
-
-    def _steps(self, steps: int, state: list[str]) -> list[str]:
-        tile, aligned = self.tile, 4 * self.lanes
-        at, b, *further = state[: len(self.places)]
-        held = dict(zip(self.cells, state[len(self.places) :], strict=True))
-        places = self._rows_at(at, further)
-        further = self._fetch(steps, at, b, further)
-        whole = [self.load(place) for place in places] if tile.by_lane and steps > 1 else []
-        for k in range(steps):
-            columns = [self.load(self.at(b, k * tile.row_bytes + j * aligned), aligned) for j in range(tile.vectors)]
-            for i, place in enumerate(places):
-                sums = [held[i, j] for j in range(tile.vectors)]
-                if whole:
-                    sums = self._added(self.lane(whole[i], k), columns, sums)
-                else:
-                    sums = self._added_from(i, self.at(place, 4 * k), columns, sums)
-                held |= {(i, j): x for j, x in enumerate(sums)}
-        return [self.let(f"add i64 {at}, {steps}"), self.at(b, steps * tile.row_bytes), *further, *held.values()]
-
-    def _rows_at(self, at: str, further: list[str]) -> list[str]:
-        """Where each row has the k that the turn begins with."""
-        return [self.let(f"getelementptr float, ptr {base}, i64 {at}") for base in self.bases]
-
-    def _added(self, x: str, columns: list[str], sums: list[str]) -> list[str]:
-        return [self.intrinsic("fmuladd", x, column, total) for column, total in zip(columns, sums, strict=True)]
-
-    def _added_from(self, i: int, place: str, columns: list[str], sums: list[str]) -> list[str]:
-        """The sums of row i with the products of the number at a place."""
-        return self._added(self.spread_from(place), columns, sums)
-
-    def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
-        """Ask for what a later turn reads; what else moves, after this turn."""
-        if steps == 1 and self.unrolled:
-            return further
-        for stream in range(self.streams):
-            self._ask(self.at(further[stream // len(self.parts)], self.parts[stream % len(self.parts)]))
-        if not self.streams:
-            for line in range(0, steps * self.tile.row_bytes, _LINE):
-                self._ask(self.at(b, AHEAD * self.lanes + line))
-        return [self._moved(place, _LINE) for place in further]
-
-    def _moved(self, place: str, by: int) -> str:
-        """A pointer that comes out of nothing: it is not made of a base and an index, which costs an instruction."""
-        return self.let(f'call ptr asm "", "=r,0"(ptr {self.at(place, by)})')
-
-    def _ask(self, place: str, cache: int = 1) -> None:
-        self.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 {4 - cache}, i32 1)")
-
-
-class _Paced(_Rows):
-    """The function for rows whose panel is near already: it asks for a line of what is next in each turn, and for rows
-    that will be written one by one: all at once, they would keep out what it reads itself.
-
-    A core that is shared with others gets instructions slowly, so it does with few of them: every row has a pointer of
-    its own, from which every second row is multiplied as it is loaded.
+    Carried are k, the pointer into the panel, then pointers of prefetch streams, and the accumulators.
     """
 
-    form = PACED
+    is_prefetching = False
+
+    def __init__(self, tile: Tile, rows: int) -> None:
+        super().__init__(tile.device)
+        self.tile = tile
+        self.rows = rows
+        self.unrolled = tile.unrolled or rows <= SMALLEST_M
+        self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
+        self.row_ends: list[Ptr] = []
+        self.streams = 0
+        """Concurrent prefetch streams into the next panel."""
+        self.stream_offsets: list[Int] = []
+        """Byte offsets of the prefetch streams that share one pointer."""
+
+    def text(self) -> str:
+        tile = self.tile
+        spots = [self.ptr_add(_SUMS, i * tile.row_bytes + j * self.bytes) for i, j in self.cells]
+        kept = [self.load(spot, self.bytes) for spot in spots]
+        sums = [self.select_vec(_FRESH, ZERO, x) for x in kept]
+        offsets: tuple[Int, ...] = (0, *_STRIDES)
+        self.row_ends = [
+            self.ptr_add(Ptr(f"%a{i - i % _ROWS_PER_POINTER}"), offsets[i % _ROWS_PER_POINTER])
+            for i in range(self.rows)
+        ]
+        state = Carried(I64("0"), sums, [_B, *self._further()], [_FIRST])
+        self._walk(state)
+        for spot, x in zip(spots, state.vectors, strict=True):
+            self.store(x, spot, self.bytes)
+        self.ret()
+        signature = _variant_signature(tile, self.rows, prefetching=self.is_prefetching)
+        return signature.define(self.body(), linkage="internal", attributes="noinline nounwind")
+
+    def _further(self) -> list[Ptr]:
+        """Pointers that move along k with the one into the panel: for few rows, those of prefetch streams.
+
+        The next panel is cut into as many equal parts as an iteration reads cache lines. A pointer serves three parts,
+        which differ by what an address can add: more pointers would not fit in registers.
+        """
+        if self.rows > SMALL_M or self.tile.unrolled:
+            return []
+        self.streams = (UNROLL if self.unrolled else 1) * self.tile.row_bytes // self.tile.line
+        part = self.mul(self.sub(0, _FIRST), self.tile.row_bytes // self.streams)
+        self.stream_offsets = [0, part, self.shl(part, 1)]
+        firsts = range(0, self.streams, len(self.stream_offsets))
+        return [self.ptr_add(_B, self.mul(part, self.streams + first)) for first in firsts]
+
+    def _walk(self, state: Carried) -> None:
+        """Go through k."""
+        if not self.unrolled:
+            self._loop(I64("0"), 1, state)
+            return
+        rest = I64(self.let(f"srem i64 {_FIRST}, {UNROLL}"))
+        for end, steps in ((rest, UNROLL), (I64("0"), 1)):
+            with self.guarded(self.icmp("ne", state.integers[0], end), state):
+                self._loop(end, steps, state)
+
+    def _loop(self, end: I64, steps: int, state: Carried) -> None:
+        """Go on until k is at an end, some steps in each iteration."""
+        with self.repeated(state):
+            self._iterate(steps, state)
+            state.again = self.icmp("ne", state.integers[0], end)
+
+    def _iterate(self, steps: int, state: Carried) -> None:
+        tile = self.tile
+        k, b, further = state.integers[0], state.pointers[0], state.pointers[1:]
+        held = dict(zip(self.cells, state.vectors, strict=True))
+        rows = self._rows_at(k, further)
+        further = self._prefetch(steps, b, further)
+        whole = [self.load(row) for row in rows] if tile.by_lane and steps > 1 else []
+        for step in range(steps):
+            at = step * tile.row_bytes
+            columns = [self.load(self.ptr_add(b, at + j * self.bytes), self.bytes) for j in range(tile.vectors)]
+            for i, row in enumerate(rows):
+                sums = [held[i, j] for j in range(tile.vectors)]
+                if whole:
+                    sums = self._added(self.splat_lane(whole[i], step), columns, sums)
+                else:
+                    sums = self._added_from(i, self.ptr_add(row, 4 * step), columns, sums)
+                held |= {(i, j): x for j, x in enumerate(sums)}
+        state.integers[0] = self.add(k, steps)
+        state.pointers[:] = [self.ptr_add(b, steps * tile.row_bytes), *further]
+        state.vectors[:] = held.values()
+
+    def _rows_at(self, k: I64, further: Sequence[Ptr]) -> list[Ptr]:
+        """Each row's element at the k that the iteration begins with."""
+        return [self.element(end, "float", k) for end in self.row_ends]
+
+    def _added(self, x: Vec, columns: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
+        return [self.intrinsic("fmuladd", x, column, total) for column, total in zip(columns, sums, strict=True)]
+
+    def _added_from(self, i: int, row: Ptr, columns: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
+        """The accumulators of row i with the products of the scalar at a pointer."""
+        return self._added(self.load_splat(row), columns, sums)
+
+    def _prefetch(self, steps: int, b: Ptr, further: list[Ptr]) -> list[Ptr]:
+        """Prefetch what a later iteration reads; the other moving pointers after this iteration."""
+        if steps == 1 and self.unrolled:
+            return further
+        together = len(self.stream_offsets)
+        for stream in range(self.streams):
+            self.prefetch(self.ptr_add(further[stream // together], self.stream_offsets[stream % together]))
+        if not self.streams:
+            for line in range(0, steps * self.tile.row_bytes, self.tile.line):
+                self.prefetch(self.ptr_add(b, PREFETCH_DISTANCE * self.lanes + line))
+        return [self.opaque(self.ptr_add(pointer, self.tile.line)) for pointer in further]
+
+
+class _Prefetching(_MicroKernel):
+    """The function for L2-resident panels: it prefetches one line of the next panel per iteration and the C rows one
+    at a time, so that prefetches neither evict nor queue ahead of its own loads.
+
+    A shared core issues instructions slowly, so it takes few of them: every row has a pointer of its own, and every
+    second row is multiplied by an embedded broadcast. Moving pointers are the next panel's, C's, and one for each row.
+    """
+
+    is_prefetching = True
 
     def __init__(self, tile: Tile, rows: int) -> None:
         super().__init__(tile, rows)
         self.unrolled = True
 
-    def _walk(self, sums: list[str]) -> list[str]:
-        self.places += ["%next", "%c", *(self.let(f"getelementptr float, ptr {end}, i64 %first") for end in self.bases)]
-        return super()._walk(sums)
+    def _further(self) -> list[Ptr]:
+        return [_NEXT, _C, *[self.element(end, "float", _FIRST) for end in self.row_ends]]
 
-    def _rows_at(self, at: str, further: list[str]) -> list[str]:
-        return further[2:]
+    def _rows_at(self, k: I64, further: Sequence[Ptr]) -> list[Ptr]:
+        return list(further[2:])
 
-    def _loop(self, name: str, end: str, steps: int, before: list[str]) -> list[str]:
-        """The turns in as many pieces as there are rows, or fewer."""
-        inner = super()._loop
+    def _loop(self, end: I64, steps: int, state: Carried) -> None:
+        """The iterations in as many pieces as there are rows, or fewer; each piece prefetches a row of C."""
         if steps == 1:
-            return inner(name, end, steps, before)
-        c = self.places.index("%c")
-        left, piece = self.let(f"sub i64 {end}, {before[0]}"), self.rows * steps
-        each = self.let(f"sdiv i64 {self.let(f'add i64 {left}, {piece - 1}')}, {piece}")
-        each = self.let(f"mul i64 {each}, {steps}")
+            super()._loop(end, steps, state)
+            return
+        left, piece = self.sub(end, state.integers[0]), self.rows * steps
+        each = self.mul(self.sdiv(self.add(left, piece - 1), piece), steps)
+        with self.repeated(state):
+            c = state.pointers[2]
+            for line in range(0, self.tile.row_bytes, self.tile.line):
+                self.prefetch(self.ptr_add(c, line), for_write=True)
+            stop = self.smin(self.add(state.integers[0], each), end)
+            super()._loop(stop, steps, state)
+            state.pointers[2] = self.ptr_add(state.pointers[2], I64("%target"))
+            state.again = self.icmp("ne", state.integers[0], end)
 
-        def turn(state: list[str]) -> list[str]:
-            for line in range(0, self.tile.row_bytes, _LINE):
-                self.prefetch(self.at(state[c], line), to_write=True)
-            self.use("declare i64 @llvm.smin.i64(i64, i64)")
-            further = self.let(f"add i64 {state[0]}, {each}")
-            state = inner(name, self.let(f"call i64 @llvm.smin.i64(i64 {further}, i64 {end})"), steps, state)
-            state[c] = self.at(state[c], "%target")
-            return state
+    def _added_from(self, i: int, row: Ptr, columns: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
+        if not self.device.has("embedded_broadcast") or i % 2 == 0:
+            return super()._added_from(i, row, columns, sums)
+        return [self.fma_broadcast(x, row, total) for x, total in zip(columns, sums, strict=True)]
 
-        return self._repeated(f"{name}.piece", end, before, turn)
-
-    def _added_from(self, i: int, place: str, columns: list[str], sums: list[str]) -> list[str]:
-        if not self.spreads_in_place or i % 2 == 0:
-            return super()._added_from(i, place, columns, sums)
-        return [self.fma_spread(x, place, total) for x, total in zip(columns, sums, strict=True)]
-
-    def _fetch(self, steps: int, at: str, b: str, further: list[str]) -> list[str]:
+    def _prefetch(self, steps: int, b: Ptr, further: list[Ptr]) -> list[Ptr]:
         line, c, *rows = further
         if steps > 1:
-            self._ask(line, cache=2)
-            line = self.at(line, _LINE)
-        # An index for each would cost an instruction, too.
-        return [line, c, *(self.fixed(self.at(row, 4 * steps)) for row in rows)]
+            self.prefetch(line, level=2)
+            line = self.ptr_add(line, self.tile.line)
+        # An index register for each row would cost an instruction, too.
+        return [line, c, *(self.opaque(self.ptr_add(row, 4 * steps)) for row in rows)]

@@ -14,10 +14,9 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import stretched
 from dovetail.kernels.loops.body import Body, body_of, cast_to, is_compiled, is_number, lying_beneath, number, reads
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, collapsed, sizes_in
-from dovetail.kernels.spec import Job, Packed, Places, Template
+from dovetail.kernels.spec import Job, Packed, Places
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.gemm.block import cell_declared, cell_part
-from dovetail.targets.cpu.gemm.driver import LIVE, Shape, Source, contract_text, words_bytes
+from dovetail.targets.cpu.gemm.driver import LIVE, Shape, Source, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.runtime.aligned import ALIGNMENT
@@ -150,10 +149,8 @@ class _Writer:
             tuple(self.points),
             tuple(self.sizes),
         )
-        name, text, uses = contract_text(shape, epilogue)
-        uses = (*uses, cell_declared(self.tile))
-        sizes = tuple(self.sizes.values())
-        template = Template(name, text, uses, tuple(self.points), sizes, scratch, ready=(cell_part(self.tile),))
+        code = gemm_code(shape, epilogue)
+        template = code.template(self.points, tuple(self.sizes.values()), scratch)
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.points, tiles, count * self.deep * self.tile.columns)
 

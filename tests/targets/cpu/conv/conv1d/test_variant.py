@@ -24,7 +24,7 @@ def compiled(graph: Graph, threads: int | None = None) -> NativeRunner:
     """The graph, whose convolution is products of rows."""
     found = NativeGraph(make_plan(graph, target="cpu"), threads=threads)
     names = [job.kernel.name for part in found.sections for job in part.jobs if isinstance(job, ready.Job)]
-    assert any(name.startswith("line_") for name in names), names
+    assert any(name.startswith("conv1d_") for name in names), names
     return found.bind(params_of(graph))
 
 
@@ -114,4 +114,4 @@ def test_bits_do_not_depend_on_threads() -> None:
 def test_long_results_are_left_to_other_code() -> None:
     graph = NativeGraph(make_plan(Graph.of(convolved(1, 8, 4000, 16, 3)), target="cpu"))
     (job,) = graph.sections[0].jobs
-    assert isinstance(job, ready.Job) and not job.kernel.name.startswith("line_")
+    assert isinstance(job, ready.Job) and not job.kernel.name.startswith("conv1d_")

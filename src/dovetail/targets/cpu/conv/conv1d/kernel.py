@@ -1,33 +1,33 @@
-"""Convolutions along one axis as LLVM's text: what each place sees becomes a row, and rows are multiplied with panels.
+"""Convolution along one axis by im2col: what each output pixel sees becomes a row, and rows are multiplied with panels.
 
-A cell is one panel of filters for one block of places; places are counted through all images.
+A cell is one panel of filters for one block of pixels; pixels are numbered through all images.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dovetail.codegen.llvm import loops as llvm
+from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.handles import I64, Int, Ptr
+from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f32
 from dovetail.kernels.loops.ir import Call, Extent, Kernel, Load, Loop, Name, Store, Tensor
-from dovetail.targets.cpu.conv.patch import HEAD
-from dovetail.targets.cpu.gemm.block import Whole, cell_name
+from dovetail.targets.cpu.conv.patches import HEAD, once_for
+from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
 
-FIRST = symbol("first_place")
-"""The first place of a block, as the epilogue asks for it."""
+FIRST = symbol("first_pixel")
+"""The first pixel of a block, as the epilogue asks for it."""
 PIECE = 32
-"""Steps of a row that are summed up before they are added to the rest: long sums lose digits."""
-_PLACE = "line.place"
+"""Steps of a row that are summed before they are added to the rest: a short sum rounds less than a long one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What the text depends on; everything else is an argument, named in `words`."""
+class Conv1d:
+    """What the code depends on; everything else is an argument, named in `sizes`."""
 
     tile: Tile
     channels: int
@@ -36,11 +36,11 @@ class Line:
     dilation: int
     filters: int
     dense: str
-    """Along which axis of x elements lie one behind the other: `step` or `channel`, if any."""
+    """The axis of x along which elements are contiguous: `step` or `channel`, if any."""
     operands: tuple[str, ...]
-    """Pointers that the epilogue reads beside the sums."""
+    """Pointers that the epilogue reads in addition to the sums."""
     pointers: tuple[str, ...]
-    words: tuple[str, ...]
+    sizes: tuple[str, ...]
 
     @property
     def deep(self) -> int:
@@ -48,7 +48,7 @@ class Line:
 
     @property
     def along_channels(self) -> bool:
-        """Whether channels lie side by side in a row, and not taps: whatever there is more of."""
+        """Whether channels are innermost in a row, and not taps: whatever there is more of."""
         return self.channels >= self.taps
 
     @property
@@ -62,23 +62,20 @@ class Line:
 
     @property
     def pieces(self) -> int:
-        """Into how many sums one is taken apart."""
+        """The short sums that one sum is cut into."""
         return -(-self.deep // PIECE)
 
     def totals(self, epilogue: Kernel) -> int:
-        """Where the sums of all pieces lie in the room behind the head of the scratch."""
+        """Offset of the sums of all pieces from the end of the workspace's head."""
         return words_bytes(epilogue) + words_bytes(_added(self.tile))
 
 
-def line_text(line: Line, epilogue: Kernel) -> tuple[str, str, tuple[str, ...]]:
-    """The name of the kernel, its text, and the functions that it calls."""
-    driver = _Driver(line, epilogue)
-    function = driver.function()
-    inside, uses = llvm.function(epilogue)
-    name = f"line_{hashlib.blake2b(f'{function}{inside}'.encode(), digest_size=10).hexdigest()}"
-    called = [llvm.function(replace(k, name=f"{name}.{k.name}"))[0] for k in (epilogue, driver.added)]
-    inside = "\n".join(called).replace("define void", "define internal void")
-    return name, f"{inside}\n{function.replace(f'@{_PLACE}', f'@{name}')}", (*uses, *driver.used)
+def conv1d_code(shape: Conv1d, epilogue: Kernel) -> KernelCode:
+    """The kernel with its epilogue."""
+    driver = _Driver(shape, epilogue)
+    part, block = block_function(shape.tile)
+    code = assemble_with("conv1d", [driver.function(DRIVER, attributes="nounwind")], [epilogue, driver.added])
+    return KernelCode(code.name, code.text, (*code.uses, block.declaration), (part,))
 
 
 def _added(tile: Tile) -> Kernel:
@@ -90,119 +87,111 @@ def _added(tile: Tile) -> Kernel:
     return Kernel("add", ("sums", "totals"), ("totals",), "row", body)
 
 
-class _Driver(Whole):
+class _Driver(Builder):
     """The function that goes through cells."""
 
-    def __init__(self, line: Line, epilogue: Kernel) -> None:
+    def __init__(self, shape: Conv1d, epilogue: Kernel) -> None:
         super().__init__()
-        self.line = line
+        self.shape = shape
         self.epilogue = epilogue
-        self.added = _added(line.tile)
-        self.words = {name: f"%w.{name}" for name in (*line.pointers, *line.words)}
-        if line.dense:
-            self.words[line.dense] = "4"
-
-    def __getitem__(self, word: str) -> str:
-        return self.words[word]
-
-    def function(self) -> str:
-        self.label("entry")
-        for index, (name, word) in enumerate(self.words.items()):
-            place = self.let(f"getelementptr i8, ptr %arguments, i64 {8 * index}")
-            if word.startswith("%"):
-                self(f"{word} = load {'ptr' if name in self.line.pointers else 'i64'}, ptr {place}, align 8")
-        self(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
-        with self.loop("%begin", "%end") as cell:
+        self.added = _added(shape.tile)
+        self.given = Words.load(self, WORDS, shape.pointers, shape.sizes)
+        self.room = self.ptr_add(SCRATCH, HEAD)
+        with self.loop(BEGIN, END) as cell:
             self._cell(cell)
-        self("ret void")
-        head = f"define void @{_PLACE}(ptr noalias readonly %arguments, i64 %begin, i64 %end, ptr %scratch) nounwind {{"
-        entry, *lines = self.lines
-        return "\n".join([head, entry, *self.slots, *lines, "}"])
 
-    def _cell(self, cell: str) -> None:
-        line, tile = self.line, self.line.tile
-        panel, block = self.mod(cell, str(line.panels)), self.div(cell, str(line.panels))
-        height = self.div(self.sub(self.sum(self["places"], self["blocks"]), "1"), self["blocks"])
-        first = self.product(block, height)
-        count = self.least(height, self.sub(self["places"], first))
-        totals = self.at("%room", line.totals(self.epilogue))
-        sums = self.at("%scratch", self["sums"])
-        rows = self.at("%scratch", self["copy"])
-        known = self.let("load i64, ptr %scratch")
-        with self.when(self.let(f"icmp ne i64 {known}, {block}")):
-            self(f"store i64 {block}, ptr %scratch")
-            with self.loop("0", count) as row:
-                self._row(self.sum(first, row), self.at(rows, self.product(row, str(line.pitch))))
-        column = self.product(panel, str(tile.columns))
-        columns = self.least(str(tile.columns), self.sub(str(line.filters), column))
-        self._arguments(totals, first, column, columns)
-        with self.loop("0", self.product(count, str(tile.columns))) as i:
-            self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {totals}, i64 {i}')}, align 4")
-        added = self.at("%room", words_bytes(self.epilogue))
-        self._store([("ptr", sums), ("ptr", totals)], added)
-        panels = self.at(self["w"], self.product(panel, str(line.deep * tile.row_bytes)))
-        with self.loop("0", str(line.pieces)) as piece:
-            start = self.product(piece, str(PIECE))
-            steps = self.least(str(PIECE), self.sub(str(line.deep), start))
-            a, b = self.at(rows, self.product(start, "4")), self.at(panels, self.product(start, str(tile.row_bytes)))
-            call = f"@{cell_name(tile)}(ptr {a}, i64 {line.pitch}, ptr {b}, i64 {count}, i64 {steps}, "
-            # What is written lies far apart, and is not asked for before.
-            self(f"call void {call}ptr {sums}, ptr {sums}, i64 0, i64 0, ptr @{_PLACE}.{self.added.name}, ptr {added})")
-        self(f"call void @{_PLACE}.{self.epilogue.name}(ptr %room, i64 0, i64 {count}, ptr null)")
+    def size(self, name: str) -> Int:
+        return f32.itemsize if name == self.shape.dense else self.given.sizes[name]
 
-    def _row(self, place: str, target: str) -> None:
-        """What one place sees, zeros where that is beyond an end."""
-        line = self.line
-        image, along = self.div(place, self["positions"]), self.mod(place, self["positions"])
-        source = self.at(self.at(self["x"], self["x_offset"]), self.product(image, self["image"]))
-        start = self.sub(self.product(along, str(line.stride)), self["before"])
-        if line.along_channels:
-            with self.loop("0", str(line.taps)) as tap:
-                at = self.sum(start, self.product(tap, str(line.dilation)))
-                onto = self.at(target, self.product(tap, str(4 * line.channels)))
-                inside = self.let(f"icmp ult i64 {at}, {self['length']}")
-                with self.when(inside):
-                    here = self.at(source, self.product(at, self["step"]))
-                    self._copy(here, self["channel"], onto, "0", str(line.channels))
-                with self.when(self.let(f"xor i1 {inside}, true")):
-                    self._clear(onto, "0", str(line.channels))
-            return
-        low = self._taps_before("0", start)
-        high = self._taps_before(self["length"], start)
-        with self.loop("0", str(line.channels)) as channel:
-            onto = self.at(target, self.product(channel, str(4 * line.taps)))
-            here = self.at(self.at(source, self.product(channel, self["channel"])), self.product(start, self["step"]))
-            self._clear(onto, "0", low)
-            step = self["step"] if line.dilation == 1 else self.product(self["step"], str(line.dilation))
-            self._copy(here, step, onto, low, high)
-            self._clear(onto, high, str(line.taps))
+    def _cell(self, cell: I64) -> None:
+        shape, tile = self.shape, self.shape.tile
+        panel, block = self.urem(cell, shape.panels), self.udiv(cell, shape.panels)
+        pixels, blocks = self.size("pixels"), self.size("blocks")
+        height = self.udiv(self.sub(self.add(pixels, blocks), 1), blocks)
+        first = self.mul(block, height)
+        count = self.smin(height, self.sub(pixels, first))
+        totals = self.ptr_add(self.room, shape.totals(self.epilogue))
+        sums = self.ptr_add(SCRATCH, self.size("sums"))
+        rows = self.ptr_add(SCRATCH, self.size("copy"))
+        with self.when(once_for(self, SCRATCH, 0, block)), self.loop(0, count) as row:
+            self._row(self.add(first, row), self.ptr_add(rows, self.mul(row, shape.pitch)))
+        column = self.mul(panel, tile.columns)
+        columns = self.smin(tile.columns, self.sub(shape.filters, column))
+        self._epilogue_words(totals, first, column, columns)
+        self._clear(totals, 0, self.mul(count, tile.columns))
+        self._multiply(rows, sums, totals, panel, count)
+        self.emit(f"call void @{inner_name(self.epilogue)}(ptr {self.room}, i64 0, i64 {count}, ptr null)")
 
-    def _taps_before(self, end: str, start: str) -> str:
-        """How many taps lie before an element, the first one at `start`."""
-        far = self.most(self.sub(end, start), "0")
-        return self.least(
-            self.div(self.sum(far, str(self.line.dilation - 1)), str(self.line.dilation)), str(self.line.taps)
-        )
+    def _multiply(self, rows: Ptr, sums: Ptr, totals: Ptr, panel: I64, count: I64) -> None:
+        """Multiply the rows of a block with a panel of filters, piece by piece."""
+        shape, tile = self.shape, self.shape.tile
+        words = self.ptr_add(self.room, words_bytes(self.epilogue))
+        store_words(self, [sums, totals], words)
+        panels = self.ptr_add(self.given.pointers["w"], self.mul(panel, shape.deep * tile.row_bytes))
+        added = Ptr(f"@{inner_name(self.added)}")
+        _, block = block_function(tile)
+        with self.loop(0, shape.pieces) as piece:
+            start = self.mul(piece, PIECE)
+            steps = self.smin(PIECE, self.sub(shape.deep, start))
+            a, b = self.ptr_add(rows, self.mul(start, 4)), self.ptr_add(panels, self.mul(start, tile.row_bytes))
+            # A width of 0: results are far apart, and are not prefetched.
+            self.call(block, a, shape.pitch, b, count, steps, sums, sums, 0, 0, added, words)
 
-    def _copy(self, source: str, step: str, target: str, first: str, end: str) -> None:
+    def _row(self, pixel: I64, target: Ptr) -> None:
+        """What one pixel sees, zeros beyond the ends."""
+        shape = self.shape
+        image, along = self.udiv(pixel, self.size("positions")), self.urem(pixel, self.size("positions"))
+        source = self.ptr_add(self.given.pointers["x"], self.size("x_offset"))
+        source = self.ptr_add(source, self.mul(image, self.size("image")))
+        start = self.sub(self.mul(along, shape.stride), self.size("before"))
+        if shape.along_channels:
+            self._row_by_taps(source, start, target)
+        else:
+            self._row_by_channels(source, start, target)
+
+    def _row_by_taps(self, source: Ptr, start: I64, target: Ptr) -> None:
+        shape = self.shape
+        with self.loop(0, shape.taps) as tap:
+            at = self.add(start, self.mul(tap, shape.dilation))
+            onto = self.ptr_add(target, self.mul(tap, 4 * shape.channels))
+            inside = self.icmp("ult", at, self.size("length"))
+            with self.when(inside):
+                here = self.ptr_add(source, self.mul(at, self.size("step")))
+                self._copy(here, self.size("channel"), onto, 0, shape.channels)
+            with self.unless(inside):
+                self._clear(onto, 0, shape.channels)
+
+    def _row_by_channels(self, source: Ptr, start: I64, target: Ptr) -> None:
+        shape, step = self.shape, self.size("step")
+        low, high = self._taps_before(0, start), self._taps_before(self.size("length"), start)
+        with self.loop(0, shape.channels) as channel:
+            onto = self.ptr_add(target, self.mul(channel, 4 * shape.taps))
+            here = self.ptr_add(source, self.mul(channel, self.size("channel")))
+            here = self.ptr_add(here, self.mul(start, step))
+            self._clear(onto, 0, low)
+            self._copy(here, self.mul(step, shape.dilation), onto, low, high)
+            self._clear(onto, high, shape.taps)
+
+    def _taps_before(self, end: Int, start: I64) -> I64:
+        """How many taps are before an element, the first one at `start`."""
+        dilation = self.shape.dilation
+        distance = self.smax(self.sub(end, start), 0)
+        return self.smin(self.udiv(self.add(distance, dilation - 1), dilation), self.shape.taps)
+
+    def _copy(self, source: Ptr, step: Int, target: Ptr, first: Int, end: Int) -> None:
         with self.loop(first, end) as i:
-            found = self.let(f"load float, ptr {self.at(source, self.product(i, step))}, align 4")
-            self(f"store float {found}, ptr {self.let(f'getelementptr float, ptr {target}, i64 {i}')}, align 4")
+            found = self.load_f32(self.ptr_add(source, self.mul(i, step)))
+            self.store_f32(found, self.element(target, "float", i))
 
-    def _clear(self, target: str, first: str, end: str) -> None:
+    def _clear(self, target: Ptr, first: Int, end: Int) -> None:
         with self.loop(first, end) as i:
-            self(f"store float 0.0, ptr {self.let(f'getelementptr float, ptr {target}, i64 {i}')}, align 4")
+            self.emit(f"store float 0.0, ptr {self.element(target, 'float', i)}, align 4")
 
-    def _arguments(self, totals: str, first: str, column: str, columns: str) -> None:
+    def _epilogue_words(self, totals: Ptr, first: I64, column: I64, columns: I64) -> None:
         """The words of the epilogue for this cell."""
-        given: list[tuple[str, str]] = [("ptr", totals)]
-        for name in (*self.line.operands, "y"):
-            given.append(("ptr", self.at(self[name], self.product(column, self[f"{name}_filter"]))))
+        given: list[Ptr | I64] = [totals]
+        for name in (*self.shape.operands, "y"):
+            given.append(self.ptr_add(self.given.pointers[name], self.mul(column, self.size(f"{name}_filter"))))
         known = {LIVE: columns, FIRST: first}
-        for size in self.epilogue.sizes:
-            given.append(("i64", known[size] if size in known else self[str(size)]))
-        self._store(given, "%room")
-
-    def _store(self, given: Sequence[tuple[str, str]], place: str) -> None:
-        for index, (kind, value) in enumerate(given):
-            self(f"store {kind} {value}, ptr {self.at(place, 8 * index)}, align 8")
+        given += [known[size] if size in known else self.given.sizes[str(size)] for size in self.epilogue.sizes]
+        store_words(self, given, self.room)

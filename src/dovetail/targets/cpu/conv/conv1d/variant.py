@@ -1,7 +1,7 @@
-"""Convolution along one axis with few places: products of what each place sees with panels of filters.
+"""Convolution along one axis with few output pixels: im2col rows times packed panels of filters.
 
-Code that has places side by side in a vector has nothing to put there when a result is four places long, and a size
-that is not known may be one of those.
+Code with pixels in the lanes of a vector leaves most lanes empty when a result is four pixels long, and a size that is
+not known may be one of those.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise, stretched
 from dovetail.kernels.loops.body import Body, body_of, is_compiled, is_number, reads
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor, add, sizes_in
-from dovetail.kernels.spec import Job, Packed, Places, Template
+from dovetail.kernels.spec import Job, Packed, Places
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Line, line_text
-from dovetail.targets.cpu.conv.patch import HEAD
-from dovetail.targets.cpu.gemm.block import cell_declared, cell_part
+from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Conv1d, conv1d_code
+from dovetail.targets.cpu.conv.patches import HEAD
 from dovetail.targets.cpu.gemm.driver import LIVE
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
 
 FEW = 4
-"""CpuDevice of places up to which this is the better code."""
+"""Vectors of pixels up to which this is the better code."""
 HIGH = 4
-"""Register tiles of places in a block: what they see stays in the second cache."""
+"""Register tiles of pixels in a block: what they see stays in L2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class _Writer:
         at = body.views[x]
         count = value.shape[0] * value.shape[2]
         self.sizes: dict[str, Size] = {
-            "places": count,
+            "pixels": count,
             "positions": value.shape[2],
             "length": x.shape[2],
             "before": found.attrs["padding"][0],
@@ -124,26 +123,22 @@ class _Writer:
         start = sums + self.block * self.tile.row_bytes
         self.sizes |= {"sums": sums, "copy": start}
         line = self._line(line.pointers)
-        name, text, uses = line_text(line, epilogue)
-        uses = (*uses, cell_declared(self.tile))
         scratch = start + self.block * line.pitch
-        template = Template(
-            name, text, uses, line.pointers, tuple(self.sizes.values()), scratch, ready=(cell_part(self.tile),)
-        )
+        template = conv1d_code(line, epilogue).template(line.pointers, tuple(self.sizes.values()), scratch)
         work = self.block * line.deep * self.tile.columns
         return Job(template, points, self.sizes["blocks"] * line.panels, work)
 
-    def _line(self, pointers: tuple[str, ...]) -> Line:
+    def _line(self, pointers: tuple[str, ...]) -> Conv1d:
         filters, channels, taps = (n for n in self.w.shape if isinstance(n, int))
         attrs = self.found.attrs
         dense = next((axis for axis in ("step", "channel") if self.sizes[axis] == f32.itemsize), "")
-        return Line(
+        return Conv1d(
             self.tile, channels, taps, attrs["strides"][0], attrs["dilations"][0], filters, dense,
             tuple(self.operands.values()), pointers, tuple(self.sizes),
         )  # fmt: skip
 
     def _epilogue(self) -> Kernel:
-        """The elementwise work on the sums of one panel, place by place."""
+        """The elementwise work on the sums of one panel, pixel by pixel."""
         at: tuple[Expr, ...] = (Name("image"), Name("column"), Name("along"))
         sums = Load(Tensor("sums", f32, (self.tile.row_bytes, f32.itemsize)), (Name("row"), Name("column")))
         leaves: dict[Value, Expr] = {self.found: sums}
@@ -153,16 +148,16 @@ class _Writer:
         # A panel is too narrow for what LLVM would choose; a scalar loop takes the filters behind whole vectors.
         store = Loop("column", Extent(LIVE), (Store(self._tensor("y"), at, result),), lanes=self.tile.lanes)
         body = (
-            Set("place", add(Name("row"), Extent(FIRST))),
-            Set("image", Call("div", (Name("place"), positions), i64)),
-            Set("along", Call("rem", (Name("place"), positions), i64)),
+            Set("pixel", add(Name("row"), Extent(FIRST))),
+            Set("image", Call("div", (Name("pixel"), positions), i64)),
+            Set("along", Call("rem", (Name("pixel"), positions), i64)),
             store,
         )
         pointers = ("sums", *self.operands.values(), "y")
         return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
 
     def _tensor(self, name: str) -> Tensor:
-        """A tensor that is read or written at an image, a filter and a place; `name` points to the first filter."""
+        """A tensor that is read or written at an image, a filter and a pixel; `name` points to the first filter."""
         words = [f"{name}_image", f"{name}_filter", f"{name}_step"]
         strides = tuple(size if isinstance(size := self.sizes[w], int) else symbol(w) for w in words)
         offset = self.sizes.get(f"{name}_offset", 0)
