@@ -36,7 +36,7 @@ KERNELS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "panel_conv that strides": (1, (128, 27, 28), (240, 128, 1, 1), {"strides": (2, 2)}),
     "row_conv": (2, (5, 33, 31), (62, 5, 5, 5), {"padding": (2, 2, 2, 2)}),
     "winograd": (2, (33, 25, 31), (37, 33, 3, 3), {"padding": (1, 1, 1, 1)}),
-    "line": (2, (40, 25), (33, 40, 3), {"strides": (1,), "dilations": (1,), "padding": (1, 1)}),
+    "conv1d": (2, (40, 25), (33, 40, 3), {"strides": (1,), "dilations": (1,), "padding": (1, 1)}),
     "conv of a line": (2, (6, 250), (33, 6, 3), {"strides": (1,), "dilations": (1,), "padding": (1, 1)}),
 }
 """Kernels with images, an image, weights and attributes that they serve."""
