@@ -59,8 +59,13 @@ def inner_name(kernel: Kernel) -> str:
     return f"{PLACEHOLDER}.{kernel.name}"
 
 
-def assemble(stem: str, own: Sequence[Function], shared: Sequence[Function]) -> KernelCode:
-    """A kernel whose `own` functions are called @kernel and @kernel.something; `shared` ones get content names."""
+def assemble(
+    stem: str, own: Sequence[Function], shared: Sequence[Function] = (), *, optimize: bool = False
+) -> KernelCode:
+    """A kernel whose `own` functions are called @kernel and @kernel.something; `shared` ones get content names.
+
+    LLVM optimises what calls scalar functions such as exp, and what is told to be optimised.
+    """
     text = "\n".join(f.text for f in own)
     uses = dict.fromkeys(use for f in own for use in f.uses)
     parts: list[Part] = []
@@ -72,7 +77,7 @@ def assemble(stem: str, own: Sequence[Function], shared: Sequence[Function]) -> 
             parts.append(part)
             uses[signature.declaration] = None
     name, text = named(stem, text)
-    return KernelCode(name, text, tuple(uses), tuple(parts), final(uses))
+    return KernelCode(name, text, tuple(uses), tuple(parts), final(uses) and not optimize)
 
 
 def shared_function(function: Function) -> tuple[Part, Signature]:

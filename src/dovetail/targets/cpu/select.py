@@ -29,7 +29,7 @@ from dovetail.targets.cpu.conv.transposed import make_conv_transpose
 from dovetail.targets.cpu.gemm.int8 import make_byte_contract
 from dovetail.targets.cpu.gemm.variant import make_contract, make_declared_contract
 from dovetail.targets.cpu.pool.variant import make_pool
-from dovetail.targets.cpu.transpose import make_turn
+from dovetail.targets.cpu.transpose import make_transpose
 
 ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
     make_map,
@@ -58,7 +58,7 @@ TEMPLATES: tuple[Callable[[Step, Places, CpuDevice], Job | None], ...] = (
     make_byte_contract,
     make_contract,
     make_attend,
-    make_turn,
+    make_transpose,
 )
 """Archetypes that write their vectors themselves, and so ask how wide they are."""
 

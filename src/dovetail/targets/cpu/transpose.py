@@ -1,26 +1,51 @@
-"""Turn: a tensor copied crosswise, squares at a time, each turned in registers: whole lines are read and written."""
+"""Transpose: a tensor copied crosswise, in squares that are transposed in registers, so that whole lines move."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dovetail import ops
-from dovetail.codegen.llvm.simd import VectorText
+from dovetail.codegen.llvm.handles import I64, Int, Ptr
+from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
+from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.ir.dim import Size
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.ir import collapsed
-from dovetail.kernels.spec import Job, Places, Template
+from dovetail.kernels.spec import Job, Places
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
 SIDE = 64
 """Rows and columns of a tile."""
 MOST_OUTER = 2
-"""Axes beside the two that are turned."""
+"""Axes in addition to the two that are transposed."""
 ITEM = 4
 """Bytes of an element: what the lanes of vectors are for."""
 
 
-def make_turn(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
-    """The job of a copy whose operand is dense along one axis and whose result is along another."""
+@dataclass(frozen=True, slots=True)
+class TransposeArgs:
+    """x is contiguous along rows of the result, y along columns; two outer axes with a size and a stride in each."""
+
+    x: Ptr
+    y: Ptr
+    n0: I64
+    x0: I64
+    y0: I64
+    n1: I64
+    x1: I64
+    y1: I64
+    rows: I64
+    columns: I64
+    x_step: I64
+    y_step: I64
+
+
+ARGUMENTS = Arguments(TransposeArgs)
+
+
+def make_transpose(step: Step, places: Places, device: CpuDevice) -> Job | None:
+    """The job of a copy whose operand is contiguous along one axis and whose result is along another."""
     value = step.value
     if value.op is not ops.merge or value.dtype.itemsize != ITEM:
         return None
@@ -29,72 +54,58 @@ def make_turn(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     if not 2 <= len(shape) <= 2 + MOST_OUTER or 0 in shape or source[-1] in (0, ITEM):
         return None
     across = next((a for a in range(len(shape) - 1) if source[a] == ITEM), None)
-    if across is None or any(isinstance(n, int) and n < vectors.lanes for n in (shape[across], shape[-1])):
+    if across is None or any(isinstance(n, int) and n < device.lanes for n in (shape[across], shape[-1])):
         return None
-    outer = [a for a in range(len(shape) - 1) if a != across]
-    lead: list[tuple[Size, Size, Size]] = [(1, 0, 0)] * (MOST_OUTER - len(outer))
-    lead += [(shape[a], source[a], target[a]) for a in outer]
+    outer = [(shape[a], source[a], target[a]) for a in range(len(shape) - 1) if a != across]
+    (n0, x0, y0), (n1, x1, y1) = [(1, 0, 0)] * (MOST_OUTER - len(outer)) + outer
     rows, columns = shape[across], shape[-1]
-    sizes = (*(size for axis in lead for size in axis), rows, columns, source[-1], target[across])
-    name = f"turn_{vectors.lanes}"
-    tiles = _blocks(rows) * _blocks(columns)
-    for size, _, _ in lead:
-        tiles = tiles * size
-    return Job(Template(name, _text(name, vectors), (), ("x", "y"), sizes), {"x": x, "y": value}, tiles, SIDE * SIDE)
+    laid = ARGUMENTS.laid_out(
+        {
+            "n0": n0, "x0": x0, "y0": y0, "n1": n1, "x1": x1, "y1": y1, "rows": rows, "columns": columns,
+            "x_step": source[-1], "y_step": target[across],
+        }
+    )  # fmt: skip
+    kernel = _code(device).template(ARGUMENTS.pointers, laid.sizes, laid.scratch)
+    return Job(kernel, {"x": x, "y": value}, _blocks(rows) * _blocks(columns) * n0 * n1, SIDE * SIDE)
 
 
 def _blocks(size: Size) -> Size:
     return (size + (SIDE - 1)) // SIDE
 
 
-_WORDS = ("n0", "x0", "y0", "n1", "x1", "y1", "rows", "columns", "x_step", "y_step")
+def _code(device: CpuDevice) -> KernelCode:
+    t = VectorBuilder(device)
+    a = ARGUMENTS.load(t, WORDS, SCRATCH)
+    down, over = t.ceil_div(a.rows, SIDE), t.ceil_div(a.columns, SIDE)
+    with t.loop(BEGIN, END) as tile:
+        column, rest = t.urem(tile, over), t.udiv(tile, over)
+        row, rest = t.urem(rest, down), t.udiv(rest, down)
+        second, first = t.urem(rest, a.n1), t.udiv(rest, a.n1)
+        left, top = t.mul(column, SIDE), t.mul(row, SIDE)
+        x = _moved(t, a.x, (first, a.x0), (second, a.x1), (left, a.x_step), (top, ITEM))
+        y = _moved(t, a.y, (first, a.y0), (second, a.y1), (top, a.y_step), (left, ITEM))
+        _tile(t, a, x, y, t.smin(t.sub(a.rows, top), SIDE), t.smin(t.sub(a.columns, left), SIDE))
+    return assemble("transpose", [kernel_function(t, attributes="nounwind")], optimize=True)
 
 
-def _text(name: str, vectors: CpuDevice) -> str:
-    """x lies densely along rows of the result, y along columns."""
-    t = VectorText(vectors.lanes)
-    for i, (kind, word) in enumerate([("ptr", "x"), ("ptr", "y"), *(("i64", w) for w in _WORDS)]):
-        t(f"%{word} = load {kind}, ptr {t.at('%a', 8 * i)}, align 8")
-    down, over = (t.let(f"sdiv i64 {t.let(f'add i64 %{n}, {SIDE - 1}')}, {SIDE}") for n in ("rows", "columns"))
-    with t.loop("%begin", "%end") as tile:
-        column, rest = _digit(t, tile, over)
-        row, rest = _digit(t, rest, down)
-        second, first = _digit(t, rest, "%n1")
-        left, top = t.let(f"mul i64 {column}, {SIDE}"), t.let(f"mul i64 {row}, {SIDE}")
-        x = _moved(t, "%x", (first, "%x0"), (second, "%x1"), (left, "%x_step"), (top, str(ITEM)))
-        y = _moved(t, "%y", (first, "%y0"), (second, "%y1"), (top, "%y_step"), (left, str(ITEM)))
-        _tile(t, x, y, _left(t, "%rows", top), _left(t, "%columns", left))
-    t("ret void")
-    head = f"define void @{name}(ptr noalias readonly %a, i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{"
-    return "\n".join([head, "entry:", *t.slots, *t.lines, "}"])
-
-
-def _digit(t: VectorText, number: str, size: str) -> tuple[str, str]:
-    return t.let(f"urem i64 {number}, {size}"), t.let(f"udiv i64 {number}, {size}")
-
-
-def _moved(t: VectorText, pointer: str, *steps: tuple[str, str]) -> str:
+def _moved(t: VectorBuilder, pointer: Ptr, *steps: tuple[Int, Int]) -> Ptr:
     for index, stride in steps:
-        pointer = t.at(pointer, t.let(f"mul i64 {index}, {stride}"))
+        pointer = t.ptr_add(pointer, t.mul(index, stride))
     return pointer
 
 
-def _left(t: VectorText, size: str, start: str) -> str:
-    rest = t.let(f"sub i64 {size}, {start}")
-    return t.let(f"select i1 {t.let(f'icmp slt i64 {rest}, {SIDE}')}, i64 {rest}, i64 {SIDE}")
-
-
-def _tile(t: VectorText, x: str, y: str, rows: str, columns: str) -> None:
+def _tile(t: VectorBuilder, a: TransposeArgs, x: Ptr, y: Ptr, rows: I64, columns: I64) -> None:
     """Squares as far as they go, and single elements at the edges."""
     lanes = t.lanes
-    whole_rows, whole_columns = (t.let(f"and i64 {n}, {-lanes}") for n in (rows, columns))
-    with t.steps("0", whole_columns, lanes) as column, t.steps("0", whole_rows, lanes) as row:
-        here = _moved(t, x, (column, "%x_step"), (row, str(ITEM)))
-        there = _moved(t, y, (row, "%y_step"), (column, str(ITEM)))
-        lines = [t.load(_moved(t, here, (str(i), "%x_step"))) for i in range(lanes)]
-        for i, line in enumerate(t.transposed(lines)):
-            t.store(line, _moved(t, there, (str(i), "%y_step")))
-    for first, last, start in ((whole_columns, columns, "0"), ("0", whole_columns, whole_rows)):
+    whole_rows, whole_columns = (I64(t.let(f"and i64 {n}, {-lanes}")) for n in (rows, columns))
+    with t.steps(0, whole_columns, lanes) as column, t.steps(0, whole_rows, lanes) as row:
+        here = _moved(t, x, (column, a.x_step), (row, ITEM))
+        there = _moved(t, y, (row, a.y_step), (column, ITEM))
+        lines = [t.load(_moved(t, here, (i, a.x_step))) for i in range(lanes)]
+        for i, line in enumerate(t.transpose(lines)):
+            t.store(line, _moved(t, there, (i, a.y_step)))
+    edges: tuple[tuple[Int, I64, Int], ...] = ((whole_columns, columns, 0), (0, whole_columns, whole_rows))
+    for first, last, start in edges:
         with t.loop(first, last) as column, t.loop(start, rows) as row:
-            element = t.let(f"load i32, ptr {_moved(t, x, (column, '%x_step'), (row, str(ITEM)))}, align {ITEM}")
-            t(f"store i32 {element}, ptr {_moved(t, y, (row, '%y_step'), (column, str(ITEM)))}, align {ITEM}")
+            element = t.let(f"load i32, ptr {_moved(t, x, (column, a.x_step), (row, ITEM))}, align {ITEM}")
+            t.emit(f"store i32 {element}, ptr {_moved(t, y, (row, a.y_step), (column, ITEM))}, align {ITEM}")
