@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.attention.parts import key_rows, make_scores, make_values, make_weights
+from dovetail.targets.cpu.attention.parts import key_rows, scores_function, values_function, weights_function
 from dovetail.targets.cpu.conv.broadcast_tile import square_of
 from dovetail.targets.cpu.conv.broadcast_tile import tile_text as places_text
 from dovetail.targets.cpu.conv.direct import kernel as conv_text
@@ -42,17 +42,17 @@ def test_contractions(machine: Host) -> None:
 def test_attention(machine: Host, wide: int) -> None:
     vectors = vectors_of(machine)
     sums = (
-        make_scores(vectors, wide, 64, 64, with_top=True),
-        make_scores(vectors, wide, 64, 64, with_top=True, with_mask=True, asks=False),
-        make_values(vectors, wide, key_rows(vectors, wide)),
+        scores_function(vectors, wide, 64, 64, with_top=True),
+        scores_function(vectors, wide, 64, 64, with_top=True, with_mask=True, prefetches=False),
+        values_function(vectors, wide, key_rows(vectors, wide)),
     )
-    for part in sums:
+    for part, _ in sums:
         found = loops(code_for(machine, part.text, optimize=False))
         assert found
         assert not [line for loop in found for line in on_stack(loop)]
     # With few registers what does not change may be read from the stack.
     for twos in (False, True):
-        found = loops(code_for(machine, make_weights(vectors, wide, twos=twos).text, optimize=False))
+        found = loops(code_for(machine, weights_function(vectors, wide, twos=twos)[0].text, optimize=False))
         assert found
         assert not [line for loop in found for line in written_to_stack(loop)]
 
@@ -94,8 +94,8 @@ def test_neon_multiplies_by_lanes(wide: int) -> None:
     features = key_rows(vectors, wide)
     texts = [
         block_text(tile_of(vectors)),
-        make_scores(vectors, wide, 64, 64, with_top=False).text,
-        make_values(vectors, wide, features).text,
+        scores_function(vectors, wide, 64, 64, with_top=False)[0].text,
+        values_function(vectors, wide, features)[0].text,
     ]
     for text in texts:
         loop = max(loops(code_for(NEON, text, optimize=False)), key=products)

@@ -1,293 +1,292 @@
-"""Attend for few queries, lanes along features: keys and values stream by once, for all the heads they serve.
+"""Attention for few queries, lanes along features: keys and values stream by once, for all the heads they serve.
 
-A tile is one head of keys with all the queries that look at it. What they attend to is bound by memory, so that a row
-of keys or values is read as it lies, and all its queries are done while it is near.
+A tile is one head of keys with all the queries that attend to it. It is bound by bandwidth, so that a row of keys or
+values is read as it is, and all its queries are done while it is in L1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
+from dovetail.codegen.llvm.function import Parameter
+from dovetail.codegen.llvm.handles import F32, I1, I64, Int, Mask, Ptr, Vec, VecI32
+from dovetail.codegen.llvm.maths.vectors import exp_of_negative, fast_tanh
 from dovetail.codegen.llvm.scalar import literal
-from dovetail.codegen.llvm.simd import STORED, VectorText
+from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, VectorBuilder
 from dovetail.ir.dtype import f32
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Part
-from dovetail.targets.cpu.attention.parts import BLOCK, LINE, finished, make_copy
-
-if TYPE_CHECKING:
-    from dovetail.targets.cpu.attention.driver import Tile
+from dovetail.targets.cpu.attention.parts import BLOCK, Shared, copy_function, finished, integer, read, written
+from dovetail.targets.cpu.attention.shape import few_regions, packs, padded
+from dovetail.targets.cpu.attention.tile import AttendBuilder
 
 MOST_UNROLLED = 8
-"""CpuDevice of a row that are spelled out one by one; longer rows go through a loop."""
+"""Vectors of a row that are unrolled; longer rows go through a loop."""
+_LOWEST = F32(literal(float("-inf"), f32))
+_NOTHING = F32(literal(0.0, f32))
 
 
-def padded(size: int, lanes: int) -> int:
-    """The size up to whole vectors."""
-    return -(-size // lanes) * lanes
+@lru_cache(64)
+def few_scores_function(device: CpuDevice, d: int) -> Shared:
+    """s[j] = Σ_c q[c] · k[j, c] for as many keys as a vector has lanes. q ends in zeros."""
+    t = VectorBuilder(device)
+    q, k, lanes, size = Ptr("%q"), Ptr("%k"), t.lanes, t.bytes
+    rows = [t.ptr_add(k, t.mul(j, I64("%stride"))) for j in range(lanes)]
 
-
-def make_few_scores(vectors: CpuDevice, d: int) -> Part:
-    """s[j] = sum over c of q[c] * k[j, c] for as many keys as a vector has lanes. q ends in zeros."""
-    t = VectorText(vectors.lanes)
-    lanes, size = vectors.lanes, 4 * vectors.lanes
-    rows = [t.at("%k", t.let(f"mul i64 {j}, %stride") if j else 0) for j in range(lanes)]
-    sums = ["zeroinitializer"] * lanes
+    sums: list[Vec] = [ZERO] * lanes
     if d // lanes <= MOST_UNROLLED:
         for i in range(d // lanes):
-            x = t.load(t.at("%q", i * size), size)
-            sums = [t.fma(x, t.load(t.at(row, i * size)), s) for row, s in zip(rows, sums, strict=True)]
+            x = t.load(t.ptr_add(q, i * size), size)
+            sums = [t.fma(x, t.load(t.ptr_add(row, i * size)), s) for row, s in zip(rows, sums, strict=True)]
     else:
-        with t.carried("0", str(d // lanes), sums) as (i, held):
-            at = t.let(f"mul i64 {i}, {size}")
-            x = t.load(t.at("%q", at), size)
-            held[:] = [t.fma(x, t.load(t.at(row, at)), s) for row, s in zip(rows, held, strict=True)]
-        sums = held
+        with t.carry(0, d // lanes, sums) as state:
+            at = t.mul(state.index, size)
+            x = t.load(t.ptr_add(q, at), size)
+            held = state.vectors
+            held[:] = [t.fma(x, t.load(t.ptr_add(row, at)), s) for row, s in zip(rows, held, strict=True)]
+        sums = state.vectors
     if d % lanes:
         at = d // lanes * size
-        x = t.load(t.at("%q", at), size)
-        sums = [t.fma(x, t.load_first(t.at(row, at), d % lanes), s) for row, s in zip(rows, sums, strict=True)]
-    t.store(t.summed(sums), "%s", size)
-    name = f"attend_few_scores_{lanes}_{d}"
-    return finished(name, "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s", t)
+        x = t.load(t.ptr_add(q, at), size)
+        pairs = zip(rows, sums, strict=True)
+        sums = [t.fma(x, t.load_first(t.ptr_add(row, at), d % lanes), s) for row, s in pairs]
+    t.store(t.transpose_add(sums), Ptr("%s"), size)
+    return finished(t, "attend_few_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
 
-def make_few_values(vectors: CpuDevice, dv: int) -> Part:
-    """o[c] = o[c] * old + sum over j of p[j] * v[j, c], in several sums that are added up at the end."""
-    t = VectorText(vectors.lanes)
-    lanes, size = vectors.lanes, 4 * vectors.lanes
+@lru_cache(64)
+def few_values_function(device: CpuDevice, dv: int) -> Shared:
+    """o[c] = o[c] · old + Σ_j p[j] · v[j, c], in several accumulators that are added at the end."""
+    t = VectorBuilder(device)
+    p, v, o, stride, total = Ptr("%p"), Ptr("%v"), Ptr("%o"), I64("%stride"), I64("%count")
+    lanes, size = t.lanes, t.bytes
     count = padded(dv, lanes) // lanes
-    # Sums enough to keep the machine busy; wide rows have them anyway.
-    at_once = max(1, min(4, vectors.registers // 2 // count))
+    # Accumulators enough to keep the FMA units busy; wide rows have them anyway.
+    at_once = max(1, min(4, device.registers // 2 // count))
 
-    def row(pointer: str, i: int) -> str:
-        place = t.at(pointer, i * size)
-        return t.load(place) if (i + 1) * lanes <= dv else t.load_first(place, dv % lanes)
+    def row(pointer: Ptr, i: int) -> Vec:
+        here = t.ptr_add(pointer, i * size)
+        return t.load(here) if (i + 1) * lanes <= dv else t.load_first(here, dv % lanes)
 
-    old = t.spread("%old")
-    starts = [t.mul(t.load(t.at("%o", i * size), size), old) for i in range(count)]
-    starts += ["zeroinitializer"] * (count * (at_once - 1))
-    with t.carried("0", t.let(f"sdiv i64 %count, {at_once}"), starts) as (i, sums):
-        first = t.let(f"mul i64 {i}, {at_once}")
-        p = t.at("%p", t.let(f"mul i64 {first}, 4"))
-        v = t.at("%v", t.let(f"mul i64 {first}, %stride"))
+    old = t.splat(F32("%old"))
+    starts = [t.fmul(t.load(t.ptr_add(o, i * size), size), old) for i in range(count)]
+    starts += [ZERO] * (count * (at_once - 1))
+    with t.carry(0, t.sdiv(total, at_once), starts) as state:
+        sums = state.vectors
+        first = t.mul(state.index, at_once)
+        weights, values = t.ptr_add(p, t.mul(first, 4)), t.ptr_add(v, t.mul(first, stride))
         for j in range(at_once):
-            weight = t.spread_from(t.at(p, 4 * j))
-            place = t.at(v, t.let(f"mul i64 {j}, %stride") if j else 0)
+            weight = t.load_splat(t.ptr_add(weights, 4 * j))
+            here = t.ptr_add(values, t.mul(j, stride))
             for c in range(count):
-                sums[j * count + c] = t.fma(weight, row(place, c), sums[j * count + c])
+                sums[j * count + c] = t.fma(weight, row(here, c), sums[j * count + c])
+    sums = state.vectors
     for j in range(1, at_once):
-        sums[:count] = [t.add(sums[c], sums[j * count + c]) for c in range(count)]
-    done = t.let(f"mul i64 {t.let(f'sdiv i64 %count, {at_once}')}, {at_once}")
-    with t.carried(done, "%count", sums[:count]) as (j, rest):
-        weight = t.spread_from(t.at("%p", t.let(f"mul i64 {j}, 4")))
-        place = t.at("%v", t.let(f"mul i64 {j}, %stride"))
-        rest[:] = [t.fma(weight, row(place, c), x) for c, x in enumerate(rest)]
-    for c, x in enumerate(rest):
-        t.store(x, t.at("%o", c * size), size)
-    given = "ptr noalias readonly %p, ptr noalias readonly %v, i64 %stride, i64 %count, ptr noalias %o, float %old"
-    return finished(f"attend_few_values_{lanes}_{vectors.registers}_{dv}", given, t)
+        sums[:count] = [t.fadd(sums[c], sums[j * count + c]) for c in range(count)]
+    done = t.mul(t.sdiv(total, at_once), at_once)
+    with t.carry(done, total, sums[:count]) as state:
+        weight = t.load_splat(t.ptr_add(p, t.mul(state.index, 4)))
+        here = t.ptr_add(v, t.mul(state.index, stride))
+        state.vectors[:] = [t.fma(weight, row(here, c), x) for c, x in enumerate(state.vectors)]
+    for c, x in enumerate(state.vectors):
+        t.store(x, t.ptr_add(o, c * size), size)
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), Parameter("float", "old"))
+    return finished(t, "attend_few_values", given)
 
 
-class Few:
+class FewQueries:
     """One tile: the rows of queries of one head of keys."""
 
-    def __init__(self, t: Tile, at: Mapping[str, str], rows: int, *, count: str = "", first: str = "") -> None:
+    def __init__(
+        self, t: AttendBuilder, at: Mapping[str, Ptr], rows: int, *, count: I64 | None = None, first: I64 | None = None
+    ) -> None:
         """`count` and `first` say how many rows there are, all of one head, where that is not known before."""
-        self.t, self.at, self.rows, self.first = t, at, count or str(rows), first
-        a = self.a = t.asked
+        self.t, self.at, self.first = t, at, first
+        self.rows: Int = rows if count is None else count
+        a = self.a = t.problem
         self.d, self.dv = padded(a.d, t.lanes), padded(a.dv, t.lanes)
-        self.queries = t.take(rows * 4 * self.d)
-        self.scores, self.taken = t.take(rows * 4 * BLOCK), t.take(rows * 4 * self.dv)
-        self.state = t.take(rows * 8)
-        self.left = t.take(t.lanes * 4 * a.d)
-        self.packed = {n: t.take(BLOCK * 4 * w) for n, w in (("k", a.d), ("v", a.dv)) if self.packs(n)}
+        self.room = t.regions(few_regions(a, rows))
 
-    def packs(self, name: str) -> bool:
-        return self.a.strides[name][-1] != 4 or self.a.stored != "float"
-
-    def go(self) -> None:
+    def run(self) -> None:
         t = self.t
         end = t.size(self.a.keys)
-        with t.loop("0", self.rows) as row:
-            self.take_query(row)
-        with t.steps("0", end, BLOCK) as first:
-            count = t.smaller(str(BLOCK), t.let(f"sub i64 {end}, {first}"))
-            k, stride = self.block("k", first, count)
-            v, apart = self.block("v", first, count)
-            self.score(k, stride, v, apart, count)
-            part = make_few_values(self.a.vectors, self.a.dv)
-            with t.loop("0", self.rows) as row:
-                old = self.weigh(row, first, count)
-                p, o = self.of(self.scores, row, BLOCK), self.of(self.taken, row, self.dv)
-                t.call(part, f"ptr {p}", f"ptr {v}", f"i64 {apart}", f"i64 {count}", f"ptr {o}", f"float {old}")
-        with t.loop("0", self.rows) as row:
-            self.give(row)
+        with t.loop(0, self.rows) as row:
+            self._take_query(row)
+        with t.steps(0, end, BLOCK) as first:
+            count = t.smin(BLOCK, t.sub(end, first))
+            k, stride = self._block("k", first, count)
+            v, apart = self._block("v", first, count)
+            self._score(k, stride, v, apart, count)
+            values = few_values_function(t.device, self.a.dv)
+            with t.loop(0, self.rows) as row:
+                old = self._weigh(row, first, count)
+                p, o = self._of("scores", row, BLOCK), self._of("taken", row, self.dv)
+                t.call_shared(values, p, v, apart, count, o, old)
+        with t.loop(0, self.rows) as row:
+            self._write(row)
 
-    def of(self, pointer: str, row: str, size: int) -> str:
-        return self.t.at(pointer, self.t.let(f"mul i64 {row}, {4 * size}"))
+    def _of(self, region: str, row: I64, size: int) -> Ptr:
+        return self.t.ptr_add(self.room[region], self.t.mul(row, 4 * size))
 
-    def place(self, name: str, row: str) -> str:
+    def _row(self, name: str, row: I64) -> Ptr:
         """A row of queries, of the result or of a mask: its head of those that share the keys, then its position."""
         t, a = self.t, self.a
         *_, head, position, _ = a.strides[name]
-        if self.first:
-            return t.at(self.at[name], t.times(row, position))
+        if self.first is not None:
+            return t.ptr_add(self.at[name], t.scaled(row, position))
         count = t.size(a.queries)
-        group, own = t.let(f"sdiv i64 {row}, {count}"), t.let(f"srem i64 {row}, {count}")
-        return t.at(t.at(self.at[name], t.times(group, head)), t.times(own, position))
+        group, own = t.sdiv(row, count), t.srem(row, count)
+        return t.ptr_add(t.ptr_add(self.at[name], t.scaled(group, head)), t.scaled(own, position))
 
-    def take_query(self, row: str) -> None:
-        """A query scaled, with zeros behind it; nothing is taken yet."""
+    def _take_query(self, row: I64) -> None:
+        """A query scaled, zeros after it; nothing is accumulated yet."""
         t, a = self.t, self.a
-        x, to = self.place("q", row), self.of(self.queries, row, self.d)
+        x, to = self._row("q", row), self._of("queries", row, self.d)
         for i in range(a.d // t.lanes * t.lanes, self.d, t.lanes):
-            t.store("zeroinitializer", t.at(to, 4 * i), 4)
+            t.store(ZERO, t.ptr_add(to, 4 * i), 4)
         factor = literal(a.scale if a.softcap is None else a.scale / a.softcap, f32)
-        with t.loop("0", str(a.d)) as c:
-            found = t.number_at(t.at(x, t.times(c, a.strides["q"][-1])), a.stored)
-            t(f"store float {t.let(f'fmul float {found}, {factor}')}, ptr {t.at(to, t.times(c, 4))}, align 4")
-        taken = self.of(self.taken, row, self.dv)
+        with t.loop(0, a.d) as c:
+            found = t.load_scalar_as_f32(t.ptr_add(x, t.scaled(c, a.strides["q"][-1])), a.stored)
+            t.store_f32(F32(t.let(f"fmul float {found}, {factor}")), t.ptr_add(to, t.mul(c, 4)))
+        taken = self._of("taken", row, self.dv)
         for i in range(0, self.dv, t.lanes):
-            t.store("zeroinitializer", t.at(taken, 4 * i))
-        top, total = self.kept(row)
-        t(f"store float {literal(float('-inf'), f32)}, ptr {top}, align 4")
-        t(f"store float {literal(0.0, f32)}, ptr {total}, align 4")
+            t.store(ZERO, t.ptr_add(taken, 4 * i))
+        top, total = self._state(row)
+        t.store_f32(_LOWEST, top)
+        t.store_f32(_NOTHING, total)
 
-    def kept(self, row: str) -> tuple[str, str]:
-        """Where the highest score of a row and the sum of its weights lie."""
-        at = self.of(self.state, row, 2)
-        return at, self.t.at(at, 4)
+    def _state(self, row: I64) -> tuple[Ptr, Ptr]:
+        """The running maximum of a row and the sum of its weights."""
+        at = self._of("state", row, 2)
+        return at, self.t.ptr_add(at, 4)
 
-    def block(self, name: str, first: str, count: str) -> tuple[str, str]:
-        """A block of keys or values and the stride of its rows; where they do not lie densely, a copy."""
+    def _block(self, name: str, first: I64, count: I64) -> tuple[Ptr, Int]:
+        """A block of keys or values and the stride of its rows; packed where they are not contiguous f32."""
         t, a = self.t, self.a
         *_, row, step = a.strides[name]
-        x, stride = t.at(self.at[name], t.times(first, row)), t.size(row)
-        if name not in self.packed:
+        x, stride = t.ptr_add(self.at[name], t.scaled(first, row)), t.size(row)
+        if not packs(a, name):
             return x, stride
         width = a.d if name == "k" else a.dv
-        given = f"ptr {x}", f"i64 {stride}", f"i64 {t.size(step)}", f"i64 {count}"
-        t.call(make_copy(a.vectors, width, a.stored), *given, f"ptr {self.packed[name]}")
-        return self.packed[name], str(4 * width)
+        t.call_shared(copy_function(t.device, width, a.stored), x, stride, t.size(step), count, self.room[name])
+        return self.room[name], 4 * width
 
-    def ask_for(self, row: str, width: int) -> None:
-        for at in range(0, 4 * width, LINE):
-            self.t.prefetch(self.t.at(row, at))
+    def _prefetch(self, row: Ptr, width: int) -> None:
+        for at in range(0, 4 * width, self.t.device.caches.line):
+            self.t.prefetch(self.t.ptr_add(row, at))
 
-    def score(self, k: str, stride: str, v: str, apart: str, count: str) -> None:
+    def _score(self, k: Ptr, stride: Int, v: Ptr, apart: Int, count: I64) -> None:
         t, a = self.t, self.a
-        part = make_few_scores(a.vectors, a.d)
+        scores = few_scores_function(t.device, a.d)
 
-        def score(x: str, apart: str, first: str) -> None:
-            with t.loop("0", self.rows) as row:
-                q, s = self.of(self.queries, row, self.d), self.of(self.scores, row, BLOCK)
-                t.call(part, f"ptr {q}", f"ptr {x}", f"i64 {apart}", f"ptr {t.at(s, t.times(first, 4))}")
+        def score(x: Ptr, stride: Int, first: I64) -> None:
+            with t.loop(0, self.rows) as row:
+                q, s = self._of("queries", row, self.d), self._of("scores", row, BLOCK)
+                t.call_shared(scores, q, x, stride, t.ptr_add(s, t.mul(first, 4)))
 
-        whole = t.let(f"sdiv i64 {count}, {t.lanes}")
-        with t.loop("0", whole) as group:
-            first = t.let(f"mul i64 {group}, {t.lanes}")
-            x = t.at(k, t.let(f"mul i64 {first}, {stride}"))
-            following = t.at(x, t.let(f"mul i64 {t.lanes}, {stride}"))
-            with t.loop("0", str(t.lanes)) as j:
-                self.ask_for(t.at(following, t.let(f"mul i64 {j}, {stride}")), a.d)
-                self.ask_for(t.at(v, t.let(f"mul i64 {t.let(f'add i64 {first}, {j}')}, {apart}")), a.dv)
+        whole = t.sdiv(count, t.lanes)
+        with t.loop(0, whole) as group:
+            first = t.mul(group, t.lanes)
+            x = t.ptr_add(k, t.mul(first, stride))
+            following = t.ptr_add(x, t.mul(t.lanes, stride))
+            with t.loop(0, t.lanes) as j:
+                self._prefetch(t.ptr_add(following, t.mul(j, stride)), a.d)
+                self._prefetch(t.ptr_add(v, t.mul(t.add(first, j), apart)), a.dv)
             score(x, stride, first)
-        done = t.let(f"mul i64 {whole}, {t.lanes}")
-        left = t.let(f"sub i64 {count}, {done}")
-        with t.when(t.let(f"icmp sgt i64 {left}, 0")):
-            x = t.at(k, t.let(f"mul i64 {done}, {stride}"))
-            t.call(
-                make_copy(a.vectors, a.d, "float"),
-                f"ptr {x}",
-                f"i64 {stride}",
-                "i64 4",
-                f"i64 {left}",
-                f"ptr {self.left}",
-            )
-            score(self.left, str(4 * a.d), done)
+        done = t.mul(whole, t.lanes)
+        left = t.sub(count, done)
+        with t.when(t.icmp("sgt", left, 0)):
+            x = t.ptr_add(k, t.mul(done, stride))
+            t.call_shared(copy_function(t.device, a.d, "float"), x, stride, 4, left, self.room["left"])
+            score(self.room["left"], 4 * a.d, done)
 
-    def weigh(self, row: str, first: str, count: str) -> str:
-        """Bend and mask the scores of a row, make weights of them; gives how much older sums shrink."""
+    def _weigh(self, row: I64, first: I64, count: I64) -> F32:
+        """Bend and mask the scores of a row and make weights of them; gives how much older sums shrink."""
         t = self.t
-        scores = self.of(self.scores, row, BLOCK)
-        top, total = self.kept(row)
-        low = t.number(float("-inf"))
-        masks = {n: self.place(n, row) for n in ("mask", "keep") if n in self.a.strides}
-        vectors = t.let(f"sdiv i64 {t.let(f'add i64 {count}, {t.lanes - 1}')}, {t.lanes}")
-        with t.carried("0", vectors, [low]) as (i, highest):
-            at = t.let(f"mul i64 {i}, {t.lanes}")
-            inside = t.below(t.let(f"sub i64 {count}, {at}"))
-            place = t.at(scores, t.times(at, 4))
-            x = self.bent(t.load(place), row, t.let(f"add i64 {first}, {at}"), inside, masks)
-            x = t.select(inside, x, low)
-            t.store(x, place)
-            highest[0] = t.larger(x, highest[0])
-        before = t.let(f"load float, ptr {top}, align 4")
-        found = t.across("fmax", highest[0])
-        higher = t.let(f"fcmp ogt float {found}, {before}")
-        now = t.let(f"select i1 {higher}, float {found}, float {before}")
-        t(f"store float {now}, ptr {top}, align 4")
-        none = t.let(f"fcmp oeq float {now}, {literal(float('-inf'), f32)}")
-        safe = t.spread(t.let(f"select i1 {none}, float {literal(0.0, f32)}, float {now}"))
-        old = t.exp_of_negative(t.sub(t.spread(before), safe))
-        with t.carried("0", vectors, ["zeroinitializer"]) as (i, sums):
-            place = t.at(scores, t.times(t.let(f"mul i64 {i}, {t.lanes}"), 4))
-            p = t.exp_of_negative(t.sub(t.load(place), safe))
-            t.store(p, place)
-            sums[0] = t.add(sums[0], p)
-        shrunk = t.let(f"extractelement {t.kind} {old}, i64 0")
-        earlier = t.let(f"fmul float {t.let(f'load float, ptr {total}, align 4')}, {shrunk}")
-        t(f"store float {t.let(f'fadd float {earlier}, {t.summed_up(sums[0])}')}, ptr {total}, align 4")
+        scores = self._of("scores", row, BLOCK)
+        top, total = self._state(row)
+        vectors = t.ceil_div(count, t.lanes)
+        before, now = self._maximum(row, first, count, scores, top, vectors)
+        none = t.let(f"fcmp oeq float {now}, {_LOWEST}")
+        safe = t.splat(F32(t.let(f"select i1 {none}, float {_NOTHING}, float {now}")))
+        old = exp_of_negative(t, t.fsub(t.splat(before), safe))
+        with t.carry(0, vectors, [ZERO]) as state:
+            here = t.ptr_add(scores, t.mul(t.mul(state.index, t.lanes), 4))
+            p = exp_of_negative(t, t.fsub(t.load(here), safe))
+            t.store(p, here)
+            state.vectors[0] = t.fadd(state.vectors[0], p)
+        shrunk = t.extract(old, 0)
+        earlier = t.let(f"fmul float {t.load_f32(total)}, {shrunk}")
+        t.store_f32(F32(t.let(f"fadd float {earlier}, {t.reduce_add(state.vectors[0])}")), total)
         return shrunk
 
-    def bent(self, x: str, row: str, key: str, inside: str, masks: Mapping[str, str]) -> str:
+    def _maximum(self, row: I64, first: I64, count: I64, scores: Ptr, top: Ptr, vectors: I64) -> tuple[F32, F32]:
+        """Bend and mask the scores of a row; the running maximum before and after them."""
+        t = self.t
+        low = t.constant(float("-inf"))
+        masks = {n: self._row(n, row) for n in ("mask", "keep") if n in self.a.strides}
+        with t.carry(0, vectors, [low]) as state:
+            at = t.mul(state.index, t.lanes)
+            inside = t.lanes_below(t.sub(count, at))
+            here = t.ptr_add(scores, t.mul(at, 4))
+            x = self._bent(t.load(here), row, t.add(first, at), inside, masks)
+            x = t.select(inside, x, low)
+            t.store(x, here)
+            state.vectors[0] = t.fmax(x, state.vectors[0])
+        before = t.load_f32(top)
+        found = t.reduce_lanes("fmax", state.vectors[0])
+        higher = I1(t.let(f"fcmp ogt float {found}, {before}"))
+        now = F32(t.let(f"select i1 {higher}, float {found}, float {before}"))
+        t.store_f32(now, top)
+        return before, now
+
+    def _bent(self, x: Vec, row: I64, key: I64, inside: Mask, masks: Mapping[str, Ptr]) -> Vec:
         t, a = self.t, self.a
-        given = {n: self.masked(n, at, key, inside) for n, at in masks.items()}
+        given = {n: self._masked(n, at, key, inside) for n, at in masks.items()}
         if a.softcap is not None:
-            x = t.mul(t.tanh(x), t.number(a.softcap))
-        keys = t.positions(key, 0) if a.causal else ""
-        own = t.spread_whole(self.position(row)) if a.causal else ""
+            x = t.fmul(fast_tanh(t, x), t.constant(a.softcap))
+        keys: VecI32 | None = None
+        own: VecI32 | None = None
+        if a.causal:
+            keys, own = t.positions(key, 0), t.splat_i32(self._position(row))
         return t.shown(x, given, keys, own)
 
-    def position(self, row: str) -> str:
+    def _position(self, row: I64) -> I64:
         t = self.t
-        return t.let(f"add i64 {self.first}, {row}" if self.first else f"srem i64 {row}, {t.size(self.a.queries)}")
+        return t.srem(row, t.size(self.a.queries)) if self.first is None else t.add(self.first, row)
 
-    def masked(self, name: str, at: str, key: str, inside: str) -> str:
+    def _masked(self, name: str, at: Ptr, key: I64, inside: Mask) -> Vec:
         """What a mask has for as many keys as a vector has lanes."""
         t = self.t
         step, stored = self.a.strides[name][-1], t.stored(name)
-        place, item = t.at(at, t.times(key, step)), STORED[stored]
+        here, item = t.ptr_add(at, t.scaled(key, step)), STORED_BYTES[stored]
         if step == 0:
-            return t.spread(t.number_at(place, stored))
-        wide = t.raw(stored)
+            return t.splat(t.load_scalar_as_f32(here, stored))
+        wide = t.stored_vec(stored)
         kind = f"v{t.lanes}{ {'float': 'f32', 'half': 'f16', 'bfloat': 'i16'}.get(stored, stored) }"
         if step == item:
             full = f"llvm.masked.load.{kind}.p0"
-            t.use(f"declare {wide} @{full}(ptr, i32, {t.truth}, {wide})")
-            found = t.let(f"call {wide} @{full}(ptr {place}, i32 {item}, {t.truth} {inside}, {wide} zeroinitializer)")
+            t.use(f"declare {wide} @{full}(ptr, i32, {t.mask_vec}, {wide})")
+            given = f"ptr {here}, i32 {item}, {t.mask_vec} {inside}, {wide} zeroinitializer"
         else:
             full = f"llvm.masked.gather.{kind}.v{t.lanes}p0"
-            t.use(f"declare {wide} @{full}(<{t.lanes} x ptr>, i32, {t.truth}, {wide})")
-            far = t.let(f"mul <{t.lanes} x i64> {t.counted()}, {t.spread_long(t.size(step))}")
-            places = t.let(f"getelementptr i8, ptr {place}, <{t.lanes} x i64> {far}")
-            given = f"<{t.lanes} x ptr> {places}, i32 {item}, {t.truth} {inside}, {wide} zeroinitializer"
-            found = t.let(f"call {wide} @{full}({given})")
-        return t.widened(found, stored)
+            t.use(f"declare {wide} @{full}(<{t.lanes} x ptr>, i32, {t.mask_vec}, {wide})")
+            far = t.let(f"mul {t.long_vec} {t.lane_numbers()}, {t.splat_i64(t.size(step))}")
+            addresses = t.let(f"getelementptr i8, ptr {here}, {t.long_vec} {far}")
+            given = f"<{t.lanes} x ptr> {addresses}, i32 {item}, {t.mask_vec} {inside}, {wide} zeroinitializer"
+        return t.widen(t.let(f"call {wide} @{full}({given})"), stored)
 
-    def give(self, row: str) -> None:
+    def _write(self, row: I64) -> None:
+        """Divide by the sum of weights and write the row of the result."""
         t, a = self.t, self.a
-        total = t.spread_from(self.kept(row)[1])
-        factor = t.factor(total)
-        none = t.compare("oeq", factor, t.number(0.0))
-        x, y = self.of(self.taken, row, self.dv), self.place("y", row)
+        factor = t.inverse(t.load_splat(self._state(row)[1]))
+        none = t.fcmp("oeq", factor, t.constant(0.0))
+        x, y = self._of("taken", row, self.dv), self._row("y", row)
+        item = STORED_BYTES[a.stored]
         for i in range(0, self.dv, t.lanes):
-            found = t.select(none, t.number(0.0), t.mul(t.load(t.at(x, 4 * i)), factor))
+            found = t.select(none, t.constant(0.0), t.fmul(t.load(t.ptr_add(x, 4 * i)), factor))
             if i + t.lanes <= a.dv:
-                t.store_as(found, t.at(y, STORED[a.stored] * i), a.stored)
+                t.store_from_f32(found, t.ptr_add(y, item * i), a.stored)
                 continue
             for c in range(i, a.dv):
-                one = t.let(f"extractelement {t.kind} {found}, i64 {c - i}")
-                t.put_number(one, t.at(y, STORED[a.stored] * c), a.stored)
+                t.store_scalar_from_f32(t.extract(found, c - i), t.ptr_add(y, item * c), a.stored)

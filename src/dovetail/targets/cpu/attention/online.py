@@ -1,288 +1,275 @@
-"""Attend for many queries, lanes along queries: the steps of one tile."""
+"""Attention for many queries by online softmax, lanes along queries: the steps of one tile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from dovetail.codegen.llvm.handles import F32, FALSE, I1, I64, NULL, Int, Ptr, Vec, VecI32
+from dovetail.codegen.llvm.maths.vectors import LOG2_E, fast_tanh
 from dovetail.codegen.llvm.scalar import literal
-from dovetail.codegen.llvm.simd import LOG2_E, STORED
+from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored
 from dovetail.ir.dtype import f32
+from dovetail.targets.cpu.attention.pack_kv import PackedHead
 from dovetail.targets.cpu.attention.parts import (
     BLOCK,
-    LINE,
+    columns_function,
+    copy_function,
     key_rows,
-    make_columns,
-    make_copy,
-    make_out,
-    make_scores,
-    make_values,
-    make_weights,
+    out_function,
+    scores_function,
+    values_function,
     weight,
+    weights_function,
 )
+from dovetail.targets.cpu.attention.rope import rotate_function
+from dovetail.targets.cpu.attention.shape import many_regions
+from dovetail.targets.cpu.attention.tile import AttendBuilder
 
-if TYPE_CHECKING:
-    from dovetail.targets.cpu.attention.driver import Tile
+
+def write_rotated(t: AttendBuilder, which: str, at: Mapping[str, Ptr], first: Int, rows: Int, to: Ptr) -> None:
+    """Rows of queries or keys, rotated and contiguous."""
+    a = t.problem
+    assert a.rotated is not None
+    given: list[Ptr | I64 | int] = []
+    for name in (which, f"cos_{which}", f"sin_{which}"):
+        stride = a.strides[name][-2]
+        given += [t.ptr_add(at[name], t.scaled(first, stride)), t.size(stride)]
+    t.call_shared(rotate_function(a.device, a.d, a.rotated, a.form, a.stored), *given, rows, to)
 
 
-class Many:
-    """One tile with so many vectors of queries: what lies where in the worker's memory, and the steps."""
+class ManyQueries:
+    """One tile with `wide` vectors of queries."""
 
-    def __init__(self, t: Tile, wide: int, at: Mapping[str, str], first: str, rows: str) -> None:
-        self.t, self.wide, self.at, self.first, self.rows = t, wide, at, first, rows
-        a = self.a = t.asked
-        self.row = wide * t.row
-        self.columns, self.taken = t.take(a.d * self.row), t.take(a.dv * self.row)
-        self.scores = t.take(BLOCK * self.row)
-        self.tops, self.sums, self.old = (t.take(self.row) for _ in range(3))
-        self.buffer = t.take(t.lanes * t.row)
-        self.keys = key_rows(a.vectors, wide)
-        changes = a.softcap is not None or a.fill is not None
-        is_added = not changes and not a.zero_unseen and a.stored == "float"
-        self.has_key_mask = is_added and a.strides.get("mask", ())[-2:] == (0, 4)
-        self.bends = changes or ("mask" in a.strides and not self.has_key_mask)
-        # Nothing but the scale makes a score: then it is one of powers of two as well.
-        self.twos = not changes and "mask" not in a.strides
-        self.mask_left = t.take(4 * self.keys) if self.has_key_mask else "null"
-        # Keys that are rotated lie in the worker's memory already.
-        self.key_row, self.key_step = a.strides["k"][-2:] if a.rotated is None else (4 * a.d, 4)
-        self.key_kind = a.stored if a.rotated is None else "float"
-        self.packs_keys = self.key_step != 4 or self.key_kind != "float"
-        self.key_rows = t.take((BLOCK if self.packs_keys else self.keys) * 4 * a.d)
-        self.value_rows = t.take(BLOCK * 4 * a.dv) if a.strides["v"][-1] != 4 or a.stored != "float" else ""
-        self.masks = {n: t.take(BLOCK * self.row) for n in ("mask", "keep") if self.is_by_row(n)}
-        self.query_rows = t.take(a.rows * 4 * a.d) if a.rotated is not None else ""
+    def __init__(
+        self, t: AttendBuilder, packed: PackedHead, wide: int, at: Mapping[str, Ptr], first: I64, rows: I64
+    ) -> None:
+        self.t, self.packed, self.wide, self.at, self.first, self.rows = t, packed, wide, at, first, rows
+        a = self.a = t.problem
+        self.row = wide * t.bytes
+        self.room = t.regions(many_regions(a, wide))
+        self.keys = key_rows(a.device, wide)
+        self.bends = a.bends or ("mask" in a.strides and not a.has_key_mask)
+        # Nothing but the scale makes a score: powers of two serve as well, with the scale times log2(e).
+        self.twos = not a.bends and "mask" not in a.strides
+        self.key_stored: Stored = a.stored if a.rotated is None else "float"
 
-    def is_by_row(self, name: str) -> bool:
-        """Whether each query has a mask of its own."""
-        strides = self.a.strides.get(name)
-        return strides is not None and strides[-2] != 0
-
-    def ask_for_results(self) -> None:
-        """Have the lines come that are written at the end: they lie apart, and each would be waited for."""
+    def prefetch_results(self) -> None:
+        """Prefetch the lines that are written at the end: they are far apart, and each would be waited for."""
         t, a = self.t, self.a
-        with t.loop("0", self.rows) as row:
-            place = t.at(self.at["y"], t.times(row, a.strides["y"][-2]))
-            for at in range(0, STORED[a.stored] * a.dv, LINE):
-                t.prefetch(t.at(place, at), to_write=True)
+        with t.loop(0, self.rows) as row:
+            here = t.ptr_add(self.at["y"], t.scaled(row, a.strides["y"][-2]))
+            for at in range(0, STORED_BYTES[a.stored] * a.dv, t.device.caches.line):
+                t.prefetch(t.ptr_add(here, at), for_write=True)
 
-    def take_queries(self) -> None:
+    def pack_queries(self) -> None:
         """The queries as columns, scaled."""
         t, a = self.t, self.a
         x, stride, step = self.at["q"], t.size(a.strides["q"][-2]), t.size(a.strides["q"][-1])
-        stored = a.stored
+        stored: Stored = a.stored
         if a.rotated is not None:
-            t.rotate("q", self.at, "0", self.rows, self.query_rows)
-            x, stride, step, stored = self.query_rows, str(4 * a.d), "4", "float"
+            write_rotated(t, "q", self.at, 0, self.rows, self.room["query_rows"])
+            x, stride, step, stored = self.room["query_rows"], 4 * a.d, 4, "float"
         factor = (a.scale if a.softcap is None else a.scale / a.softcap) * (LOG2_E if self.twos else 1.0)
         for i in range(self.wide):
-            first = t.let(f"mul i64 {stride}, {i * t.lanes}")
-            to = t.at(self.columns, i * t.row)
-            self.as_columns(t.at(x, first), stride, step, i, str(a.d), factor, to, stored)
+            to = t.ptr_add(self.room["columns"], i * t.bytes)
+            self._as_columns(t.ptr_add(x, t.mul(stride, i * t.lanes)), stride, step, i, a.d, factor, to, stored)
 
-    def as_columns(
-        self, x: str, stride: str, step: str, i: int, count: str, factor: float, to: str, stored: str
+    def _as_columns(
+        self, x: Ptr, stride: Int, step: Int, i: int, count: Int, factor: float, to: Ptr, stored: Stored
     ) -> None:
         t = self.t
-        rows = t.let(f"sub i64 {self.rows}, {i * t.lanes}")
-        t.call(
-            make_columns(self.a.vectors, stored),
-            f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {rows}", f"i64 {count}",
-            f"float {literal(factor, f32)}", f"ptr {to}", f"i64 {self.row}",
-        )  # fmt: skip
+        rows = t.sub(self.rows, i * t.lanes)
+        scale = F32(literal(factor, f32))
+        t.call_shared(columns_function(t.device, stored), x, stride, step, rows, count, scale, to, self.row)
 
-    def go(self, low: str, end: str) -> None:
+    def attend(self, low: Int, end: Int) -> None:
         """Everything that the queries take from the keys between two."""
         t = self.t
-        self.clear()
+        self._clear()
         with t.steps(low, end, BLOCK) as first:
-            count = t.smaller(str(BLOCK), t.let(f"sub i64 {end}, {first}"))
-            before = [t.load(t.at(self.tops, i * t.row), t.row) for i in range(self.wide)]
-            self.score(first, count)
+            count = t.smin(BLOCK, t.sub(end, first))
+            before = [t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes) for i in range(self.wide)]
+            self._score(first, count)
             if self.bends:
-                self.bend(first, count)
-            self.shrink(before)
-            t.call(
-                make_weights(self.a.vectors, self.wide, twos=self.twos),
-                f"ptr {self.scores}", f"i64 {count}", f"ptr {self.tops}", f"ptr {self.sums}",
-            )  # fmt: skip
-            self.add_values(first, count)
+                self._bend(first, count)
+            self._shrink(before)
+            weights = weights_function(t.device, self.wide, twos=self.twos)
+            t.call_shared(weights, self.room["scores"], count, self.room["tops"], self.room["sums"])
+            self._add_values(first, count)
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         t = self.t
         for i in range(self.wide):
-            t.store(t.number(float("-inf")), t.at(self.tops, i * t.row), t.row)
-            t.store("zeroinitializer", t.at(self.sums, i * t.row), t.row)
-        with t.loop("0", str(self.a.dv)) as c:
-            to = t.at(self.taken, t.let(f"mul i64 {c}, {self.row}"))
+            t.store(t.constant(float("-inf")), t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
+            t.store(ZERO, t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)
+        with t.loop(0, self.a.dv) as c:
+            to = t.ptr_add(self.room["taken"], t.mul(c, self.row))
             for i in range(self.wide):
-                t.store("zeroinitializer", t.at(to, i * t.row), t.row)
+                t.store(ZERO, t.ptr_add(to, i * t.bytes), t.bytes)
 
-    def score(self, first: str, count: str) -> None:
-        """The scores of a block of keys, a few keys at a time; the last key stands in for those behind it."""
+    def _score(self, first: I64, count: I64) -> None:
+        """The scores of a block of keys, a few keys at a time; the last key stands in for those after it."""
         t, a = self.t, self.a
-        x, stride = t.at(self.at["k"], t.times(first, self.key_row)), t.size(self.key_row)
-        x, stride = t.near.block("k", x, stride, first, count)
-        mask = t.at(self.at["mask"], t.times(first, 4)) if self.has_key_mask else "null"
-        if self.packs_keys:
-            self.copy(x, stride, t.size(self.key_step), count, self.key_rows, self.key_kind)
-            self.repeat_last(count)
-            x, stride = self.key_rows, str(4 * a.d)
-        # What lies behind the last mask is no number for the keys that are there only to fill a group.
-        fills = self.packs_keys and not self.has_key_mask
-        counted = t.let(f"add i64 {count}, {self.keys - 1}") if fills else count
-        whole = t.let(f"sdiv i64 {counted}, {self.keys}")
-        with t.loop("0", whole) as group:
-            done = t.let(f"mul i64 {group}, {self.keys}")
-            own = t.at(mask, t.times(done, 4)) if self.has_key_mask else mask
-            self.score_keys(t.at(x, t.let(f"mul i64 {done}, {stride}")), stride, first, done, own)
-        if fills:
-            return
-        done = t.let(f"mul i64 {whole}, {self.keys}")
-        left = t.let(f"sub i64 {count}, {done}")
-        with t.when(t.let(f"icmp sgt i64 {left}, 0")):
-            last = t.at(x, t.let(f"mul i64 {done}, {stride}"))
-            if not self.packs_keys:
-                self.copy(last, stride, "4", left, self.key_rows)
-                self.repeat_last(left)
-                last = self.key_rows
-            if self.has_key_mask:
-                self.take_mask(t.at(mask, t.times(done, 4)), left)
-            self.score_keys(last, str(4 * a.d), first, done, self.mask_left)
+        key_row, key_step = a.key_steps
+        x = t.ptr_add(self.at["k"], t.scaled(first, key_row))
+        x, stride = self.packed.block("k", x, t.size(key_row), first, count)
+        mask = t.ptr_add(self.at["mask"], t.mul(first, 4)) if a.has_key_mask else NULL
+        if a.packs_keys:
+            self._copy(x, stride, t.size(key_step), count, self.room["key_rows"], self.key_stored)
+            self._repeat_last(count)
+            x, stride = self.room["key_rows"], 4 * a.d
+        # What follows the last mask is no number for the keys that are there only to fill a group.
+        fills = a.packs_keys and not a.has_key_mask
+        counted = t.add(count, self.keys - 1) if fills else count
+        whole = t.sdiv(counted, self.keys)
+        with t.loop(0, whole) as group:
+            done = t.mul(group, self.keys)
+            own = t.ptr_add(mask, t.mul(done, 4)) if a.has_key_mask else mask
+            self._score_keys(t.ptr_add(x, t.mul(done, stride)), stride, first, done, own)
+        if not fills:
+            self._score_rest(x, stride, mask, first, count, t.mul(whole, self.keys))
 
-    def copy(self, x: str, stride: str, step: str, rows: str, to: str, stored: str = "float") -> None:
-        given = f"ptr {x}", f"i64 {stride}", f"i64 {step}", f"i64 {rows}", f"ptr {to}"
-        self.t.call(make_copy(self.a.vectors, self.a.d, stored), *given)
+    def _score_rest(self, x: Ptr, stride: Int, mask: Ptr, first: I64, count: I64, done: I64) -> None:
+        """The keys that fill no group."""
+        t, a = self.t, self.a
+        left = t.sub(count, done)
+        with t.when(t.icmp("sgt", left, 0)):
+            last = t.ptr_add(x, t.mul(done, stride))
+            if not a.packs_keys:
+                self._copy(last, stride, 4, left, self.room["key_rows"])
+                self._repeat_last(left)
+                last = self.room["key_rows"]
+            own = NULL
+            if a.has_key_mask:
+                own = self.room["mask_left"]
+                self._copy_mask(t.ptr_add(mask, t.mul(done, 4)), left, own)
+            self._score_keys(last, 4 * a.d, first, done, own)
 
-    def repeat_last(self, count: str) -> None:
+    def _copy(self, x: Ptr, stride: Int, step: Int, rows: I64, to: Ptr, stored: Stored = "float") -> None:
+        self.t.call_shared(copy_function(self.t.device, self.a.d, stored), x, stride, step, rows, to)
+
+    def _repeat_last(self, count: I64) -> None:
         """The last key again, up to as many as are scored at once: it changes no maximum."""
         t, size = self.t, 4 * self.a.d
-        missing = t.let(f"srem i64 {t.let(f'sub i64 {BLOCK}, {count}')}, {self.keys}")
-        end = t.at(self.key_rows, t.let(f"mul i64 {count}, {size}"))
-        self.copy(t.at(end, -size), "0", "4", missing, end)
+        missing = t.srem(t.sub(BLOCK, count), self.keys)
+        end = t.ptr_add(self.room["key_rows"], t.mul(count, size))
+        self._copy(t.ptr_add(end, -size), 0, 4, missing, end)
 
-    def take_mask(self, mask: str, count: str) -> None:
-        """The mask of the last keys, with that of the last one for those behind it."""
+    def _copy_mask(self, mask: Ptr, count: I64, to: Ptr) -> None:
+        """The mask of the last keys, with that of the last one for those after it."""
         t = self.t
-        with t.loop("0", str(self.keys)) as j:
-            own = t.smaller(j, t.let(f"sub i64 {count}, 1"))
-            t.put_number(
-                t.number_at(t.at(mask, t.times(own, 4)), "float"), t.at(self.mask_left, t.times(j, 4)), "float"
-            )
+        with t.loop(0, self.keys) as j:
+            own = t.smin(j, t.sub(count, 1))
+            t.store_f32(t.load_f32(t.ptr_add(mask, t.mul(own, 4))), t.ptr_add(to, t.mul(j, 4)))
 
-    def score_keys(self, x: str, stride: str, first: str, done: str, mask: str) -> None:
+    def _score_keys(self, x: Ptr, stride: Int, first: I64, done: I64, mask: Ptr) -> None:
         t, a = self.t, self.a
-        to = t.at(self.scores, t.let(f"mul i64 {done}, {self.row}"))
+        to = t.ptr_add(self.room["scores"], t.mul(done, self.row))
         row = a.strides["v"][-2]
-        ahead = t.at(self.at["v"], t.times(t.let(f"add i64 {first}, {done}"), row))
-        how = {"with_top": not self.bends, "with_mask": self.has_key_mask, "asks": not t.near.widths}
-        part = make_scores(a.vectors, self.wide, a.d, a.dv, **how)
-        given = f"ptr {self.columns}", f"ptr {x}", f"i64 {stride}", f"ptr {to}", f"ptr {ahead}", f"i64 {t.size(row)}"
-        t.call(part, *given, f"ptr {self.tops}", f"ptr {mask}")
+        ahead = t.ptr_add(self.at["v"], t.scaled(t.add(first, done), row))
+        scores = scores_function(
+            a.device, self.wide, a.d, a.dv,
+            with_top=not self.bends, with_mask=a.has_key_mask, prefetches=not self.packed.widths,
+        )  # fmt: skip
+        t.call_shared(scores, self.room["columns"], x, stride, to, ahead, t.size(row), self.room["tops"], mask)
 
-    def bend(self, first: str, count: str) -> None:
-        """Cap and mask the scores of a block, and keep the highest of each query."""
+    def _bend(self, first: I64, count: I64) -> None:
+        """Cap and mask the scores of a block, and keep the running maximum of each query."""
         t, a = self.t, self.a
-        for name, to in self.masks.items():
+        for name in a.masks_by_row():
             row, step = a.strides[name][-2:]
             for i in range(self.wide):
-                x = t.at(t.at(self.at[name], t.times(first, step)), t.let(f"mul i64 {t.size(row)}, {i * t.lanes}"))
-                at = t.at(to, i * t.row)
-                self.as_columns(x, t.size(row), t.size(step), i, count, 1.0, at, t.stored(name))
-        starts = [t.load(t.at(self.tops, i * t.row), t.row) for i in range(self.wide)]
-        with t.carried("0", count, starts) as (j, tops):
-            key = t.let(f"add i64 {first}, {j}")
-            at = t.at(self.scores, t.let(f"mul i64 {j}, {self.row}"))
-            given = {n: self.masked(n, key, j) for n in ("mask", "keep") if n in a.strides}
+                x = t.ptr_add(self.at[name], t.scaled(first, step))
+                x = t.ptr_add(x, t.mul(t.size(row), i * t.lanes))
+                at = t.ptr_add(self.room[name], i * t.bytes)
+                self._as_columns(x, t.size(row), t.size(step), i, count, 1.0, at, t.stored(name))
+        tops = self.room["tops"]
+        starts = [t.load(t.ptr_add(tops, i * t.bytes), t.bytes) for i in range(self.wide)]
+        with t.carry(0, count, starts) as state:
+            key = t.add(first, state.index)
+            at = t.ptr_add(self.room["scores"], t.mul(state.index, self.row))
+            given = {n: self._masked(n, key, state.index) for n in ("mask", "keep") if n in a.strides}
             for i in range(self.wide):
-                place = t.at(at, i * t.row)
-                x = self.bent(t.load(place, t.row), i, key, {n: v[i] for n, v in given.items()})
-                t.store(x, place, t.row)
-                tops[i] = t.larger(x, tops[i])
-        for i, x in enumerate(tops):
-            t.store(x, t.at(self.tops, i * t.row), t.row)
+                here = t.ptr_add(at, i * t.bytes)
+                x = self._bent(t.load(here, t.bytes), i, key, {n: v[i] for n, v in given.items()})
+                t.store(x, here, t.bytes)
+                state.vectors[i] = t.fmax(x, state.vectors[i])
+        for i, x in enumerate(state.vectors):
+            t.store(x, t.ptr_add(tops, i * t.bytes), t.bytes)
 
-    def shrink(self, before: Sequence[str]) -> None:
+    def _shrink(self, before: Sequence[Vec]) -> None:
         """How much older sums weigh now that higher scores were met."""
         t = self.t
         for i, x in enumerate(before):
-            now = t.load(t.at(self.tops, i * t.row), t.row)
-            none = t.compare("oeq", now, t.number(float("-inf")))
-            shrunk = weight(t, t.sub(x, t.select(none, t.number(0.0), now)), twos=self.twos)
-            t.store(shrunk, t.at(self.old, i * t.row), t.row)
-            total = t.at(self.sums, i * t.row)
-            t.store(t.mul(t.load(total, t.row), shrunk), total, t.row)
+            now = t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
+            none = t.fcmp("oeq", now, t.constant(float("-inf")))
+            shrunk = weight(t, t.fsub(x, t.select(none, t.constant(0.0), now)), twos=self.twos)
+            t.store(shrunk, t.ptr_add(self.room["old"], i * t.bytes), t.bytes)
+            total = t.ptr_add(self.room["sums"], i * t.bytes)
+            t.store(t.fmul(t.load(total, t.bytes), shrunk), total, t.bytes)
 
-    def masked(self, name: str, key: str, j: str) -> list[str]:
+    def _masked(self, name: str, key: I64, j: I64) -> list[Vec]:
         """What a mask has for a key, for each vector of queries."""
         t = self.t
-        if name in self.masks:
-            at = t.at(self.masks[name], t.let(f"mul i64 {j}, {self.row}"))
-            return [t.load(t.at(at, i * t.row), t.row) for i in range(self.wide)]
-        at = t.at(self.at[name], t.times(key, self.a.strides[name][-1]))
-        return [t.spread(t.number_at(at, t.stored(name)))] * self.wide
+        if name in self.a.masks_by_row():
+            at = t.ptr_add(self.room[name], t.mul(j, self.row))
+            return [t.load(t.ptr_add(at, i * t.bytes), t.bytes) for i in range(self.wide)]
+        at = t.ptr_add(self.at[name], t.scaled(key, self.a.strides[name][-1]))
+        return [t.splat(t.load_scalar_as_f32(at, t.stored(name)))] * self.wide
 
-    def bent(self, x: str, i: int, key: str, given: Mapping[str, str]) -> str:
+    def _bent(self, x: Vec, i: int, key: I64, given: Mapping[str, Vec]) -> Vec:
         t, a = self.t, self.a
         if a.softcap is not None:
-            x = t.mul(t.tanh(x), t.number(a.softcap))
-        own = t.positions(self.first, i) if a.causal else ""
-        return t.shown(x, given, t.spread_whole(key) if a.causal else "", own)
+            x = t.fmul(fast_tanh(t, x), t.constant(a.softcap))
+        keys: VecI32 | None = None
+        own: VecI32 | None = None
+        if a.causal:
+            own, keys = t.positions(self.first, i), t.splat_i32(key)
+        return t.shown(x, given, keys, own)
 
-    def add_values(self, first: str, count: str) -> None:
+    def _add_values(self, first: I64, count: I64) -> None:
         t, a = self.t, self.a
-        stride, step = t.size(a.strides["v"][-2]), t.size(a.strides["v"][-1])
-        x = t.at(self.at["v"], t.times(first, a.strides["v"][-2]))
-        x, stride = t.near.block("v", x, stride, first, count)
-        if self.value_rows:
-            t.call(
-                make_copy(a.vectors, a.dv, a.stored),
-                f"ptr {x}",
-                f"i64 {stride}",
-                f"i64 {step}",
-                f"i64 {count}",
-                f"ptr {self.value_rows}",
-            )
-            x, stride = self.value_rows, str(4 * a.dv)
-        features = key_rows(a.vectors, self.wide)
+        row, step = a.strides["v"][-2:]
+        x, stride = self.packed.block("v", t.ptr_add(self.at["v"], t.scaled(first, row)), t.size(row), first, count)
+        if a.packs_values:
+            to = self.room["value_rows"]
+            t.call_shared(copy_function(t.device, a.dv, a.stored), x, stride, t.size(step), count, to)
+            x, stride = to, 4 * a.dv
+        features = key_rows(a.device, self.wide)
         whole = a.dv // features
         if whole:
-            with t.loop("0", str(whole)) as i:
-                self.values(features, t.let(f"mul i64 {i}, {features}"), x, stride, count)
+            with t.loop(0, whole) as i:
+                self._values(features, t.mul(i, features), x, stride, count)
         if a.dv % features:
-            self.values(a.dv % features, str(whole * features), x, stride, count)
+            self._values(a.dv % features, whole * features, x, stride, count)
 
-    def values(self, features: int, first: str, x: str, stride: str, count: str) -> None:
+    def _values(self, features: int, first: Int, x: Ptr, stride: Int, count: I64) -> None:
         t = self.t
-        x = t.at(x, t.let(f"mul i64 {first}, 4"))
-        to = t.at(self.taken, t.let(f"mul i64 {first}, {self.row}"))
-        part = make_values(self.a.vectors, self.wide, features)
-        t.call(part, f"ptr {self.scores}", f"ptr {x}", f"i64 {stride}", f"i64 {count}", f"ptr {to}", f"ptr {self.old}")
+        x = t.ptr_add(x, t.mul(first, 4))
+        to = t.ptr_add(self.room["taken"], t.mul(first, self.row))
+        values = values_function(t.device, self.wide, features)
+        t.call_shared(values, self.room["scores"], x, stride, count, to, self.room["old"])
 
-    def sees_nothing(self, highest: float) -> str:
+    def sees_nothing(self, highest: float) -> I1:
         """Whether some query has met no higher score than that of hidden keys: then those left out count as much."""
         t = self.t
-        found = "false"
+        found = FALSE
         for i in range(self.wide):
-            top = t.load(t.at(self.tops, i * t.row), t.row)
-            low = t.compare("ole", top, t.number(highest))
-            some = t.let(f"bitcast {t.truth} {low} to i{t.lanes}")
-            found = t.let(f"or i1 {found}, {t.let(f'icmp ne i{t.lanes} {some}, 0')}")
+            top = t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
+            low = t.fcmp("ole", top, t.constant(highest))
+            some = t.let(f"bitcast {t.mask_vec} {low} to i{t.lanes}")
+            found = t.or_(found, I1(t.let(f"icmp ne i{t.lanes} {some}, 0")))
         return found
 
-    def give(self) -> None:
-        """Divide by the sums and write the rows of the result."""
+    def write(self) -> None:
+        """Divide by the sums of weights and write the rows of the result."""
         t, a = self.t, self.a
+        stride = t.size(a.strides["y"][-2])
         for i in range(self.wide):
-            total = t.load(t.at(self.sums, i * t.row), t.row)
-            factor = t.factor(total)
-            t.store(factor, t.at(self.old, i * t.row), t.row)
-            stride = t.size(a.strides["y"][-2])
-            to = t.at(self.at["y"], t.let(f"mul i64 {stride}, {i * t.lanes}"))
-            left = t.let(f"sub i64 {self.rows}, {i * t.lanes}")
-            rows = t.smaller(str(t.lanes), left)
-            t.call(
-                make_out(a.vectors, a.dv, a.stored),
-                f"ptr {t.at(self.taken, i * t.row)}", f"i64 {self.row}", f"ptr {t.at(self.old, i * t.row)}",
-                f"ptr {to}", f"i64 {stride}", f"i64 {rows}", f"ptr {self.buffer}",
-            )  # fmt: skip
+            old = t.ptr_add(self.room["old"], i * t.bytes)
+            t.store(t.inverse(t.load(t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)), old, t.bytes)
+            to = t.ptr_add(self.at["y"], t.mul(stride, i * t.lanes))
+            rows = t.smin(t.lanes, t.sub(self.rows, i * t.lanes))
+            taken = t.ptr_add(self.room["taken"], i * t.bytes)
+            out = out_function(a.device, a.dv, a.stored)
+            t.call_shared(out, taken, self.row, old, to, stride, rows, self.room["buffer"])

@@ -1,296 +1,323 @@
-"""Attend, lanes along queries: the pieces of a block of keys, each a function of its own.
+"""Attention with lanes along queries: the functions that one block of keys goes through, shared by all kernels.
 
-Queries are laid out as columns, so that a vector holds one feature of as many queries as it has lanes. Keys and values
-are read where they lie, one number at a time for all lanes. Nothing is ever summed across lanes.
+Queries are packed as columns, so that a vector holds one feature of as many queries as it has lanes. Keys and values
+are read where they are, one scalar at a time for all lanes. Nothing is ever reduced across lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeAlias
 
-from dovetail.codegen.llvm.simd import LOG2_E, STORED, VectorText
+from dovetail.codegen.llvm.function import Parameter, Signature
+from dovetail.codegen.llvm.handles import F32, I64, Int, Ptr, Vec
+from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.maths.vectors import LOG2_E, exp2_of_negative
+from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Part
 
+Shared: TypeAlias = tuple[Part, Signature]
+"""A function that kernels share, and how to call it."""
 DEPTH = 4
-"""How many features one round of the loop over them takes, at least."""
-FURTHER = 2
-"""So many times as many where keys are multiplied as they are loaded: it takes few registers."""
+"""Features of one iteration along them, at least."""
+DEPTH_BROADCAST = 8
+"""The same where keys are embedded-broadcast operands: it takes few registers."""
 MOST_POINTERS = 8
-"""Keys that have pointers of their own: there are 16 registers for them and all else."""
+"""Keys that have pointers of their own: there are 16 general registers for them and all else."""
 KEYS = 4
-"""Keys whose values are taken in one round, there."""
+"""Keys whose values one iteration takes, with embedded broadcasts."""
 BLOCK = 64
-"""Keys whose scores are kept at once: with their values they fit the first cache."""
-LINE = 64
-"""Bytes that come from memory together."""
+"""Keys whose scores are kept at once: with their values they fit L1."""
 
 
-def key_rows(vectors: CpuDevice, wide: int) -> int:
-    """Keys or features that are summed at once, for so many vectors of queries: half of the registers are sums.
+def key_rows(device: CpuDevice, wide: int) -> int:
+    """Keys or features that are accumulated at once, for `wide` vectors of queries: half of the registers accumulate.
 
-    Where keys are multiplied lane by lane, each is held in a register of its own.
+    With FMA by lane, each key is held in a register of its own.
     """
-    return vectors.registers // 4 if _by_lane(vectors) else vectors.registers // 2 // wide
+    return device.registers // 4 if device.has("fma_by_lane") else device.registers // 2 // wide
 
 
-def _by_lane(vectors: CpuDevice) -> bool:
-    """Whether numbers are loaded as vectors and multiplied lane by lane, as Neon does."""
-    return vectors.lanes == DEPTH and vectors.registers >= 32
+def finished(t: VectorBuilder, stem: str, parameters: Sequence[Parameter]) -> Shared:
+    """The function as a module of its own."""
+    return shared_function(t.function(Signature(stem, tuple(parameters)), attributes="nounwind"))
 
 
-def make_scores(
-    vectors: CpuDevice, wide: int, d: int, dv: int, *, with_top: bool, with_mask: bool = False, asks: bool = True
-) -> Part:
-    """s[j, i] = sum over c of q[c, i] * k[j, c] for a few keys and `wide` vectors of queries.
+def read(name: str) -> Parameter:
+    """A pointer that is read."""
+    return Parameter("ptr", name, "noalias readonly")
 
-    A key's own `mask` is added. If it `asks`, the next keys and the values of these are fetched meanwhile.
-    With `top`, the highest scores are kept there.
+
+def written(name: str) -> Parameter:
+    """A pointer that is written."""
+    return Parameter("ptr", name, "noalias")
+
+
+def integer(name: str) -> Parameter:
+    return Parameter("i64", name)
+
+
+@lru_cache(256)
+def scores_function(
+    device: CpuDevice, wide: int, d: int, dv: int, *, with_top: bool, with_mask: bool = False, prefetches: bool = True
+) -> Shared:
+    """s[j, i] = Σ_c q[c, i] · k[j, c] for a few keys and `wide` vectors of queries.
+
+    A key's own `mask` is added. If it `prefetches`, the next keys and the values of these are prefetched meanwhile.
+    With `top`, the running maximum is kept there.
     """
-    t = VectorText(vectors.lanes)
-    size = 4 * vectors.lanes
-    keys = key_rows(vectors, wide)
-    rows = [t.at("%k", t.let(f"mul i64 {j}, %stride") if j else 0) for j in range(keys)]
-    for j in range(keys if asks else 0):
-        following = t.at("%k", t.let(f"mul i64 {j + keys}, %stride"))
-        value = t.at("%v", t.let(f"mul i64 {j}, %value_stride") if j else 0)
-        for place, width in ((following, d), (value, dv)):
-            for at in range(0, 4 * width, LINE):
-                t.prefetch(t.at(place, at))
+    t = VectorBuilder(device)
+    q, k, s, v, top, mask = (Ptr(f"%{name}") for name in ("q", "k", "s", "v", "top", "mask"))
+    stride, value_stride = I64("%stride"), I64("%value_stride")
+    keys = key_rows(device, wide)
+    rows = [t.ptr_add(k, t.mul(j, stride)) for j in range(keys)]
+    for j in range(keys if prefetches else 0):
+        following, value = t.ptr_add(k, t.mul(j + keys, stride)), t.ptr_add(v, t.mul(j, value_stride))
+        for start, width in ((following, d), (value, dv)):
+            for at in range(0, 4 * width, device.caches.line):
+                t.prefetch(t.ptr_add(start, at))
+    sums = _scored(t, device, wide, d, q, rows)
+    for j in range(keys if with_mask else 0):
+        own = t.load_splat(t.ptr_add(mask, 4 * j))
+        sums[j * wide : (j + 1) * wide] = [t.fadd(x, own) for x in sums[j * wide : (j + 1) * wide]]
+    for i, x in enumerate(sums):
+        t.store(x, t.ptr_add(s, i * t.bytes), t.bytes)
+    for i in range(wide if with_top else 0):
+        place = t.ptr_add(top, i * t.bytes)
+        # Compared last, it would be stored lane by lane where it is higher, and the next load would have to wait.
+        highest = [t.fmax(sums[i], t.load(place, t.bytes)), *sums[i + wide :: wide]]
+        while len(highest) > 1:
+            highest = [t.fmax(x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
+        t.store(highest[0], place, t.bytes)
+    given = (
+        read("q"), read("k"), integer("stride"), written("s"), read("v"), integer("value_stride"), written("top"),
+        read("mask"),
+    )  # fmt: skip
+    return finished(t, "attend_scores", given)
 
-    def add(sums: list[str], queries: str, at: Sequence[str], feature: int, held: Sequence[str] = ()) -> None:
-        vs = [t.load(t.at(queries, (feature * wide + i) * size), size) for i in range(wide)]
-        _add_products(t, sums, vs, [t.at(row, 4 * feature) for row in at], [t.lane(x, feature) for x in held])
+
+def _scored(t: VectorBuilder, device: CpuDevice, wide: int, d: int, q: Ptr, rows: Sequence[Ptr]) -> list[Vec]:
+    """The products of queries and keys, accumulated along features."""
+    keys = len(rows)
+
+    def accumulate(sums: list[Vec], queries: Ptr, at: Sequence[Ptr], feature: int, held: Sequence[Vec] = ()) -> None:
+        vs = [t.load(t.ptr_add(queries, (feature * wide + i) * t.bytes), t.bytes) for i in range(wide)]
+        splats = [t.splat_lane(x, feature) for x in held]
+        _add_products(t, sums, vs, [t.ptr_add(row, 4 * feature) for row in at], splats)
 
     # Where there is a register for each, pointers move: an index would cost an instruction more.
-    moving = rows if t.spreads_in_place and keys <= MOST_POINTERS else []
-    depth = DEPTH * (FURTHER if moving else 1)
-    rounds = d // depth
-    with t.carried("0", str(rounds), ["zeroinitializer"] * (keys * wide), moving) as (c, held):
-        sums = held[: keys * wide]
-        queries = t.at("%q", t.let(f"mul i64 {c}, {depth * wide * size}"))
-        features = t.let(f"mul i64 {c}, {4 * depth}")
-        at = held[keys * wide :] or [t.at(row, features) for row in rows]
-        lanes = [t.load(row) for row in at] if _by_lane(vectors) else []
+    moving = list(rows) if device.has("embedded_broadcast") and keys <= MOST_POINTERS else []
+    depth = DEPTH_BROADCAST if moving else DEPTH
+    iterations = d // depth
+    with t.carry(0, iterations, [ZERO] * (keys * wide), moving) as state:
+        queries = t.ptr_add(q, t.mul(state.index, depth * wide * t.bytes))
+        features = t.mul(state.index, 4 * depth)
+        at = list(state.pointers) or [t.ptr_add(row, features) for row in rows]
+        lanes = [t.load(row) for row in at] if device.has("fma_by_lane") else []
         for i in range(depth):
-            add(sums, queries, at, i, lanes)
-        held[:] = [*sums, *(t.fixed(t.at(row, 4 * depth)) for row in at[: len(moving)])]
-    sums = held[: keys * wide]
-    for c in range(rounds * depth, d):
-        add(sums, "%q", rows, c)
-    for j in range(keys if with_mask else 0):
-        mask = t.spread_from(t.at("%mask", 4 * j))
-        sums[j * wide : (j + 1) * wide] = [t.add(x, mask) for x in sums[j * wide : (j + 1) * wide]]
-    for i, x in enumerate(sums):
-        t.store(x, t.at("%s", i * size), size)
-    for i in range(wide if with_top else 0):
-        place = t.at("%top", i * size)
-        # Compared last, it would be stored lane by lane where it is higher, and the next load would have to wait.
-        highest = [t.larger(sums[i], t.load(place, size)), *sums[i + wide :: wide]]
-        while len(highest) > 1:
-            highest = [t.larger(x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
-        t.store(highest[0], place, size)
-    how = "".join(f"_{n}" for n, is_so in (("top", with_top), ("mask", with_mask), ("near", not asks)) if is_so)
-    name = f"attend_scores_{vectors.lanes}_{vectors.registers}_{wide}_{d}_{dv}{how}"
-    given = "ptr noalias readonly %q, ptr noalias readonly %k, i64 %stride, ptr noalias %s"
-    given += ", ptr noalias readonly %v, i64 %value_stride, ptr noalias %top, ptr noalias readonly %mask"
-    return finished(name, given, t)
+            accumulate(state.vectors, queries, at, i, lanes)
+        state.pointers[:] = [t.opaque(t.ptr_add(row, 4 * depth)) for row in at[: len(moving)]]
+    sums = state.vectors
+    for c in range(iterations * depth, d):
+        accumulate(sums, q, rows, c)
+    return sums
 
 
-def make_values(vectors: CpuDevice, wide: int, features: int) -> Part:
-    """o[c, i] = o[c, i] * old[i] + sum over j of p[j, i] * v[j, c] for a few features."""
-    t = VectorText(vectors.lanes)
-    size = 4 * vectors.lanes
+@lru_cache(256)
+def values_function(device: CpuDevice, wide: int, features: int) -> Shared:
+    """o[c, i] = o[c, i] · old[i] + Σ_j p[j, i] · v[j, c] for a few features."""
+    t = VectorBuilder(device)
+    p, v, o, old, stride, count = Ptr("%p"), Ptr("%v"), Ptr("%o"), Ptr("%old"), I64("%stride"), I64("%count")
 
-    def add(sums: list[str], p: str, row: str) -> None:
-        ps = [t.load(t.at(p, i * size), size) for i in range(wide)]
-        whole = features // t.lanes * t.lanes if _by_lane(vectors) else 0
-        held = [t.load(t.at(row, 4 * c)) for c in range(0, whole, t.lanes)]
-        spread = [t.lane(held[c // t.lanes], c % t.lanes) for c in range(whole)]
-        _add_products(t, sums, ps, [t.at(row, 4 * c) for c in range(features)], spread)
+    def accumulate(sums: list[Vec], weights: Ptr, row: Ptr) -> None:
+        ps = [t.load(t.ptr_add(weights, i * t.bytes), t.bytes) for i in range(wide)]
+        whole = features // t.lanes * t.lanes if device.has("fma_by_lane") else 0
+        held = [t.load(t.ptr_add(row, 4 * c)) for c in range(0, whole, t.lanes)]
+        splats = [t.splat_lane(held[c // t.lanes], c % t.lanes) for c in range(whole)]
+        _add_products(t, sums, ps, [t.ptr_add(row, 4 * c) for c in range(features)], splats)
 
-    kept = [t.load(t.at("%old", i * size), size) for i in range(wide)]
-    sums = [t.mul(t.load(t.at("%o", i * size), size), kept[i % wide]) for i in range(features * wide)]
-    done = "0"
-    if t.spreads_in_place:
-        rounds = t.let(f"sdiv i64 %count, {KEYS}")
-        done = t.let(f"mul i64 {rounds}, {KEYS}")
-        with t.carried("0", rounds, sums) as (i, sums):
-            first = t.let(f"mul i64 {i}, {KEYS}")
-            p = t.fixed(t.at("%p", t.let(f"mul i64 {first}, {wide * size}")))
-            row = t.at("%v", t.let(f"mul i64 {first}, %stride"))
+    kept = [t.load(t.ptr_add(old, i * t.bytes), t.bytes) for i in range(wide)]
+    sums = [t.fmul(t.load(t.ptr_add(o, i * t.bytes), t.bytes), kept[i % wide]) for i in range(features * wide)]
+    done: Int = 0
+    if device.has("embedded_broadcast"):
+        groups = t.sdiv(count, KEYS)
+        done = t.mul(groups, KEYS)
+        with t.carry(0, groups, sums) as state:
+            first = t.mul(state.index, KEYS)
+            weights = t.opaque(t.ptr_add(p, t.mul(first, wide * t.bytes)))
+            row = t.ptr_add(v, t.mul(first, stride))
             for j in range(KEYS):
-                row = t.fixed(t.at(row, "%stride" if j else 0))
-                add(sums, t.at(p, j * wide * size), row)
-    with t.carried(done, "%count", sums) as (j, sums):
-        add(sums, t.at("%p", t.let(f"mul i64 {j}, {wide * size}")), t.at("%v", t.let(f"mul i64 {j}, %stride")))
-    for i, x in enumerate(sums):
-        t.store(x, t.at("%o", i * size), size)
-    name = f"attend_values_{vectors.lanes}_{wide}_{features}"
-    given = "ptr noalias readonly %p, ptr noalias readonly %v, i64 %stride, i64 %count, ptr noalias %o"
-    return finished(name, f"{given}, ptr noalias readonly %old", t)
+                row = t.opaque(t.ptr_add(row, stride if j else 0))
+                accumulate(state.vectors, t.ptr_add(weights, j * wide * t.bytes), row)
+        sums = state.vectors
+    with t.carry(done, count, sums) as state:
+        j = state.index
+        accumulate(state.vectors, t.ptr_add(p, t.mul(j, wide * t.bytes)), t.ptr_add(v, t.mul(j, stride)))
+    for i, x in enumerate(state.vectors):
+        t.store(x, t.ptr_add(o, i * t.bytes), t.bytes)
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    return finished(t, "attend_values", given)
 
 
 def _add_products(
-    t: VectorText, sums: list[str], xs: Sequence[str], places: Sequence[str], held: Sequence[str]
+    t: VectorBuilder, sums: list[Vec], xs: Sequence[Vec], scalars: Sequence[Ptr], held: Sequence[Vec]
 ) -> None:
-    """Add the products of vectors with the number at each place; the first are `held` in all lanes already.
+    """Add the products of vectors with the scalar at each pointer; the first are `held` in all lanes already.
 
-    Every second one is spread by the multiplication that loads it: more of them would ask too much of the first cache.
+    Every second scalar is an embedded broadcast: more of them would exceed the load ports of L1.
     """
     wide = len(xs)
-    for j, place in enumerate(places):
+    for j, scalar in enumerate(scalars):
         here = slice(j * wide, (j + 1) * wide)
-        if t.spreads_in_place and j % 2:
-            sums[here] = [t.fma_spread(x, place, total) for x, total in zip(xs, sums[here], strict=True)]
+        if t.device.has("embedded_broadcast") and j % 2:
+            sums[here] = [t.fma_broadcast(x, scalar, total) for x, total in zip(xs, sums[here], strict=True)]
             continue
-        number = held[j] if j < len(held) else t.spread_from(place)
+        number = held[j] if j < len(held) else t.load_splat(scalar)
         sums[here] = [t.fma(x, number, total) for x, total in zip(xs, sums[here], strict=True)]
 
 
-def make_weights(vectors: CpuDevice, wide: int, *, twos: bool) -> Part:
-    """s = exp(s - top), or with `twos` 2**(s - top), and their sum is added to l.
+@lru_cache(64)
+def weights_function(device: CpuDevice, wide: int, *, twos: bool) -> Shared:
+    """s = exp(s - top), or with `twos` 2^(s - top), and their sum is added to l.
 
     A row whose top is -inf has seen no key: its weights are 0.
     """
-    t = VectorText(vectors.lanes)
-    size = 4 * vectors.lanes
-    low = t.number(float("-inf"))
-    tops = [t.load(t.at("%top", i * size), size) for i in range(wide)]
-    tops = [t.select(t.compare("oeq", x, low), t.number(0.0), x) for x in tops]
-    with t.carried("0", "%count", [t.load(t.at("%l", i * size), size) for i in range(wide)]) as (j, sums):
-        row = t.at("%s", t.let(f"mul i64 {j}, {wide * size}"))
+    t = VectorBuilder(device)
+    s, top, total, count = Ptr("%s"), Ptr("%top"), Ptr("%l"), I64("%count")
+    low = t.constant(float("-inf"))
+    tops = [t.load(t.ptr_add(top, i * t.bytes), t.bytes) for i in range(wide)]
+    tops = [t.select(t.fcmp("oeq", x, low), t.constant(0.0), x) for x in tops]
+    with t.carry(0, count, [t.load(t.ptr_add(total, i * t.bytes), t.bytes) for i in range(wide)]) as state:
+        row = t.ptr_add(s, t.mul(state.index, wide * t.bytes))
         for i in range(wide):
-            at = t.at(row, i * size)
-            p = weight(t, t.sub(t.load(at, size), tops[i]), twos=twos)
-            sums[i] = t.add(sums[i], p)
-            t.store(p, at, size)
+            at = t.ptr_add(row, i * t.bytes)
+            p = weight(t, t.fsub(t.load(at, t.bytes), tops[i]), twos=twos)
+            state.vectors[i] = t.fadd(state.vectors[i], p)
+            t.store(p, at, t.bytes)
     for i in range(wide):
-        t.store(sums[i], t.at("%l", i * size), size)
-    name = f"attend_weights_{vectors.lanes}_{wide}{'_twos' if twos else ''}"
-    return finished(name, "ptr noalias %s, i64 %count, ptr noalias readonly %top, ptr noalias %l", t)
+        t.store(state.vectors[i], t.ptr_add(total, i * t.bytes), t.bytes)
+    return finished(t, "attend_weights", (written("s"), integer("count"), read("top"), written("l")))
 
 
-def weight(t: VectorText, x: str, *, twos: bool) -> str:
-    """What a score weighs that is so far from the highest; with `twos` one step less is half of it."""
-    return t.exp2_of_negative(x if twos else t.mul(x, t.number(LOG2_E)))
+def weight(t: VectorBuilder, x: Vec, *, twos: bool) -> Vec:
+    """The weight of a score that is x above the highest, which is not positive; with `twos` powers of two."""
+    return exp2_of_negative(t, x if twos else t.fmul(x, t.constant(LOG2_E)))
 
 
-def make_columns(vectors: CpuDevice, stored: str) -> Part:
-    """to[c, r] = factor * x[r, c] for as many rows as a vector has lanes; rows beyond the last repeat it."""
-    t = VectorText(vectors.lanes)
-    lanes, item = vectors.lanes, STORED[stored]
-    last = t.let("sub i64 %rows, 1")
-    rows: list[str] = []
+@lru_cache(64)
+def columns_function(device: CpuDevice, stored: Stored) -> Shared:
+    """to[c, r] = factor · x[r, c] for as many rows as a vector has lanes; rows beyond the last repeat it."""
+    t = VectorBuilder(device)
+    x, to, factor = Ptr("%x"), Ptr("%to"), F32("%factor")
+    stride, step, count, apart = I64("%stride"), I64("%step"), I64("%count"), I64("%apart")
+    lanes, item = t.lanes, STORED_BYTES[stored]
+    last = t.sub(I64("%rows"), 1)
+    rows: list[Ptr] = []
     for r in range(lanes):
-        inside = t.let(f"icmp slt i64 {r}, {last}")
-        row = t.let(f"select i1 {inside}, i64 {r}, i64 {last}")
-        rows.append(t.at("%x", t.let(f"mul i64 {row}, %stride")))
-    factor = t.spread("%factor")
-    dense = t.let(f"icmp eq i64 %step, {item}")
-    squares = t.let(f"select i1 {dense}, i64 {t.let(f'udiv i64 %count, {lanes}')}, i64 0")
-    with t.loop("0", squares) as i:
-        first = t.let(f"mul i64 {i}, {lanes}")
-        at = t.let(f"mul i64 {first}, {item}")
-        found = [t.load_as(t.at(row, at), stored) for row in rows]
-        to = t.at("%to", t.let(f"mul i64 {first}, %apart"))
-        for c, x in enumerate(t.transposed(found)):
-            t.store(t.mul(x, factor), t.at(to, t.let(f"mul i64 {c}, %apart") if c else 0))
-    with t.loop(t.let(f"mul i64 {squares}, {lanes}"), "%count") as c:
-        at = t.let(f"mul i64 {c}, %step")
-        to = t.at("%to", t.let(f"mul i64 {c}, %apart"))
+        row = t.select_int(t.icmp("slt", r, last), r, last)
+        rows.append(t.ptr_add(x, t.mul(row, stride)))
+    factors = t.splat(factor)
+    dense = t.icmp("eq", step, item)
+    squares = t.select_int(dense, t.udiv(count, lanes), 0)
+    with t.loop(0, squares) as i:
+        first = t.mul(i, lanes)
+        at = t.mul(first, item)
+        found = [t.load_as_f32(t.ptr_add(row, at), stored) for row in rows]
+        onto = t.ptr_add(to, t.mul(first, apart))
+        for c, column in enumerate(t.transpose(found)):
+            t.store(t.fmul(column, factors), t.ptr_add(onto, t.mul(c, apart)))
+    with t.loop(t.mul(squares, lanes), count) as c:
+        at = t.mul(c, step)
+        onto = t.ptr_add(to, t.mul(c, apart))
         for r, row in enumerate(rows):
-            x = t.number_at(t.at(row, at), stored)
-            t.put_number(t.let(f"fmul float {x}, %factor"), t.at(to, 4 * r), "float")
-    given = "ptr noalias readonly %x, i64 %stride, i64 %step, i64 %rows, i64 %count, float %factor"
-    return finished(f"attend_columns_{lanes}_{stored}", f"{given}, ptr noalias %to, i64 %apart", t)
+            one = t.load_scalar_as_f32(t.ptr_add(row, at), stored)
+            t.store_f32(F32(t.let(f"fmul float {one}, {factor}")), t.ptr_add(onto, 4 * r))
+    given = (
+        read("x"), integer("stride"), integer("step"), integer("rows"), integer("count"), Parameter("float", "factor"),
+        written("to"), integer("apart"),
+    )  # fmt: skip
+    return finished(t, "attend_columns", given)
 
 
-def make_out(vectors: CpuDevice, dv: int, stored: str) -> Part:
-    """y[r, c] = o[c, r] * factor[r] for the first rows of one vector; 0 where the factor is 0."""
-    t = VectorText(vectors.lanes)
-    lanes, size, item = vectors.lanes, 4 * vectors.lanes, STORED[stored]
-    factor = t.load("%factor", size)
-    none = t.compare("oeq", factor, t.number(0.0))
+@lru_cache(64)
+def out_function(device: CpuDevice, dv: int, stored: Stored) -> Shared:
+    """y[r, c] = o[c, r] · factor[r] for the first rows of one vector; 0 where the factor is 0."""
+    t = VectorBuilder(device)
+    o, y, buffer = Ptr("%o"), Ptr("%y"), Ptr("%buffer")
+    apart, stride, rows = I64("%apart"), I64("%stride"), I64("%rows")
+    lanes, item = t.lanes, STORED_BYTES[stored]
+    factor = t.load(Ptr("%factor"), t.bytes)
+    none = t.fcmp("oeq", factor, t.constant(0.0))
 
-    def scaled(c: str) -> str:
-        x = t.mul(t.load(t.at("%o", t.let(f"mul i64 {c}, %apart")), size), factor)
-        return t.select(none, t.number(0.0), x)
+    def scaled(c: I64) -> Vec:
+        x = t.fmul(t.load(t.ptr_add(o, t.mul(c, apart)), t.bytes), factor)
+        return t.select(none, t.constant(0.0), x)
 
-    def square(first: str) -> None:
-        turned = t.transposed([scaled(t.let(f"add i64 {first}, {i}")) for i in range(lanes)])
-        to = t.at("%y", t.let(f"mul i64 {first}, {item}"))
-        whole = t.let(f"icmp eq i64 %rows, {lanes}")
+    def square(first: Int) -> None:
+        columns = t.transpose([scaled(t.add(first, i)) for i in range(lanes)])
+        to = t.ptr_add(y, t.mul(first, item))
+        whole = t.icmp("eq", rows, lanes)
         with t.when(whole):
-            for r, x in enumerate(turned):
-                t.store_as(x, t.at(to, t.let(f"mul i64 {r}, %stride") if r else 0), stored)
-        with t.when(t.let(f"xor i1 {whole}, true")):
-            for r, x in enumerate(turned):
-                t.store(x, t.at("%buffer", r * size), size)
-            with t.loop("0", "%rows") as r:
-                x = t.load(t.at("%buffer", t.let(f"mul i64 {r}, {size}")), size)
-                t.store_as(x, t.at(to, t.let(f"mul i64 {r}, %stride")), stored)
+            for r, x in enumerate(columns):
+                t.store_from_f32(x, t.ptr_add(to, t.mul(r, stride)), stored)
+        with t.unless(whole):
+            for r, x in enumerate(columns):
+                t.store(x, t.ptr_add(buffer, r * t.bytes), t.bytes)
+            with t.loop(0, rows) as r:
+                x = t.load(t.ptr_add(buffer, t.mul(r, t.bytes)), t.bytes)
+                t.store_from_f32(x, t.ptr_add(to, t.mul(r, stride)), stored)
 
     if dv >= lanes:
-        with t.loop("0", str(dv // lanes)) as i:
-            square(t.let(f"mul i64 {i}, {lanes}"))
+        with t.loop(0, dv // lanes) as i:
+            square(t.mul(i, lanes))
         if dv % lanes:
-            square(str(dv - lanes))
+            square(dv - lanes)
     else:
-        with t.loop("0", str(dv)) as c:
-            t.store(scaled(c), "%buffer", size)
-            with t.loop("0", "%rows") as r:
-                x = t.number_at(t.at("%buffer", t.let(f"mul i64 {r}, 4")), "float")
-                row = t.at("%y", t.let(f"mul i64 {r}, %stride"))
-                t.put_number(x, t.at(row, t.let(f"mul i64 {c}, {item}")), stored)
-    given = "ptr noalias readonly %o, i64 %apart, ptr noalias readonly %factor, ptr noalias %y, i64 %stride, i64 %rows"
-    return finished(f"attend_out_{lanes}_{dv}_{stored}", f"{given}, ptr noalias %buffer", t)
+        with t.loop(0, dv) as c:
+            t.store(scaled(c), buffer, t.bytes)
+            with t.loop(0, rows) as r:
+                one = t.load_f32(t.ptr_add(buffer, t.mul(r, 4)))
+                row = t.ptr_add(y, t.mul(r, stride))
+                t.store_scalar_from_f32(one, t.ptr_add(row, t.mul(c, item)), stored)
+    results = (written("y"), integer("stride"), integer("rows"), written("buffer"))
+    return finished(t, "attend_out", (read("o"), integer("apart"), read("factor"), *results))
 
 
-def make_copy(vectors: CpuDevice, d: int, stored: str) -> Part:
-    """to[r, c] = x[r, c] as f32, rows one behind the other."""
-    t = VectorText(vectors.lanes)
-    item = STORED[stored]
-    with t.loop("0", "%rows") as r:
-        row = t.at("%x", t.let(f"mul i64 {r}, %stride"))
-        to = t.at("%to", t.let(f"mul i64 {r}, {4 * d}"))
-        dense = t.let(f"icmp eq i64 %step, {item}")
-        whole = t.let(f"select i1 {dense}, i64 {d // vectors.lanes}, i64 0")
-        with t.loop("0", whole) as i:
-            first = t.let(f"mul i64 {i}, {vectors.lanes}")
-            x = t.load_as(t.at(row, t.let(f"mul i64 {first}, {item}")), stored)
-            t.store(x, t.at(to, t.let(f"mul i64 {first}, 4")))
-        with t.loop(t.let(f"mul i64 {whole}, {vectors.lanes}"), str(d)) as c:
-            x = t.number_at(t.at(row, t.let(f"mul i64 {c}, %step")), stored)
-            t.put_number(x, t.at(to, t.let(f"mul i64 {c}, 4")), "float")
-    given = "ptr noalias readonly %x, i64 %stride, i64 %step, i64 %rows, ptr noalias %to"
-    return finished(f"attend_copy_{vectors.lanes}_{d}_{stored}", given, t)
+@lru_cache(64)
+def copy_function(device: CpuDevice, d: int, stored: Stored) -> Shared:
+    """to[r, c] = x[r, c] as f32, rows contiguous."""
+    t = VectorBuilder(device)
+    x, to, stride, step, rows = Ptr("%x"), Ptr("%to"), I64("%stride"), I64("%step"), I64("%rows")
+    item = STORED_BYTES[stored]
+    with t.loop(0, rows) as r:
+        row = t.ptr_add(x, t.mul(r, stride))
+        onto = t.ptr_add(to, t.mul(r, 4 * d))
+        whole = t.select_int(t.icmp("eq", step, item), d // t.lanes, 0)
+        with t.loop(0, whole) as i:
+            first = t.mul(i, t.lanes)
+            found = t.load_as_f32(t.ptr_add(row, t.mul(first, item)), stored)
+            t.store(found, t.ptr_add(onto, t.mul(first, 4)))
+        with t.loop(t.mul(whole, t.lanes), d) as c:
+            one = t.load_scalar_as_f32(t.ptr_add(row, t.mul(c, step)), stored)
+            t.store_f32(one, t.ptr_add(onto, t.mul(c, 4)))
+    given = (read("x"), integer("stride"), integer("step"), integer("rows"), written("to"))
+    return finished(t, "attend_copy", given)
 
 
-def make_rows(vectors: CpuDevice, d: int) -> Part:
-    """to[r, c] = x[r, c], rows of f32 one behind the other that lie apart in x."""
-    t = VectorText(vectors.lanes)
-    whole = d // vectors.lanes * vectors.lanes
-    with t.loop("0", "%rows") as r:
-        row = t.at("%x", t.let(f"mul i64 {r}, %stride"))
-        to = t.at("%to", t.let(f"mul i64 {r}, {4 * d}"))
-        for c in range(0, whole, vectors.lanes):
-            t.store(t.load(t.at(row, 4 * c)), t.at(to, 4 * c))
-        with t.loop(str(whole), str(d)) as c:
-            at = t.let(f"mul i64 {c}, 4")
-            t.put_number(t.number_at(t.at(row, at), "float"), t.at(to, at), "float")
-    given = "ptr noalias readonly %x, i64 %stride, i64 %rows, ptr noalias %to"
-    return finished(f"attend_rows_{vectors.lanes}_{d}", given, t)
-
-
-def finished(name: str, given: str, t: VectorText) -> Part:
-    """The function as a module of its own."""
-    t("ret void")
-    head = f"define void @{name}({given}) nounwind {{"
-    return Part(name, "\n".join([*t.used, head, "entry:", *t.slots, *t.lines, "}"]))
-
-
-__all__ = [
-    "Part", "finished", "key_rows", "make_columns", "make_copy", "make_out", "make_rows", "make_scores",
-    "make_values", "make_weights", "weight",
-]  # fmt: skip
+@lru_cache(64)
+def rows_function(device: CpuDevice, d: int) -> Shared:
+    """to[r, c] = x[r, c], contiguous rows of f32 that are strided in x."""
+    t = VectorBuilder(device)
+    x, to = Ptr("%x"), Ptr("%to")
+    whole = d // t.lanes * t.lanes
+    with t.loop(0, I64("%rows")) as r:
+        row = t.ptr_add(x, t.mul(r, I64("%stride")))
+        onto = t.ptr_add(to, t.mul(r, 4 * d))
+        for c in range(0, whole, t.lanes):
+            t.store(t.load(t.ptr_add(row, 4 * c)), t.ptr_add(onto, 4 * c))
+        with t.loop(whole, d) as c:
+            at = t.mul(c, 4)
+            t.store_f32(t.load_f32(t.ptr_add(row, at)), t.ptr_add(onto, at))
+    return finished(t, "attend_rows", (read("x"), integer("stride"), integer("rows"), written("to")))

@@ -1,0 +1,154 @@
+"""What an attention step computes, whichever kernel takes it: sizes, strides, masks, scaling and rotation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import bf16, bool_, f16, f32
+from dovetail.ir.value import Value
+from dovetail.kernels.families.map import stretched
+from dovetail.kernels.spec import Places
+from dovetail.library.attention import Filled
+from dovetail.library.rope import Form
+from dovetail.library.softmax import Empty
+
+StoredFloat = Literal["float", "half", "bfloat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention. Strides are in bytes: leading axes, head, row, and the axis that is read along."""
+
+    lead: tuple[Size, ...]
+    heads: Size
+    queries: Size
+    keys: Size
+    d: int
+    dv: int
+    stored: StoredFloat
+    """The type of elements in memory; they are computed with as f32."""
+    groups: int
+    """Heads of queries that share a head of keys and values."""
+    strides: Mapping[str, tuple[Size, ...]]
+    """Of q, k, v and y, and where they are given of mask, keep, and cos and sin for queries and for keys."""
+    scale: float
+    softcap: float | None
+    causal: bool
+    window: int | None
+    fill: float | None
+    filled: Filled
+    empty: Empty
+    zero_unseen: bool
+    rotated: int | None
+    """Features that are rotated; None without rope."""
+    form: Form
+
+    @property
+    def fill_takes_all(self) -> bool:
+        """Whether no score is seen through a fill that is added to it."""
+        return self.filled != "added" or self.fill is None or self.fill <= -1e30
+
+    @property
+    def lost_below(self) -> float | None:
+        """From which score down hidden keys count as well; None where they never do.
+
+        With masks and scores on top of the fill half of it is left, for none of them is that large.
+        """
+        if self.fill is None or math.isinf(self.fill):
+            return None
+        return self.fill + 200.0 if self.filled == "last" else self.fill / 2
+
+    @property
+    def shared(self) -> Size:
+        """Heads of keys and values."""
+        return self.heads // self.groups
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """The tensors that a kernel reads and writes."""
+        rope = ("cos", "sin") if self.rotated is not None else ()
+        return ("q", "k", "v", *rope, *(n for n in ("mask", "keep") if n in self.strides), "y")
+
+
+def attention_of(value: Value, call: Mapping[str, Any], places: Places) -> Attention | None:
+    """The attention of a value with these arguments; None where a head's features are not known or not dense."""
+    q, k, v = call["q"], call["k"], call["v"]
+    mask, keep, cos, sin = (call.get(n) for n in ("mask", "keep", "cos", "sin"))
+    tensors: list[Value] = [x for x in (q, k, v, mask, cos, sin) if x is not None]
+    kinds: dict[object, StoredFloat] = {f32: "float", f16: "half", bf16: "bfloat"}
+    stored = kinds.get(value.dtype)
+    if stored is None or any(x.dtype is not value.dtype for x in tensors):
+        return None
+    if keep is not None and keep.dtype is not bool_:
+        return None
+    if call["zero_unseen"] and call["fill"] not in (None, -math.inf):
+        return None  # a row whose keys all have a finite score looks like any other
+    if k.rank != q.rank or v.rank != q.rank:
+        return None
+    d, dv = q.shape[-1], v.shape[-1]
+    if not (isinstance(d, int) and isinstance(dv, int) and d > 0 and dv > 0):
+        return None
+    strides = _strides(value, call, places)
+    rotated: int | None = None
+    if cos is not None:
+        rotated = d if call["rotated"] is None else int(call["rotated"])
+        angles = [strides[n][-1] for n in ("cos_q", "sin_q", "q", "k")]
+        if any(s != value.dtype.itemsize for s in angles) or rotated % 2:
+            return None
+    return Attention(
+        lead=value.shape[:-3],
+        heads=q.shape[-3],
+        queries=q.shape[-2],
+        keys=k.shape[-2],
+        d=d,
+        dv=dv,
+        stored=stored,
+        groups=call["groups"] or _all_heads(q, k),
+        strides=strides,
+        scale=1.0 if call["scale"] is None else call["scale"],
+        softcap=call["softcap"],
+        causal=call["causal"],
+        window=call["window"],
+        fill=call["fill"],
+        filled=call["filled"],
+        empty=call["empty"],
+        zero_unseen=call["zero_unseen"],
+        rotated=rotated,
+        form=call.get("form", "half"),
+    )
+
+
+def _strides(value: Value, call: Mapping[str, Any], places: Places) -> dict[str, tuple[Size, ...]]:
+    """The strides of every tensor, broadcast to the axes of queries, keys or scores."""
+    full = (*value.shape[:-1], call["k"].shape[-2])
+    strides = {name: _shared(call[name], value, places) for name in ("q", "k", "v")}
+    strides["y"] = places(value).strides
+    for name in ("mask", "keep"):
+        x = call.get(name)
+        if x is not None:
+            strides[name] = stretched(places(x).strides, x.shape, full)
+    for name, which in (("cos", "q"), ("cos", "k"), ("sin", "q"), ("sin", "k")):
+        x = call.get(name)
+        if x is not None:
+            shape = (*value.shape[:-3], *call[which].shape[-3:])
+            strides[f"{name}_{which}"] = stretched(places(x).strides, x.shape, shape)
+    return strides
+
+
+def _all_heads(q: Value, k: Value) -> int:
+    """How many heads share one of the keys where nothing says so: all, if it has one."""
+    return q.shape[-3] if isinstance(q.shape[-3], int) and k.shape[-3] == 1 else 1
+
+
+def _shared(x: Value, result: Value, places: Places) -> tuple[Size, ...]:
+    """The strides of queries, keys or values; one batch or head for all of the result's is read again and again."""
+    strides = places(x).strides
+    axes = zip(strides[:-2], x.shape[:-2], result.shape[:-2], strict=True)
+    return (*(0 if size == 1 and own != 1 else stride for stride, size, own in axes), *strides[-2:])
+
+
+__all__ = ["Attention", "StoredFloat", "attention_of"]

@@ -1,0 +1,159 @@
+"""How an attention is tiled on a CPU: which queries a tile takes, and how its workspace is laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from dovetail.ir.dim import Size, product
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.attention import Attention
+from dovetail.targets.cpu.attention.parts import BLOCK, key_rows
+
+WIDE = 2
+"""Vectors of queries in a tile."""
+SPAN = 4
+"""Blocks of queries for which keys are rotated once."""
+FEW = 4
+"""Queries of a head up to which lanes run along features."""
+HEAD = 64
+"""Bytes at the start of a workspace: the head whose keys and values are packed there, and how many of its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attend(Attention):
+    """An attention on a device."""
+
+    device: CpuDevice
+
+    @staticmethod
+    def on(device: CpuDevice, of: Attention) -> Attend:
+        return Attend(**{f.name: getattr(of, f.name) for f in fields(of)}, device=device)
+
+    @property
+    def rows(self) -> int:
+        """Queries of a tile."""
+        return WIDE * self.device.lanes
+
+    @property
+    def blocks(self) -> Size:
+        """Tiles of a head."""
+        return (self.queries + (self.rows - 1)) // self.rows
+
+    @property
+    def is_few(self) -> bool:
+        """Whether a tile is a head of keys with all the queries that attend to it."""
+        return isinstance(self.queries, int) and self.queries <= FEW and self.rotated is None
+
+    @property
+    def may_be_few(self) -> bool:
+        """Whether only a run tells that there are few queries; where each is a key too, few are no work anyway."""
+        return not isinstance(self.queries, int) and self.queries != self.keys and self.rotated is None
+
+    @property
+    def span(self) -> int:
+        """Queries of a head for which keys are rotated once."""
+        return SPAN * self.rows
+
+    @property
+    def spans(self) -> Size:
+        return (self.queries + (self.span - 1)) // self.span
+
+    @property
+    def room(self) -> int:
+        """Bytes of workspace in addition to packed and rotated keys."""
+        ends = [offsets_of(many_regions(self, WIDE))[1]]
+        if self.may_be_few:
+            ends.append(offsets_of(few_regions(self, FEW))[1])
+        return max(ends)
+
+    @property
+    def tiles(self) -> Size:
+        if self.rotated is not None:
+            return product(self.lead) * self.shared * self.spans
+        return product(self.lead) * (self.shared if self.is_few else self.heads * self.blocks)
+
+    @property
+    def work(self) -> Size:
+        """Multiplications of a tile."""
+        rows = self.groups * self.span if self.rotated is not None else self.rows
+        if self.is_few:
+            rows = self.groups * self.queries
+        return rows * (self.d + self.dv) * self.keys
+
+    @property
+    def bends(self) -> bool:
+        """Whether scores are capped or filled."""
+        return self.softcap is not None or self.fill is not None
+
+    @property
+    def has_key_mask(self) -> bool:
+        """Whether a mask has one number for each key, which is added."""
+        is_added = not self.bends and not self.zero_unseen and self.stored == "float"
+        return is_added and self.strides.get("mask", ())[-2:] == (0, 4)
+
+    @property
+    def key_steps(self) -> tuple[Size, Size]:
+        """Strides of keys and of their features; rotated keys are in the workspace already."""
+        return (self.strides["k"][-2], self.strides["k"][-1]) if self.rotated is None else (4 * self.d, 4)
+
+    @property
+    def packs_keys(self) -> bool:
+        """Whether a block of keys is packed: its rows are not contiguous f32."""
+        return self.key_steps[1] != 4 or (self.rotated is None and self.stored != "float")
+
+    @property
+    def packs_values(self) -> bool:
+        return self.strides["v"][-1] != 4 or self.stored != "float"
+
+    def masks_by_row(self) -> tuple[str, ...]:
+        """The masks of which each query has a row of its own."""
+        return tuple([n for n in ("mask", "keep") if n in self.strides and self.strides[n][-2] != 0])
+
+
+def padded(size: int, lanes: int) -> int:
+    """The size up to whole vectors."""
+    return -(-size // lanes) * lanes
+
+
+def many_regions(a: Attend, wide: int) -> dict[str, int]:
+    """The workspace of a tile with `wide` vectors of queries, in bytes."""
+    lanes = a.device.lanes
+    row = 4 * lanes * wide
+    keys = key_rows(a.device, wide)
+    found = {"columns": a.d * row, "taken": a.dv * row, "scores": BLOCK * row}
+    found |= {"tops": row, "sums": row, "old": row, "buffer": 4 * lanes * lanes}
+    if a.has_key_mask:
+        found["mask_left"] = 4 * keys
+    found["key_rows"] = (BLOCK if a.packs_keys else keys) * 4 * a.d
+    if a.packs_values:
+        found["value_rows"] = BLOCK * 4 * a.dv
+    found |= {name: BLOCK * row for name in a.masks_by_row()}
+    if a.rotated is not None:
+        found["query_rows"] = a.rows * 4 * a.d
+    return found
+
+
+def few_regions(a: Attend, rows: int) -> dict[str, int]:
+    """The workspace of a tile with few queries, in bytes."""
+    lanes = a.device.lanes
+    d, dv = padded(a.d, lanes), padded(a.dv, lanes)
+    found = {"queries": rows * 4 * d, "scores": rows * 4 * BLOCK, "taken": rows * 4 * dv, "state": rows * 8}
+    found["left"] = lanes * 4 * a.d
+    found |= {name: BLOCK * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
+    return found
+
+
+def packs(a: Attend, name: str) -> bool:
+    """Whether a block of keys or values is packed for few queries."""
+    return a.strides[name][-1] != 4 or a.stored != "float"
+
+
+def offsets_of(regions: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Offsets of regions after the head, each at a cache line, and the end."""
+    offsets: dict[str, int] = {}
+    end = HEAD
+    for name, size in regions.items():
+        offsets[name] = end
+        end += -(-size // 64) * 64
+    return offsets, end
