@@ -72,12 +72,15 @@ def _written(jobs: Sequence[Job | Control | None]) -> list[Job | Form]:
 
 
 class Writer:
-    """Writes the kernels of a plan for this host. Layers repeat: of steps that are alike one is written."""
+    """Writes the kernels of a plan, for this host unless `vectors` says otherwise.
 
-    def __init__(self, plan: Plan) -> None:
+    Layers repeat: of steps that are alike one is written.
+    """
+
+    def __init__(self, plan: Plan, vectors: Vectors | None = None) -> None:
         bound = {result for step in plan.phase("bind") for result in step.results}
         self.places = Places(plan.locate, bound, bool(plan.options.get("strict")))
-        self.vectors = Vectors(host().lanes, host().vector_registers, host().sums_bytes)
+        self.vectors = vectors or Vectors(host().lanes, host().vector_registers, host().sums_bytes)
         self._known: dict[Hashable, tuple[Step, Job]] = {}
 
     def job(self, step: Step) -> Job | Control | None:

@@ -1,0 +1,201 @@
+"""Every kernel of the benchmark models, of the exporters' files and of the kernel tests, as normalised LLVM text.
+
+`python -m tests.codegen.generated dump DIR` writes the texts, so that `diff -r` compares two trees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+
+from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
+from dovetail.bench.net import Net
+from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, encoder
+from dovetail.codegen.llvm.simd import Vectors
+from dovetail.frontends.onnx import import_model
+from dovetail.ir.graph import Graph
+from dovetail.ir.text import parse_graph
+from dovetail.plan.plan import Plan, make_plan
+from dovetail.runtime.compile import compilation
+from dovetail.runtime.load import load
+from dovetail.runtime.request import Request, make_request
+from dovetail.runtime.vocabulary import vocabulary
+from dovetail.targets.cpu.target import TARGET
+from dovetail.targets.runtime.build import Writer, kernels_of
+from dovetail.targets.runtime.code_cache import modules_of
+from dovetail.targets.runtime.control.plan import Control
+from tests.codegen.normal import normalised, unmarked
+
+HERE = Path(__file__).parent
+EXPORTERS = HERE.parent / "data" / "exporters"
+CORPUS = HERE / "corpus.txt"
+GOLDEN = "tests/golden/generated"
+
+MACHINES: Mapping[str, Vectors] = {
+    "avx512": Vectors(16, 32, True),
+    "avx2": Vectors(8, 16),
+    "neon": Vectors(4, 32),
+}
+"""What code is generated for."""
+
+_SHORT = replace(MINILM, layers=2)
+_DECODER = Decoder(layers=2)
+WORKLOADS: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "minilm_1x16": lambda: encoder(_SHORT, 1, 16),
+    "minilm_1x128": lambda: encoder(_SHORT, 1, 128),
+    "minilm_8x128": lambda: encoder(_SHORT, 8, 128),
+    "bert_base_1x128": lambda: encoder(replace(BERT_BASE, layers=2), 1, 128),
+    "prefill_1x128": lambda: decoder(_DECODER, 128),
+    "one_token_256": lambda: decoder(_DECODER, 1, 256),
+    "resnet50": lambda: resnet(Resnet(blocks=(2, 2, 2, 2))),
+    "unet_block": lambda: unet_block(UnetBlock()),
+}
+"""The benchmark models with as few layers as have every kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One module: its normalised text, and where it is met first."""
+
+    stem: str
+    source: str
+    text: str
+
+    @property
+    def hash(self) -> str:
+        return hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def line(self) -> str:
+        return f"{self.stem} {self.hash} {self.source}"
+
+
+def _weightless(net: Net, name: str, *shape: int) -> str:
+    return net.array(np.zeros(shape, np.float32), name)
+
+
+def request() -> Request:
+    """What `compile(target="cpu")` does, with the built-in machine model instead of this host's calibration."""
+    return make_request(target=replace(TARGET, machine=None))
+
+
+def workloads() -> Iterator[tuple[str, Plan]]:
+    asked = request()
+    for name, build in WORKLOADS.items():
+        with patch.object(Net, "weight", _weightless):  # code does not depend on weights, and drawing them takes long
+            graph = import_model(build())
+        yield f"bench:{name}", compilation(graph, asked).plan
+
+
+def exporters(files: Iterable[Path] = ()) -> Iterator[tuple[str, Plan]]:
+    asked = request()
+    for path in files or sorted(EXPORTERS.glob("*.onnx")):
+        yield f"exporters:{path.stem}", compilation(load(path), asked).plan
+
+
+def corpus() -> Iterator[tuple[str, Plan]]:
+    words = vocabulary()
+    for entry in CORPUS.read_text(encoding="utf-8").split("\n# ")[1:]:
+        header, _, text = entry.partition("\n")
+        source, *options = header.split()
+        yield source, planned(parse_graph(text, words), strict="strict" in options)
+
+
+def planned(graph: Graph, *, strict: bool) -> Plan:
+    return make_plan(graph, target="cpu", options={"strict": strict})
+
+
+def modules(plan: Plan, vectors: Vectors) -> Iterator[tuple[str, str]]:
+    """The name and the text of each module of a plan: kernels, their forms, what they share, what control flow runs."""
+    writer = Writer(plan, vectors)
+    jobs = [writer.job(step) for step in plan.phase("run")]
+    inside = [coded.job for job in jobs if isinstance(job, Control) for coded in job.codes]
+    for kernel in {id(job.kernel): job for job in (*kernels_of(jobs), *inside)}.values():
+        for module in modules_of(kernel):
+            yield module.name, module.text
+
+
+class Collection:
+    """Distinct modules by machine, in the order in which sources have them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, Generated]] = {machine: {} for machine in MACHINES}
+        self._texts: dict[str, Generated] = {}
+        """By the text before it is normalised."""
+
+    def add(self, source: str, plan: Plan) -> int:
+        """Take up the modules of a plan; how many are new."""
+        before = self.count
+        for machine, vectors in MACHINES.items():
+            for name, text in modules(plan, vectors):
+                if text not in self._texts:
+                    self._texts[text] = Generated(unmarked(name), source, normalised(text))
+                made = self._texts[text]
+                self.found[machine].setdefault(made.hash, replace(made, source=source))
+        return self.count - before
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.found.values()))
+
+    def lines(self, machine: str) -> list[str]:
+        return sorted(made.line for made in self.found[machine].values())
+
+
+@cache
+def collected() -> Collection:
+    """All that the golden files list."""
+    made = Collection()
+    for source, plan in (*workloads(), *exporters(), *corpus()):
+        made.add(source, plan)
+    return made
+
+
+def difference(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """What differs between two lists of lines: a kernel with the same stem and source has changed."""
+
+    def parts(line: str) -> tuple[str, str]:
+        stem, _, source = line.split(" ")
+        return stem, source
+
+    gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
+    told: list[str] = []
+    for kernel in sorted({*map(parts, gone), *map(parts, new)}):
+        lost, made = (sum(parts(line) == kernel for line in lines) for lines in (gone, new))
+        changed = min(lost, made)
+        counts = {"changed": changed, "disappeared": lost - changed, "appeared": made - changed}
+        told += [f"{how}: {kernel[0]} of {kernel[1]} ({n} modules)" for how, n in counts.items() if n]
+    return told
+
+
+def dump(folder: Path) -> None:
+    """Write every text, in files that have the same name before and after a change."""
+    for machine, found in collected().found.items():
+        at = folder / machine
+        at.mkdir(parents=True, exist_ok=True)
+        counts: dict[str, int] = {}
+        for made in found.values():
+            stem = f"{made.stem}--{made.source}".replace("/", ".").replace("::", "-").replace(":", "-")
+            counts[stem] = counts.get(stem, 0) + 1
+            (at / f"{stem}-{counts[stem]}.ll").write_text(made.text, encoding="utf-8")
+        print(f"{machine}: {len(found)} modules")
+
+
+def main(arguments: Sequence[str]) -> None:
+    match arguments:
+        case ["dump", folder]:
+            dump(Path(folder))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
