@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 _MARK = re.compile(r"_[0-9a-f]{20}(?![0-9a-f])")
-_TOKEN = re.compile(r'"[^"]*"|;.*|[%@](?:"[^"]*"|[\w.$-]+)|!\d+')
-_LABEL = re.compile(r'(?:"[^"]*"|[\w.$-]+)(?=:)')
+_TOKEN = re.compile(r'^define |^\s*(?:"[^"]*"|[\w.$-]+):|"[^"]*"|;.*|[%@](?:"[^"]*"|[\w.$-]+)|!\d+', re.MULTILINE)
 
 
 def unmarked(name: str) -> str:
@@ -35,21 +34,14 @@ def normalised(text: str) -> str:
                 return metadata.setdefault(token, f"!{len(metadata)}")
             case ";":
                 return ""
+            case _ if token == "define ":
+                names.clear()
+                return token
+            case _ if token[-1] == ":":
+                return names.setdefault(token.strip()[:-1], str(len(names))) + ":"
             case _:
                 return token
 
-    declared: set[str] = set()
-    lines: list[str] = []
-    for raw in text.splitlines():
-        line = raw.strip()
-        if line.startswith("define "):
-            names.clear()
-        label = _LABEL.match(line)
-        if label is not None:
-            line = names.setdefault(label[0], str(len(names))) + line[label.end() :]
-        line = _TOKEN.sub(renamed, line).rstrip()
-        if line.startswith("declare "):
-            declared.add(line)
-        elif line:
-            lines.append(line)
-    return "\n".join([*sorted(declared), *lines]) + "\n"
+    lines = [line for raw in _TOKEN.sub(renamed, text).splitlines() if (line := raw.strip())]
+    declared = {line for line in lines if line.startswith("declare ")}
+    return "\n".join([*sorted(declared), *(line for line in lines if not line.startswith("declare "))]) + "\n"
