@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Form, Job, Places
 from dovetail.plan.plan import Plan, Step
 from dovetail.progress import phase
@@ -71,12 +72,15 @@ def _written(jobs: Sequence[Job | Control | None]) -> list[Job | Form]:
 
 
 class Writer:
-    """Writes the kernels of a plan for this host. Layers repeat: of steps that are alike one is written."""
+    """Writes the kernels of a plan, for this host unless `device` says otherwise.
 
-    def __init__(self, plan: Plan) -> None:
+    Layers repeat: of steps that are alike one is written.
+    """
+
+    def __init__(self, plan: Plan, device: CpuDevice | None = None) -> None:
         bound = {result for step in plan.phase("bind") for result in step.results}
         self.places = Places(plan.locate, bound, bool(plan.options.get("strict")))
-        self.vectors = host_device()
+        self.vectors = device or host_device()
         self._known: dict[Hashable, tuple[Step, Job]] = {}
 
     def job(self, step: Step) -> Job | Control | None:
