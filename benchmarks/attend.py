@@ -29,6 +29,7 @@ from dovetail.library.heads import split_heads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import compile_text, host
+from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
 from dovetail.targets.runtime.code_cache import addresses
 
@@ -90,7 +91,7 @@ class Kernel:
         )
         plan = make_plan(Graph.of(value), target="cpu")
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, ()), host_device())
+        job = make_job(step, Places(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None
         started = time.perf_counter()
         (address,) = addresses([job])

@@ -130,6 +130,7 @@ class Product:
         from dovetail.kernels.spec import Places
         from dovetail.plan.plan import make_plan
         from dovetail.targets.cpu.isa import host_device
+        from dovetail.targets.cpu.loops import loops_of
         from dovetail.targets.cpu.select import make_job
         from dovetail.targets.cpu.threads.pool import crew
         from dovetail.targets.runtime.code_cache import addresses
@@ -140,7 +141,7 @@ class Product:
         graph = Graph.of(x @ weight if act is None else library.linear(x, weight, act=chosen))
         plan = make_plan(graph, target="cpu")
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, ()), host_device())
+        job = make_job(step, Places(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None
         self.job = job
         (self.address,) = addresses([job])

@@ -27,6 +27,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Places
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.isa import host_device
+from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
 from dovetail.targets.runtime.code_cache import addresses
 
@@ -100,7 +101,7 @@ class Kernel:
     def __init__(self, value: Value, feeds: Mapping[str, Array]) -> None:
         plan = make_plan(Graph.of(value), target="cpu")
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, ()), host_device())
+        job = make_job(step, Places(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None
         started = time.perf_counter()
         (address,) = addresses([job])

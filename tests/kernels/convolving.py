@@ -17,6 +17,7 @@ from dovetail.kernels.spec import Places
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.conv.select import make_conv
 from dovetail.targets.cpu.isa import host_device
+from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime import build as ready
@@ -85,7 +86,7 @@ def params_of(graph: Graph) -> dict[str, Array]:
 def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> list[str]:
     """What the kernel of the last step is called, and those that serve it at other sizes."""
     plan = make_plan(graph, target="cpu")
-    job = make_conv(plan.phase("run")[-1], Places(plan.locate, set(), strict), vectors)
+    job = make_conv(plan.phase("run")[-1], Places(plan.locate, set(), strict, target=loops_of(vectors)), vectors)
     kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.forms)]
     return [kernel.name.rpartition("_")[0] for kernel in kernels]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Protocol, TypeAlias
 
 from dovetail.ir import leaf
@@ -11,7 +12,11 @@ from dovetail.ir.dim import Dim, Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.plan.alias import Alias
+
+ALIGNMENT = 16
+"""Bytes: every buffer starts at a multiple of it, and no vector of one GPU thread is wider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +28,17 @@ class Places:
     """Roots that the bind phase makes."""
     strict: bool = False
     """Whether sums may not be taken apart, as other schemes of convolution do."""
+    target: LoopTarget = field(kw_only=True)
+    """What the target's compiled code has, and the tile sizes it wants."""
 
     def __call__(self, value: Value) -> Alias:
         """The root that holds a tensor, the offset and the strides in bytes."""
         return self.locate(value)
+
+    def alignment(self, points: Mapping[str, Value]) -> dict[str, int]:
+        """The bytes that the address of each tensor is a multiple of, up to those of a vector."""
+        offsets = {name: self.locate(v).offset for name, v in points.items()}
+        return {name: gcd(at, ALIGNMENT) if isinstance(at, int) else 1 for name, at in offsets.items()}
 
     def is_bound(self, value: Value) -> bool:
         """Whether a tensor and where it lies are known when parameters are bound."""

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from dovetail.codegen.llvm.loops import function, minimum
+from dovetail.codegen.llvm.loops import function
 from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.errors import GraphError
 from dovetail.ir.dim import symbol
@@ -30,6 +30,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     When,
     add,
+    minimum,
     sizes_in,
 )
 from dovetail.targets.cpu.isa import host

@@ -17,6 +17,7 @@ from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.body import is_compiled
 from dovetail.ops.primitive import Primitive
+from dovetail.targets.cpu.loops import SUPPORT
 from tests.kernels.native import bits, compiled
 
 COUNT = 1009
@@ -55,7 +56,7 @@ def values_of(dtype: DType) -> dict[str, Value]:
                 value = op(*operands)
             except TypeRuleError:
                 continue
-            if is_compiled(value):
+            if is_compiled(value, SUPPORT):
                 found[op.name] = value
     for other in DTYPES:
         if other is not dtype:

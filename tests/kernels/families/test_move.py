@@ -15,6 +15,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Places
 from dovetail.ops import build
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.transpose import make_transpose
 from dovetail.targets.runtime.code_cache import addresses
 from tests.kernels.native import bits, compiled, same_bits
@@ -118,7 +119,8 @@ def test_squares_for_vectors_of_every_width(lanes: int) -> None:
     made = ops.merge(ops.permute(x, order=(-4, -1, -2, -3)), axis=-1, count=4)
     plan = make_plan(Graph.of(made), target="cpu")
     (step,) = plan.phase("run")
-    job = make_transpose(step, Places(plan.locate, ()), CpuDevice(32 * lanes, 32))
+    device = CpuDevice(32 * lanes, 32)
+    job = make_transpose(step, Places(plan.locate, (), target=loops_of(device)), device)
     assert job is not None
     (entry,) = addresses([job])
     array = bits(f32, 2, 70, 3, 130)

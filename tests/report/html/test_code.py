@@ -11,6 +11,7 @@ from dovetail.kernels.spec import Places, Template
 from dovetail.report.html import code
 from dovetail.report.html.code import code_of
 from dovetail.targets.cpu.isa import host_device
+from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
 from tests.report.html.models import compiled
 
@@ -24,7 +25,11 @@ def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
     for step, number in zip(plan.steps, found.of, strict=True):
-        job = make_job(step, Places(plan.locate, bound), vectors) if step.phase == "run" else None
+        job = (
+            make_job(step, Places(plan.locate, bound, target=loops_of(vectors)), vectors)
+            if step.phase == "run"
+            else None
+        )
         if job is None:
             assert number == -1
         elif isinstance(job.kernel, Template):

@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from dovetail.codegen.llvm import scalar
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Dim, Size
-from dovetail.ir.dtype import DType, bool_, i64
+from dovetail.ir.dtype import DType, bool_
 from dovetail.kernels.loops.ir import (
+    Alloc,
+    AllReduce,
+    Barrier,
     Call,
     Expr,
     Extent,
@@ -28,6 +31,7 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Store,
     Tensor,
+    ThreadIndex,
     When,
 )
 
@@ -102,8 +106,8 @@ class Text:
         self.label(after)
 
 
-class _Printer:
-    """Prints the body of one kernel."""
+class Printer:
+    """Prints the body of one kernel for a CPU; printers for other targets redefine what differs."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.text = Text()
@@ -130,14 +134,28 @@ class _Printer:
                 case When():
                     with self.text.when(self.value(statement.condition)):
                         self.statements(statement.body)
+                case Alloc() | Barrier() | AllReduce():
+                    self.threaded(statement)
+
+    def threaded(self, statement: Alloc | Barrier | AllReduce) -> None:
+        """What only threads of a GPU's block do."""
+        raise GraphError(f"{type(statement).__name__} in a kernel for a CPU", hint="schedule the kernel for a GPU")
+
+    def index(self, expr: ThreadIndex) -> str:
+        """Which block, warp, thread or lane runs this."""
+        raise GraphError(f"the index of a {expr.kind} in a kernel for a CPU", hint="schedule the kernel for a GPU")
+
+    def pointer(self, tensor: Tensor) -> str:
+        """The type of a pointer to a tensor."""
+        return "ptr"
 
     def store(self, statement: Store) -> None:
         dtype = statement.tensor.dtype
         value = self.value(statement.value)
         if dtype is bool_:
             value = self.text.let(f"zext i1 {value} to i8")
-        address = self.address(statement.tensor, statement.at)
-        self.text(f"store {scalar.stored(dtype)} {value}, ptr {address}, align {dtype.itemsize}")
+        target = f"{self.pointer(statement.tensor)} {self.address(statement.tensor, statement.at)}"
+        self.text(f"store {scalar.stored(dtype)} {value}, {target}, align {dtype.itemsize}")
 
     def set(self, statement: Set) -> None:
         dtype = statement.value.dtype
@@ -202,6 +220,8 @@ class _Printer:
                     slot, dtype = self.slots[expr.name]
                     return self.text.let(f"load {scalar.spelled(dtype)}, ptr {slot}")
                 return self.names[expr.name]
+            case ThreadIndex():
+                return self.index(expr)
             case Load():
                 return self.load(expr)
             case Call():
@@ -211,8 +231,8 @@ class _Printer:
 
     def load(self, expr: Load) -> str:
         dtype = expr.dtype
-        address = self.address(expr.tensor, expr.at)
-        found = self.text.let(f"load {scalar.stored(dtype)}, ptr {address}, align {dtype.itemsize}")
+        source = f"{self.pointer(expr.tensor)} {self.address(expr.tensor, expr.at)}"
+        found = self.text.let(f"load {scalar.stored(dtype)}, {source}, align {dtype.itemsize}")
         return self.text.let(f"trunc i8 {found} to i1") if dtype is bool_ else found
 
     def size(self, size: Size) -> str:
@@ -220,20 +240,20 @@ class _Printer:
 
     def address(self, tensor: Tensor, at: Sequence[Expr]) -> str:
         """The last axis comes last, as an index of elements where it is dense: that is the form LLVM knows best."""
-        place = self.pointers[tensor.pointer]
+        place, pointer = self.pointers[tensor.pointer], self.pointer(tensor)
         if tensor.offset != 0:
-            place = self.text.let(f"getelementptr i8, ptr {place}, i64 {self.size(tensor.offset)}")
+            place = self.text.let(f"getelementptr i8, {pointer} {place}, i64 {self.size(tensor.offset)}")
         dense = None
         for stride, index in zip(tensor.strides, at, strict=True):
             if stride == tensor.dtype.itemsize and dense is None:
                 dense = index
             elif stride != 0:
                 offset = self.product(stride, index)
-                place = place if offset == "0" else self.text.let(f"getelementptr i8, ptr {place}, i64 {offset}")
+                place = place if offset == "0" else self.text.let(f"getelementptr i8, {pointer} {place}, i64 {offset}")
         if dense is None or dense == Extent(0):
             return place
         kind = scalar.stored(tensor.dtype)
-        return self.text.let(f"getelementptr inbounds {kind}, ptr {place}, i64 {self.value(dense)}")
+        return self.text.let(f"getelementptr inbounds {kind}, {pointer} {place}, i64 {self.value(dense)}")
 
     def product(self, stride: Size, index: Expr) -> str:
         if isinstance(index, Extent):
@@ -245,7 +265,7 @@ class _Printer:
 
 def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
     """A kernel's text, and the functions that it calls."""
-    printer = _Printer(kernel)
+    printer = Printer(kernel)
     text = printer.text
     with text.loop("%begin", "%end") as tile:
         printer.names[kernel.tile] = tile
@@ -305,9 +325,4 @@ def _passed(kernel: Kernel) -> str:
     return ", ".join([*pointers, *sizes, "i64 %begin", "i64 %end", "ptr %scratch"])
 
 
-def minimum(x: Expr, y: Expr) -> Expr:
-    """The smaller of two whole numbers."""
-    return Call("minimum", (x, y), i64)
-
-
-__all__ = ["Dim", "Text", "function", "minimum"]
+__all__ = ["Dim", "Printer", "Text", "function"]

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dovetail.codegen.llvm.casts import bitcast, cast
 from dovetail.codegen.llvm.types import NARROW, Writer, is_compiled, literal, spelled, stored, suffix
 from dovetail.errors import UnsupportedError
-from dovetail.ir.dtype import DType, bool_, f16, f32
+from dovetail.ir.dtype import ALL, DType, bool_, f16, f32
+from dovetail.kernels.loops.policy import ScalarSupport
 
 
 def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: DType, flags: str) -> str:
@@ -33,16 +34,20 @@ def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: D
     return rule(w, operands, dtype, flags)
 
 
-def has_rule(op: str, dtype: DType) -> bool:
-    """Whether compiled code has a primitive for elements of a dtype."""
-    if not is_compiled(dtype):
-        return False
-    table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
-    return op in ("cast", "where", "bitcast") or op in _COMPARED or op in table
+def support(has_function: Callable[[str, DType], bool]) -> ScalarSupport:
+    """What compiled code has: the instructions of this file, and the functions of floats that a library has."""
+    found: dict[DType, frozenset[str]] = {}
+    for dtype in ALL:
+        if is_compiled(dtype):
+            table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
+            names = {"cast", "where", "bitcast", *_COMPARED, *table}
+            missing = {n for n in _LIBRARY if dtype.is_float and not has_function(n, dtype)}
+            found[dtype] = frozenset(names - missing)
+    return ScalarSupport(found)
 
 
 def is_function(op: str) -> bool:
-    """Whether a primitive of floats is a function of `kernels.maths` rather than an instruction."""
+    """Whether a primitive of floats is a function of `codegen.llvm.maths` rather than an instruction."""
     return op in _FUNCTIONS
 
 
@@ -244,6 +249,7 @@ _FUNCTIONS = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp", "expm1", "log", "log1p",
     "mod", "pow", "sigmoid", "sin", "sinh", "softplus", "tan", "tanh",
 )  # fmt: skip
+_LIBRARY = (*_FUNCTIONS, "exp_falling")
 _FLOAT: dict[str, _Rule] = {
     "add": _plain("fadd", flagged=True),
     "sub": _plain("fsub", flagged=True),
@@ -305,10 +311,10 @@ __all__ = [
     "Writer",
     "apply",
     "cast",
-    "has_rule",
     "is_compiled",
     "is_function",
     "literal",
     "spelled",
     "stored",
+    "support",
 ]

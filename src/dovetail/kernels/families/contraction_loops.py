@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail import library, ops
-from dovetail.codegen.llvm.loops import minimum
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, floordiv, product, smallest
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
@@ -34,6 +33,7 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     indices,
+    minimum,
     mul,
     sizes_in,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, i64, u32, u64
 from dovetail.kernels.loops.body import cast_to
@@ -23,6 +22,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     sizes_in,
 )
+from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import cut
 from dovetail.kernels.spec import Job, Places
 from dovetail.ops.generate import ROTATIONS, THREEFRY_PARITY
@@ -32,18 +32,18 @@ from dovetail.plan.plan import Step
 def make_fill(step: Step, places: Places) -> Job | None:
     """The job of a step that reads no tensor, or only a key."""
     value = step.value
-    if value.op not in (ops.extent, ops.iota, ops.random_bits) or not scalar.is_compiled(value.dtype):
+    if value.op not in (ops.extent, ops.iota, ops.random_bits) or not places.target.scalars.has_dtype(value.dtype):
         return None
     if value.op is ops.extent:
         store = Store(Tensor("y", value.dtype, ()), (), cast_to(Extent(value.attrs["size"]), value.dtype))
         return Job(Kernel("fill", ("y",), ("y",), "tile", (store,), sizes=sizes_in((store,))), {"y": value}, 1, 1)
     if value.op is ops.iota:
-        return _counted(step, value.shape[0], value.dtype)
+        return _counted(step, value.shape[0], value.dtype, places.target.tiles)
     return _random(step, places)
 
 
-def _counted(step: Step, size: Size, dtype: DType) -> Job:
-    boxes = cut((size,), dtype.itemsize)
+def _counted(step: Step, size: Size, dtype: DType, tiles: TilePolicy) -> Job:
+    boxes = cut((size,), dtype.itemsize, tiles)
     (index,) = boxes.at
     store = Store(Tensor("y", dtype, (dtype.itemsize,)), boxes.at, cast_to(index, dtype))
     body = (*boxes.head(Name("tile")), *boxes.nest([store]))
@@ -55,7 +55,9 @@ def _random(step: Step, places: Places) -> Job:
     """Element i is the low bits of block i of the cipher."""
     value = step.value
     (key,) = value.operands
-    boxes = cut((value.tensor.count,), 64)  # an element takes as long as some ten that are only moved
+    boxes = cut(
+        (value.tensor.count,), 64, places.target.tiles
+    )  # an element takes as long as some ten that are only moved
     (index,) = boxes.at
     keys = Tensor("key", u32, places(key).strides)
     first, second = (Name(f"key{i}", u32) for i in (0, 1))

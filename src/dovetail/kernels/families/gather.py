@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64, u64
 from dovetail.ir.value import Value
@@ -27,6 +26,7 @@ from dovetail.kernels.loops.ir import (
     collapsed,
     sizes_in,
 )
+from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import cut, word
 from dovetail.kernels.spec import Job, Places, Status
 from dovetail.plan.alias import dense_strides
@@ -49,37 +49,39 @@ def make_gather(step: Step, places: Places) -> Job | None:
     if value.op not in (ops.gather, ops.gather_elements, ops.gather_nd):
         return None
     x, indices = value.operands
-    if not scalar.is_compiled(indices.dtype):
+    if not places.target.scalars.has_dtype(indices.dtype):
         return None
     read, by = places(x).strides, places(indices).strides
     if value.op is ops.gather:
         at = int(value.attrs["axis"]) + x.rank
         rows = (0,) * at, by, (0,) * (x.rank - at - 1)
         found = (*read[:at], *(0,) * indices.rank, *read[at + 1 :])
-        return _job(value, _sum(rows), found, [Picked(read[at], x.shape[at])])
+        return _job(value, _sum(rows), found, [Picked(read[at], x.shape[at])], places.target.tiles)
     if value.op is ops.gather_elements:
         at = int(value.attrs["axis"]) + x.rank
         found = (*read[:at], 0, *read[at + 1 :])
-        return _job(value, by, found, [Picked(read[at], x.shape[at])])
+        return _job(value, by, found, [Picked(read[at], x.shape[at])], places.target.tiles)
     batch: int = value.attrs["batch"]
     depth = indices.shape[-1]
     assert isinstance(depth, int), "the type rule asks for it"
     rest = batch + depth
     found = (*read[:batch], *(0,) * (indices.rank - 1 - batch), *read[rest:])
     picked = [Picked(read[batch + d], x.shape[batch + d], d * by[-1]) for d in range(depth)]
-    return _job(value, (*by[:-1], *(0,) * (x.rank - rest)), found, picked)
+    return _job(value, (*by[:-1], *(0,) * (x.rank - rest)), found, picked, places.target.tiles)
 
 
 def _sum(parts: Sequence[tuple[Size, ...]]) -> tuple[Size, ...]:
     return tuple(size for part in parts for size in part)
 
 
-def _job(value: Value, by: tuple[Size, ...], read: tuple[Size, ...], picked: Sequence[Picked]) -> Job:
+def _job(
+    value: Value, by: tuple[Size, ...], read: tuple[Size, ...], picked: Sequence[Picked], tiles: TilePolicy
+) -> Job:
     """Loops over the result; the indices are read as soon as it is known which."""
     x, indices = value.operands
     dtype = word(value.dtype)
     shape, (target, by, read) = collapsed(value.shape, [dense_strides(value.tensor), by, read])
-    boxes = cut(shape, dtype.itemsize)
+    boxes = cut(shape, dtype.itemsize, tiles)
     depth = 1 + max((a for a, stride in enumerate(by) if stride != 0), default=-1)
     early: list[Statement] = []
     for d, one in enumerate(picked):

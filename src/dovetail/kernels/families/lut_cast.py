@@ -36,7 +36,7 @@ def make_table(step: Step, places: Places) -> Job | None:
     if not is_bits and source.itemsize > 2 and source is not f32:
         return None
     shape, (written, read) = collapsed(value.shape, [dense_strides(value.tensor), places(x).strides])
-    boxes = cut(shape, max(source.itemsize, target.itemsize))
+    boxes = cut(shape, max(source.itemsize, target.itemsize), places.target.tiles)
     name = "y" if step.over is not None and places(x).root is step.over else "x"
     points: dict[str, Value] = {} if name == "y" else {"x": x}
     if is_bits:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dovetail.codegen.llvm.loops import minimum
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import i64
@@ -26,16 +25,16 @@ from dovetail.kernels.loops.ir import (
     add,
     collapsed,
     indices,
+    minimum,
     mul,
     sizes_in,
 )
+from dovetail.kernels.loops.policy import TilePolicy
+from dovetail.kernels.loops.tiling import Flat, Turn, in_turn, vector_width
 from dovetail.kernels.spec import Job, Places
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
-
-CHUNK = 4096
-"""Elements of a tile: a few rows of them fit the first cache, and starting a tile is nothing beside them."""
 
 
 def make_map(step: Step, places: Places) -> Job | None:
@@ -67,7 +66,7 @@ def elementwise(results: Sequence[Value], leaves: Mapping[Value, Expr]) -> list[
 
 
 def _job(step: Step, places: Places, body: Body) -> Job:
-    """The loops over the result's shape. Axes that lie densely in every tensor are gone through as one."""
+    """The loops over the result's shape. Axes that are dense in every tensor become one."""
     leaves = {v: body.views[v] for v in reads(body)}
     whole = body.results[0].shape
     spread = [stretched(at.strides, v.shape, whole) for v, at in leaves.items()]
@@ -82,30 +81,43 @@ def _job(step: Step, places: Places, body: Body) -> Job:
         v: Tensor(names[body.arguments[at.root]], v.dtype, s, at.offset)
         for (v, at), s in zip(leaves.items(), strides[len(targets) :], strict=True)
     }
-    statements, tiles, work = _tiled(shape, body.results, tensors, targets)
+    if places.target.tiles.is_shared:
+        every = [*targets, *tensors.values()]
+        width = vector_width(shape, every, places.alignment(points), places.target.tiles)
+        boxes = Flat(shape, width, places.target.tiles.threads)
+        loads: dict[Value, Expr] = {v: Load(t, boxes.at) for v, t in tensors.items()}
+        stores = [Store(t, boxes.at, e) for t, e in zip(targets, elementwise(body.results, loads), strict=True)]
+        statements, tiles, work = in_turn([Turn(boxes, tuple(stores), boxes.work)])
+    else:
+        statements, tiles, work = _tiled(shape, body.results, tensors, targets, places.target.tiles)
     written = tuple(t.pointer for t in targets)
     kernel = Kernel("map", tuple(points), written, "tile", statements, sizes=sizes_in(statements))
     return Job(kernel, points, tiles, work)
 
 
 def _tiled(
-    shape: tuple[Size, ...], results: Sequence[Value], tensors: Mapping[Value, Tensor], targets: Sequence[Tensor]
+    shape: tuple[Size, ...],
+    results: Sequence[Value],
+    tensors: Mapping[Value, Tensor],
+    targets: Sequence[Tensor],
+    tiles: TilePolicy,
 ) -> tuple[tuple[Statement, ...], Size, Size]:
     """The body of a tile, how many there are, and how many elements each has."""
     inner, outer = (shape[-1], shape[:-1]) if shape else (1, ())
-    chunks = (inner + (CHUNK - 1)) // CHUNK
+    chunk = tiles.map_elements
+    chunks = (inner + (chunk - 1)) // chunk
     tile = Name("tile")
     if chunks == 1:
         rows, start, count = indices(outer, tile), Extent(0), Extent(inner)
     else:
         row = Call("div", (tile, Extent(chunks)), i64)
         piece = Call("rem", (tile, Extent(chunks)), i64) if outer else tile
-        rows, start = indices(outer, row), mul(piece, Extent(CHUNK))
-        count = minimum(Extent(CHUNK), Call("sub", (Extent(inner), Name("start")), i64))
+        rows, start = indices(outer, row), mul(piece, Extent(chunk))
+        count = minimum(Extent(chunk), Call("sub", (Extent(inner), Name("start")), i64))
     at = (*[Name(f"r{i}") for i in range(len(rows))], add(Name("start"), Name("i")))
     at = at[len(at) - len(shape) :]
     loads: dict[Value, Expr] = {v: Load(t, at) for v, t in tensors.items()}
     stores = [Store(t, at, e) for t, e in zip(targets, elementwise(results, loads), strict=True)]
     head = [*(Set(f"r{i}", r) for i, r in enumerate(rows)), Set("start", start)]
-    work = min(CHUNK, inner) if isinstance(inner, int) else CHUNK
+    work = min(chunk, inner) if isinstance(inner, int) else chunk
     return (*head, Loop("i", count, tuple(stores))), product(outer) * chunks, work

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail import ops
@@ -10,7 +10,8 @@ from dovetail.ir.dim import Size
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel, Load, Store, Tensor, collapsed, sizes_in
-from dovetail.kernels.loops.tiling import Turn, cut, cut_square, in_turn, word
+from dovetail.kernels.loops.policy import TilePolicy
+from dovetail.kernels.loops.tiling import Turn, cut, cut_square, in_turn, transposed, vector_width, word
 from dovetail.kernels.spec import Job, Places
 from dovetail.plan.alias import Strides, dense_strides
 from dovetail.plan.plan import Step
@@ -44,16 +45,18 @@ def make_move(step: Step, places: Places) -> Job | None:
     else:
         return None
     pieces = [p for p in pieces if 0 not in p.shape]
-    return _job(value, pieces) if len(pieces) <= MOST_PIECES else None
+    operands = {v: f"x{i}" for i, v in enumerate(dict.fromkeys(p.operand for p in pieces))}
+    alignment = places.alignment({"y": value, **{name: v for v, name in operands.items()}})
+    return _job(value, pieces, places.target.tiles, alignment) if len(pieces) <= MOST_PIECES else None
 
 
-def make_copy(value: Value, type: TensorType, strides: Strides) -> Job:
-    """The job that copies elements which lie so far apart to where they lie one behind the other, from `x0` to `y`.
+def make_copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolicy) -> Job:
+    """The job that makes strided elements dense, from `x0` to `y`.
 
-    Its pointers name the value that they are of; who runs it says where they point.
+    Its pointers name the value that they are of; the caller says where they point.
     """
     pieces = [Piece(value, type.shape, strides, 0, dense_strides(type))] if 0 not in type.shape else []
-    return _job(value, pieces)
+    return _job(value, pieces, tiles, {})
 
 
 def _merged(value: Value, places: Places) -> list[Piece]:
@@ -87,26 +90,36 @@ def _padded(value: Value, places: Places) -> list[Piece]:
     return pieces
 
 
-def _job(value: Value, pieces: Sequence[Piece]) -> Job:
+def _job(value: Value, pieces: Sequence[Piece], tiles: TilePolicy, alignment: Mapping[str, int]) -> Job:
     """One kernel for all pieces: first the tiles of the first one, then those of the second, and so on."""
     operands = list(dict.fromkeys(p.operand for p in pieces))
     names = {v: f"x{i}" for i, v in enumerate(operands)}
-    body, tiles, work = in_turn([_copied(piece, names[piece.operand]) for piece in pieces])
+    turns = [_copied(piece, names[piece.operand], number, tiles, alignment) for number, piece in enumerate(pieces)]
+    body, count, work = in_turn(turns)
     kernel = Kernel("move", (*names.values(), "y"), ("y",), "tile", body, sizes=sizes_in(body))
-    return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, tiles, work)
+    return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, count, work)
 
 
-def _copied(piece: Piece, name: str) -> Turn:
+def _copied(piece: Piece, name: str, number: int, tiles: TilePolicy, alignment: Mapping[str, int]) -> Turn:
     dtype = word(piece.operand.dtype)
     shape, (target, source) = collapsed(piece.shape, [piece.target, piece.source])
-    turned = _crosswise(shape, source, target, dtype.itemsize)
-    if turned is not None:
-        order = (*[a for a in range(len(shape)) if a not in turned], *turned)
+    across = _crosswise(shape, source, target, dtype.itemsize)
+    if across is not None and tiles.is_shared and any(_is_thin(shape[a]) for a in across):
+        across = None
+    if across is not None:
+        order = (*[a for a in range(len(shape)) if a not in across], *across)
         shape, target, source = (tuple(x[a] for a in order) for x in (shape, target, source))
-    boxes = cut(shape, dtype.itemsize) if turned is None else cut_square(shape, dtype.itemsize)
-    read = Load(Tensor(name, dtype, source), boxes.at)
-    store = Store(Tensor("y", dtype, target, piece.offset), boxes.at, read)
-    return Turn(boxes, (store,), boxes.work)
+    read, written = Tensor(name, dtype, source), Tensor("y", dtype, target, piece.offset)
+    if across is not None and tiles.is_shared:
+        return transposed(read, written, shape, number, tiles)
+    width = vector_width(shape, [read, written], alignment, tiles)
+    boxes = cut(shape, dtype.itemsize, tiles, width) if across is None else cut_square(shape, dtype.itemsize, tiles)
+    return Turn(boxes, (Store(written, boxes.at, Load(read, boxes.at)),), boxes.work)
+
+
+def _is_thin(size: Size) -> bool:
+    """Whether most of a square tile would be empty along an axis."""
+    return isinstance(size, int) and size < 8
 
 
 def _crosswise(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
-from dovetail.codegen.llvm.loops import minimum
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, f32, f64, i64
@@ -28,6 +26,7 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     indices,
+    minimum,
     mul,
     sizes_in,
 )
@@ -38,7 +37,7 @@ from dovetail.plan.plan import Step
 def make_plain_pool(step: Step, places: Places) -> Job | None:
     """The job of a pool; a tile is a row of results along the last axis."""
     value = step.value
-    if value.op not in (ops.max_pool, ops.average_pool) or not scalar.is_compiled(value.dtype):
+    if value.op not in (ops.max_pool, ops.average_pool) or not places.target.scalars.has_dtype(value.dtype):
         return None
     try:
         return _job(value, places)

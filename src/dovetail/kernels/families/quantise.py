@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32, f64, i32, whole_range
@@ -21,12 +20,12 @@ def make_quantise(step: Step, places: Places) -> Job | None:
     value = step.value
     if value.op not in (ops.quantise, ops.dequantise):
         return None
-    if not all(scalar.is_compiled(v.dtype) for v in (value, *value.operands)):
+    if not all(places.target.scalars.has_dtype(v.dtype) for v in (value, *value.operands)):
         return None
     x, *beside = value.operands
     strides = [dense_strides(value.tensor), places(x).strides, *(_spread(value, places(v).strides) for v in beside)]
     shape, (target, *sources) = collapsed(value.shape, strides)
-    boxes = cut(shape, value.dtype.itemsize * 4)
+    boxes = cut(shape, value.dtype.itemsize * 4, places.target.tiles)
     loads: list[Expr] = [
         Load(Tensor(name, v.dtype, s), boxes.at) for name, v, s in zip("xsz", value.operands, sources, strict=True)
     ]

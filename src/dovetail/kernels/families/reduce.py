@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
 from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.op import Op
 from dovetail.ir.value import Value
@@ -26,7 +25,7 @@ def make_reduce(step: Step, places: Places) -> Job | None:
     if value.op not in _EXTREMES and value.op not in _RUNNING:
         return None
     x = value.operands[0]
-    if not scalar.is_compiled(x.dtype):
+    if not places.target.scalars.has_dtype(x.dtype):
         return None
     axis = int(value.attrs["axis"]) + x.rank
     # Axes are factors here; those of size 1 are no loops.
@@ -35,10 +34,11 @@ def make_reduce(step: Step, places: Places) -> Job | None:
     source = Placed("x", x.dtype, 0, strides)
     target = Placed("y", value.dtype, 0, written)
     rows = [i for i in strides if i != axis]
-    nest = Nest(x.shape, rows, [source, target], loops={axis})
+    tiles, alignment = places.target.tiles, places.alignment({"x": x, "y": value})
+    nest = Nest(x.shape, rows, [source, target], loops={axis}, tiles=tiles, alignment=alignment)
     group = (axis,) if axis in strides else ()
     made = _extreme if value.op in _EXTREMES else _running
-    body = (*nest.head(), *made(value, nest, group, source, target))
+    body = nest.tile(made(value, nest, group, source, target))
     kernel = Kernel(value.op.name, ("x", "y"), ("y",), "tile", body, scratch=nest.scratch, sizes=sizes_in(body))
     return Job(kernel, {"x": x, "y": value}, nest.tiles, x.shape[axis] * nest.lanes * 2)
 

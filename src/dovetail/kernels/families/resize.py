@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product as every
 
-from dovetail.codegen.llvm import scalar
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
@@ -38,7 +37,7 @@ def make_resize(step: Step, places: Places) -> Job | None:
     attrs, dtype = value.attrs, value.dtype
     plain = not attrs["antialias"] and not attrs["exclude_outside"]
     is_linear = attrs["mode"] == "linear" and plain and dtype is f32
-    if not is_linear and (attrs["mode"] != "nearest" or not scalar.is_compiled(dtype)):
+    if not is_linear and (attrs["mode"] != "nearest" or not places.target.scalars.has_dtype(dtype)):
         return None
     try:
         return _job(value, places)

@@ -91,7 +91,8 @@ class _Rows:
         tensors = [*self.leaves.values(), *(t for targets in self.written.values() for t in targets)]
         order = [f for f in axes.flat(body.results[0]) if f in row]
         loops = {f for t in tensors for f in t.strides} - row
-        self.nest = Nest(axes.sizes, order, tensors, loops=loops)
+        alignment = places.alignment(self.points)
+        self.nest = Nest(axes.sizes, order, tensors, loops=loops, tiles=places.target.tiles, alignment=alignment)
         self.kept: dict[Value, str] = {}
         self.inverse: dict[Value, str] = {}
         """The names of 1 / total, for totals that many elements are divided by."""
@@ -103,10 +104,10 @@ class _Rows:
     def job(self) -> Job:
         passes = self._passes()
         self._put_aside(passes)
-        statements: list[Statement] = [*self.nest.head()]
+        statements: list[Statement] = []
         for one in passes:
             statements += self._written(one)
-        body = tuple(statements)
+        body = self.nest.tile(statements)
         pointers = tuple(self.points)
         kernel = Kernel(
             "rows",
@@ -170,7 +171,10 @@ class _Rows:
                     continue
                 if own and value in first and self._is_dear(value):
                     host = self._host(value, passes[-1])
-                    if host is not None or self.nest.bundled is None:
+                    room = self.nest.can_reserve(one.group)
+                    if room and self.nest.policy.is_shared and value not in self.written:
+                        host = None  # registers are nearer
+                    if host is not None or room:
                         self._put(value, first[value], host)
                         continue
                 met[value] = None
@@ -249,7 +253,7 @@ class _Rows:
         after: list[Statement] = []
         for value, fold in one.folds.items():
             name, x = names[value], values[value.operands[0]]
-            if fold.in_blocks:
+            if fold.in_blocks and nest.sums_in_blocks(one.group):
                 before.append(nest.keep(f"{name}p", fold.first(fold.part, 1)))
                 part = nest.read(f"{name}p", fold.part)
                 body.append(nest.keep(f"{name}p", fold.take(part, x)))

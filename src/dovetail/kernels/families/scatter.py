@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, f32, f64
 from dovetail.ir.value import Value
@@ -49,7 +48,8 @@ def make_scatter(step: Step, places: Places) -> Job | None:
         return None
     reduction: str = value.attrs["reduction"]
     _, indices, _ = value.operands
-    if not scalar.is_compiled(indices.dtype) or (reduction != "none" and not scalar.is_compiled(value.dtype)):
+    scalars = places.target.scalars
+    if not scalars.has_dtype(indices.dtype) or (reduction != "none" and not scalars.has_dtype(value.dtype)):
         return None
     made = _Elements(value, places) if value.op is ops.scatter_elements else _Rows(value, places)
     return made.job()

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
-from dovetail.codegen.llvm.loops import minimum
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, i64
 from dovetail.kernels.loops.ir import (
@@ -30,6 +28,7 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     indices,
+    minimum,
     mul,
     sizes_in,
 )
@@ -55,7 +54,7 @@ def make_sort(step: Step, places: Places) -> Job | None:
     if value.op not in (ops.sort, ops.top_k):
         return None
     (x,) = value.operands
-    if not scalar.is_compiled(x.dtype):
+    if not places.target.scalars.has_dtype(x.dtype):
         return None
     axis = int(value.attrs["axis"]) + x.rank
     length = x.shape[axis]

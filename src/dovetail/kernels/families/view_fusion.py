@@ -90,7 +90,7 @@ class _Weave:
         target = _along(piece, piece.place, self.places(made).strides)
         reads = {key: self._read(piece, *key) for key in order if self._is_read(key[0])}
         shape, (to, *strides) = collapsed(piece.sizes, [target[1], *(terms for _, terms in reads.values())])
-        boxes = cut(shape, made.dtype.itemsize * 2)
+        boxes = cut(shape, made.dtype.itemsize * 2, self.places.target.tiles)
         exprs: dict[tuple[Value, Place], Expr] = {}
         for ((value, place), (start, _)), steps in zip(reads.items(), strides, strict=True):
             exprs[value, place] = self._load(value, start, steps, boxes.at)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
-from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32
 from dovetail.ir.op import Op
@@ -15,6 +13,7 @@ from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.loops.ir import Call, Expr, Number
+from dovetail.kernels.loops.policy import ScalarSupport
 from dovetail.kernels.spec import Places
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.alias import Alias, find_aliases
@@ -31,6 +30,8 @@ class Body:
     """Arguments and views of them: where their elements lie, counted from the operand that the argument stands for."""
     order: tuple[Value, ...]
     """What is computed, operands first: neither arguments and views of them nor numbers."""
+    scalars: ScalarSupport
+    """What the target computes with."""
 
 
 def body_of(value: Value, places: Places) -> Body:
@@ -50,7 +51,7 @@ def body_of(value: Value, places: Places) -> Body:
     found = find_aliases([v for v in everything if v not in arguments], known)
     views = {v: at for v, at in found.items() if at.root in arguments}
     order = tuple(v for v in walk(results, until=views) if v not in views and v.op is not leaf.CONST)
-    return Body(arguments, results, views, order)
+    return Body(arguments, results, views, order, places.target.scalars)
 
 
 def _multiplied(value: Value, operands: tuple[Value, ...]) -> Value | None:
@@ -81,15 +82,13 @@ def reads(body: Body) -> list[Value]:
     return [v for v in dict.fromkeys(met) if v in body.views]
 
 
-def is_compiled(value: Value) -> bool:
+def is_compiled(value: Value, scalars: ScalarSupport) -> bool:
     """Whether compiled code has this elementwise step for these dtypes, constants of one element included."""
     if not (isinstance(value.op, Primitive) and value.op.elementwise) or value.op.name == "cast_f8":
         return False
     name, given = value.op.name, [v.dtype for v in value.operands]
     dtype = given[1] if name == "where" else given[0]
-    if not all(map(scalar.is_compiled, (*given, value.dtype))) or not scalar.has_rule(name, dtype):
-        return False
-    return not (scalar.is_function(name) and dtype.is_float) or maths.has(name, dtype)
+    return all(map(scalars.has_dtype, (*given, value.dtype))) and scalars.has(name, dtype)
 
 
 def is_known(body: Body, others: Callable[[Value], bool] = lambda value: False) -> bool:
@@ -97,14 +96,14 @@ def is_known(body: Body, others: Callable[[Value], bool] = lambda value: False) 
     for value in body.order:
         if any(v.op is leaf.CONST and not is_number(v) for v in value.operands):
             return False
-        if not (is_compiled(value) if value.op.elementwise else others(value)):
+        if not (is_compiled(value, body.scalars) if value.op.elementwise else others(value)):
             return False
-    return all(scalar.is_compiled(v.dtype) for v in (*body.order, *reads(body)))
+    return all(body.scalars.has_dtype(v.dtype) for v in (*body.order, *reads(body)))
 
 
 def is_number(value: Value) -> bool:
-    """Whether it is a constant of one element that compiled code can write down."""
-    return value.op is leaf.CONST and value.tensor.count == 1 and scalar.is_compiled(value.dtype)
+    """Whether it is a constant of one element, which compiled code writes as a literal."""
+    return value.op is leaf.CONST and value.tensor.count == 1
 
 
 def number(value: Value) -> Number:

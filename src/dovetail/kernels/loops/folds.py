@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail import ops
-from dovetail.codegen.llvm import scalar
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64, whole_range
 from dovetail.ir.op import Op
@@ -72,7 +71,7 @@ def reduced_axes(value: Value) -> tuple[int, ...]:
 
 
 def is_reduction(value: Value) -> bool:
-    return value.op in _REDUCTIONS and scalar.is_compiled(value.dtype)
+    return value.op in _REDUCTIONS
 
 
 def reduction(value: Value) -> Fold:

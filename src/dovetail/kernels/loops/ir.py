@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, i64
+
+LoopKind: TypeAlias = Literal["serial", "parallel", "vector", "unrolled", "block", "warp", "thread", "lane"]
+"""How the iterations of a loop run.
+
+`serial`: one after the other. `parallel`: in any order, and what they sum up may be reassociated; a scheduler says how.
+`vector`: together in a vector. `unrolled`: one after the other, each with code of its own. The rest is for GPUs:
+iteration i goes to block i, or to warp, thread or lane i of the block, modulo how many of them there are.
+"""
+Space: TypeAlias = Literal["global", "shared", "private"]
+"""Where memory is: of the device, of a block, or of one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +33,8 @@ class Tensor:
     dtype: DType
     strides: tuple[Size, ...]
     offset: Size = 0
-    """How many bytes behind the pointer the first element lies."""
+    """Bytes from the pointer to the first element."""
+    space: Space = "global"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,17 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadIndex:
+    """Which block runs this, or which warp, thread or lane of its block."""
+
+    kind: LoopKind
+
+    @property
+    def dtype(self) -> DType:
+        return i64
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """An element of a tensor."""
 
@@ -74,7 +96,7 @@ class Call:
     dtype: DType
 
 
-Expr: TypeAlias = Number | Extent | Name | Load | Call
+Expr: TypeAlias = Number | Extent | Name | ThreadIndex | Load | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +126,8 @@ class Loop:
     reassociate: bool = False
     """Whether sums of floats inside may be reordered to fit vectors; the order is one and the same in every run."""
     lanes: int = 0
-    """How many turns go together in a vector; 0 where LLVM decides, which it does for loops of many turns."""
+    """Iterations that go together in a vector; 0 where LLVM decides, which it does for loops of many iterations."""
+    kind: LoopKind = "serial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +138,44 @@ class When:
     body: tuple[Statement, ...]
 
 
-Statement: TypeAlias = Store | Set | Loop | When
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """Memory of a block or of a thread, under the name of a pointer, for as long as the kernel runs."""
+
+    pointer: str
+    dtype: DType
+    count: int
+    """Elements."""
+    space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """No thread of a block goes on before all have come here; what they stored in shared memory is seen by all."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Combine the scalar that each lane of a warp keeps under a name; every lane then keeps the same."""
+
+    name: str
+    op: str
+    dtype: DType
+
+
+Statement: TypeAlias = Store | Set | Loop | When | Alloc | Barrier | AllReduce
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The launch shape of a kernel on a GPU."""
+
+    grid: Size
+    """Blocks."""
+    block: int
+    """Threads of a block."""
+    shared_bytes: int = 0
+    """Shared memory of a block beyond what the kernel allocates itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +194,8 @@ class Kernel:
     """Bytes that a worker needs for itself."""
     sizes: tuple[Dim, ...] = field(default=())
     """The sizes that the code asks for, in the order of the arguments."""
+    launch: Launch | None = None
+    """How a GPU launches it; None before it is scheduled, and on CPUs."""
 
 
 def add(x: Expr, y: Expr) -> Expr:
@@ -154,6 +216,11 @@ def mul(x: Expr, y: Expr) -> Expr:
     if x == ONE:
         return y
     return x if y == ONE else Call("mul", (x, y), i64)
+
+
+def minimum(x: Expr, y: Expr) -> Expr:
+    """The smaller of two integers."""
+    return Call("minimum", (x, y), i64)
 
 
 ZERO, ONE = Extent(0), Extent(1)
@@ -218,5 +285,5 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += part.operands
             case Extent():
                 yield part.size
-            case Number() | Name():
+            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce():
                 pass

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.loops import minimum
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, i64
 from dovetail.kernels.loops.axes import Factors
 from dovetail.kernels.loops.ir import (
     ZERO,
+    Alloc,
     Call,
     Expr,
     Extent,
@@ -29,15 +29,12 @@ from dovetail.kernels.loops.ir import (
     add,
     collapsed,
     indices,
+    minimum,
     mul,
 )
-
-BUNDLE = 256
-"""Rows of a bundle: long enough to read memory in runs, short enough that its scalars stay in the first cache."""
-BLOCK = 2048
-"""Elements that are summed up in their own dtype before the sum goes to a wider one."""
-RUN = 64
-"""The same, where each row of a bundle has a sum of its own."""
+from dovetail.kernels.loops.policy import TilePolicy
+from dovetail.kernels.loops.tiling import vector_width
+from dovetail.ops.view import quotient
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +56,18 @@ class Nest:
     """The tile of a kernel over placed tensors. `rows` are the factors that tell one row from another."""
 
     def __init__(
-        self, sizes: Sequence[Size], rows: Sequence[int], tensors: Sequence[Placed], *, loops: set[int]
+        self,
+        sizes: Sequence[Size],
+        rows: Sequence[int],
+        tensors: Sequence[Placed],
+        *,
+        loops: set[int],
+        tiles: TilePolicy,
+        alignment: Mapping[str, int],
     ) -> None:
+        """`alignment` gives the bytes that the address of each pointer is a multiple of."""
         self.sizes = sizes
+        self.policy, self.alignment = tiles, alignment
         self.tensors = tuple(tensors)
         largest = max(self.tensors, key=lambda t: len(t.strides))
         order = [f for f in largest.strides if f != largest.dense]
@@ -72,6 +78,12 @@ class Nest:
         self._groups: dict[Factors, tuple[tuple[Size, ...], list[tuple[Size, ...]]]] = {}
         self._kept: dict[str, Tensor] = {}
         self._scratch: Size = 0
+        self._private: list[Alloc] = []
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether the scalars of a tile are arrays, with an element for each row of a bundle."""
+        return self.bundled is not None and not self.policy.is_shared
 
     def _collapse(self, factors: Sequence[int]) -> tuple[tuple[Size, ...], list[tuple[Size, ...]]]:
         strides = [tuple(t.strides.get(f, 0) for f in factors) for t in self.tensors]
@@ -83,7 +95,9 @@ class Nest:
 
     @property
     def _bundles(self) -> Size:
-        return 1 if self.bundled is None else (self.sizes[self.bundled] + (BUNDLE - 1)) // BUNDLE
+        return (
+            1 if self.bundled is None else (self.sizes[self.bundled] + (self.policy.bundle - 1)) // self.policy.bundle
+        )
 
     @property
     def lanes(self) -> Size:
@@ -91,7 +105,7 @@ class Nest:
         if self.bundled is None:
             return 1
         size = self.sizes[self.bundled]
-        return min(size, BUNDLE) if isinstance(size, int) else BUNDLE
+        return min(size, self.policy.bundle) if isinstance(size, int) else self.policy.bundle
 
     @property
     def scratch(self) -> Size:
@@ -113,11 +127,11 @@ class Nest:
         found: list[Statement] = []
         if self.bundled is not None:
             bundles = Extent(self._bundles)
-            found.append(Set("first", mul(Call("rem", (tile, bundles), i64), Extent(BUNDLE))))
+            found.append(Set("first", mul(Call("rem", (tile, bundles), i64), Extent(self.policy.bundle))))
             found.append(Set("row", Call("div", (tile, bundles), i64)))
             tile = Name("row")
             left = Call("sub", (Extent(self.sizes[self.bundled]), Name("first")), i64)
-            found.append(Set("rows", minimum(Extent(BUNDLE), left)))
+            found.append(Set("rows", minimum(Extent(self.policy.bundle), left)))
         return (*found, *(Set(f"r{i}", r) for i, r in enumerate(indices(self._shape, tile))))
 
     def place(self, tensor: Placed, group: Factors, last: Expr | None = None) -> tuple[Tensor, tuple[Expr, ...]]:
@@ -145,7 +159,7 @@ class Nest:
 
     def keep(self, name: str, value: Expr) -> Statement:
         """Let a row keep a scalar."""
-        if self.bundled is None:
+        if not self.has_arrays:
             return Set(name, value)
         if name not in self._kept:
             self._kept[name] = self.reserve(value.dtype, ())
@@ -153,11 +167,25 @@ class Nest:
 
     def read(self, name: str, dtype: DType) -> Expr:
         """A scalar that the row keeps."""
-        return Name(name, dtype) if self.bundled is None else Load(self._kept[name], (Name("lane"),))
+        return Load(self._kept[name], (Name("lane"),)) if self.has_arrays else Name(name, dtype)
+
+    def can_reserve(self, group: Factors) -> bool:
+        """Whether scratch has room for an element of each iteration of the loops over a group."""
+        count, most = product(self.shape(group)), self.policy.kept_elements
+        return self.bundled is None and (most is None or (isinstance(count, int) and count <= most))
 
     def reserve(self, dtype: DType, group: Factors) -> Tensor:
-        """Room of the worker's own: one element for each row of the tile and each step of the loops over a group."""
-        shape = (*self.shape(group), *(() if self.bundled is None else (BUNDLE,)))
+        """Scratch with one element for each row of the tile and each iteration of the loops over a group.
+
+        Where threads share a tile, each has the elements of its own iterations; the scheduler counts them.
+        """
+        if self.policy.is_shared:
+            count = product(self.shape(group))
+            assert isinstance(count, int), "such scratch is reserved where sizes are known"
+            found = Tensor(f"a{len(self._private)}", dtype, (dtype.itemsize,), space="private")
+            self._private.append(Alloc(found.pointer, dtype, count, "private"))
+            return found
+        shape = (*self.shape(group), *((self.policy.bundle,) if self.has_arrays else ()))
         strides: list[Size] = []
         step: Size = dtype.itemsize
         for size in reversed(shape):
@@ -168,22 +196,76 @@ class Nest:
         return found
 
     def aside(self, tensor: Tensor, group: Factors) -> tuple[Expr, ...]:
-        """Where in such room the element of the row and of the loops lies."""
+        """The index in such scratch of the element where the loops are."""
+        if self.policy.is_shared:
+            width = self.width(group)
+            return (Name("turn") if width == 1 else add(mul(Name("turn"), Extent(width)), Name("v")),)
         at: list[Expr] = [Name(f"i{i}") for i in range(len(self.shape(group)))]
-        return (*at, *(() if self.bundled is None else (Name("lane"),)))
+        return (*at, *((Name("lane"),) if self.has_arrays else ()))
 
     def each(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
         """A body for every row of the tile."""
         if not body:
             return ()
-        return tuple(body) if self.bundled is None else (Loop("lane", Name("rows"), tuple(body)),)
+        return (Loop("lane", Name("rows"), tuple(body)),) if self.has_arrays else tuple(body)
+
+    def tile(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """All that a tile does. Threads that share a bundle take a row each, from its first loop to its last."""
+        if self.bundled is not None and self.policy.is_shared:
+            return (*self.head(), Loop("lane", Name("rows"), tuple(body), kind="parallel"))
+        return (*self.head(), *self._private, *body)
+
+    def width(self, group: Factors) -> int:
+        """Neighbours of a row that one thread takes at once, where threads share it."""
+        shape = (*self._shape, *self.shape(group))
+        if not self.policy.is_shared or self.bundled is not None or not self.shape(group):
+            return 1
+        tensors = [
+            Tensor(t.pointer, t.dtype, (*self._strides[i], *self._groups[group][1][i]), t.offset)
+            for i, t in enumerate(self.tensors)
+        ]
+        width = vector_width(shape, tensors, self.alignment, self.policy)
+        while width > 1 and (not isinstance(shape[-1], int) or shape[-1] % width):
+            width //= 2
+        return width
+
+    def _shared(self, group: Factors, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """One loop for all axes of a group, whose iterations threads share."""
+        shape, width = self.shape(group), self.width(group)
+        if not shape:
+            return tuple(body)
+        last = f"i{len(shape) - 1}"
+        flat = mul(Name("e"), Extent(width))
+        found: tuple[Statement, ...] = tuple(Set(f"i{i}", at) for i, at in enumerate(indices(shape, flat)))
+        if width == 1:
+            found = (*found, *body)
+        else:
+            step = Set(last, add(Name("column"), Name("v")))
+            found = (
+                *found,
+                Set("column", Name(last)),
+                Loop("v", Extent(width), (step, *body), reassociate=True, kind="unrolled"),
+            )
+        count = product(shape)
+        groups = count // width if isinstance(count, int) else quotient(count, width)
+        assert groups is not None, "the width divides the last axis"
+        return (Loop("e", Extent(groups), found, reassociate=True, kind="parallel"),)
+
+    def sums_in_blocks(self, group: Factors) -> bool:
+        """Whether a block of elements is summed up in their own dtype; threads of a GPU take long rows in f64."""
+        if not self.policy.is_shared or self.bundled is not None:
+            return True
+        count = product(self.shape(group))
+        return isinstance(count, int) and count <= self.policy.block
 
     def over(self, group: Factors, body: Sequence[Statement], *, reassociate: bool = False) -> tuple[Statement, ...]:
         """A body for every step of the loops over a group, and every row of the tile."""
         shape = self.shape(group)
-        found = self.each(body) if self.bundled is not None else tuple(body)
+        if self.policy.is_shared and reassociate:
+            return self._shared(group, body)
+        found = self.each(body)
         for i in reversed(range(len(shape))):
-            innermost = i == len(shape) - 1 and self.bundled is None
+            innermost = i == len(shape) - 1 and not self.has_arrays
             found = (Loop(f"i{i}", Extent(shape[i]), found, reassociate=reassociate and innermost),)
         return found
 
@@ -198,9 +280,11 @@ class Nest:
         shape = self.shape(group)
         if not shape:
             return self.each((*before, *body, *after))
+        if self.policy.is_shared:
+            return (*before, *self._shared(group, body), *after)
         last, extent = len(shape) - 1, shape[-1]
         # Lanes of a vector share a block of a row between them; a row of a bundle has it for itself.
-        block = BLOCK if self.bundled is None else RUN
+        block = self.policy.block if self.bundled is None else self.policy.bundled_block
         free = self.bundled is None
         found: tuple[Statement, ...]
         if isinstance(extent, int) and extent <= block:
@@ -230,4 +314,4 @@ def _bundled(tensors: Sequence[Placed], rows: set[int], loops: set[int]) -> int 
     return best if best in rows else None
 
 
-__all__ = ["BLOCK", "BUNDLE", "ZERO", "Nest", "Placed"]
+__all__ = ["ZERO", "Nest", "Placed"]

@@ -11,6 +11,7 @@ from dovetail.ir.value import Value, attrs_key
 from dovetail.kernels.spec import Job, Places, Template
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.isa import host_device
+from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
 
 MOST_TEXTS = 200
@@ -32,7 +33,7 @@ def code_of(plan: Plan) -> Code | None:
         return None
     vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
-    places = Places(plan.locate, bound, bool(plan.options.get("strict")))
+    places = Places(plan.locate, bound, bool(plan.options.get("strict")), target=loops_of(vectors))
     known: dict[Hashable, int] = {}
     texts: dict[str, int] = {}
     of: list[int] = []

@@ -12,6 +12,7 @@ from dovetail.kernels.spec import Form, Job, Places
 from dovetail.plan.plan import Plan, Step
 from dovetail.progress import phase
 from dovetail.targets.cpu.isa import host_device
+from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
 from dovetail.targets.runtime.code_cache import Ahead, addresses
 from dovetail.targets.runtime.control.plan import Coded, Control, make_control
@@ -79,8 +80,9 @@ class Writer:
 
     def __init__(self, plan: Plan, device: CpuDevice | None = None) -> None:
         bound = {result for step in plan.phase("bind") for result in step.results}
-        self.places = Places(plan.locate, bound, bool(plan.options.get("strict")))
         self.vectors = device or host_device()
+        strict = bool(plan.options.get("strict"))
+        self.places = Places(plan.locate, bound, strict, target=loops_of(self.vectors))
         self._known: dict[Hashable, tuple[Step, Job]] = {}
 
     def job(self, step: Step) -> Job | Control | None:

@@ -97,7 +97,7 @@ def find_contraction(value: Value, places: Places) -> Contraction | None:
     if products[0].dtype not in SUMMED_IN_F32 or len({p.operands[0] for p in products}) > 1:
         return None
     known = {*body.order, *body.views}
-    if not all(is_compiled(v) and all(x in known or is_number(x) for x in v.operands) for v in others):
+    if not all(is_compiled(v, body.scalars) and all(x in known or is_number(x) for x in v.operands) for v in others):
         return None
     if cuts and (len(products) > 1 or any(v.attrs["axis"] != -1 or v.attrs["parts"] != parts for v in cuts)):
         return None

@@ -14,6 +14,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.move import make_copy
+from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.spec import Job, Places
 from dovetail.ops.control import if_, scan_, while_
 from dovetail.passes.specialize import fresh_symbols
@@ -120,7 +121,7 @@ def make_control(step: Step, places: Places, vectors: CpuDevice, depth: int = 0)
     numbers = range(len(value.operands))
     roles: list[Role] = ["carry" if i < count else "slice" if i < count + scanned else "whole" for i in numbers]
     given = _Given(value.operands, tuple(roles), places, vectors, depth)
-    ends = [_copy(v, v.tensor, places(v).strides) for v in step.results[:count]]
+    ends = [_copy(v, v.tensor, places(v).strides, places.target.tiles) for v in step.results[:count]]
     bodies = [given.inside(value.attrs[name]) for name in ("condition", "body") if name in value.attrs]
     if None in bodies or None in ends:
         return None
@@ -128,8 +129,8 @@ def make_control(step: Step, places: Places, vectors: CpuDevice, depth: int = 0)
     return Control(step, tuple(bodies), tuple(c for c in ends if c is not None), tuple(pitches))
 
 
-def _copy(value: Value, type: TensorType, strides: Strides) -> Coded | None:
-    return Coded(make_copy(value, type, strides)) if type.dtype.itemsize in (1, 2, 4, 8) else None
+def _copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolicy) -> Coded | None:
+    return Coded(make_copy(value, type, strides, tiles)) if type.dtype.itemsize in (1, 2, 4, 8) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +153,13 @@ class _Given:
         known = [i for i, role in enumerate(self.roles) if role == "whole" and self.places.is_bound(self.operands[i])]
         inputs = plan.graph.inputs
         bound = {r for step in plan.phase("bind") for r in step.results} | {inputs[i] for i in known}
-        inner = Places(plan.locate, bound, self.places.strict)
+        inner = Places(plan.locate, bound, self.places.strict, target=self.places.target)
         made = made_in_place(plan)
         steps = [self._step(step, inner, made) for step in plan.phase("run")]
         dense = [None if i in known else self._dense(i) for i in range(len(inputs))]
         outputs = list(plan.graph.outputs.values())
         results = [
-            None if at is not None else _copy(v, v.tensor, plan.locate(v).strides)
+            None if at is not None else _copy(v, v.tensor, plan.locate(v).strides, self.places.target.tiles)
             for v, at in zip(outputs, made, strict=True)
         ]
         sizes = [v.dtype.itemsize for v in (*inputs, *outputs)]
@@ -178,10 +179,12 @@ class _Given:
         operand, role = self.operands[index], self.roles[index]
         strides = self.places(operand).strides
         if role == "carry":
-            return _copy(operand, operand.tensor, strides)
+            return _copy(operand, operand.tensor, strides, self.places.target.tiles)
         skipped = 1 if role == "slice" else 0
         type = TensorType(operand.dtype, operand.shape[skipped:])
-        return None if is_dense(type, strides[skipped:]) else _copy(operand, type, strides[skipped:])
+        if is_dense(type, strides[skipped:]):
+            return None
+        return _copy(operand, type, strides[skipped:], self.places.target.tiles)
 
 
 def made_in_place(plan: Plan) -> list[Value | None]:

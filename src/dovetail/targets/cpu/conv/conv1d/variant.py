@@ -66,7 +66,7 @@ def make_line(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     known = {*body.order, *body.views}
     if x not in body.views or w not in body.arguments or not places.is_bound(body.arguments[w]):
         return None
-    if any(v.shape != value.shape or not is_compiled(v) for v in others):
+    if any(v.shape != value.shape or not is_compiled(v, body.scalars) for v in others):
         return None
     if any(v not in known and not is_number(v) for other in others for v in other.operands):
         return None
