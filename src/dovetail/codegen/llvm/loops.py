@@ -77,8 +77,8 @@ class Text:
         return name
 
     @contextmanager
-    def loop(self, first: str, extent: str, metadata: str = "") -> Generator[str]:
-        """Instructions for every i64 from `first` to before `extent`; gives the variable."""
+    def loop(self, first: str, extent: str, metadata: str = "", step: str = "1") -> Generator[str]:
+        """Instructions for every `step`-th i64 from `first` to before `extent`; gives the variable."""
         head, body, after = self.fresh("head"), self.fresh("body"), self.fresh("after")
         before = self.block
         variable, following = self.fresh("%i"), self.fresh("%next")
@@ -90,7 +90,7 @@ class Text:
         self.label(body)
         yield variable
         self.lines.insert(at, f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{self.block} ]")
-        self(f"{following} = add nuw nsw i64 {variable}, 1")
+        self(f"{following} = add nuw nsw i64 {variable}, {step}")
         more = self.let(f"icmp slt i64 {following}, {extent}")
         self(f"br i1 {more}, label %{head}, label %{after}{metadata}")
         self.label(after)
@@ -179,12 +179,16 @@ class Printer:
     def loop(self, statement: Loop) -> None:
         before, self.reassociate = self.reassociate, statement.reassociate
         hidden = self.slots.pop(statement.variable, None)
-        with self.text.loop("0", self.value(statement.extent), self.marked(statement.lanes)) as variable:
-            self.names[statement.variable] = variable
-            self.statements(statement.body)
+        self.iterations(statement)
         self.reassociate = before
         if hidden is not None:
             self.slots[statement.variable] = hidden
+
+    def iterations(self, statement: Loop) -> None:
+        """The iterations of a loop, one after the other; LLVM's vectoriser takes what it can."""
+        with self.text.loop("0", self.value(statement.extent), self.marked(statement.lanes)) as variable:
+            self.names[statement.variable] = variable
+            self.statements(statement.body)
 
     def marked(self, lanes: int) -> str:
         """What tells LLVM how many turns go together; `function` defines the note."""

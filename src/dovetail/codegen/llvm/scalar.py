@@ -3,7 +3,7 @@ whole numbers are concerned and to the last few bits for functions such as exp."
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dovetail.codegen.llvm.casts import bitcast, cast
 from dovetail.codegen.llvm.types import NARROW, Writer, is_compiled, literal, spelled, stored, suffix
@@ -34,14 +34,17 @@ def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: D
     return rule(w, operands, dtype, flags)
 
 
-def support(has_function: Callable[[str, DType], bool]) -> ScalarSupport:
-    """What compiled code has: the instructions of this file, and the functions of floats that a library has."""
+def support(has_function: Callable[[str, DType], bool], inexact: Collection[str] = ()) -> ScalarSupport:
+    """What compiled code has: the instructions of this file, and the functions of floats that a library has.
+
+    `inexact` names the instructions of floats that a processor does not have as they are meant.
+    """
     found: dict[DType, frozenset[str]] = {}
     for dtype in ALL:
         if is_compiled(dtype):
             table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
             names = {"cast", "where", "bitcast", *_COMPARED, *table}
-            missing = {n for n in _LIBRARY if dtype.is_float and not has_function(n, dtype)}
+            missing = {n for n in _LIBRARY if not has_function(n, dtype)} | {*inexact} if dtype.is_float else set[str]()
             found[dtype] = frozenset(names - missing)
     return ScalarSupport(found)
 

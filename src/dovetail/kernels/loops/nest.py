@@ -253,10 +253,10 @@ class Nest:
 
     def sums_in_blocks(self, group: Factors) -> bool:
         """Whether a block of elements is summed up in their own dtype; threads of a GPU take long rows in f64."""
-        if not self.policy.is_shared or self.bundled is not None:
+        if not self.policy.is_shared:
             return True
-        count = product(self.shape(group))
-        return isinstance(count, int) and count <= self.policy.block
+        count, most = product(self.shape(group)), self.policy.block if self.bundled is None else self.policy.bundled_block
+        return isinstance(count, int) and count <= most
 
     def over(self, group: Factors, body: Sequence[Statement], *, reassociate: bool = False) -> tuple[Statement, ...]:
         """A body for every step of the loops over a group, and every row of the tile."""

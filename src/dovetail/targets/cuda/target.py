@@ -1,30 +1,18 @@
-"""NVIDIA GPUs: described, legalised and planned for; nothing runs there yet."""
+"""NVIDIA GPUs: elementwise work, rows, reductions and copies run there; the rest is described and planned for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from dovetail.errors import UnsupportedError
-from dovetail.ir.literal import Array
 from dovetail.plan.plan import Plan
+from dovetail.settings import Settings
 from dovetail.targets.cuda.claims import claims
-from dovetail.targets.target import Runner, Target
+from dovetail.targets.cuda.run import CudaGraph
+from dovetail.targets.target import Executable, Target
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedOnly:
-    """A plan that can be read and reported, and not run."""
-
-    plan: Plan
-
-    def bind(self, params: Mapping[str, Array]) -> Runner:
-        raise UnsupportedError(
-            f"{self.plan.graph.name} is planned for cuda, and there are no cuda kernels yet",
-            hint='compile it with target="cpu" or target="reference" to run it',
-        )
+def _compile(plan: Plan, settings: Settings) -> Executable:
+    return CudaGraph(plan)
 
 
-TARGET = Target("cuda", claims, lambda plan, settings: PlannedOnly(plan))
+TARGET = Target("cuda", claims, _compile)
 
 __all__ = ["TARGET"]

@@ -6,9 +6,10 @@ computed in f64 and rounded once. For f64 the C library is called: right to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dovetail.codegen.llvm.maths import wide
+from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as f64_functions
 from dovetail.codegen.llvm.maths.text import KINDS, Lines
 from dovetail.ir.dtype import DType, bf16, f16, f32, f64
 
@@ -138,8 +139,11 @@ _COMPOSED: dict[str, _Function] = {
 BINARY = frozenset({"pow", "mod", "atan2"})
 
 
-def library(functions: Iterable[str]) -> str:
-    """The text of the functions with these names, and declarations of those that LLVM or the C library has."""
+def library(functions: Iterable[str], in_f64: Mapping[str, _Function] | None = None) -> str:
+    """The text of the functions with these names, and declarations of those that LLVM or the C library has.
+
+    `in_f64` has the functions of f64 where there is no C library.
+    """
     declared = dict.fromkeys(_DECLARED)
     defined: list[str] = []
     constants: dict[str, None] = {}
@@ -147,7 +151,7 @@ def library(functions: Iterable[str]) -> str:
         if name.startswith("declare "):
             declared[name] = None
         else:
-            defined.append(_defined(name, declared, constants))
+            defined.append(_defined(name, declared, constants, in_f64))
     return "\n".join([*declared, *constants, *defined])
 
 
@@ -158,14 +162,18 @@ _DECLARED: tuple[str, ...] = (
 )
 
 
-def _defined(full: str, declared: dict[str, None], constants: dict[str, None]) -> str:
+def _defined(
+    full: str, declared: dict[str, None], constants: dict[str, None], in_f64: Mapping[str, _Function] | None
+) -> str:
     """One function: `exp_f32` is exp of f32."""
     name, _, suffix = full.rpartition("_")
     dtype = f64 if suffix == "f64" else f32
     kind = KINDS[dtype][0]
     given = ["%x", "%y"] if name in BINARY else ["%x"]
     t = Lines(dtype, [], declared)
-    if dtype is f64:
+    if dtype is f64 and in_f64 is not None:
+        result = in_f64[name](t, *given)
+    elif dtype is f64:
         result = _COMPOSED[name](t, *given) if name in _COMPOSED else t.call(_IN_C[name], *given)
     elif name in _NARROW:
         result = _NARROW[name](t, *given)
@@ -189,6 +197,13 @@ def has(op: str, dtype: DType) -> bool:
     if dtype is f64:
         return op in _IN_C or op in _COMPOSED
     return dtype in (f16, bf16, f32) and (op in _NARROW or op in wide.FUNCTIONS)
+
+
+def has_on_gpu(op: str, dtype: DType) -> bool:
+    """The same without a C library. The remainder of floats would be inexact: NVPTX divides and multiplies for it."""
+    if op == "mod":
+        return False
+    return op in f64_functions if dtype is f64 else has(op, dtype)
 
 
 NAMES = tuple(sorted((_IN_C.keys() | _COMPOSED.keys()) - {"exp_falling"}))

@@ -41,7 +41,7 @@ def _expm1(t: Lines, x: str) -> str:
     return t.fma(p, power, t.sub(power, 1.0))
 
 
-def _log_of_positive(t: Lines, x: str) -> str:
+def log_of_positive(t: Lines, x: str) -> str:
     """e ln 2 + log m for x = 2**e m with m from the root of 1/2 to that of 2."""
     bits = t.bits(x)
     e = t.integer("ashr", t.integer("sub", bits, _ROOT_HALF_BITS), 52)
@@ -52,7 +52,7 @@ def _log_of_positive(t: Lines, x: str) -> str:
     return t.fma(count, _LOG_TWO, t.mul(s, series))
 
 
-def _log_ends(t: Lines, x: str, found: str) -> str:
+def log_ends(t: Lines, x: str, found: str) -> str:
     """The logarithm where x is 0, negative, infinite or NaN."""
     found = t.select(t.test("oeq", x, 0.0), -_INF, found)
     found = t.select(t.test("oeq", x, _INF), _INF, found)
@@ -60,14 +60,14 @@ def _log_ends(t: Lines, x: str, found: str) -> str:
 
 
 def _log(t: Lines, x: str) -> str:
-    return _log_ends(t, x, _log_of_positive(t, x))
+    return log_ends(t, x, log_of_positive(t, x))
 
 
 def _log1p(t: Lines, x: str) -> str:
     """log(1 + x) and what 1 + x was rounded by."""
     u = t.add(x, 1.0)
     lost = t.div(t.sub(x, t.sub(u, 1.0)), u)
-    return _log_ends(t, u, t.add(_log_of_positive(t, u), lost))
+    return log_ends(t, u, t.add(log_of_positive(t, u), lost))
 
 
 def _softplus(t: Lines, x: str) -> str:
@@ -151,7 +151,7 @@ def _acos(t: Lines, x: str) -> str:
 def _pow(t: Lines, x: str, y: str) -> str:
     """exp(y log |x|), negative where x is and y is odd; NaN where x is negative and y is no whole number."""
     size = t.abs(x)
-    found = _exp(t, t.mul(y, _log_ends(t, size, _log_of_positive(t, size))))
+    found = _exp(t, t.mul(y, log_ends(t, size, log_of_positive(t, size))))
     found = t.select(t.test("oeq", size, 1.0), 1.0, found)
     whole = t.test("oeq", t.intrinsic("trunc", y), y)
     half = t.mul(y, 0.5)

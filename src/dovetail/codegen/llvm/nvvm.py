@@ -1,0 +1,26 @@
+"""Every NVVM name that generated code uses: LLVM renames them between versions."""
+
+from __future__ import annotations
+
+TRIPLE = "nvptx64-nvidia-cuda"
+LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+KERNEL = "ptx_kernel"
+"""The calling convention of a kernel."""
+GLOBAL, SHARED = 1, 3
+"""Address spaces."""
+
+THREAD = "llvm.nvvm.read.ptx.sreg.tid.x"
+BLOCK = "llvm.nvvm.read.ptx.sreg.ctaid.x"
+BLOCKS = "llvm.nvvm.read.ptx.sreg.nctaid.x"
+BARRIER = "llvm.nvvm.barrier0"
+SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
+
+
+def threads(count: int) -> str:
+    """The attribute that says how many threads every block of a kernel has."""
+    return f'"nvvm.reqntid"="{count}"'
+
+
+def header() -> str:
+    """How a module for this target begins."""
+    return f'target triple = "{TRIPLE}"\ntarget datalayout = "{LAYOUT}"\n'

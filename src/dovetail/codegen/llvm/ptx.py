@@ -1,0 +1,162 @@
+"""Kernels of the loop language as LLVM's text for NVIDIA GPUs, which LLVM compiles to PTX.
+
+A scheduled kernel becomes `ptx_kernel void name(pointers, sizes)`. It runs for any grid: blocks take tiles in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dovetail.codegen.llvm import nvvm, scalar
+from dovetail.codegen.llvm.loops import CONTRACTED, Printer
+from dovetail.codegen.llvm.maths import functions
+from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
+from dovetail.errors import GraphError
+from dovetail.ir.dtype import DType, bool_
+from dovetail.kernels.loops.ir import Alloc, AllReduce, Barrier, Extent, Kernel, Loop, Tensor, ThreadIndex
+from dovetail.kernels.loops.policy import ScalarSupport
+
+LANES = 32
+SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=("rem",))
+"""What kernels for GPUs compute with: there is no C library."""
+
+
+class _Printer(Printer):
+    """Prints the body of one scheduled kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        if kernel.launch is None:
+            raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
+        self.kernel, self.threads = kernel, kernel.launch.block
+        self.globals: dict[str, str] = {}
+        self.spaces: dict[str, str] = {name: f"ptr addrspace({nvvm.GLOBAL})" for name in kernel.pointers}
+        thread, block = self.special(nvvm.THREAD), self.special(nvvm.BLOCK)
+        self.indices = {
+            "thread": self.wide(thread),
+            "block": self.wide(block),
+            "lane": self.wide(self.text.let(f"and i32 {thread}, {LANES - 1}")),
+            "warp": self.wide(self.text.let(f"lshr i32 {thread}, {LANES.bit_length() - 1}")),
+        }
+        blocks = self.wide(self.special(nvvm.BLOCKS))
+        counts = {"thread": self.threads, "lane": LANES, "warp": self.threads // LANES}
+        self.counts = {"block": blocks, **{kind: str(count) for kind, count in counts.items()}}
+
+    def special(self, register: str) -> str:
+        """A special register, an i32."""
+        self.text.use(f"declare i32 @{register}()")
+        return self.text.let(f"call i32 @{register}()")
+
+    def wide(self, x: str) -> str:
+        return self.text.let(f"zext i32 {x} to i64")
+
+    def index(self, expr: ThreadIndex) -> str:
+        return self.indices[expr.kind]
+
+    def pointer(self, tensor: Tensor) -> str:
+        return self.spaces[tensor.pointer]
+
+    def iterations(self, statement: Loop) -> None:
+        if statement.kind == "unrolled":
+            extent = statement.extent
+            if not isinstance(extent, Extent) or not isinstance(extent.size, int):
+                raise GraphError(f"the loop over {statement.variable} is unrolled without end", hint="fix its extent")
+            for step in range(extent.size):
+                self.names[statement.variable] = str(step)
+                self.statements(statement.body)
+        elif statement.kind in self.indices:
+            first, step = self.indices[statement.kind], self.counts[statement.kind]
+            with self.text.loop(first, self.value(statement.extent), step=step) as variable:
+                self.names[statement.variable] = variable
+                self.statements(statement.body)
+        else:
+            super().iterations(statement)
+
+    def threaded(self, statement: Alloc | Barrier | AllReduce) -> None:
+        match statement:
+            case Alloc():
+                self.allocate(statement)
+            case Barrier():
+                self.text.use(f"declare void @{nvvm.BARRIER}()")
+                self.text(f"call void @{nvvm.BARRIER}()")
+            case AllReduce():
+                self.all_reduce(statement)
+
+    def allocate(self, statement: Alloc) -> None:
+        name, kind = statement.pointer, f"[{statement.count} x {scalar.stored(statement.dtype)}]"
+        if statement.space == "private":
+            if name not in self.pointers:
+                self.pointers[name], self.spaces[name] = self.text.slot(kind), "ptr"
+            return
+        self.pointers[name] = f"@{self.kernel.name}.{name}"
+        self.spaces[name] = f"ptr addrspace({nvvm.SHARED})"
+        space = f"internal addrspace({nvvm.SHARED}) global"
+        self.globals[name] = f"{self.pointers[name]} = {space} {kind} undef, align 16"
+
+    def all_reduce(self, statement: AllReduce) -> None:
+        """A butterfly: after five exchanges every lane has combined all of them, in the same order."""
+        dtype, op = statement.dtype, statement.op
+        slot, _ = self.slots[statement.name]
+        kind = scalar.spelled(dtype)
+        found = self.text.let(f"load {kind}, ptr {slot}")
+        distance = LANES // 2
+        while distance:
+            other = self.shuffled(found, dtype, distance)
+            found = scalar.apply(self.text, op, [found, other], [dtype, dtype], dtype, CONTRACTED)
+            distance //= 2
+        self.text(f"store {kind} {found}, ptr {slot}")
+
+    def shuffled(self, x: str, dtype: DType, distance: int) -> str:
+        """The scalar of the lane whose number differs in one bit."""
+        if dtype is bool_:
+            moved = self.exchanged(self.text.let(f"zext i1 {x} to i32"), distance)
+            return self.text.let(f"trunc i32 {moved} to i1")
+        bits, kind = dtype.bits, scalar.spelled(dtype)
+        raw = x if kind == f"i{bits}" else self.text.let(f"bitcast {kind} {x} to i{bits}")
+        if bits == 64:
+            low = self.exchanged(self.text.let(f"trunc i64 {raw} to i32"), distance)
+            shifted = self.text.let(f"lshr i64 {raw}, 32")
+            high = self.exchanged(self.text.let(f"trunc i64 {shifted} to i32"), distance)
+            upper = self.text.let(f"shl i64 {self.wide(high)}, 32")
+            found = self.text.let(f"or i64 {upper}, {self.wide(low)}")
+        elif bits == 32:
+            found = self.exchanged(raw, distance)
+        else:
+            moved = self.exchanged(self.text.let(f"zext i{bits} {raw} to i32"), distance)
+            found = self.text.let(f"trunc i32 {moved} to i{bits}")
+        return found if kind == f"i{bits}" else self.text.let(f"bitcast i{bits} {found} to {kind}")
+
+    def exchanged(self, x: str, distance: int) -> str:
+        self.text.use(f"declare i32 @{nvvm.SHUFFLE}(i32, i32, i32, i32)")
+        return self.text.let(f"call i32 @{nvvm.SHUFFLE}(i32 -1, i32 {x}, i32 {distance}, i32 {LANES - 1})")
+
+
+def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
+    """A scheduled kernel as a whole module; `alignment` gives the bytes that each pointer is a multiple of."""
+    printer = _Printer(kernel)
+    printer.statements(kernel.body)
+    printer.text("ret void")
+    pointers = [f"{printer.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
+    sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
+    attributes = f"nounwind {nvvm.threads(printer.threads)}"
+    lines = [
+        nvvm.header(),
+        functions.library(printer.text.used, F64),
+        *printer.globals.values(),
+        f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([*pointers, *sizes])}) {attributes} {{",
+        "entry:",
+        *printer.text.slots,
+        *printer.text.lines,
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _attributes(kernel: Kernel, name: str, alignment: Mapping[str, int]) -> str:
+    aligned = f" align {alignment.get(name, 1)}"
+    if name in kernel.shared:
+        return aligned
+    return f" noalias{'' if name in kernel.written else ' readonly'}{aligned}"
+
+
+__all__ = ["LANES", "SUPPORT", "module"]

@@ -1,0 +1,397 @@
+"""GPU scheduling: which block, warp, thread or lane runs each iteration of a kernel's parallel loops.
+
+A kernel family gives one body for each tile, in which `parallel` loops say what may be shared. The scheduler turns it
+into a whole kernel with a launch shape. Elementwise tiles go to blocks, their iterations to threads. A row that is
+reduced goes to a warp where it is short, to a block where it is long, and to one thread where it is tiny. Rows whose
+neighbours in memory belong to different rows go to the lanes of a warp, and the warps of the block share each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dovetail.errors import GraphError
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import DType, bool_, i64, whole_range
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    AllReduce,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Launch,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    minimum,
+    mul,
+    sizes_in,
+)
+
+_COMBINES = frozenset({"add", "mul", "maximum", "minimum", "bit_and", "bit_or"})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShape:
+    """How blocks are shaped: data of a target."""
+
+    lanes: int = 32
+    """Threads of a warp."""
+    threads: int = 256
+    """Threads of a block that shares elementwise work."""
+    row_warps: int = 4
+    """Warps of a block in which each has a row of its own."""
+    thread_elements: int = 16
+    """Rows up to this length go to one thread each."""
+    warp_elements: int = 1024
+    """Rows up to this length go to one warp each."""
+    unrolled: int = 32
+    """Elements of a row that one thread keeps in registers; longer shares are loops."""
+    most_threads: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduced:
+    """A scalar that the iterations of a loop reduce into."""
+
+    name: str
+    op: str
+    dtype: DType
+
+
+def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
+    """The kernel as one GPU runs it: all tiles, with a launch shape."""
+    loops = list(_parallel(kernel.body))
+    nested = [inner for loop in loops for inner in _parallel(loop.body)]
+    if not loops or _reads_what_it_wrote(kernel):
+        return _by_thread(kernel, tiles, shape)
+    if nested:
+        return _by_column(kernel, tiles, shape, nested)
+    if not any(_reductions(loop.body) for loop in loops):
+        # A bundle of rows has one for each lane.
+        bundled = any(isinstance(loop.extent, Name) for loop in loops)
+        return _shared(kernel, tiles, shape, shape.lanes if bundled else shape.threads)
+    counts = [_elements(loop) for loop in loops]
+    known = [n for n in counts if n is not None]
+    if len(known) < len(counts):
+        return _shared(kernel, tiles, shape, shape.threads)
+    longest = max(known)
+    if longest <= shape.thread_elements:
+        return _by_thread(kernel, tiles, shape)
+    if longest <= shape.warp_elements:
+        return _by_warp(kernel, tiles, shape)
+    groups = max(_extent(loop) or 1 for loop in loops)
+    threads = min(shape.most_threads, max(2 * shape.lanes, 1 << (groups // 4 - 1).bit_length()))
+    return _shared(kernel, tiles, shape, threads)
+
+
+def _finished(kernel: Kernel, body: tuple[Statement, ...], launch: Launch) -> Kernel:
+    return replace(kernel, body=body, sizes=sizes_in(body), launch=launch)
+
+
+def _by_thread(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
+    """A tile for each thread; its loops are unrolled where they are short."""
+    threads = shape.lanes * shape.row_warps
+    tile = add(mul(Name("chunk"), Extent(threads)), ThreadIndex("thread"))
+    body = tuple([_serial(s, shape) for s in kernel.body])
+    chunks = (tiles + (threads - 1)) // threads
+    inside = When(Call("less", (Name(kernel.tile), Extent(tiles)), bool_), body)
+    whole = (Loop("chunk", Extent(chunks), (Set(kernel.tile, tile), inside), kind="block"),)
+    return _finished(kernel, whole, Launch(chunks, threads))
+
+
+def _serial(statement: Statement, shape: GpuShape) -> Statement:
+    match statement:
+        case Loop():
+            body = tuple([_serial(s, shape) for s in statement.body])
+            if statement.kind != "parallel":
+                return replace(statement, body=body)
+            count = _elements(statement)
+            short = count is not None and count <= shape.unrolled
+            turn = Set("turn", Name(statement.variable))
+            return replace(statement, body=(turn, *body), kind="unrolled" if short else "serial")
+        case When():
+            return replace(statement, body=tuple([_serial(s, shape) for s in statement.body]))
+        case _:
+            return statement
+
+
+def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
+    """A tile for each warp; its lanes share the loops."""
+    warps = shape.row_warps
+    body = _Team(shape, "lane", shape.lanes).statements(kernel.body)
+    chunks = (tiles + (warps - 1)) // warps
+    tile = add(mul(Name("chunk"), Extent(warps)), ThreadIndex("warp"))
+    inside = When(Call("less", (Name(kernel.tile), Extent(tiles)), bool_), body)
+    whole = (Loop("chunk", Extent(chunks), (Set(kernel.tile, tile), inside), kind="block"),)
+    return _finished(kernel, whole, Launch(chunks, warps * shape.lanes))
+
+
+def _shared(kernel: Kernel, tiles: Size, shape: GpuShape, threads: int) -> Kernel:
+    """A tile for each block; its threads share the loops."""
+    body = _Team(shape, "thread", threads).statements(kernel.body)
+    whole = (Loop(kernel.tile, Extent(tiles), body, kind="block"),)
+    return _finished(kernel, whole, Launch(tiles, threads))
+
+
+def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Loop]) -> Kernel:
+    """A bundle of rows for each block: a row for each lane, and the warps share its loops."""
+    counts = [_extent(loop) for loop in nested]
+    longest = max([n for n in counts if n is not None], default=0)
+    warps = 16 if None in counts else min(shape.most_threads // shape.lanes, 1 << max(0, (longest // 8).bit_length() - 1))
+    team = _Team(shape, "warp", warps)
+    found: list[Statement] = []
+    for statement in kernel.body:
+        if isinstance(statement, Loop) and statement.kind == "parallel":
+            last = Call("sub", (statement.extent, Extent(1)), i64)
+            found.append(Set("in_rows", Call("less", (ThreadIndex("lane"), statement.extent), bool_)))
+            found.append(Set(statement.variable, minimum(ThreadIndex("lane"), last)))
+            found += replace(team, guard=Name("in_rows", bool_)).statements(statement.body)
+        else:
+            found.append(statement)
+    whole = (Loop(kernel.tile, Extent(tiles), tuple(found), kind="block"),)
+    return _finished(kernel, whole, Launch(tiles, warps * shape.lanes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Team:
+    """The threads that share a tile: the lanes of a warp, the threads of a block, or its warps, a row for each lane."""
+
+    shape: GpuShape
+    kind: Literal["lane", "thread", "warp"]
+    size: int
+    guard: Name | None = None
+    """What must hold for a thread to store anything."""
+
+    @property
+    def first(self) -> Expr:
+        """Whether this is the one that stores what all of them know."""
+        found = Call("equal", (ThreadIndex(self.kind), Extent(0)), bool_)
+        return found if self.guard is None else Call("bit_and", (found, self.guard), bool_)
+
+    def statements(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        found: list[Statement] = []
+        for statement in body:
+            match statement:
+                case Loop(kind="parallel"):
+                    found += self.distributed(statement)
+                case Store():
+                    found.append(When(self.first, (statement,)))
+                case When():
+                    found.append(replace(statement, body=self.statements(statement.body)))
+                case Alloc(space="private"):
+                    # A thread has at most one group of neighbours more than its even share.
+                    found.append(replace(statement, count=statement.count // self.size + 8))
+                case _:
+                    found.append(statement)
+        return tuple(found)
+
+    def distributed(self, loop: Loop) -> list[Statement]:
+        """A loop whose iterations the team shares, and the results of its reductions, which all of them then know."""
+        reduced = _reductions(loop.body)
+        body = loop.body if self.guard is None else _guarded(loop.body, self.guard)
+        groups, elements = _extent(loop), _elements(loop)
+        share = None if groups is None else -(-groups // self.size)
+        if groups is None or elements is None or share is None or share * (elements // groups) > self.shape.unrolled:
+            return [replace(loop, body=body, kind=self.kind), *self.combined(reduced)]
+        found: list[Statement] = []
+        whole, rest = divmod(groups, self.size)
+        own = add(mul(Name("turn"), Extent(self.size)), ThreadIndex(self.kind))
+        if whole:
+            step = Set(loop.variable, own)
+            found.append(Loop("turn", Extent(whole), (step, *body), reassociate=loop.reassociate, kind="unrolled"))
+        if rest:
+            # All threads load, the last ones again what another has, so that registers hold a row between its loops.
+            found += [
+                Set("turn", Extent(whole)),
+                Set("own", own),
+                Set("inside", Call("less", (Name("own"), Extent(groups)), bool_)),
+                Set(loop.variable, minimum(Name("own"), Extent(groups - 1))),
+                *_predicated(body, Name("inside", bool_), {r.name for r in reduced}),
+            ]
+        return [*found, *self.combined(reduced)]
+
+    def combined(self, reduced: Sequence[_Reduced]) -> list[Statement]:
+        """What each thread reduced, combined over the team."""
+        if not reduced:
+            return []
+        lanes = [AllReduce(r.name, r.op, r.dtype) for r in reduced]
+        match self.kind:
+            case "lane":
+                return [*lanes]
+            case "thread":
+                return [*lanes, *self._over_warps(reduced)]
+            case "warp":
+                return self._over_rows(reduced)
+
+    def _over_warps(self, reduced: Sequence[_Reduced]) -> list[Statement]:
+        """Every warp stores its own through shared memory, and combines all of them."""
+        warps = Extent(self.size // self.shape.lanes)
+        lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
+        rooms = [self._room(i, r, self.shape.lanes) for i, r in enumerate(reduced)]
+        stores = tuple(Store(t, (warp,), Name(r.name, r.dtype)) for t, r in zip(rooms, reduced, strict=True))
+        found: list[Statement] = [*self._allocated(rooms, self.shape.lanes)]
+        found += [When(Call("equal", (lane, Extent(0)), bool_), stores), Barrier()]
+        there = Call("less", (lane, warps), bool_)
+        index = minimum(lane, Extent(self.size // self.shape.lanes - 1))
+        for room, r in zip(rooms, reduced, strict=True):
+            kept = Call("where", (there, Load(room, (index,)), _identity(r)), r.dtype)
+            found += [Set(r.name, kept), AllReduce(r.name, r.op, r.dtype)]
+        return [*found, Barrier()]
+
+    def _over_rows(self, reduced: Sequence[_Reduced]) -> list[Statement]:
+        """Every warp stores its share of each row in shared memory; every thread combines those of its row."""
+        if self.size == 1:
+            return []
+        lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
+        lanes = self.shape.lanes
+        rooms = [self._room(i, r, lanes) for i, r in enumerate(reduced)]
+        found: list[Statement] = [*self._allocated(rooms, self.size * lanes)]
+        here = add(mul(warp, Extent(lanes)), lane)
+        found += [Store(t, (here,), Name(r.name, r.dtype)) for t, r in zip(rooms, reduced, strict=True)]
+        found.append(Barrier())
+        for room, r in zip(rooms, reduced, strict=True):
+            found.append(Set(r.name, Load(room, (lane,))))
+            other = Load(room, (add(mul(add(Name("other"), Extent(1)), Extent(lanes)), lane),))
+            take = Set(r.name, Call(r.op, (Name(r.name, r.dtype), other), r.dtype))
+            found.append(Loop("other", Extent(self.size - 1), (take,)))
+        return [*found, Barrier()]
+
+    def _room(self, index: int, r: _Reduced, count: int) -> Tensor:
+        return Tensor(f"shared_{r.dtype.name}_{index}", r.dtype, (r.dtype.itemsize,), space="shared")
+
+    def _allocated(self, rooms: Sequence[Tensor], count: int) -> list[Alloc]:
+        return [Alloc(room.pointer, room.dtype, count, "shared") for room in rooms]
+
+
+def _identity(r: _Reduced) -> Number:
+    """What changes nothing when it is combined."""
+    floats = {"add": 0.0, "mul": 1.0, "maximum": float("-inf"), "minimum": float("inf")}
+    if r.dtype.is_float and r.op in floats:
+        return Number(floats[r.op], r.dtype)
+    low, high = whole_range(r.dtype)
+    whole = {"add": 0, "mul": 1, "maximum": low, "minimum": high, "bit_or": 0, "bit_and": 1 if r.dtype is bool_ else -1}
+    if r.op not in whole:
+        raise GraphError(f"{r.op} of {r.dtype.name} is reduced over threads", hint="reduce by a sum or an extreme")
+    return Number(whole[r.op], r.dtype)
+
+
+def _extent(loop: Loop) -> int | None:
+    """How many iterations a loop has, where that is known."""
+    extent = loop.extent
+    return extent.size if isinstance(extent, Extent) and isinstance(extent.size, int) else None
+
+
+def _elements(loop: Loop) -> int | None:
+    """Iterations of a loop times those of the unrolled one in it."""
+    inner = [s for s in loop.body if isinstance(s, Loop) and s.kind == "unrolled"]
+    count = _extent(loop)
+    width = 1 if not inner else _extent(inner[0])
+    return None if count is None or width is None else count * width
+
+
+def _parallel(body: Sequence[Statement]) -> Iterator[Loop]:
+    """The outermost parallel loops."""
+    for statement in body:
+        if isinstance(statement, Loop) and statement.kind == "parallel":
+            yield statement
+        elif isinstance(statement, (Loop, When)):
+            yield from _parallel(statement.body)
+
+
+def _everything(body: Sequence[Statement]) -> Iterator[Statement]:
+    for statement in body:
+        yield statement
+        if isinstance(statement, (Loop, When)):
+            yield from _everything(statement.body)
+
+
+def _reductions(body: Sequence[Statement]) -> list[_Reduced]:
+    """The scalars that are only ever set to themselves combined with one more element."""
+    found: dict[str, _Reduced] = {}
+    others: set[str] = set()
+    for statement in _everything(body):
+        match statement:
+            case Set(name, Call(op, (Name(again), _), dtype)) if name == again and op in _COMBINES:
+                found.setdefault(name, _Reduced(name, op, dtype))
+            case Set(name, _):
+                others.add(name)
+            case _:
+                pass
+    return [r for name, r in found.items() if name not in others]
+
+
+def _reads_what_it_wrote(kernel: Kernel) -> bool:
+    """Whether a scalar of the tile is stored in memory of the device and loaded again, outside of parallel loops.
+
+    Threads that share a tile would not see it.
+    """
+    written = {s.tensor.pointer for s in _everything(kernel.body) if isinstance(s, Store) and s.tensor.space == "global"}
+    return any(load.tensor.pointer in written for load in _loads_outside(kernel.body))
+
+
+def _loads_outside(body: Sequence[Statement]) -> Iterator[Load]:
+    for statement in body:
+        match statement:
+            case Loop():
+                if statement.kind != "parallel":
+                    yield from _loads_outside(statement.body)
+                yield from _loads(statement.extent)
+            case When():
+                yield from _loads(statement.condition)
+                yield from _loads_outside(statement.body)
+            case Store() | Set():
+                yield from _loads(statement.value)
+            case _:
+                pass
+
+
+def _loads(expr: Expr) -> Iterator[Load]:
+    pending, met = [expr], set[int]()
+    while pending:
+        part = pending.pop()
+        if id(part) in met:
+            continue
+        met.add(id(part))
+        if isinstance(part, Load):
+            yield part
+            pending += part.at
+        elif isinstance(part, Call):
+            pending += part.operands
+
+
+def _guarded(body: Sequence[Statement], guard: Expr) -> tuple[Statement, ...]:
+    """A body that stores only where a condition holds."""
+    return _predicated(body, guard, ())
+
+
+def _predicated(body: Sequence[Statement], inside: Expr, reduced: Sequence[str] | set[str]) -> tuple[Statement, ...]:
+    """A body that changes nothing where a condition does not hold: neither memory nor what is reduced."""
+    found: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Store(tensor=Tensor(space="global")):
+                found.append(When(inside, (statement,)))
+            case Set(name, value) if name in reduced:
+                kept = Name(name, value.dtype)
+                found.append(Set(name, Call("where", (inside, value, kept), value.dtype)))
+            case Loop() | When():
+                found.append(replace(statement, body=_predicated(statement.body, inside, reduced)))
+            case _:
+                found.append(statement)
+    return tuple(found)
+
+
+__all__ = ["GpuShape", "schedule"]
