@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -183,7 +183,11 @@ def _without_erf(chains: dict[str, Value]) -> dict[str, Value]:
 
 def _logic(*shape: int) -> dict[str, Value]:
     x = x_of(bool_, *shape)
-    return {f"{name}_{-a}": op(x, axes=(a,)) for name, op in (("any", ops.reduce_any), ("all", ops.reduce_all)) for a in (-1, -2)}
+    return {
+        f"{name}_{-a}": op(x, axes=(a,))
+        for name, op in (("any", ops.reduce_any), ("all", ops.reduce_all))
+        for a in (-1, -2)
+    }
 
 
 CASES = cases()

@@ -150,7 +150,9 @@ def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Lo
     """A bundle of rows for each block: a row for each lane, and the warps share its loops."""
     counts = [_extent(loop) for loop in nested]
     longest = max([n for n in counts if n is not None], default=0)
-    warps = 16 if None in counts else min(shape.most_threads // shape.lanes, 1 << max(0, (longest // 8).bit_length() - 1))
+    warps = (
+        16 if None in counts else min(shape.most_threads // shape.lanes, 1 << max(0, (longest // 8).bit_length() - 1))
+    )
     team = _Team(shape, "warp", warps)
     found: list[Statement] = []
     for statement in kernel.body:
@@ -338,7 +340,9 @@ def _reads_what_it_wrote(kernel: Kernel) -> bool:
 
     Threads that share a tile would not see it.
     """
-    written = {s.tensor.pointer for s in _everything(kernel.body) if isinstance(s, Store) and s.tensor.space == "global"}
+    written = {
+        s.tensor.pointer for s in _everything(kernel.body) if isinstance(s, Store) and s.tensor.space == "global"
+    }
     return any(load.tensor.pointer in written for load in _loads_outside(kernel.body))
 
 

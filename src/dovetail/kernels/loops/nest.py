@@ -255,7 +255,10 @@ class Nest:
         """Whether a block of elements is summed up in their own dtype; threads of a GPU take long rows in f64."""
         if not self.policy.is_shared:
             return True
-        count, most = product(self.shape(group)), self.policy.block if self.bundled is None else self.policy.bundled_block
+        count, most = (
+            product(self.shape(group)),
+            self.policy.block if self.bundled is None else self.policy.bundled_block,
+        )
         return isinstance(count, int) and count <= most
 
     def over(self, group: Factors, body: Sequence[Statement], *, reassociate: bool = False) -> tuple[Statement, ...]:

@@ -84,7 +84,9 @@ class Function:
     driver: Driver
     handle: int
 
-    def launch(self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = 0) -> None:
+    def launch(
+        self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = 0
+    ) -> None:
         """Launch it with 64-bit arguments: addresses and sizes."""
         if grid == 0:
             return

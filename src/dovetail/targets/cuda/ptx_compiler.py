@@ -15,7 +15,14 @@ from dovetail.errors import UnsupportedError
 llvm: Any = _untyped
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
-    {"sm_80": "+ptx70", "sm_89": "+ptx78", "sm_90": "+ptx80", "sm_90a": "+ptx80", "sm_100": "+ptx86", "sm_120": "+ptx87"}
+    {
+        "sm_80": "+ptx70",
+        "sm_89": "+ptx78",
+        "sm_90": "+ptx80",
+        "sm_90a": "+ptx80",
+        "sm_100": "+ptx86",
+        "sm_120": "+ptx87",
+    }
 )
 """The architectures that we compile for, and the oldest PTX version that has them: drivers read older ones."""
 

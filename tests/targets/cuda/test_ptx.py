@@ -1,0 +1,168 @@
+"""Kernels for NVIDIA GPUs: the schedule in lockstep and PTX for every architecture here, results on a device there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, library, ops
+from dovetail.errors import GraphError, UnsupportedError
+from dovetail.ir.dtype import f32, f64
+from dovetail.ir.leaf import input
+from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
+from dovetail.kernels.loops.ir import Alloc, Barrier, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver import Buffer, Event, driver
+from dovetail.targets.cuda.ptx_compiler import ARCHITECTURES, architecture_of, to_ptx
+from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from tests.targets.cuda.graphs import CASES, Case
+from tests.targets.cuda.judged import check, feeds_of, in_lockstep
+
+LONG = ("reductions_long", "reductions_tall")
+"""Too long for a machine in NumPy."""
+ASSEMBLED = (
+    "elementwise_bf16", "elementwise_f64", "chains_f16", "norms_f32_7x12", "norms_f32_6x768", "norms_f32_2x5003",
+    "reductions_i32_3x40x70", "extremes_f32", "moves_f64_33x70", "map_any", "norm_any", "sum_any", "turn_any",
+)  # fmt: skip
+"""Of each kind of kernel some; a device compiles them all."""
+EVERYWHERE = ("chains_bf16", "norms_f32_9x100", "moves_bf16_33x70", "sum_any")
+
+
+def _missing() -> str:
+    try:
+        driver()
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+on_device = pytest.mark.skipif(bool(_missing()), reason=f"no CUDA device: {_missing()}")
+
+
+def compiled(case: Case, architecture: str) -> list[str]:
+    texts = {kernel.text for _, kernel in kernels_of(make_plan(Graph.of(case.outputs), target="cuda"))}
+    return [to_ptx(text, architecture) for text in sorted(texts)]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in LONG])
+def test_schedules_do_what_the_graph_means(name: str) -> None:
+    case = CASES[name]
+    for sizes in case.sizes:
+        feeds = feeds_of(Graph.of(case.outputs), sizes)
+        check(case, in_lockstep(case, feeds), feeds)
+
+
+@pytest.mark.parametrize("name", ASSEMBLED)
+def test_kernels_become_ptx(name: str) -> None:
+    for ptx in compiled(CASES[name], "sm_90a"):
+        assert ".entry" in ptx
+        assert "__local_depot" not in ptx, "nothing is kept outside of registers"
+        assert "call.uni" not in ptx, "there is no library to call"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_every_architecture_has_ptx(name: str, architecture: str) -> None:
+    for ptx in compiled(CASES[name], architecture):
+        assert f".target {architecture}" in ptx
+
+
+def test_a_norm_loads_each_row_once_in_vectors() -> None:
+    x, gain = input("x", f32[512, 768]), input("gain", f32[768])
+    (ptx,) = compiled(Case({"y": library.layer_norm(x, gain, eps=1e-5)}), "sm_90a")
+    assert ptx.count("ld.global.nc.v4") == 12, "six vectors of the row, six of the gain"
+    assert ptx.count("st.global.v4") == 6
+    assert ptx.count("shfl.sync.bfly") == 10
+    assert ptx.count("ld.global") == 12 and ptx.count("st.global") == 6
+
+
+def test_a_transpose_goes_through_shared_memory() -> None:
+    turned = ops.permute(input("x", f32[100, 200]), order=(-1, -2))
+    (ptx,) = compiled(Case({"y": ops.merge(turned, axis=-1, count=2)}), "sm_90a")
+    assert "st.shared" in ptx and "ld.shared" in ptx and "bar.sync" in ptx
+
+
+def test_one_kernel_serves_every_size() -> None:
+    plan = make_plan(Graph.of({"y": library.softmax(input("x", f32["b", "n"]))}), target="cuda")
+    ((_, made),) = kernels_of(plan)
+    assert made.kernel.sizes
+    assert made.kernel.launch is not None and made.kernel.launch.block == 256
+
+
+@pytest.mark.parametrize("value", [ops.erf(input("x", f64[8])), ops.rem(input("x", f32[8]), input("y", f32[8]))])
+def test_what_gpus_do_not_have_is_refused_by_name(value: object) -> None:
+    graph = Graph.of({"y": value})  # type: ignore[dict-item]
+    with pytest.raises(UnsupportedError, match=r"no cuda kernels yet for (erf|rem)"):
+        kernels_of(make_plan(graph, target="cuda"))
+
+
+def test_old_devices_and_unknown_architectures_are_refused() -> None:
+    assert architecture_of((9, 0)) == "sm_90"
+    assert architecture_of((8, 6)) == "sm_80"
+    with pytest.raises(UnsupportedError, match=r"capability 7\.5"):
+        architecture_of((7, 5))
+    with pytest.raises(UnsupportedError, match="sm_42"):
+        to_ptx("", "sm_42")
+
+
+def test_cpus_refuse_what_threads_of_a_block_do() -> None:
+    from dovetail.codegen.llvm.loops import function
+
+    for statement in (Barrier(), Alloc("a", f32, 4, "shared")):
+        with pytest.raises(GraphError, match="schedule the kernel for a GPU"):
+            function(Kernel("k", (), (), "tile", (statement,)))
+
+
+def test_an_unscheduled_kernel_has_no_ptx() -> None:
+    from dovetail.codegen.llvm.ptx import module
+
+    with pytest.raises(GraphError, match="no launch shape"):
+        module(Kernel("k", (), (), "tile", ()), {})
+
+
+def test_tiles_without_parallel_loops_go_to_threads() -> None:
+    y = Tensor("y", f32, (4, 4))
+    total = Set("s", Load(y, (Name("tile"), Name("i"))))
+    body = (Loop("i", Extent(3), (total,)), Store(y, (Name("tile"), Extent(0)), Name("s", f32)))
+    made = schedule(Kernel("k", ("y",), ("y",), "tile", body), 1000, GpuShape())
+    assert made.launch is not None and made.launch.grid == 8 and made.launch.block == 128
+
+
+@on_device
+@pytest.mark.parametrize("name", CASES)
+def test_results_on_the_device_are_near_the_reference(name: str) -> None:
+    case = CASES[name]
+    runner = CudaGraph(make_plan(Graph.of(case.outputs), target="cuda")).bind({})
+    for sizes in case.sizes:
+        feeds = feeds_of(Graph.of(case.outputs), sizes)
+        check(case, runner.run(feeds), feeds)
+
+
+@on_device
+def test_runs_of_the_device_repeat_to_the_bit() -> None:
+    x = input("x", f32["b", "n"])
+    runner = CudaGraph(
+        make_plan(Graph.of({"y": library.softmax(x), "s": ops.reduce_sum(x, axes=(-2,))}), target="cuda")
+    )
+    bound = runner.bind({})
+    feeds = {"x": np.random.default_rng(0).normal(size=(300, 1000)).astype(np.float32)}
+    first = bound.run(feeds)
+    for _ in range(3):
+        again = bound.run(feeds)
+        assert all(again[name].tobytes() == first[name].tobytes() for name in first)
+
+
+@on_device
+def test_the_driver_copies_and_times() -> None:
+    device = driver()
+    array = np.arange(1000, dtype=np.int64)
+    buffer = Buffer(device, array.nbytes)
+    start, end = Event(device), Event(device)
+    start.record()
+    buffer.upload(array)
+    end.record()
+    back = np.zeros_like(array)
+    buffer.download(back)
+    device.synchronize()
+    assert (back == array).all() and end.seconds_since(start) >= 0
+    assert device.multiprocessors > 0 and device.name
