@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import dovetail
 from dovetail import Graph, Value, library, ops
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bf16, f16, f32
 from dovetail.ir.leaf import input
-from dovetail.targets.cuda.driver import Module, driver
+from dovetail.targets.cuda.driver import Function, Module, driver
 from dovetail.targets.cuda.ptx_compiler import architecture_of, to_ptx
 from dovetail.targets.cuda.run import kernels_of
 
 LAUNCHES, ROUNDS, REPLAYS = 10, 7, 20
+Ours: TypeAlias = Callable[[Value, Value, Value, Value], Value]
+Theirs: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+"""x and y of a shape, g and b of its last axis, to a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +35,10 @@ class Case:
 
     name: str
     output: Value
-    torch: Callable[..., Any]
+    torch: Theirs
 
 
-def _case(
-    name: str, dtype: DType, shape: tuple[int, ...], ours: Callable[..., Value], torch: Callable[..., Any]
-) -> Case:
-    """`ours` is given x, y of a shape and g, b of its last axis."""
+def _case(name: str, dtype: DType, shape: tuple[int, ...], ours: Ours, torch: Theirs) -> Case:
     x, y = input("x", dtype[shape]), input("y", dtype[shape])
     g, b = input("g", dtype[shape[-1]]), input("b", dtype[shape[-1]])
     return Case(name, ours(x, y, g, b), torch)
@@ -86,16 +87,7 @@ def cases(torch: Any) -> list[Case]:
                 lambda x, y, g, b: functional.softmax(x, -1),
             )
         )
-    for axis in (-1, -2):
-        found.append(
-            _case(
-                f"sum of axis {axis} 16384x8192 f32",
-                f32,
-                (16384, 8192),
-                lambda x, y, g, b, axis=axis: ops.reduce_sum(x, axes=(axis,)),
-                lambda x, y, g, b, axis=axis: x.sum(axis, keepdim=True),
-            )
-        )
+    found += [_summed(-1), _summed(-2)]
     found.append(
         _case(
             "sum of all 16384x8192 f32",
@@ -118,19 +110,40 @@ def cases(torch: Any) -> list[Case]:
     return found
 
 
-def prepared(case: Case, tensors: dict[str, Any], torch: Any) -> tuple[Callable[[], None], Any, int, str]:
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    function: Function
+    grid: int
+    block: int
+    addresses: tuple[int, ...]
+
+
+def _summed(axis: int) -> Case:
+    return _case(
+        f"sum of axis {axis} 16384x8192 f32",
+        f32,
+        (16384, 8192),
+        lambda x, y, g, b: ops.reduce_sum(x, axes=(axis,)),
+        lambda x, y, g, b: x.sum(axis, keepdim=True),
+    )
+
+
+def _number(size: Size) -> int:
+    assert isinstance(size, int), "every size is known here"
+    return size
+
+
+def prepared(case: Case, tensors: Mapping[str, Any], torch: Any) -> tuple[Callable[[], None], Any, int, str]:
     """A function that launches our kernels, the result, the bytes that must move, and the launch shapes."""
     plan = dovetail.compile(Graph.of({"out": case.output}), target="cuda").plan
     device = driver()
     held: dict[Value, Any] = {v: tensors[v.attrs["name"]] for v in plan.graph.inputs}
     kept: list[Any] = []
-    launches: list[Callable[[int], None]] = []
+    launches: list[_Launch] = []
     shapes: list[str] = []
     for step, made in kernels_of(plan):
         for value in step.results:
-            type = value.tensor
-            count = int(type.bytes)
-            held[value] = torch.empty(count, dtype=torch.uint8, device="cuda")
+            held[value] = torch.empty(_number(value.tensor.bytes), dtype=torch.uint8, device="cuda")
         module = Module(device, to_ptx(made.text, architecture_of(device.capability)))
         function = module.function(made.kernel.name)
         kept += [module, held]
@@ -144,22 +157,19 @@ def prepared(case: Case, tensors: dict[str, Any], torch: Any) -> tuple[Callable[
         grid, block = shape.grid, shape.block
         shapes.append(f"{made.kernel.name} {grid}x{block}")
 
-        def launch(
-            stream: int, function: Any = function, grid: int = grid, block: int = block, at: Any = addresses
-        ) -> None:
-            function.launch(grid, block, at, stream=stream)
-
-        launches.append(launch)
+        launches.append(_Launch(function, grid, block, tuple(addresses)))
     (out,) = plan.graph.outputs.values()
     root = plan.locate(out).root
-    moved = sum(int(v.tensor.bytes) for v in {plan.locate(v).root for v in plan.graph.inputs}) + int(out.tensor.bytes)
+    moved = sum(_number(v.tensor.bytes) for v in {plan.locate(v).root for v in plan.graph.inputs}) + _number(
+        out.tensor.bytes
+    )
 
     def run() -> None:
         stream = int(torch.cuda.current_stream().cuda_stream)
-        for launch in launches:
-            launch(stream)
+        for one in launches:
+            one.function.launch(one.grid, one.block, one.addresses, stream=stream)
 
-    result = held[root].view(tensors["x"].dtype).view([int(n) for n in out.tensor.shape])
+    result = held[root].view(tensors["x"].dtype).view([_number(n) for n in out.tensor.shape])
     return run, result, moved, ", ".join(shapes)
 
 
@@ -206,17 +216,17 @@ def measure(case: Case, torch: Any) -> None:
     kinds = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
     leaves = Graph.of({"out": case.output}).inputs
     dtype = kinds[case.output.dtype.name]
-    given = {str(v.attrs["name"]): torch.randn([int(n) for n in v.shape], device="cuda").to(dtype) for v in leaves}
+    given = {str(v.attrs["name"]): torch.randn([_number(n) for n in v.shape], device="cuda").to(dtype) for v in leaves}
     tensors = {name: given.get(name) for name in ("x", "y", "g", "b")}
     run, result, moved, shapes = prepared(case, given, torch)
     run()
     torch.cuda.synchronize()
     lifted = {name: None if t is None else t.double() for name, t in tensors.items()}
-    expected = case.torch(**lifted).reshape(result.shape)
+    expected = case.torch(*lifted.values()).reshape(result.shape)
     error = float((result.double() - expected).norm() / expected.norm())
     del lifted, expected
     torch.cuda.empty_cache()
-    ours, theirs = graphed(torch, run), graphed(torch, lambda: case.torch(**tensors))
+    ours, theirs = graphed(torch, run), graphed(torch, lambda: case.torch(*tensors.values()))
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         times[0].append(seconds(torch, ours))

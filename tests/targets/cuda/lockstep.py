@@ -51,6 +51,7 @@ class Machine:
         self.buffers = dict(buffers)
         self.threads = np.arange(self.block)
         self.names: dict[str, Array] = {}
+        self.memo: dict[int, Array] = {}
         self.number = 0
 
     def size(self, size: Size) -> int:
@@ -58,13 +59,13 @@ class Machine:
 
     def run(self) -> None:
         with np.errstate(all="ignore"):
-            for self.number in range(self.grid):
-                self.names = {}
+            for number in range(self.grid):
+                self.number, self.names = number, {}
                 self.statements(self.kernel.body, np.ones(self.block, bool))
 
     def statements(self, body: Sequence[Statement], mask: Array) -> None:
         for statement in body:
-            self.memo: dict[int, Array] = {}
+            self.memo = {}
             self.statement(statement, mask)
 
     def statement(self, statement: Statement, mask: Array) -> None:

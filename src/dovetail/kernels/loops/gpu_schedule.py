@@ -8,13 +8,14 @@ neighbours in memory belong to different rows go to the lanes of a warp, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bool_, i64, whole_range
+from dovetail.ir.dtype import bool_, i64, whole_range
+from dovetail.kernels.loops.analysis import Reduced, elements, extent, parallel, reads_what_it_wrote, reductions
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
@@ -40,8 +41,6 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 
-_COMBINES = frozenset({"add", "mul", "maximum", "minimum", "bit_and", "bit_or"})
-
 
 @dataclass(frozen=True, slots=True)
 class GpuShape:
@@ -62,28 +61,19 @@ class GpuShape:
     most_threads: int = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Reduced:
-    """A scalar that the iterations of a loop reduce into."""
-
-    name: str
-    op: str
-    dtype: DType
-
-
 def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     """The kernel as one GPU runs it: all tiles, with a launch shape."""
-    loops = list(_parallel(kernel.body))
-    nested = [inner for loop in loops for inner in _parallel(loop.body)]
-    if not loops or _reads_what_it_wrote(kernel):
+    loops = list(parallel(kernel.body))
+    nested = [inner for loop in loops for inner in parallel(loop.body)]
+    if not loops or reads_what_it_wrote(kernel):
         return _by_thread(kernel, tiles, shape)
     if nested:
         return _by_column(kernel, tiles, shape, nested)
-    if not any(_reductions(loop.body) for loop in loops):
+    if not any(reductions(loop.body) for loop in loops):
         # A bundle of rows has one for each lane.
         bundled = any(isinstance(loop.extent, Name) for loop in loops)
         return _shared(kernel, tiles, shape, shape.lanes if bundled else shape.threads)
-    counts = [_elements(loop) for loop in loops]
+    counts = [elements(loop) for loop in loops]
     known = [n for n in counts if n is not None]
     if len(known) < len(counts):
         return _shared(kernel, tiles, shape, shape.threads)
@@ -92,7 +82,7 @@ def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
         return _by_thread(kernel, tiles, shape)
     if longest <= shape.warp_elements:
         return _by_warp(kernel, tiles, shape)
-    groups = max(_extent(loop) or 1 for loop in loops)
+    groups = max(extent(loop) or 1 for loop in loops)
     threads = min(shape.most_threads, max(2 * shape.lanes, 1 << (groups // 4 - 1).bit_length()))
     return _shared(kernel, tiles, shape, threads)
 
@@ -118,7 +108,7 @@ def _serial(statement: Statement, shape: GpuShape) -> Statement:
             body = tuple([_serial(s, shape) for s in statement.body])
             if statement.kind != "parallel":
                 return replace(statement, body=body)
-            count = _elements(statement)
+            count = elements(statement)
             short = count is not None and count <= shape.unrolled
             turn = Set("turn", Name(statement.variable))
             return replace(statement, body=(turn, *body), kind="unrolled" if short else "serial")
@@ -148,11 +138,10 @@ def _shared(kernel: Kernel, tiles: Size, shape: GpuShape, threads: int) -> Kerne
 
 def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Loop]) -> Kernel:
     """A bundle of rows for each block: a row for each lane, and the warps share its loops."""
-    counts = [_extent(loop) for loop in nested]
+    counts = [extent(loop) for loop in nested]
     longest = max([n for n in counts if n is not None], default=0)
-    warps = (
-        16 if None in counts else min(shape.most_threads // shape.lanes, 1 << max(0, (longest // 8).bit_length() - 1))
-    )
+    warps = min(shape.most_threads // shape.lanes, 1 << max(0, (longest // 8).bit_length() - 1))
+    warps = 16 if None in counts else warps
     team = _Team(shape, "warp", warps)
     found: list[Statement] = []
     for statement in kernel.body:
@@ -202,11 +191,11 @@ class _Team:
 
     def distributed(self, loop: Loop) -> list[Statement]:
         """A loop whose iterations the team shares, and the results of its reductions, which all of them then know."""
-        reduced = _reductions(loop.body)
+        reduced = reductions(loop.body)
         body = loop.body if self.guard is None else _guarded(loop.body, self.guard)
-        groups, elements = _extent(loop), _elements(loop)
+        groups, count = extent(loop), elements(loop)
         share = None if groups is None else -(-groups // self.size)
-        if groups is None or elements is None or share is None or share * (elements // groups) > self.shape.unrolled:
+        if groups is None or count is None or share is None or share * (count // max(1, groups)) > self.shape.unrolled:
             return [replace(loop, body=body, kind=self.kind), *self.combined(reduced)]
         found: list[Statement] = []
         whole, rest = divmod(groups, self.size)
@@ -225,7 +214,7 @@ class _Team:
             ]
         return [*found, *self.combined(reduced)]
 
-    def combined(self, reduced: Sequence[_Reduced]) -> list[Statement]:
+    def combined(self, reduced: Sequence[Reduced]) -> list[Statement]:
         """What each thread reduced, combined over the team."""
         if not reduced:
             return []
@@ -238,7 +227,7 @@ class _Team:
             case "warp":
                 return self._over_rows(reduced)
 
-    def _over_warps(self, reduced: Sequence[_Reduced]) -> list[Statement]:
+    def _over_warps(self, reduced: Sequence[Reduced]) -> list[Statement]:
         """Every warp stores its own through shared memory, and combines all of them."""
         warps = Extent(self.size // self.shape.lanes)
         lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
@@ -253,7 +242,7 @@ class _Team:
             found += [Set(r.name, kept), AllReduce(r.name, r.op, r.dtype)]
         return [*found, Barrier()]
 
-    def _over_rows(self, reduced: Sequence[_Reduced]) -> list[Statement]:
+    def _over_rows(self, reduced: Sequence[Reduced]) -> list[Statement]:
         """Every warp stores its share of each row in shared memory; every thread combines those of its row."""
         if self.size == 1:
             return []
@@ -271,14 +260,14 @@ class _Team:
             found.append(Loop("other", Extent(self.size - 1), (take,)))
         return [*found, Barrier()]
 
-    def _room(self, index: int, r: _Reduced, count: int) -> Tensor:
+    def _room(self, index: int, r: Reduced, count: int) -> Tensor:
         return Tensor(f"shared_{r.dtype.name}_{index}", r.dtype, (r.dtype.itemsize,), space="shared")
 
     def _allocated(self, rooms: Sequence[Tensor], count: int) -> list[Alloc]:
         return [Alloc(room.pointer, room.dtype, count, "shared") for room in rooms]
 
 
-def _identity(r: _Reduced) -> Number:
+def _identity(r: Reduced) -> Number:
     """What changes nothing when it is combined."""
     floats = {"add": 0.0, "mul": 1.0, "maximum": float("-inf"), "minimum": float("inf")}
     if r.dtype.is_float and r.op in floats:
@@ -288,92 +277,6 @@ def _identity(r: _Reduced) -> Number:
     if r.op not in whole:
         raise GraphError(f"{r.op} of {r.dtype.name} is reduced over threads", hint="reduce by a sum or an extreme")
     return Number(whole[r.op], r.dtype)
-
-
-def _extent(loop: Loop) -> int | None:
-    """How many iterations a loop has, where that is known."""
-    extent = loop.extent
-    return extent.size if isinstance(extent, Extent) and isinstance(extent.size, int) else None
-
-
-def _elements(loop: Loop) -> int | None:
-    """Iterations of a loop times those of the unrolled one in it."""
-    inner = [s for s in loop.body if isinstance(s, Loop) and s.kind == "unrolled"]
-    count = _extent(loop)
-    width = 1 if not inner else _extent(inner[0])
-    return None if count is None or width is None else count * width
-
-
-def _parallel(body: Sequence[Statement]) -> Iterator[Loop]:
-    """The outermost parallel loops."""
-    for statement in body:
-        if isinstance(statement, Loop) and statement.kind == "parallel":
-            yield statement
-        elif isinstance(statement, (Loop, When)):
-            yield from _parallel(statement.body)
-
-
-def _everything(body: Sequence[Statement]) -> Iterator[Statement]:
-    for statement in body:
-        yield statement
-        if isinstance(statement, (Loop, When)):
-            yield from _everything(statement.body)
-
-
-def _reductions(body: Sequence[Statement]) -> list[_Reduced]:
-    """The scalars that are only ever set to themselves combined with one more element."""
-    found: dict[str, _Reduced] = {}
-    others: set[str] = set()
-    for statement in _everything(body):
-        match statement:
-            case Set(name, Call(op, (Name(again), _), dtype)) if name == again and op in _COMBINES:
-                found.setdefault(name, _Reduced(name, op, dtype))
-            case Set(name, _):
-                others.add(name)
-            case _:
-                pass
-    return [r for name, r in found.items() if name not in others]
-
-
-def _reads_what_it_wrote(kernel: Kernel) -> bool:
-    """Whether a scalar of the tile is stored in memory of the device and loaded again, outside of parallel loops.
-
-    Threads that share a tile would not see it.
-    """
-    written = {
-        s.tensor.pointer for s in _everything(kernel.body) if isinstance(s, Store) and s.tensor.space == "global"
-    }
-    return any(load.tensor.pointer in written for load in _loads_outside(kernel.body))
-
-
-def _loads_outside(body: Sequence[Statement]) -> Iterator[Load]:
-    for statement in body:
-        match statement:
-            case Loop():
-                if statement.kind != "parallel":
-                    yield from _loads_outside(statement.body)
-                yield from _loads(statement.extent)
-            case When():
-                yield from _loads(statement.condition)
-                yield from _loads_outside(statement.body)
-            case Store() | Set():
-                yield from _loads(statement.value)
-            case _:
-                pass
-
-
-def _loads(expr: Expr) -> Iterator[Load]:
-    pending, met = [expr], set[int]()
-    while pending:
-        part = pending.pop()
-        if id(part) in met:
-            continue
-        met.add(id(part))
-        if isinstance(part, Load):
-            yield part
-            pending += part.at
-        elif isinstance(part, Call):
-            pending += part.operands
 
 
 def _guarded(body: Sequence[Statement], guard: Expr) -> tuple[Statement, ...]:

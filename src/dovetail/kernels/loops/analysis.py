@@ -1,0 +1,108 @@
+"""What a body of the loop language does: its parallel loops, what they reduce into, what it reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dovetail.ir.dtype import DType
+from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Statement, Store, When
+
+_COMBINES = frozenset({"add", "mul", "maximum", "minimum", "bit_and", "bit_or"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A scalar that the iterations of a loop reduce into."""
+
+    name: str
+    op: str
+    dtype: DType
+
+
+def extent(loop: Loop) -> int | None:
+    """How many iterations a loop has, where that is known."""
+    size = loop.extent.size if isinstance(loop.extent, Extent) else None
+    return size if isinstance(size, int) else None
+
+
+def elements(loop: Loop) -> int | None:
+    """Iterations of a loop times those of the unrolled one in it."""
+    inner = [s for s in loop.body if isinstance(s, Loop) and s.kind == "unrolled"]
+    count = extent(loop)
+    width = 1 if not inner else extent(inner[0])
+    return None if count is None or width is None else count * width
+
+
+def parallel(body: Sequence[Statement]) -> Iterator[Loop]:
+    """The outermost parallel loops."""
+    for statement in body:
+        if isinstance(statement, Loop) and statement.kind == "parallel":
+            yield statement
+        elif isinstance(statement, (Loop, When)):
+            yield from parallel(statement.body)
+
+
+def everything(body: Sequence[Statement]) -> Iterator[Statement]:
+    for statement in body:
+        yield statement
+        if isinstance(statement, (Loop, When)):
+            yield from everything(statement.body)
+
+
+def reductions(body: Sequence[Statement]) -> list[Reduced]:
+    """The scalars that are only ever set to themselves combined with one more element."""
+    found: dict[str, Reduced] = {}
+    others: set[str] = set()
+    for statement in everything(body):
+        match statement:
+            case Set(name, Call(op, (Name(again), _), dtype)) if name == again and op in _COMBINES:
+                found.setdefault(name, Reduced(name, op, dtype))
+            case Set(name, _):
+                others.add(name)
+            case _:
+                pass
+    return [r for name, r in found.items() if name not in others]
+
+
+def reads_what_it_wrote(kernel: Kernel) -> bool:
+    """Whether a scalar of the tile is stored in memory of the device and loaded again, outside of parallel loops.
+
+    Threads that share a tile would not see it.
+    """
+    stores = [s.tensor for s in everything(kernel.body) if isinstance(s, Store)]
+    written = {tensor.pointer for tensor in stores if tensor.space == "global"}
+    return any(load.tensor.pointer in written for load in _loads_outside(kernel.body))
+
+
+def _loads_outside(body: Sequence[Statement]) -> Iterator[Load]:
+    for statement in body:
+        match statement:
+            case Loop():
+                if statement.kind != "parallel":
+                    yield from _loads_outside(statement.body)
+                yield from _loads(statement.extent)
+            case When():
+                yield from _loads(statement.condition)
+                yield from _loads_outside(statement.body)
+            case Store() | Set():
+                yield from _loads(statement.value)
+            case _:
+                pass
+
+
+def _loads(expr: Expr) -> Iterator[Load]:
+    pending, met = [expr], set[int]()
+    while pending:
+        part = pending.pop()
+        if id(part) in met:
+            continue
+        met.add(id(part))
+        if isinstance(part, Load):
+            yield part
+            pending += part.at
+        elif isinstance(part, Call):
+            pending += part.operands
+
+
+__all__ = ["Reduced", "elements", "everything", "extent", "parallel", "reads_what_it_wrote", "reductions"]
