@@ -25,11 +25,8 @@ def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
     for step, number in zip(plan.steps, found.of, strict=True):
-        job = (
-            make_job(step, Places(plan.locate, bound, target=loops_of(vectors)), vectors)
-            if step.phase == "run"
-            else None
-        )
+        places = Places(plan.locate, bound, target=loops_of(vectors))
+        job = make_job(step, places, vectors) if step.phase == "run" else None
         if job is None:
             assert number == -1
         elif isinstance(job.kernel, Template):

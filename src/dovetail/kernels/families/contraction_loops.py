@@ -14,7 +14,7 @@ from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, floordiv, product, smallest
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.ir.value import Value
-from dovetail.kernels.families.map import elementwise, stretched
+from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import Body, body_of, cast_to, is_known, lying_beneath, reads
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -36,6 +36,7 @@ from dovetail.kernels.loops.ir import (
     minimum,
     mul,
     sizes_in,
+    stretched,
 )
 from dovetail.kernels.spec import Job, Places
 from dovetail.plan.plan import Step

@@ -28,6 +28,7 @@ from dovetail.kernels.loops.ir import (
     minimum,
     mul,
     sizes_in,
+    stretched,
 )
 from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import Flat, Turn, in_turn, vector_width
@@ -46,12 +47,6 @@ def make_map(step: Step, places: Places) -> Job | None:
     if not is_known(body) or any(r not in body.order or r.shape != body.results[0].shape for r in body.results):
         return None
     return _job(step, places, body)
-
-
-def stretched(strides: tuple[Size, ...], shape: Sequence[Size], to: Sequence[Size]) -> tuple[Size, ...]:
-    """The strides of a tensor that is broadcast to a shape: 0 where it is repeated."""
-    lead = (0,) * (len(to) - len(shape))
-    return (*lead, *(0 if size == 1 else stride for stride, size in zip(strides, shape, strict=True)))
 
 
 def elementwise(results: Sequence[Value], leaves: Mapping[Value, Expr]) -> list[Expr]:

@@ -7,7 +7,6 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bf16, f16, f32, f64
 from dovetail.ir.value import Value
-from dovetail.kernels.families.map import stretched
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -23,6 +22,7 @@ from dovetail.kernels.loops.ir import (
     indices,
     mul,
     sizes_in,
+    stretched,
 )
 from dovetail.kernels.spec import Job, Places
 from dovetail.plan.plan import Step

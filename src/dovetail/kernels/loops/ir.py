@@ -251,6 +251,12 @@ def collapsed(
     return tuple(size for size, _ in axes), [tuple(steps[i] for _, steps in axes) for i in range(len(strides))]
 
 
+def stretched(strides: tuple[Size, ...], shape: Sequence[Size], to: Sequence[Size]) -> tuple[Size, ...]:
+    """The strides of a tensor that is broadcast to a shape: 0 where it is repeated."""
+    lead = (0,) * (len(to) - len(shape))
+    return (*lead, *(0 if size == 1 else stride for stride, size in zip(strides, shape, strict=True)))
+
+
 def sizes_in(body: tuple[Statement, ...]) -> tuple[Dim, ...]:
     """The sizes that are not known when the code is written, each once, in the order in which they are met."""
     found: dict[Dim, None] = {}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16, bool_, f16, f32
 from dovetail.ir.value import Value
-from dovetail.kernels.families.map import stretched
+from dovetail.kernels.loops.ir import stretched
 from dovetail.kernels.spec import Places
 from dovetail.library.attention import Filled
 from dovetail.library.rope import Form

@@ -16,9 +16,9 @@ from dovetail.ir.dtype import DType, f32, i8, i32, u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.families.map import elementwise, stretched
+from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import cast_to, lying_beneath
-from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor
+from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, stretched
 from dovetail.kernels.spec import Job, Packed, Places
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step

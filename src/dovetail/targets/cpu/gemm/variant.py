@@ -11,9 +11,21 @@ from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.families.map import stretched
 from dovetail.kernels.loops.body import Body, body_of, cast_to, is_compiled, is_number, lying_beneath, number, reads
-from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, collapsed, sizes_in
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Store,
+    Tensor,
+    collapsed,
+    sizes_in,
+    stretched,
+)
 from dovetail.kernels.spec import Job, Packed, Places
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE, Shape, Source, gemm_code, words_bytes

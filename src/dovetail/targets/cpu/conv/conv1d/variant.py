@@ -13,9 +13,23 @@ from dovetail.ir.dtype import f32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.families.map import elementwise, stretched
+from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import Body, body_of, is_compiled, is_number, reads
-from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor, add, sizes_in
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Store,
+    Tensor,
+    add,
+    sizes_in,
+    stretched,
+)
 from dovetail.kernels.spec import Job, Packed, Places
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv
