@@ -83,6 +83,8 @@ class Function:
 
     driver: Driver
     handle: int
+    module: Module
+    """What it was loaded from, which stays loaded as long as this."""
 
     def launch(
         self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = 0
@@ -110,7 +112,7 @@ class Module:
     def function(self, name: str) -> Function:
         found = c_void_p()
         self.driver.call("cuModuleGetFunction", ctypes.byref(found), self.handle, name.encode())
-        return Function(self.driver, found.value or 0)
+        return Function(self.driver, found.value or 0, self)
 
     def __del__(self) -> None:
         if self.handle:
