@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail.errors import LoadError, UnsupportedError
-from dovetail.frontends.words import printable
+from dovetail.frontends.shared.messages import printable
 from dovetail.ir import dtype
 from dovetail.ir.attribute import HIGHEST_RANK
 from dovetail.ir.dtype import DType

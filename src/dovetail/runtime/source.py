@@ -15,7 +15,7 @@ import numpy as np
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import LoadError, OptionError
-from dovetail.frontends.skim import Skimmed, skim
+from dovetail.frontends.onnx.file.skim import Skimmed, skim
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.plan.fingerprint import fingerprint

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import onnx
 
-from dovetail.frontends.onnx.check import check_model
-from dovetail.frontends.onnx.fixed import Given
-from dovetail.frontends.onnx.importer import Import
-from dovetail.frontends.onnx.nesting import check_nesting
-from dovetail.frontends.onnx.read import read_apart
-from dovetail.frontends.onnx.rule import Rule
+from dovetail.frontends.onnx.file.check import check_model
+from dovetail.frontends.onnx.file.nesting import check_nesting
+from dovetail.frontends.onnx.file.read import read_apart
+from dovetail.frontends.onnx.file.tensors import Tensors
+from dovetail.frontends.onnx.importing.fixed import Given
+from dovetail.frontends.onnx.importing.importer import Import
+from dovetail.frontends.onnx.importing.rule import Rule
+from dovetail.frontends.onnx.importing.supported import Vocabulary
 from dovetail.frontends.onnx.rules import ALL
-from dovetail.frontends.onnx.supported import Vocabulary
-from dovetail.frontends.onnx.tensors import Tensors
-from dovetail.frontends.words import plain_errors
+from dovetail.frontends.shared.messages import plain_errors
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.known_sizes import settle_sizes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
-from dovetail.frontends.onnx.spatial import halves, per_axis, spatial
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.shared.spatial import per_axis, spatial, split_padding
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -87,7 +87,7 @@ def conv_transpose(
             )
         # What is asked for beyond the last tap is empty, and nothing is cut off there.
         extra = tuple(m + max(0, -o) if isinstance(o, int) else m for m, o in zip(extra, over, strict=True))
-        padding = halves([max(0, o) if isinstance(o, int) else o for o in over], upper=auto_pad == "SAME_UPPER")
+        padding = split_padding([max(0, o) if isinstance(o, int) else o for o in over], upper=auto_pad == "SAME_UPPER")
     y = ops.conv_transpose(
         x,
         w,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Ints, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Ints, collected, rule
 from dovetail.frontends.onnx.rules import contraction, convolution
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.quantised import one
-from dovetail.frontends.onnx.spatial import spatial
+from dovetail.frontends.shared.spatial import spatial
 from dovetail.ir.value import Value
 from dovetail.ops import build
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dovetail import library, ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.quantisation import dequantised, one_number, quantised
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.microsoft.fused import channels_first, channels_last
-from dovetail.frontends.onnx.rules.quantised import conv_of_whole, rescaled_conv
-from dovetail.frontends.onnx.spatial import spatial
+from dovetail.frontends.onnx.rules.quantised import integer_conv, rescaled_conv
+from dovetail.frontends.shared.quantisation import dequantised, one_number, quantised
+from dovetail.frontends.shared.spatial import spatial
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -234,7 +234,7 @@ def qlinear_conv(
     strides: tuple[int, ...] | None = None,
 ) -> Value:
     """The convolution of a quantised image with quantised weights and a bias in i32, quantised."""
-    product = conv_of_whole(
+    product = integer_conv(
         n,
         channels_first(x) if channels_last_ else x,
         w,
