@@ -75,7 +75,7 @@ def fuse(
         applied = [a.follow(fused.moved) for a in applied] + step.applied
         # What another rule has swallowed was not missed there: a hint for it would not be true any more.
         swallowed = {v for fusion in step.applied for v in fusion.covers}
-        open_ = [m for m in [*missed, *step.missed] if (m.now or m.covers)[0] not in swallowed]
+        open_ = [m for m in [*missed, *step.missed] if m.values[0] not in swallowed]
         missed = [m.follow(fused.moved) for m in open_]
         graph = replace(fused, moved=follow(graph.moved, fused.moved))
     open_ = missed + (near_misses(rounds, applied) if near else [])

@@ -20,7 +20,7 @@ from dovetail.ir.dtype import BY_NAME, DType
 from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
-from dovetail.ir.literal import Array, Literal
+from dovetail.ir.literal import Array
 from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, Type, tensors
 from dovetail.ir.value import Value, make
@@ -109,7 +109,6 @@ Ints = Annotated[tuple[int, ...], Kind("ints", _many(_whole))]
 DTypeAttr = Annotated[DType, Kind("dtype", _dtype)]
 Body = Annotated[Any, Kind("body", _exactly(Subgraph))]
 """A sub-graph; a function of arrays by the time the meaning is asked."""
-ArrayAttr = Annotated[Any, Kind("array", lambda a, rank: a if isinstance(a, Literal) else Literal(np.asarray(a)))]
 
 _PLAIN: dict[Any, Kind] = {
     int: Kind("int", _whole),

@@ -183,7 +183,7 @@ def _saved_bytes(applied: list[Applied]) -> Size:
 
 
 def _missed(miss: Missed, kernels: KernelMap, machine: Machine, sizes: Sizes) -> MissedEntry:
-    homes = list(dict.fromkeys(k for v in miss.now or miss.covers if (k := kernels.kernel_of(v)) is not None))
+    homes = list(dict.fromkeys(k for v in miss.values if (k := kernels.kernel_of(v)) is not None))
     inner = homes[1:]
     traffic = sum(2 * estimate(type_bytes(k.type), sizes) for k in inner)
     # What the machine model declined would not have been faster: there is nothing to win.

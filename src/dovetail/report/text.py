@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dovetail.report.fold_names import fold_names, without_numbers
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
-from dovetail.report.places import folded, form
 from dovetail.report.search_text import search_lines
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _fused(entries: Iterable[FusedEntry], everything: bool) -> list[Line]:
 def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> list[Line]:
     groups: dict[tuple[str, str, str, str], _Group] = {}
     for entry in entries:
-        key = (entry.rule, entry.reason, form(entry.message), entry.hint)
+        key = (entry.rule, entry.reason, without_numbers(entry.message), entry.hint)
         where = entry.node.where or str(entry.node)
         groups.setdefault(key, _Group()).add(entry.bytes, entry.seconds, where, entry.message)
     ranked = sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
@@ -189,7 +189,7 @@ def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> l
         share = f" ({percent(group.seconds / total)})" if total > 0 else ""
         price = f"costs {time_text(group.seconds)}{share}" if group.seconds else "would not pay"
         lines.append(_line("MISSED", "warn", group.count, rule, price, _places(group.places)))
-        message = ", ".join(folded(group.messages))
+        message = ", ".join(fold_names(group.messages))
         lines.append(line(" " * _MARK, Piece(reason, "strong"), f": {message}", hang=_MARK + 2))
         if hint:
             lines.append(line(" " * _MARK, Piece(f"hint: {hint}", "note"), hang=_MARK + 2))
@@ -266,7 +266,7 @@ def _others(mark: str, tone: Tone, count: int, price: str, share: float | None =
 
 
 def _places(places: Iterable[str]) -> str:
-    found = [_short(place) for place in folded(places)]
+    found = [_short(place) for place in fold_names(places)]
     if not found:
         return ""
     return f"   at {', '.join(found[:_PLACES])}" + _and_more(found)

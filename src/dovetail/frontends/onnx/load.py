@@ -16,7 +16,7 @@ from dovetail.frontends.onnx.importing.importer import Import
 from dovetail.frontends.onnx.importing.rule import Rule
 from dovetail.frontends.onnx.importing.supported import Vocabulary
 from dovetail.frontends.onnx.rules import ALL
-from dovetail.frontends.shared.messages import plain_errors
+from dovetail.frontends.shared.messages import sanitized_errors
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.known_sizes import settle_sizes
@@ -25,7 +25,7 @@ from dovetail.progress import phase
 
 def load_model(path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = ()) -> Graph:
     """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours."""
-    with plain_errors(), phase("read"):
+    with sanitized_errors(), phase("read"):
         model, reading = read_apart(path)
     if reading is None:
         return import_model(model, folder=path.parent, fixed=fixed, rules=rules)
@@ -46,7 +46,7 @@ def import_model(
 
     `apart` are initializers whose elements the model has not, by name.
     """
-    with plain_errors(), phase("import"):
+    with sanitized_errors(), phase("import"):
         surveys = check_model(model)
         check_nesting(surveys)
         vocabulary = Vocabulary(model, (*ALL, *rules))

@@ -22,8 +22,8 @@ from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ops import build
-from dovetail.ops.effort import is_modest
 from dovetail.ops.primitive import Primitive
+from dovetail.passes.fold_limit import is_cheap_to_fold
 
 MOST_ELEMENTS = 4096
 """Tensors that say something about shapes are small; larger ones are not followed."""
@@ -85,7 +85,7 @@ def _computed(value: Value, operands: list[Contents]) -> Contents | None:
         return _one(value.attrs["size"])
     if not isinstance(op, Primitive) or any(isinstance(a, Dim) for a in value.attrs.values()):
         return None
-    if not is_modest(value.attrs):
+    if not is_cheap_to_fold(value.attrs):
         return None
     if all(_is_plain(o) for o in operands):
         arrays = [o.astype(v.dtype.numpy) for o, v in zip(operands, value.operands, strict=True)]

@@ -6,16 +6,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from dovetail.errors import DovetailError, LoadError
-from dovetail.plain import plain
+from dovetail.sanitize import sanitize
 
 
 @contextmanager
-def plain_errors() -> Generator[None]:
+def sanitized_errors() -> Generator[None]:
     """Errors that leave this say what they say in plain words, whatever names the model has."""
     try:
         yield
     except DovetailError as error:
-        error.message, error.hint, error.where = plain(error.message), plain(error.hint), plain(error.where)
+        error.message, error.hint, error.where = sanitize(error.message), sanitize(error.hint), sanitize(error.where)
         error.args = (error.message, error.hint, error.where)
         raise
     except (MemoryError, RecursionError) as error:

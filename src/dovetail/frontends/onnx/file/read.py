@@ -17,7 +17,7 @@ from dovetail.errors import LoadError
 from dovetail.frontends.onnx.file.skim import Reading, look
 from dovetail.frontends.onnx.file.varint import Content
 from dovetail.frontends.onnx.file.wire import check_content
-from dovetail.plain import plain
+from dovetail.sanitize import sanitize
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def _apart(content: Content) -> tuple[onnx.ModelProto, Reading | None]:
 
 def _checked(path: Path, parse: Callable[[Content], T]) -> T:
     """What the content of a file is read as, once it is known to be a model's."""
-    named = plain(str(path))
+    named = sanitize(str(path))
     try:
         content = _content(path)
     except (OSError, ValueError) as error:
@@ -106,10 +106,10 @@ def _content(path: Path) -> Content:
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
-            raise LoadError(f"{plain(str(path))} is not a file", hint="pass the path of a model")
+            raise LoadError(f"{sanitize(str(path))} is not a file", hint="pass the path of a model")
         if state.st_size > MOST_BYTES:
             raise LoadError(
-                f"{plain(str(path))} has {state.st_size:,} bytes",
+                f"{sanitize(str(path))} has {state.st_size:,} bytes",
                 hint=f"a model has at most {MOST_BYTES:,}; keep its weights in external data",
             )
         if state.st_size > READ_AT_ONCE:

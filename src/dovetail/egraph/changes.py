@@ -1,4 +1,4 @@
-"""What changed near a class since it was tried last: where nothing did, trying again would say the same."""
+"""Changes near e-classes: a trial is repeated only where its neighbourhood changed since."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cached_property
 from dovetail.egraph.problem import Option
 
 
-class Recent:
+class Changes:
     """When something changed near a class, and when each trial was made.
 
-    Near are the class itself, what its options read, and whose options read it; in a cycle, all that is in it.
+    Neighbourhood: the class, the classes that its options read, and those whose options read it; all of a cycle.
     """
 
     def __init__(self, options: Sequence[Sequence[Option]], component: Mapping[int, int]) -> None:
@@ -59,5 +59,5 @@ class Recent:
 
 
 def _is_given(listed: Sequence[Option]) -> bool:
-    """Whether it is there at no cost, so that it is all the same to others who else reads it."""
+    """Whether a class is free, so that sharing it saves nothing."""
     return len(listed) == 1 and not (listed[0].reads or listed[0].cost or listed[0].toll)

@@ -1,4 +1,4 @@
-"""Reading and writing by numbers that only count along axes: what a view says without an index."""
+"""Gathers and scatters whose indices are iotas along axes are views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.passes.canonical.rule import listed, number_in, rule
 _LARGEST_LOOKED_AT = 1 << 20
 """Elements of a constant that is read to see whether it counts along an axis."""
 _LONGEST = 8
-"""How many views are looked under."""
+"""Most views that are searched."""
 
 
 @rule(ops.gather_nd)

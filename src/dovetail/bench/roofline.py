@@ -1,4 +1,4 @@
-"""The least that a model has to do: its products, and the weights that they read."""
+"""The roofline of a model: the flops of its products, and the bytes of weights that they read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dovetail.runtime.binding import by_name, found_in
 PRODUCTS = frozenset({"matmul", "dot", "conv", "conv_transpose", "deform_conv"})
 
 
-def floor_of(graph: Graph, feeds: Mapping[str, Array]) -> tuple[float, float]:
+def roofline_of(graph: Graph, feeds: Mapping[str, Array]) -> tuple[float, float]:
     """The multiply-adds of matmuls and convolutions, counted twice, and the bytes of the weights that they read.
 
-    Loops are counted whole, by how often they go round; what depends on data is left out.
+    Loops count with their trip count; what depends on data is left out.
     """
     declared = by_name(graph.inputs)
     sizes = solve_symbols(found_in({name: a for name, a in feeds.items() if name in declared}, declared))
@@ -41,7 +41,7 @@ def _number(size: Size, sizes: Mapping[str, int]) -> int:
 
 
 def _weight(value: Value) -> Value | None:
-    """The parameter that a value is made of by moving or converting it alone; where steps are taken, by its codes."""
+    """The parameter that a value is made of by moves and casts alone; of quantised weights, the codes."""
     while value.operands and all(v.op in (leaf.PARAM, leaf.CONST) for v in value.operands[1:]):
         value = value.operands[0]
     return value if value.op is leaf.PARAM else None

@@ -1,4 +1,4 @@
-"""What an edit looks at: the values inside it, those that it stands on, and a key that alike edits share."""
+"""The scope of an edit: the values inside it, its free operands, and a key that equal edits share."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from dovetail.ir.value import Value, attrs_key
 from dovetail.ir.walk import walk
 
 _MOST_INSIDE = 400
-"""How many values of an edit are looked at; what lies beyond counts as given."""
+"""Most values inside a scope; deeper ones count as operands."""
 _BEFORE, _AFTER = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """An edit, cut where its two sides meet."""
+class EditScope:
+    """The values of an edit above those that both of its sides read."""
 
     inside: frozenset[Value]
     key: Hashable
     writes_numbers: bool
-    """Whether there are numbers behind it that were not there before: these are rounded to their dtype."""
+    """Whether its result holds numbers that were not there before: these are rounded to their dtype."""
 
 
-class Cutter:
-    """Finds where the two sides of edits meet. Deeper values are opened first, so that each is opened once."""
+class ScopeFinder:
+    """Finds the operands that both sides of an edit share. Deepest values are visited first, and each once."""
 
     def __init__(self) -> None:
         self._depth: dict[Value, int] = {}
         self._in_body: set[Value] = set()
 
     def depth(self, value: Value) -> int:
-        """The longest way from a leaf to a value."""
+        """The longest path from a leaf to a value."""
         known = self._depth
         if value not in known:
             for each in walk([value], until=known):
@@ -47,12 +47,12 @@ class Cutter:
         return known[value]
 
     def is_in_body(self, edit: Edit) -> bool:
-        """Whether an edit stands inside a branch or a loop, where nothing is known of the operands."""
+        """Whether an edit is inside a branch or a loop, where nothing is known of the operands."""
         for value in (*edit.before, *edit.after):
             self.depth(value)
         return not self._in_body.isdisjoint((*edit.before, *edit.after))
 
-    def cut(self, edit: Edit) -> Piece:
+    def scope(self, edit: Edit) -> EditScope:
         sides: dict[Value, int] = {}
         order: dict[Value, int] = {}
         inside: dict[Value, None] = {}
@@ -75,11 +75,11 @@ class Cutter:
                     meet(operand, sides[value])
         numbers = {side: _numbers([v for v in sides if sides[v] & side], inside) for side in (_BEFORE, _AFTER)}
         ends = tuple(order[v] for v in (*edit.before, *edit.after))
-        key = (edit.rule, edit.variant, ends, tuple(_told(v, order, inside) for v in order))
-        return Piece(frozenset(inside), key, not numbers[_AFTER] <= numbers[_BEFORE])
+        key = (edit.rule, edit.variant, ends, tuple(_signature(v, order, inside) for v in order))
+        return EditScope(frozenset(inside), key, not numbers[_AFTER] <= numbers[_BEFORE])
 
 
-def _told(value: Value, order: Mapping[Value, int], inside: Mapping[Value, None]) -> Hashable:
+def _signature(value: Value, order: Mapping[Value, int], inside: Mapping[Value, None]) -> Hashable:
     if value in inside:
         return (value.op, attrs_key(value.attrs), tuple([order[v] for v in value.operands]))
     return value if value.op is leaf.CONST else value.type
@@ -99,4 +99,4 @@ def _numbers(values: Sequence[Value], inside: Mapping[Value, None]) -> frozenset
     return frozenset(found)
 
 
-__all__ = ["Cutter", "Piece"]
+__all__ = ["EditScope", "ScopeFinder"]

@@ -1,4 +1,4 @@
-"""What a declared body may ask of a value without knowing its type."""
+"""Sizes and dtypes in declared bodies: deferred while a pattern is traced, where operands have no type yet."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dovetail.ir.value import Value
 
 
 def size_of(x: Value, axis: int) -> Any:
-    """The size of an axis: a size, or a question that the matcher answers while a pattern is traced."""
+    """The size of an axis: a size, or `SizeOf`, which the matcher resolves, while a pattern is traced."""
     return SizeOf(x, axis) if x.known_type is None else x.shape[axis]
 
 
 def dtype_of(x: Value) -> Any:
-    """The dtype of a value, or a question that the matcher answers while a pattern is traced."""
+    """The dtype of a value, or `DTypeOf`, which the matcher resolves, while a pattern is traced."""
     return DTypeOf(x) if x.known_type is None else x.dtype

@@ -1,4 +1,4 @@
-"""Which dovetail this is, to the last line: what it compiles may change with any of its files."""
+"""The build of dovetail that is running: compiled programs are valid for the files that made them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from dovetail.version import __version__
 
 
-def stamp() -> Mapping[str, str]:
+def build_id() -> Mapping[str, str]:
     """The version, a digest of the names, sizes and times of the package's files, and what computes constants."""
     return {"dovetail": __version__, "files": _FILES, "numpy": np.__version__}
 
@@ -34,4 +34,4 @@ def _files() -> str:
 
 
 _FILES = _files()
-"""Told when the package is imported, so that files that are edited later do not count for code that is already here."""
+"""Read when the package is imported, so that files that are edited later do not count for code that is already here."""

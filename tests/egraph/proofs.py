@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dovetail.egraph.engine import egraph_of
-from dovetail.egraph.proof import Application, Step, matched
+from dovetail.egraph.proof import Application, matched
 from dovetail.egraph.rules import RuleSet
 
 
@@ -17,8 +17,3 @@ def is_real(application: Application, rules: Iterable[RuleSet]) -> bool:
             if found.rule == application.rule and found.result is application.result:
                 return True
     return False
-
-
-def unreal(steps: Sequence[Step], rules: Sequence[RuleSet]) -> list[Step]:
-    """The steps of a chain that no rule accounts for."""
-    return [step for step in steps if not is_real(step.application, rules)]

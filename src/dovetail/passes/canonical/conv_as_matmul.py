@@ -1,4 +1,4 @@
-"""Images of one pixel are rows: a convolution that sees all of an image at once is a product with a matrix."""
+"""A convolution whose window covers the image is a matmul; images of one pixel are rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dovetail.ops import elementwise
 from dovetail.passes.canonical.rule import listed, rule
 
 _LONGEST = 12
-"""How many elementwise ops are looked under."""
+"""Most elementwise ops between a convolution and its reader."""
 
 
 @rule(ops.add, numerics="reassociated")

@@ -1,4 +1,4 @@
-"""Axes that are joined for a while and cut apart again stay apart."""
+"""A concat whose parts are split again later: the ops between them run on the parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.passes.canonical.views import joins_again
 from dovetail.passes.canonical.weights import softmax_of
 
 _MOST = 48
-"""How many values between the cut and the joins are looked at: scores, masks and a softmax are about twenty."""
+"""Most values between the split and the concats: scores, masks and a softmax are about twenty."""
 _STORED = (leaf.CONST, leaf.PARAM)
 _REDUCTIONS = (ops.reduce_max, ops.reduce_min, ops.reduce_sum, ops.reduce_mean, ops.reduce_any, ops.reduce_all)
 _ALONG_ANOTHER_AXIS = (ops.gather_elements, ops.part, ops.slice_, ops.pad, ops.concat)

@@ -1,4 +1,4 @@
-"""Axes that are put in another order before tensors are joined."""
+"""Transposes move from the operands of a concat to its result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dovetail.passes.canonical.rule import listed, rule
 from dovetail.passes.canonical.views import simplest_view
 
 _LONGEST = 8
-"""How many views of an operand are looked at."""
+"""Most views of an operand that are searched."""
 
 
 @rule(ops.concat)
 def concat_before_permute(value: Value) -> Value | None:
-    """Tensors whose axes are put in another order and then joined are joined first."""
+    """concat(permute(x), …) is permute(concat(x, …))."""
     if value.known_type is None or not all(v.op in VIEW_OPS for v in value.operands):
         return None
     for found in dict.fromkeys(order for v in value.operands if (order := _order(v)) is not None):

@@ -1,7 +1,7 @@
 """One peer in a process of its own: it prepares a case, and runs it when its turn comes.
 
-`python -m dovetail.bench.seat PEER THREADS CACHE NAME MODEL FOLDER` reads "start" or "turn SECONDS" from stdin, and
-answers each with a line of JSON. The peer `limits` is the machine itself: what it can do at most.
+`python -m dovetail.bench.peer_process PEER THREADS CACHE NAME MODEL FOLDER` reads "start" or "turn SECONDS" from stdin,
+and answers each with a line of JSON. The peer `limits` is the machine itself: what it can do at most.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import Any, Protocol
 import numpy as np
 
 from dovetail.bench.case import Case, save_arrays
-from dovetail.bench.floor import floor_of
 from dovetail.bench.peers import EVERY, Peer, Run, Setting
+from dovetail.bench.roofline import roofline_of
 from dovetail.runtime.load import load
 from dovetail.targets.cpu.measure.peak import Meter
 
 PAUSE = 0.05
-"""Before a turn: worker threads of whoever ran before go on spinning for a while, and hold a core."""
+"""Before a turn: worker threads of the previous peer spin for a while, and hold a core."""
 WARM_UPS, LEAST_RUNS = 2, 3
 LIMITS = "limits"
 
 
-class Seat(Protocol):
-    """Whoever takes turns."""
+class Contender(Protocol):
+    """A peer, or the machine itself, that takes turns."""
 
     def start(self) -> Mapping[str, Any]: ...
 
     def turn(self, seconds: float) -> Mapping[str, Any]: ...
 
 
-class PeerSeat:
+class PeerContender:
     """A peer: it starts by preparing the case and running it once, and in its turn runs it again and again."""
 
     def __init__(self, peer: Peer, case: Case, setting: Setting) -> None:
@@ -73,7 +73,7 @@ class PeerSeat:
         return {"runs": runs}
 
 
-class LimitsSeat:
+class MachineContender:
     """The machine: it starts by counting what the case has to do, and in its turn measures what can be done."""
 
     def __init__(self, case: Case, setting: Setting) -> None:
@@ -81,7 +81,7 @@ class LimitsSeat:
         self.meter = Meter(setting.threads)
 
     def start(self) -> Mapping[str, Any]:
-        flops, read = floor_of(load(self.case.model, fixed=self.case.fixed()), self.case.feeds())
+        flops, read = roofline_of(load(self.case.model, fixed=self.case.fixed()), self.case.feeds())
         return {"flops": flops, "bytes": read}
 
     def turn(self, seconds: float) -> Mapping[str, Any]:
@@ -117,12 +117,12 @@ def main(arguments: Sequence[str]) -> int:
     warnings.simplefilter("ignore")
     peer, threads, cache, name, model, folder = arguments
     setting, case = Setting(int(threads), Path(cache)), Case(name, Path(model), Path(folder))
-    seat: Seat | None = None
+    seat: Contender | None = None
     for line in sys.stdin:
         word, _, seconds = line.strip().partition(" ")
         try:
             if seat is None:
-                seat = LimitsSeat(case, setting) if peer == LIMITS else PeerSeat(EVERY[peer], case, setting)
+                seat = MachineContender(case, setting) if peer == LIMITS else PeerContender(EVERY[peer], case, setting)
             answer = seat.start() if word == "start" else seat.turn(float(seconds))
         except Exception as error:  # a peer's failure is an answer, whatever its type
             answer = {"refused": reason(error)}

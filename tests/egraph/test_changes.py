@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dovetail.egraph.changes import Changes
 from dovetail.egraph.problem import Option
-from dovetail.egraph.recent import Recent
 
 # 0 reads 1, or 2 instead; both read 3; 4 stands apart.
 OPTIONS = [
@@ -24,23 +24,23 @@ OPTIONS = [
 def test_a_class_is_due_again_when_it_or_what_it_may_read_or_who_reads_it_changed(
     changed: int, tried: int, due: bool
 ) -> None:
-    recent = Recent(OPTIONS, {})
-    assert recent.is_due(tried, [tried])
-    assert not recent.is_due(tried, [tried])
-    recent.note([changed])
-    assert recent.is_due(tried, [tried]) == due
+    changes = Changes(OPTIONS, {})
+    assert changes.is_due(tried, [tried])
+    assert not changes.is_due(tried, [tried])
+    changes.note([changed])
+    assert changes.is_due(tried, [tried]) == due
 
 
 def test_a_change_in_a_cycle_concerns_all_of_it() -> None:
-    recent = Recent(OPTIONS, {0: 7, 4: 7})
-    assert recent.is_due(0, [0])
-    recent.note([4])
-    assert recent.is_due(0, [0])
-    assert not recent.is_due(0, [0])
+    changes = Changes(OPTIONS, {0: 7, 4: 7})
+    assert changes.is_due(0, [0])
+    changes.note([4])
+    assert changes.is_due(0, [0])
+    assert not changes.is_due(0, [0])
 
 
 def test_what_is_there_at_no_cost_concerns_nobody() -> None:
-    recent = Recent([[Option(1.0, (1,))], [Option(0.0, ())]], {})
-    assert recent.is_due(0, [0])
-    recent.note([1])
-    assert not recent.is_due(0, [0])
+    changes = Changes([[Option(1.0, (1,))], [Option(0.0, ())]], {})
+    assert changes.is_due(0, [0])
+    changes.note([1])
+    assert not changes.is_due(0, [0])

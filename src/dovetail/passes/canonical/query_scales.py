@@ -1,4 +1,4 @@
-"""Factors that models learn for their scores: one for each head, or for each query."""
+"""Learned scales of attention scores, one for each head or query: they move to the queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices of a tensor that are written in place of others."""
+"""Assignments to slices: a scatter at consecutive or alternating indices is a concat."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from dovetail.ops.build import cut
 from dovetail.passes.canonical.rule import listed, rule
 
 _LARGEST_LOOKED_AT = 1 << 16
-"""Places that are read to see whether they follow one another."""
+"""Most indices that are read to see whether they are consecutive."""
 
 
 @rule(ops.scatter_nd, on_constant=True)
 def scatter_of_slice(value: Value) -> Value | None:
-    """Updates for places that follow one another along the first axis stand between what is before and behind them."""
+    """A scatter at consecutive indices of the first axis is a concat: rows before, updates, rows after."""
     x, _, updates = value.operands
     places = _places(value)
     if places is None:
         return None
     first, whole, axis = int(places[0]), x.shape[0], -x.rank
-    behind = first + len(places)
-    if not isinstance(whole, int) or first < 0 or behind > whole or (np.diff(places) != 1).any():
+    after = first + len(places)
+    if not isinstance(whole, int) or first < 0 or after > whole or (np.diff(places) != 1).any():
         return None
     rest = [cut(x, axis, 0, first)] if first else []
-    return ops.concat(*rest, updates, *([cut(x, axis, behind, whole)] if behind < whole else []), axis=axis)
+    return ops.concat(*rest, updates, *([cut(x, axis, after, whole)] if after < whole else []), axis=axis)
 
 
 @rule(ops.scatter_nd, on_constant=True)
 def scatters_in_turns(value: Value) -> Value | None:
-    """Updates for every other place along the first axis, and for those between them, stand in turns."""
+    """Two scatters, at even and at odd indices of the first axis, interleave their updates."""
     (x, _, second), odd = value.operands, _places(value)
     if odd is None or x.op is not ops.scatter_nd:
         return None

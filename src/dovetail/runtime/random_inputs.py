@@ -1,4 +1,4 @@
-"""Arrays for a graph that nobody gave any for: small sizes, made-up inputs and weights."""
+"""Random inputs and weights for a graph, with small sizes for its symbols."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ _OTHERS = (4, 8, 16, 32, 1, 2, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class RandomInputs:
     """Everything that a run of a graph needs."""
 
     feeds: Mapping[str, Array]
     params: Mapping[str, Array]
-    """Beside those that the graph came with."""
+    """Those that the graph does not come with."""
     sizes: Mapping[str, int]
 
 
-def draw(graph: Graph, given: Mapping[str, Array] | None = None, *, seed: int = 0) -> Drawn:
-    """Made-up arrays for all inputs and parameters that have none; symbols that nothing tells become small sizes.
+def random_inputs(graph: Graph, given: Mapping[str, Array] | None = None, *, seed: int = 0) -> RandomInputs:
+    """Random arrays for all inputs and parameters that have none; free symbols become small sizes.
 
-    Floats come from a normal distribution; whole numbers are 0 or 1, so that a mask now and then hides all.
+    Floats come from a normal distribution; integers are 0 or 1, so that a mask sometimes hides everything.
     """
     given = given or {}
-    sizes = draw_sizes(graph, _told(graph, given))
+    sizes = small_sizes(graph, _known_sizes(graph, given))
     feeds: dict[str, Array] = {}
     for place, value in enumerate(graph.inputs):
         name = str(value.attrs["name"])
-        feeds[name] = given[name] if name in given else made_up(value, sizes, np.random.default_rng((seed, place)))
+        feeds[name] = given[name] if name in given else random_array(value, sizes, np.random.default_rng((seed, place)))
     missing = any(str(v.attrs["name"]) not in graph.params for v in graph.parameters)
     weights = random_weights(graph, seed) if missing else {}
-    return Drawn(feeds, {n: a for n, a in weights.items() if n not in graph.params}, sizes)
+    return RandomInputs(feeds, {n: a for n, a in weights.items() if n not in graph.params}, sizes)
 
 
-def _told(graph: Graph, given: Mapping[str, Array]) -> dict[str, int]:
-    """The sizes that arrays tell: those that are given, and the parameters that came with the graph."""
+def _known_sizes(graph: Graph, given: Mapping[str, Array]) -> dict[str, int]:
+    """The sizes of arrays: of those that are given, and of parameters that came with the graph."""
     found: list[Found] = []
     for value in graph.inputs:
         array = given.get(str(value.attrs["name"]))
@@ -63,7 +63,7 @@ def _told(graph: Graph, given: Mapping[str, Array]) -> dict[str, int]:
     return solve_symbols(found)
 
 
-def draw_sizes(graph: Graph, known: Mapping[str, int]) -> dict[str, int]:
+def small_sizes(graph: Graph, known: Mapping[str, int]) -> dict[str, int]:
     """A small number for each symbol that a caller binds, so that all constraints of the graph hold."""
     wanted = sorted(symbols_of(graph)[0] - known.keys())
     tried: BindError | None = None
@@ -91,8 +91,8 @@ def _choices(count: int) -> Iterator[Sequence[int]]:
             yield [one, *([other] * (count - 1))][:count]
 
 
-def made_up(value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
-    """An array for an input: floats from a normal distribution, whole numbers 0 or 1."""
+def random_array(value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    """An array for an input: floats from a normal distribution, integers 0 or 1."""
     shape = tuple(evaluate(s, sizes) if isinstance(s, Dim) else s for s in value.shape)
     dtype = value.dtype
     if math.prod(shape) > sys.maxsize // np.dtype(np.float64).itemsize:
@@ -103,4 +103,4 @@ def made_up(value: Value, sizes: Mapping[str, int], rng: np.random.Generator) ->
     return np.asarray(rng.integers(0, 2, shape)).astype(dtype.numpy)
 
 
-__all__ = ["Drawn", "draw", "draw_sizes", "made_up"]
+__all__ = ["RandomInputs", "random_array", "random_inputs", "small_sizes"]

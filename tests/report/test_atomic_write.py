@@ -6,14 +6,14 @@ import os
 import stat
 from pathlib import Path
 
-from dovetail.report.whole import write_whole
+from dovetail.report.atomic_write import write_atomically
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
     kept, link = tmp_path / "kept.json", tmp_path / "link.json"
     kept.write_text("before")
     link.symlink_to(kept)
-    assert write_whole(link, "after", "trace") == link
+    assert write_atomically(link, "after", "trace") == link
     assert link.is_symlink() and kept.read_text() == "after"
 
 
@@ -22,7 +22,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_whole(pipe, "through\n", "page")
+        write_atomically(pipe, "through\n", "page")
         assert stat.S_ISFIFO(pipe.stat().st_mode) and os.read(reader, 99) == b"through\n"
     finally:
         os.close(reader)

@@ -1,4 +1,4 @@
-"""Places that differ in numbers only, as one: layers.0.attn and layers.1.attn are layers.*.attn."""
+"""Folds names that differ in numbers only: layers.0.attn and layers.1.attn become layers.*.attn."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=_)\d+")
 """A number that counts something: a layer, a node. Digits inside a word are part of its name."""
 
 
-def folded(places: Iterable[str]) -> list[str]:
-    """The places, each once, with a star where they differ in a number; numbers that all have stay."""
+def fold_names(names: Iterable[str]) -> list[str]:
+    """The names, each once, with a star where they differ in a number; numbers that all have stay."""
     by_form: dict[str, list[list[str]]] = {}
-    for place in dict.fromkeys(places):
-        by_form.setdefault(form(place), []).append(NUMBER.findall(place))
+    for name in dict.fromkeys(names):
+        by_form.setdefault(without_numbers(name), []).append(NUMBER.findall(name))
     return [_filled(shape, numbers) for shape, numbers in by_form.items()]
 
 
-def form(text: str) -> str:
+def without_numbers(text: str) -> str:
     """Equal for texts that differ in numbers only."""
     return NUMBER.sub(_HOLE, text)
 
@@ -31,4 +31,4 @@ def _filled(shape: str, numbers: list[list[str]]) -> str:
     return first + "".join(next(same, _HOLE) + part for part in rest)
 
 
-__all__ = ["NUMBER", "folded", "form"]
+__all__ = ["NUMBER", "fold_names", "without_numbers"]

@@ -1,4 +1,4 @@
-"""Text of strangers made plain: short, and printable wherever it is shown."""
+"""Sanitizes untrusted text: short, and printable wherever it is shown."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ LONGEST_LINE = 400
 MOST_LINES = 60
 
 
-def plain(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text with control characters spelled out, and with what is too long left out."""
     lines = text.split("\n")
-    shown = [plain_line(line) for line in lines[:MOST_LINES]]
+    shown = [sanitize_line(line) for line in lines[:MOST_LINES]]
     return "\n".join(shown if len(lines) <= MOST_LINES else [*shown, f"  and {len(lines) - MOST_LINES:,} more lines"])
 
 
-def plain_line(line: str) -> str:
+def sanitize_line(line: str) -> str:
     """The same of one line: a line break is spelled out too."""
     if len(line) > LONGEST_LINE:
         line = f"{line[: LONGEST_LINE - 100]}… ({len(line):,} characters) …{line[-60:]}"

@@ -1,4 +1,4 @@
-"""What greedy fusion found, put into the e-graph: then the cost is never above greedy's."""
+"""Warm start: the e-graph holds what greedy fusion found, so that extraction never costs more than greedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
 
 
-def seed(
+def warm_start(
     egraph: EGraph,
     before: Graph,
     moved: Mapping[Value, Value],
@@ -32,12 +32,12 @@ def seed(
         fusion = fusions.get(value)
         if now.op is value.op and now.operands == tuple([moved.get(v, v) for v in value.operands]):
             egraph.add(now)
-        elif fusion is not None and (fusion.rule in groups or _stands(value, now, moved.get(fusion.root), fusion)):
+        elif fusion is not None and (fusion.rule in groups or _is_replaced(value, now, moved.get(fusion.root), fusion)):
             egraph.apply(Application(fusion.rule, fusion.variant, "reassociated", value, now, fusion.covers))
     egraph.rebuild()
 
 
-def _stands(value: Value, now: Value, head: Value | None, fusion: Applied) -> bool:
+def _is_replaced(value: Value, now: Value, head: Value | None, fusion: Applied) -> bool:
     """Whether a value was replaced by what equals it; one that was swallowed is now part of its root."""
     if value is fusion.root or head is None:
         return value is fusion.root
@@ -45,7 +45,7 @@ def _stands(value: Value, now: Value, head: Value | None, fusion: Applied) -> bo
 
 
 def choice_of(egraph: EGraph, graph: Graph) -> dict[Value, Value]:
-    """For each class that a graph computes, by what stands for it, the node that the graph has."""
+    """For each class that a graph computes, by its representative, the node that the graph has."""
     found: dict[Value, Value] = {}
     for value in graph.values:
         if value in egraph:
