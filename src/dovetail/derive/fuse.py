@@ -18,10 +18,9 @@ from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
-from dovetail.ir.op import Op
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
 from dovetail.ir.type import TupleType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.match import Bound, Outlines, matches
 from dovetail.ops.elementwise import div, mul
 

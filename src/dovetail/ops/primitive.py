@@ -21,9 +21,8 @@ from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
 from dovetail.ir.literal import Array
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, Type, tensors
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 
 Operand: TypeAlias = Value | complex | Hole
 """What a builder takes for a tensor: a value, or a number that takes the dtype of its partner."""

@@ -20,8 +20,9 @@ from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.kernels import KernelMap, kernel_map
-from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, Report, StoppedEntry
+from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, StoppedEntry
 from dovetail.report.repeats import repeats
+from dovetail.report.report import Report
 from dovetail.report.search import search_of
 
 Sizes: TypeAlias = Mapping[str, Size]

@@ -15,7 +15,7 @@ from dovetail.report.atomic_write import write_atomically
 from dovetail.report.html.page import page, page_source
 from dovetail.report.html.timeline import spans_of
 from dovetail.report.measured import Measured
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.runtime.compile import Compilation, compilation, compile, make_request
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import source_of

@@ -18,9 +18,8 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, divide, floordiv, largest, smallest
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ops import build
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.fold_limit import is_cheap_to_fold

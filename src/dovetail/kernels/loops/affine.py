@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 from dovetail import ops
 from dovetail.ir.dim import Size, at_least
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ops.resize import resize
 from dovetail.ops.view import quotient
 

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from dovetail import ops
 from dovetail.ir.dim import Size
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.kernels.loops.body import Body, is_number
 from dovetail.ops.view import quotient
 

@@ -10,9 +10,8 @@ from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32
-from dovetail.ir.op import Op
 from dovetail.ir.rewrite import rebuild_values
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.loops.ir import Call, Expr, Number
 from dovetail.kernels.spec import Places

@@ -10,9 +10,8 @@ from typing import Any
 from dovetail.derive.edit import Faithful
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 
 _LONGEST = 8
 """Most ops with numbers that are searched."""
