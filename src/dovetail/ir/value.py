@@ -189,7 +189,7 @@ class Value:
 _EMPTY: Attrs = MappingProxyType({})
 _interned: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
 _lock = threading.Lock()
-listening: ContextVar[Listener | None] = ContextVar("dovetail_listener", default=None)
+listening: ContextVar[Listener | None] = ContextVar("dovetail_recorder", default=None)
 """The listener of values that this context makes; `ir.origin` sets it."""
 
 
