@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from dovetail.errors import LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.shared import contents
@@ -13,6 +14,11 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.ops import generate
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeGroup:
+    """Attributes that several operators share, one for each field; rules take them as one parameter."""
 
 
 class Site(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.frontends.shared.site import Site
+from dovetail.frontends.shared.site import AttributeGroup, Site
 from dovetail.ir.dim import Size, floordiv, largest
 from dovetail.ir.value import Value
 
@@ -17,6 +17,30 @@ class Spatial:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     padding: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvAttributes(AttributeGroup):
+    """The attributes of a convolution, as nodes write them."""
+
+    auto_pad: str = "NOTSET"
+    dilations: tuple[int, ...] | None = None
+    group: int = 1
+    kernel_shape: tuple[int, ...] | None = None
+    pads: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+
+    def window(self, n: Site, x: Value, w: Value) -> Spatial:
+        """The window of weights [filters, c, *window] over x."""
+        return spatial(
+            n,
+            x,
+            w.shape[2:],
+            strides=self.strides,
+            dilations=self.dilations,
+            pads=self.pads,
+            auto_pad=self.auto_pad,
+        )
 
 
 def spatial(

@@ -238,7 +238,7 @@ class Import:
             arguments.append(self._argument(node, parameter, operand, found, reader))
         if rest is not None:
             arguments += [self._argument(node, rest, o, {}, reader) for o in operands[len(named) :]]
-        return rule.function(node, *arguments, **keywords)
+        return rule(node, *arguments, **keywords)
 
     def _argument(
         self,

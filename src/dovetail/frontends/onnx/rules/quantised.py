@@ -17,6 +17,7 @@ from dovetail.frontends.shared.quantisation import (
     quantised,
     saturated,
 )
+from dovetail.frontends.shared.spatial import ConvAttributes
 from dovetail.ir.dtype import FLOATS, DType, f32, u8
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -24,7 +25,7 @@ from dovetail.ops import build
 
 def one(rules: tuple[Rule, ...], n: Node, *operands: Value | None, **attributes: Any) -> Value:
     """What the rule of another operator with one output makes of these operands."""
-    made = rules[0].function(n, *operands, **attributes)
+    made = rules[0](n, *operands, **attributes)
     assert isinstance(made, Value)
     return made
 
@@ -139,13 +140,15 @@ def qlinear_matmul(
     return saturated(ops.cast(product, dtype=f32) * (left * right / last), y_zero_point, y_zero_point.dtype)
 
 
-def integer_conv(n: Node, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, **window: Any) -> Value:
+def integer_conv(
+    n: Node, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, conv: ConvAttributes
+) -> Value:
     """The convolution above the zero points, in i32; the padding counts as the zero point."""
     if x_zero is not None and one_number(x_zero).rank:
         raise n.unsupported(f"a zero point of {x_zero.type} for the input", hint="use one number")
     image = minus_zero_point(x, None if x_zero is None else one_number(x_zero))
     weights = minus_zero_point(w, None if w_zero is None else along(w_zero, w.rank, 0))
-    return one(convolution.conv, n, image, weights, **window)
+    return one(convolution.conv, n, image, weights, conv=conv)
 
 
 @rule("ConvInteger", since=10)
@@ -156,12 +159,7 @@ def conv_integer(
     x_zero_point: Value | None = None,
     w_zero_point: Value | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    conv: ConvAttributes,
 ) -> Value:
     """The convolution of bytes above their zero points, in i32."""
     return integer_conv(
@@ -170,12 +168,7 @@ def conv_integer(
         w,
         x_zero_point,
         w_zero_point,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        conv,
     )
 
 
@@ -202,12 +195,7 @@ def qlinear_conv(
     y_zero_point: Value,
     b: Value | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    conv: ConvAttributes,
 ) -> Value:
     """The convolution of a quantised image with quantised weights and a bias in i32, quantised."""
     product = integer_conv(
@@ -216,12 +204,7 @@ def qlinear_conv(
         w,
         x_zero_point,
         w_zero_point,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        conv,
     )
     return rescaled_conv(product, x_scale, w_scale, y_scale, y_zero_point, b)
 
