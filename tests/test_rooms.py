@@ -60,6 +60,49 @@ def test_rooms_import_downwards_only(capsys: pytest.CaptureFixture[str]) -> None
     assert verdict == 0, capsys.readouterr().out
 
 
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SRC.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path, known: set[str]) -> set[str]:
+    """The modules of ours that a file imports, wherever the import is: in functions and for type checking as well."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & known) or {node.module}
+    return (found & known) - {module_name(path)}
+
+
+def circles(reads: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Modules that reach each other, by the sets that are reached from each."""
+    reached: dict[str, set[str]] = {}
+    for start in reads:
+        seen: set[str] = set()
+        pending = [start]
+        while pending:
+            for module in reads[pending.pop()] - seen:
+                seen.add(module)
+                pending.append(module)
+        reached[start] = seen
+    return {
+        frozenset(other for other in reached[start] if start in reached[other])
+        for start in reads
+        if start in reached[start]
+    }
+
+
+def test_modules_do_not_import_each_other() -> None:
+    known = {module_name(path) for path in FILES}
+    # A package offers what its own modules define, and is imported before any of them.
+    reads = {module_name(p): imported_modules(p, known) for p in FILES if p.name != "__init__.py"}
+    assert circles({m: found & reads.keys() for m, found in reads.items()}) == set()
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == {frozenset({"b", "c"})}
+
+
 def test_each_package_is_imported_in_its_room() -> None:
     strangers: list[str] = []
     for path in FILES:

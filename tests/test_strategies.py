@@ -13,9 +13,8 @@ from dovetail import ops
 from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.dtype import FLOATS, f32
 from dovetail.ir.graph import Graph
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.targets.reference.interpreter import evaluate_values
 from dovetail.targets.runtime.feeds import bind_leaves
 from tests.draft import WIDEST, WIDEST_WHOLE

@@ -53,7 +53,7 @@ from dovetail.ir.type import TensorType, TupleType
 from dovetail.ir.value import Value
 from dovetail.ir.verify import verify
 from dovetail.report.analysis import Analysis, analyze
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.runtime.compile import compile, scan
 from dovetail.runtime.load import load, parse
 from dovetail.runtime.page import write_report

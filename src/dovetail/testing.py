@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from dovetail.report.record import Node, Report
+from dovetail.report.record import Node
+from dovetail.report.report import Report
 from dovetail.runtime.program import Program
 
 _PATH = re.compile(r"(?<=[./])")

@@ -14,7 +14,7 @@ from dovetail.bench.result import Timed
 from dovetail.errors import CheckError
 
 
-class _Seat:
+class _Peer:
     def __init__(self, name: str, log: list[str], fails_at: int = -1) -> None:
         self.name, self.log, self.fails_at, self.turns = name, log, fails_at, 0
 
@@ -29,7 +29,7 @@ class _Seat:
         return {"runs": [0.1, 0.2]}
 
 
-class _Machine(_Seat):
+class _Machine(_Peer):
     def turn(self, seconds: float) -> Mapping[str, Any]:
         super().turn(seconds)
         return {
@@ -40,7 +40,7 @@ class _Machine(_Seat):
 
 def test_the_order_moves_on_and_all_have_as_many_turns() -> None:
     log: list[str] = []
-    ready = [(Timed(name, 0.0), _Seat(name, log)) for name in "abc"]
+    ready = [(Timed(name, 0.0), _Peer(name, log)) for name in "abc"]
     shown, best = take_turns(ready, _Machine("machine", log), 0.0, {})
     assert [peak.flops for peak in shown] == [*range(1, LEAST_ROUNDS + 1)], "each round shows its own"
     assert best.flops == 100.0 + LEAST_ROUNDS
@@ -51,11 +51,11 @@ def test_the_order_moves_on_and_all_have_as_many_turns() -> None:
 def test_a_peer_that_fails_is_left_out_and_ours_is_an_error() -> None:
     log: list[str] = []
     refused: dict[str, str] = {}
-    ready = [(Timed(name, 0.0), _Seat(name, log, fails_at=2 if name == "b" else -1)) for name in "ab"]
+    ready = [(Timed(name, 0.0), _Peer(name, log, fails_at=2 if name == "b" else -1)) for name in "ab"]
     take_turns(ready, _Machine("machine", log), 0.0, refused)
     assert refused == {"b": "out of memory"} and log.count("b") == 2
     with pytest.raises(CheckError, match="out of memory"):
-        take_turns([(Timed("dovetail", 0.0), _Seat("dovetail", log, fails_at=1))], _Machine("machine", log), 0.0, {})
+        take_turns([(Timed("dovetail", 0.0), _Peer("dovetail", log, fails_at=1))], _Machine("machine", log), 0.0, {})
 
 
 @pytest.mark.parametrize(

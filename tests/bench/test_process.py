@@ -9,9 +9,9 @@ import pytest
 
 from dovetail.bench.case import Case, load_arrays, written
 from dovetail.bench.measure import deviation
+from dovetail.bench.peer_process import LEAST_RUNS, PeerContender, reason, results_of
 from dovetail.bench.peers import EVERY
 from dovetail.bench.process import Process, RefusedError, make_setting
-from dovetail.bench.seat import LEAST_RUNS, PeerSeat, reason, results_of
 from tests.bench.small import SMALL
 
 
@@ -20,7 +20,7 @@ def test_a_process_starts_takes_turns_and_leaves_its_results(tmp_path: Path) -> 
     with Process("dovetail", case, setting) as process:
         assert process.start()["first"] > 0
         assert len(process.turn(0.0)["runs"]) == LEAST_RUNS
-    seat = PeerSeat(EVERY["onnxruntime"], case, setting)
+    seat = PeerContender(EVERY["onnxruntime"], case, setting)
     seat.start()
     found = [load_arrays(results_of(setting, name)) for name in ("dovetail", "onnxruntime")]
     assert deviation(*found) < 1e-4

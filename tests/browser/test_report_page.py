@@ -11,9 +11,9 @@ import pytest
 from dovetail import Graph, f32, ops
 from dovetail.cli.model import graph_of
 from dovetail.ir.leaf import input, param
+from dovetail.report.atomic_write import write_atomically
 from dovetail.report.html.page import page
 from dovetail.report.html.timeline import Span
-from dovetail.report.whole import write_whole
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from tests.browser.chromium import Chromium
 from tests.cli.commands import SMALL, WRONG_BIAS
@@ -35,7 +35,7 @@ def source(made: Compilation) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def written(source: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_whole(tmp_path_factory.mktemp("page") / "report.html", page(source), "page")
+    return write_atomically(tmp_path_factory.mktemp("page") / "report.html", page(source), "page")
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_refused_fusion_is_marked_and_ranked(browser: Chromium, folder: Path) 
     (folder / "layer.txt").write_text(WRONG_BIAS)
     made = compilation(graph_of(str(folder / "layer.txt")), make_request(without=["mark_regions"]))
     (missed,) = [m for m in made.report().missed if m.rule == "linear"]
-    browser.open(write_whole(folder / "report.html", page(source_of(made)), "page"))
+    browser.open(write_atomically(folder / "report.html", page(source_of(made)), "page"))
     browser.click(*place_of(browser, missed.message, "between two kernels", step=8))
     browser.wait("document.querySelector('#panel h2.refused')")
     panel = browser.text("#panel")
@@ -148,7 +148,7 @@ def test_a_refused_fusion_is_marked_and_ranked(browser: Chromium, folder: Path) 
 )
 def test_small_and_symbolic_graphs_have_pages_too(graph: Graph, browser: Chromium, folder: Path) -> None:
     made = compilation(graph, make_request())
-    browser.open(write_whole(folder / "report.html", page(source_of(made)), "page"))
+    browser.open(write_atomically(folder / "report.html", page(source_of(made)), "page"))
     for tab in ("time", "memory", "gaps", "graph"):
         browser.click_on(f"#tab-{tab}")
     for stage in ("imported", "plan"):
@@ -268,7 +268,7 @@ def test_light_and_dark(opened: Chromium) -> None:
 
 def test_hostile_names_are_only_names(browser: Chromium, folder: Path) -> None:
     made = compilation(hostile_graph(), make_request())
-    written = write_whole(folder / "report.html", page(source_of(made)), "page")
+    written = write_atomically(folder / "report.html", page(source_of(made)), "page")
     browser.open(written)
     assert browser.eval("document.documentElement.dataset.ready") == ""
     for tab in ("time", "memory", "gaps", "graph"):

@@ -11,7 +11,7 @@ from dovetail.ir import leaf
 from dovetail.ir.leaf import Hole, hole
 from dovetail.library.linear import linear
 from dovetail.library.softmax import softmax
-from dovetail.ops.question import dtype_of, size_of
+from dovetail.ops.deferred_shape import dtype_of, size_of
 
 
 def test_a_rule_says_what_it_looks_for_and_when() -> None:

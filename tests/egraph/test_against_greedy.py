@@ -11,7 +11,7 @@ import pytest
 import dovetail
 from dovetail import Graph
 from dovetail.models import BertShape, LlamaShape, bert, llama, llama_step, resnet, unet
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.runtime.compile import scan
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "exporters").glob("*.onnx"))

@@ -14,7 +14,6 @@ from dovetail.declare.cost import Prices
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive import laws
 from dovetail.derive.fuse import ANY_MACHINE, fuse
-from dovetail.egraph.check import is_real
 from dovetail.egraph.decide import SAME, Vocabulary, decide
 from dovetail.egraph.extract import extract
 from dovetail.egraph.identity import identity
@@ -33,6 +32,7 @@ from dovetail.settings import Settings
 from dovetail.targets.reference.interpreter import evaluate
 from tests.egraph.models import EVERYTHING, SETUP, STRICT, decided, llama_of, models, one_layer
 from tests.egraph.oracle import apart, least_cost
+from tests.egraph.proofs import is_real
 from tests.tolerances import TABLE
 
 MODELS = models()

@@ -38,7 +38,8 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         # One thread: a process with several is not safe to fork.
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.hostile.server", str(folder)],
             stdin=subprocess.PIPE,

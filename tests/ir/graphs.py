@@ -13,10 +13,9 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.fact import Constraint, Facts
 from dovetail.ir.graph import Graph, Subgraph
-from dovetail.ir.op import Op
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType, Type
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 from dovetail.ops.region import region
 
 

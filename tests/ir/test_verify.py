@@ -19,10 +19,9 @@ from dovetail.ir.dim import Dim, Symbol, symbol
 from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Graph, Subgraph
-from dovetail.ir.op import Op
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType, TupleType
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 from dovetail.ir.verify import verify
 from tests import strategies
 from tests.ir.graphs import anything, kitchen_sink, nested

@@ -7,7 +7,7 @@ import numpy as np
 from dovetail import Value, f32, i32, ops
 from dovetail.ir.leaf import Hole, constant, hole, input, scalar
 from dovetail.match import Bound, Mismatch, match
-from dovetail.ops.question import dtype_of, size_of
+from dovetail.ops.deferred_shape import dtype_of, size_of
 
 X, Y, Z = (input(n, f32[4, 4]) for n in "xyz")
 

@@ -16,8 +16,8 @@ from dovetail.ops.region import region
 from dovetail.passes.history import History
 from dovetail.passes.pipeline import Lowered
 from dovetail.runtime.compile import compilation
-from dovetail.runtime.draw import draw
 from dovetail.runtime.load import load
+from dovetail.runtime.random_inputs import random_inputs
 from dovetail.runtime.request import make_request
 from dovetail.targets.reference.interpreter import evaluate
 from tests.frontends.onnx.test_exporters import FOLDER
@@ -59,7 +59,7 @@ def test_all_edits_made_again_give_the_very_same_values(model: str, engine: str)
 @pytest.mark.parametrize("model", ["bert", "llama", "gpt_neox"])
 def test_any_number_of_edits_leaves_a_graph_that_means_the_same(model: str, engine: str) -> None:
     history = history_of(lowered(model, engine))
-    drawn = draw(history.start)
+    drawn = random_inputs(history.start)
     wanted = evaluate(history.start, drawn.feeds, params=drawn.params, lift=True)
     for count in np.linspace(0, len(history.edits), 7).astype(int):
         graph = history.replay(int(count))

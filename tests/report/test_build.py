@@ -14,7 +14,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.origin import scope
 from dovetail.library.silu import silu
 from dovetail.report.json_form import as_dict
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.runtime.compile import compile, scan
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 

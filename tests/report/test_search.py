@@ -11,7 +11,7 @@ from dovetail import Graph, f32
 from dovetail.cli.model import graph_of
 from dovetail.ir.leaf import input, param
 from dovetail.report.json_form import as_json
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.report.search import SearchEntry
 from dovetail.report.search_text import search_lines
 from dovetail.report.text import as_text

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dovetail.cli.model import graph_of
-from dovetail.report.record import MissedEntry, Node, Report, StoppedEntry
+from dovetail.report.record import MissedEntry, Node, StoppedEntry
+from dovetail.report.report import Report
 from dovetail.report.text import MOST_MISSED, as_text, bytes_text, time_text
 from dovetail.runtime.compile import scan
 from tests.cli.commands import SMALL

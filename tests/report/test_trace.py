@@ -13,8 +13,8 @@ import pytest
 from dovetail import LoadError, f32, ops
 from dovetail.ir.graph import Builder
 from dovetail.ir.origin import scope
+from dovetail.report.atomic_write import write_atomically
 from dovetail.report.trace import Span, trace_of
-from dovetail.report.whole import write_whole
 from dovetail.runtime.compile import compile
 
 HOSTILE = 'a"}],"x":[{</script>\u2028\n\x00\ud800'
@@ -81,7 +81,7 @@ def test_hostile_names_stay_strings() -> None:
 def test_a_file_is_written_whole(tmp_path: Path) -> None:
     place = tmp_path / "trace.json"
     place.write_text("old")
-    assert write_whole(place, "new", "trace") == place and place.read_text() == "new"
+    assert write_atomically(place, "new", "trace") == place and place.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
 
 
@@ -89,5 +89,5 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_a_typed_error(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LoadError, match="the trace cannot be written"):
-        write_whole(path, "text", "trace")
+        write_atomically(path, "text", "trace")
     assert not list(tmp_path.iterdir())

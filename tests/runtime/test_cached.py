@@ -21,7 +21,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.models import BertShape, LlamaShape, ResnetShape
-from dovetail.runtime import cached, stamp
+from dovetail.runtime import build_id, cached
 from dovetail.runtime.cached import KIND, program_key, why_not
 from dovetail.runtime.request import make_request
 from dovetail.runtime.source import of_graph
@@ -121,8 +121,8 @@ PROCESS = """
 import sys
 import numpy as np
 import dovetail
-from dovetail.runtime import stamp
-stamp._FILES = "these"  # somebody may be editing them
+from dovetail.runtime import build_id
+build_id._FILES = "these"  # somebody may be editing them
 path, folder, result = sys.argv[1:]
 program = dovetail.compile(path, cache=folder)
 feeds = {"input_ids": np.arange(8)[None] % 7, "attention_mask": np.ones((1, 8), np.int64)}
@@ -146,7 +146,7 @@ def model(tmp_path: Path) -> Path:
 def test_another_process_gives_the_same_bits_without_reading_the_model(
     model: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stamp, "_FILES", "these")
+    monkeypatch.setattr(build_id, "_FILES", "these")
     program = dovetail.compile(model, cache=folder)
     feeds = {"input_ids": np.arange(8)[None] % 7, "attention_mask": np.ones((1, 8), np.int64)}
     expected = program.run(feeds)
@@ -242,7 +242,7 @@ def test_another_structure_or_name_is_another_program(folder: str) -> None:
 def test_another_version_or_host_misses(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dovetail.compile(layer(), cache=folder)
     assert programs(folder) == 1
-    monkeypatch.setattr(cached, "stamp", lambda: {**stamp.stamp(), "dovetail": "0.0.0"})
+    monkeypatch.setattr(cached, "build_id", lambda: {**build_id.build_id(), "dovetail": "0.0.0"})
     dovetail.compile(layer(), cache=folder)
     assert programs(folder) == 2
     monkeypatch.undo()

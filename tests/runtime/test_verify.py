@@ -17,8 +17,8 @@ from dovetail.passes.canonical.rule import Rule, rule
 from dovetail.passes.canonicalize import RULES, canonicalize
 from dovetail.runtime.bisect import bisect
 from dovetail.runtime.compile import compilation, compile
-from dovetail.runtime.draw import draw, draw_sizes
 from dovetail.runtime.load import load
+from dovetail.runtime.random_inputs import random_inputs, small_sizes
 from dovetail.runtime.request import make_request
 from dovetail.runtime.verify import Verification, outputs_of, verify_compilation
 from tests.frontends.onnx.test_exporters import FILES, FOLDER
@@ -60,7 +60,7 @@ def test_files_hold_with_the_other_engine(file: str) -> None:
 
 def test_the_program_is_judged_too() -> None:
     made = compilation(MODELS["bert"], make_request(), history=True)
-    drawn = draw(MODELS["bert"])
+    drawn = random_inputs(MODELS["bert"])
     program = compile(MODELS["bert"], params=drawn.params)
     found = verify_compilation(made, drawn, run=program.run)
     (in_float64, on_cpu) = found.outputs
@@ -107,7 +107,7 @@ def test_a_wrong_spelling_is_caught_and_named(engine: str) -> None:
 
     history = made.lowered.history
     assert history is not None
-    drawn = draw(history.start)
+    drawn = random_inputs(history.start)
     wanted = outputs_of(history.start, drawn)
     search = bisect(history, lambda graph: outputs_of(graph, drawn), wanted, 1e-3)
     assert search.culprit is not None and search.culprit.made.edit.variant.endswith("tripled")
@@ -155,7 +155,7 @@ def test_bisecting_takes_what_runs_the_graph() -> None:
     made = compilation(MODELS["bert"], make_request(), history=True)
     history = made.lowered.history
     assert history is not None
-    drawn = draw(history.start)
+    drawn = random_inputs(history.start)
     wanted = outputs_of(history.start, drawn)
 
     def run(graph: Graph) -> dict[str, np.ndarray]:
@@ -176,5 +176,5 @@ def test_a_compilation_without_history_cannot_be_verified() -> None:
 def test_sizes_that_nothing_tells_are_drawn_so_that_all_constraints_hold() -> None:
     x = input("x", f32["a", "b"])
     graph = Graph.of(ops.split(x, axis=-1, parts=16))
-    sizes = draw_sizes(graph, {"a": 7})
+    sizes = small_sizes(graph, {"a": 7})
     assert sizes["a"] == 7 and sizes["b"] % 16 == 0

@@ -19,9 +19,8 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bf16, bool_, c64, f16, f32, f64, i32, i64
 from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Builder, Graph
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, Type
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 from dovetail.ops.indexing import gather
 from dovetail.ops.primitive import Fresh, primitive
 from dovetail.targets.reference.interpreter import evaluate, evaluate_values

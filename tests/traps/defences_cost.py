@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.ir.graph import Graph, Uses
 from dovetail.ir.value import Value
 from dovetail.report.kernels import KernelMap
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.runtime.program import Program
 from tests.traps import test_cost as cost
 from tests.traps.removal import Defence, constantly, replaced, wrapped

@@ -9,9 +9,8 @@ from typing import Any
 from dovetail.errors import GraphError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph, Uses
-from dovetail.ir.op import Op
 from dovetail.ir.rewrite import Replacement, replace_roots
-from dovetail.ir.value import Attrs, Value, make
+from dovetail.ir.value import Attrs, Op, Value, make
 from tests.traps import test_outputs_and_uses as outputs
 from tests.traps.removal import Defence, both, constantly, replaced, wrapped
 

@@ -20,7 +20,7 @@ from dovetail.ops.primitive import Primitive
 from dovetail.plan.text import parse_plan, print_plan
 from dovetail.report.analysis import analyze
 from dovetail.report.json_form import as_json
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.runtime.compile import Request, compilation, compile, make_request
 from dovetail.runtime.vocabulary import vocabulary
 from dovetail.targets.reference.interpreter import evaluate

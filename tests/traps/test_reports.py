@@ -19,7 +19,8 @@ from dovetail.library.rms_norm import rms_norm
 from dovetail.library.silu import silu
 from dovetail.ops.build import reshape
 from dovetail.passes.regions import LIMIT
-from dovetail.report.record import MissedEntry, Report
+from dovetail.report.record import MissedEntry
+from dovetail.report.report import Report
 from dovetail.runtime.compile import scan
 from tests.library.judge import one
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from dovetail.bench.case import Case, load_arrays
+from dovetail.bench.peer_process import LEAST_RUNS, LIMITS, PAUSE, WARM_UPS, Contender, results_of
 from dovetail.bench.peers import OURS, Peer, Setting
 from dovetail.bench.process import Process, RefusedError, make_setting
 from dovetail.bench.result import Floor, Peak, Result, Timed
-from dovetail.bench.seat import LEAST_RUNS, LIMITS, PAUSE, WARM_UPS, Seat, results_of
 from dovetail.errors import CheckError
 from dovetail.ir.literal import Array
 
@@ -99,7 +99,7 @@ def _started(peer: Peer, case: Case, setting: Setting, effort: Effort, stack: Ex
     return timed, process
 
 
-def _compare(ready: Sequence[tuple[Timed, Seat]], setting: Setting, refused: dict[str, str]) -> None:
+def _compare(ready: Sequence[tuple[Timed, Contender]], setting: Setting, refused: dict[str, str]) -> None:
     ours = load_arrays(results_of(setting, OURS.name))
     for timed, _ in ready:
         timed.deviation = deviation(ours, load_arrays(results_of(setting, timed.peer)))
@@ -108,7 +108,7 @@ def _compare(ready: Sequence[tuple[Timed, Seat]], setting: Setting, refused: dic
 
 
 def take_turns(
-    ready: Sequence[tuple[Timed, Seat]], machine: Seat, seconds: float, refused: dict[str, str]
+    ready: Sequence[tuple[Timed, Contender]], machine: Contender, seconds: float, refused: dict[str, str]
 ) -> tuple[tuple[Peak, ...], Peak]:
     """What the machine has shown in each round that it can do, and the most of all."""
     until = time.monotonic() + seconds * (len(ready) + 1)

@@ -34,7 +34,7 @@ class Process:
         arguments = [peer, str(setting.threads), str(setting.cache), case.name, str(case.model), str(case.folder)]
         with self._said.open("wb") as said, _OnCores(setting.threads):
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dovetail.bench.seat", *arguments],
+                [sys.executable, "-m", "dovetail.bench.peer_process", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,

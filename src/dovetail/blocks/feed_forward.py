@@ -9,7 +9,7 @@ from dovetail.library.activation import Activation, Gate, activation
 from dovetail.library.linear import linear
 from dovetail.library.softmax import softmax
 from dovetail.library.swiglu import swiglu
-from dovetail.ops.question import dtype_of, size_of
+from dovetail.ops.deferred_shape import dtype_of, size_of
 
 
 @block(shapes="x[*, m, k] up[k, n] up_bias[n] down[n, k] down_bias[k]")

@@ -10,14 +10,14 @@ from pathlib import Path
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.options import COMPILING, JSON, compiled
 from dovetail.errors import GateError, LoadError, OptionError
+from dovetail.report.atomic_write import write_atomically
 from dovetail.report.lock import MOST_BYTES, Lock, lock_of, read_lock
 from dovetail.report.outline import outline_of
-from dovetail.report.whole import write_whole
 
 
 def lock(args: argparse.Namespace) -> Answer:
     made = lock_of(outline_of(compiled(args).report()))
-    place = write_whole(_place(args), str(made), "lock")
+    place = write_atomically(_place(args), str(made), "lock")
     return Answer(_told(made, place, (), ()) if args.json else f"{made}written to {place}")
 
 

@@ -32,7 +32,7 @@ from dovetail.cli import (
 from dovetail.cli.command import Answer, Command
 from dovetail.cli.progress import shown_progress, tell
 from dovetail.errors import DovetailError, LoadError, OptionError
-from dovetail.plain import plain, visible
+from dovetail.sanitize import sanitize, visible
 from dovetail.version import __version__
 
 COMMANDS: tuple[Command, ...] = (
@@ -133,4 +133,4 @@ def _silence(stream: TextIO) -> None:
 
 def _tell(text: str) -> None:
     """Words for people, to stderr."""
-    tell(f"dovetail: {plain(text)}")
+    tell(f"dovetail: {sanitize(text)}")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
 from dovetail.cli.terminal import redraws, width
-from dovetail.plain import visible
 from dovetail.progress import Listener, listening
+from dovetail.sanitize import visible
 
 SHORT = 1.0
 """Seconds; what takes less is not spoken of."""

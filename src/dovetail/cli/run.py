@@ -26,7 +26,7 @@ from dovetail.ir.value import Value
 from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.deviation import difference, tolerance_of
-from dovetail.runtime.draw import made_up
+from dovetail.runtime.random_inputs import random_array
 from dovetail.targets.runtime.feeds import named_leaf
 
 _SHOWN = 6
@@ -112,7 +112,7 @@ def _input_of(name: str, value: Value, sizes: Mapping[str, int], rng: np.random.
     if open_:
         wanted = " ".join(f"--size {s}=1" for s in open_)
         raise BindError(f"the input {name} ({value.type}) has sizes that nothing tells", hint=f"give them: {wanted}")
-    return made_up(value, sizes, rng)
+    return random_array(value, sizes, rng)
 
 
 def compared(args: argparse.Namespace, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> list[Difference]:

@@ -13,8 +13,8 @@ from dovetail.cli.options import COMPILING, JSON, asked_graph, ways
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
 from dovetail.models.weights import random_weights
+from dovetail.report.atomic_write import write_atomically
 from dovetail.report.trace import Span, trace_of
-from dovetail.report.whole import write_whole
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from dovetail.runtime.program import Program
 from dovetail.targets.runtime.marks import Mark
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> Answer:
         runs.append((Span(name, begun, time.perf_counter_ns()), marks))
     threads = 1 + max((work.thread for _, marks in runs for mark in marks for work in mark.work), default=0)
     text = trace_of(_phases(clock, made), runs, made.plan, made.report(), threads)
-    place = write_whole(args.out, text, "trace")
+    place = write_atomically(args.out, text, "trace")
     events = len(json.loads(text)["traceEvents"])
     if args.json:
         return Answer(json.dumps({"schema_version": SCHEMA_VERSION, "file": str(place), "events": events}, indent=2))

@@ -21,7 +21,7 @@ from dovetail.passes.history import History
 from dovetail.report.chain import Link, Teller, link_dict
 from dovetail.report.paint import PLAIN, Line, Look, Piece, line, shown
 from dovetail.runtime.compile import Compilation, compilation, compile, make_request
-from dovetail.runtime.draw import Drawn, draw
+from dovetail.runtime.random_inputs import RandomInputs, random_inputs
 from dovetail.runtime.verify import EditCheck, OutputCheck, RuleCheck, Verification, verify_compilation
 
 SEED = 0
@@ -35,13 +35,13 @@ class Task:
     graph: Graph
     made: Compilation
     history: History
-    drawn: Drawn
+    drawn: RandomInputs
 
 
 def task_of(args: argparse.Namespace) -> Task:
     """The model of a command line, with the inputs that it gives and made-up ones for the rest."""
     graph = asked_graph(args)
-    drawn = draw(graph, given_feeds(graph, named_arrays("--input", args.input)), seed=SEED)
+    drawn = random_inputs(graph, given_feeds(graph, named_arrays("--input", args.input)), seed=SEED)
     made = compilation(graph, make_request(**ways(args)), history=True)
     history = made.lowered.history
     assert history is not None, "it was asked for"

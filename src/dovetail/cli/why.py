@@ -20,12 +20,12 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.text import local_names
 from dovetail.ir.value import Value
 from dovetail.passes.pipeline import worthwhile
-from dovetail.plain import visible
 from dovetail.report.chain import Link, Teller, chain_lines, link_dict
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
 from dovetail.report.text import bytes_text, percent, served, time_text
 from dovetail.runtime.compile import Compilation
+from dovetail.sanitize import visible
 from dovetail.targets.target import Notation
 
 _MOST_LISTED = 20

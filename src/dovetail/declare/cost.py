@@ -12,9 +12,8 @@ from dovetail.declare.machine import ASSUMED_SIZE, Cost, Kind, Level, Machine, R
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
-from dovetail.ir.op import Op
 from dovetail.ir.type import Type, tensors
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 from dovetail.ops import contraction, convolution, indexing
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import is_prologue, region

@@ -15,11 +15,10 @@ from dovetail.errors import DovetailError, TraceError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.fact import Constraint, Facts
 from dovetail.ir.graph import Subgraph
-from dovetail.ir.op import Op
 from dovetail.ir.origin import unrecorded
 from dovetail.ir.spell import name as word
 from dovetail.ir.type import TensorType, Type
-from dovetail.ir.value import Value, attrs_key, make
+from dovetail.ir.value import Op, Value, attrs_key, make
 from dovetail.ir.walk import walk
 from dovetail.match.outline import Outline, outline_of
 from dovetail.match.undo import RESPELLED

@@ -8,12 +8,14 @@ from typing import Literal, TypeAlias
 
 from dovetail.ir.value import Value
 
-Numerics: TypeAlias = Literal["exact", "reassociated", "approximate"]
-"""Every bit stays; rounding and the sign of zero may change; or the result is another one, near enough."""
+Faithful: TypeAlias = Literal["exact", "reassociated"]
+"""Every bit stays but the payload of NaN; or rounding and the sign of zero may change."""
+Numerics: TypeAlias = Faithful | Literal["approximate"]
+"""Or the result is another one, close enough."""
 BOUNDS: Mapping[Numerics, float] = {"exact": 0.0, "reassociated": 1e-9, "approximate": 1e-3}
 """How far a rule of each class may move a value in float64, relative to the largest; verifying holds it to that."""
 CONGRUENCE = "congruence"
-"""What stands for a rule where a value is only read through others that equal its operands."""
+"""The name of the rule where a value is only read through others that equal its operands."""
 Manner: TypeAlias = Literal["rewrite", "roots"]
 """Operands first, each value once; or roots at once, all in terms of the graph as it was before."""
 
@@ -51,7 +53,7 @@ class Sweep:
 
 
 class Log:
-    """Collects edits, sweep by sweep; passes are given one only where somebody asks."""
+    """Collects edits, sweep by sweep; passes get one only where a caller wants them."""
 
     def __init__(self) -> None:
         self.sweeps: list[Sweep] = []
@@ -86,4 +88,4 @@ class Log:
             sweep.title = sweep.title or title
 
 
-__all__ = ["CONGRUENCE", "Edit", "Log", "Manner", "Numerics", "Sweep"]
+__all__ = ["BOUNDS", "CONGRUENCE", "Edit", "Faithful", "Log", "Manner", "Numerics", "Sweep"]

@@ -18,10 +18,9 @@ from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
-from dovetail.ir.op import Op
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
 from dovetail.ir.type import TupleType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.match import Bound, Outlines, matches
 from dovetail.ops.elementwise import div, mul
 
@@ -75,7 +74,7 @@ def fuse(
         applied = [a.follow(fused.moved) for a in applied] + step.applied
         # What another rule has swallowed was not missed there: a hint for it would not be true any more.
         swallowed = {v for fusion in step.applied for v in fusion.covers}
-        open_ = [m for m in [*missed, *step.missed] if (m.now or m.covers)[0] not in swallowed]
+        open_ = [m for m in [*missed, *step.missed] if m.values[0] not in swallowed]
         missed = [m.follow(fused.moved) for m in open_]
         graph = replace(fused, moved=follow(graph.moved, fused.moved))
     open_ = missed + (near_misses(rounds, applied) if near else [])

@@ -17,10 +17,9 @@ from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf, origin
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
-from dovetail.ir.op import Op
 from dovetail.ir.origin import Origin
 from dovetail.ir.rewrite import CyclicReplacementError, Replacement, replace_roots
-from dovetail.ir.value import Value, attrs_key
+from dovetail.ir.value import Op, Value, attrs_key
 from dovetail.ir.walk import walk
 from dovetail.match import Bound, fits, match
 

@@ -13,7 +13,6 @@ COST = "cost"
 NEAR = "near_miss"
 TYPE = "result_type_is_kept"
 CYCLE = "results_do_not_feed_operands"
-TAKEN = "taken_by_another_rule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,17 @@ class Missed:
     """Inner values that others read."""
 
     @property
+    def values(self) -> tuple[Value, ...]:
+        """Where the values that it would have swallowed are now."""
+        return self.now or self.covers
+
+    @property
     def stands(self) -> bool:
         """Whether the values are still apart."""
-        return len(set(self.now or self.covers)) > 1
+        return len(set(self.values)) > 1
 
     def follow(self, moved: Mapping[Value, Value]) -> Missed:
-        return replace(self, now=tuple([moved.get(v, v) for v in self.now or self.covers])) if moved else self
+        return replace(self, now=tuple([moved.get(v, v) for v in self.values])) if moved else self
 
     def __str__(self) -> str:
         return f"missed {self.rule} ({self.reason}): {self.message}\n  hint: {self.hint}"

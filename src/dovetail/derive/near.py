@@ -10,8 +10,7 @@ from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.missed import NEAR, Applied, Missed
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.match import Bound, Outlines, match
 
 _SMALLEST = 3

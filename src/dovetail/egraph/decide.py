@@ -27,8 +27,8 @@ from dovetail.egraph.problem import Problem, problem_of, problem_of_graph
 from dovetail.egraph.replay import Replayed, solve
 from dovetail.egraph.rules import Declared, Rewrite, Rewrites, RuleSet, Unfolding, admitted
 from dovetail.egraph.saturate import Budget, Phase, Stopped, saturate
-from dovetail.egraph.seed import choice_of, seed
 from dovetail.egraph.selection import Selection, selection_of
+from dovetail.egraph.warm_start import choice_of, warm_start
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, follow
 from dovetail.ir.value import Value
@@ -178,8 +178,8 @@ class Task:
         clock.lap("rules")
         if not words.strict:
             for round in fused.rounds:
-                seed(egraph, round.before, round.moved, fused.applied)
-            seed(egraph, fused.graph, joined.graph.moved, joined.applied, [g.name for g in words.groups])
+                warm_start(egraph, round.before, round.moved, fused.applied)
+            warm_start(egraph, fused.graph, joined.graph.moved, joined.applied, [g.name for g in words.groups])
         choice = choice_of(egraph, joined.graph)
         problem = problem_of(egraph, graph.outputs.values(), seconds, choice.values())
         found = _extracted(problem, choice, words.strict)

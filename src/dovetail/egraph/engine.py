@@ -10,9 +10,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from dovetail.egraph.proof import Application, Proofs, Step
 from dovetail.ir import leaf
-from dovetail.ir.op import Op
 from dovetail.ir.type import type_symbols
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 
 _GIVEN: tuple[Op, ...] = (leaf.INPUT, leaf.ARGUMENT)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from dovetail.egraph.changes import Changes
 from dovetail.egraph.exact import cheapest, is_small
 from dovetail.egraph.joined import OUTSIDE, Joined, cost_of
 from dovetail.egraph.problem import Problem
-from dovetail.egraph.recent import Recent
 
 _MOST_ROUNDS = 8
 _LEAST_GAIN = 1e-12
@@ -176,7 +176,7 @@ class HillClimb:
         """The choice by tree cost, for classes that leave what they share."""
         self.options = problem.options
         self.component = components(problem)
-        self.recent = Recent(self.options, self.component)
+        self.changes = Changes(self.options, self.component)
         self.several = [c for c, listed in enumerate(self.options) if len(listed) > 1]
         self.sharing = self._sharing(self.several)
         self.picks: list[int] = []
@@ -198,19 +198,19 @@ class HillClimb:
         self.cost = self.apart + self.joined.update(reversed(self.problem.live(self.picks)))
         if were is not None:
             other = [c for c, p in enumerate(self.picks) if p != before[c] or self.readers[c] != readers[c]]
-            self.recent.note(other)
-            self.recent.note(self.joined.unlike(were))
+            self.changes.note(other)
+            self.changes.note(self.joined.unlike(were))
 
     def climb(self) -> Extraction:
         """Take every change that pays until none does."""
         for _ in range(_MOST_ROUNDS):
             improved = False
             for shared, adopters in self.sharing:
-                if self.recent.is_due(shared, [shared, *[c for c, _ in adopters]]):
+                if self.changes.is_due(shared, [shared, *[c for c, _ in adopters]]):
                     improved |= self._adopt(adopters)
                     improved |= self._leave(shared, adopters)
             for c in self.several:
-                if self.recent.is_due(~c, [c]):
+                if self.changes.is_due(~c, [c]):
                     improved |= self._improve(c)
             if not improved:
                 break
@@ -270,8 +270,8 @@ class HillClimb:
             earlier = len(swaps) == 1 and swaps[0][1] < old[0][1]
             if gain > (-_LEAST_GAIN if earlier else _LEAST_GAIN) * self.cost:
                 self.cost += change
-                self.recent.note(self.touched)
-                self.recent.note(self.joined.changed())
+                self.changes.note(self.touched)
+                self.changes.note(self.joined.changed())
                 return True
         for c, index in reversed(old):
             self._swap(c, index)

@@ -10,8 +10,7 @@ from dovetail.declare.group import Group
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import Application
 from dovetail.errors import TypeRuleError
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value, attrs_key
+from dovetail.ir.value import Op, Value, attrs_key
 from dovetail.match import fits, matches
 
 

@@ -13,9 +13,8 @@ from dovetail.egraph.proof import Application, Numerics
 from dovetail.egraph.rules import admitted, taken
 from dovetail.errors import DovetailError
 from dovetail.ir import leaf
-from dovetail.ir.op import Op
 from dovetail.ir.origin import unrecorded
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.match import Outlines, matches
 from dovetail.match.outline import outline_of
 

@@ -12,9 +12,8 @@ from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import STRICTNESS, Application, Numerics
 from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
-from dovetail.ir.op import Op
 from dovetail.ir.type import TupleType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.match import Bound, Outlines, matches
 
 _MOST_WAYS = 16

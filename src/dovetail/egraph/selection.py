@@ -193,7 +193,7 @@ class Selection:
     def _homes(self, miss: Missed, owners: dict[Value, Value]) -> list[Value | None]:
         """For each value that a miss covers the class that computes it, or has swallowed it."""
         found: list[Value | None] = []
-        for cover, moved in zip(miss.covers, miss.now or miss.covers, strict=True):
+        for cover, moved in zip(miss.covers, miss.values, strict=True):
             # What greedy fusion has swallowed may be a kernel of its own here.
             alone = cover in self.egraph and self.egraph.find(cover) in self.nodes
             found.append(self._home(cover if alone else moved, owners))

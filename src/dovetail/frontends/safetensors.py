@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail.errors import LoadError, UnsupportedError
-from dovetail.frontends.words import printable
+from dovetail.frontends.shared.messages import printable
 from dovetail.ir import dtype
 from dovetail.ir.attribute import HIGHEST_RANK
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
-from dovetail.plain import plain
+from dovetail.sanitize import sanitize
 
 LONGEST_HEADER = 1 << 24
 MOST_TENSORS = 200_000
@@ -75,12 +75,12 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Array]:
         with cast(Any, safe_open)(str(file), framework="np") as opened:
             return {e.name: cast(Array, opened.get_tensor(e.name)) for e in entries}
     except Exception as error:  # the package raises errors of its own, of no common kind
-        raise LoadError(f"{plain(str(file))} cannot be read: {_shown(str(error))}", hint=_DAMAGED) from error
+        raise LoadError(f"{sanitize(str(file))} cannot be read: {_shown(str(error))}", hint=_DAMAGED) from error
 
 
 def check_file(path: Path) -> list[Entry]:
     """The tensors of a file in the order of their bytes, once everything that its header says holds."""
-    shown = plain(str(path))
+    shown = sanitize(str(path))
     try:
         # Opening a pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -216,4 +216,4 @@ def _number(count: int) -> str:
 
 def _shown(text: str) -> str:
     """A name that is short and printable."""
-    return plain(printable(text))
+    return sanitize(printable(text))

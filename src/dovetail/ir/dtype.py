@@ -1,73 +1,14 @@
-"""Element types, and the tensor types written with them: `f32["b", "s", 384]`."""
+"""The element types; `f32["b", "s", 384]` is a tensor type."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-if TYPE_CHECKING:
-    from dovetail.ir.type import SizeLike, TensorType
-
-Kind = Literal["bool", "int", "uint", "float", "complex"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DType:
-    """An element type: its name, its NumPy dtype, its kind and its width."""
-
-    name: str
-    numpy: np.dtype[Any]
-    kind: Kind
-    bits: int
-
-    @property
-    def itemsize(self) -> int:
-        return (self.bits + 7) // 8
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "float"
-
-    @property
-    def is_integer(self) -> bool:
-        return self.kind in ("int", "uint")
-
-    @property
-    def is_inexact(self) -> bool:
-        return self.kind in ("float", "complex")
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The least and the largest finite number."""
-        if self.is_inexact:
-            limits = cast(Any, ml_dtypes.finfo(self.numpy))
-            return float(limits.min), float(limits.max)
-        return whole_range(self)
-
-    @property
-    def roundoff(self) -> float:
-        """Half the distance from 1 to the next number; 0 for what is not rounded."""
-        return float(cast(Any, ml_dtypes.finfo(self.numpy)).eps) / 2 if self.is_inexact else 0.0
-
-    def __str__(self) -> str:
-        return self.name
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def __iter__(self) -> NoReturn:
-        # Python would iterate by f32[0], f32[1], … for ever.
-        raise TypeError(f"{self.name} is a dtype and holds no items")
-
-    def __getitem__(self, shape: SizeLike | tuple[SizeLike, ...]) -> TensorType:
-        from dovetail.ir.type import TensorType  # a type is written with its dtype in front
-
-        return TensorType.of(self, *(shape if isinstance(shape, tuple) else (shape,)))
-
+from dovetail.ir.type import DType, Kind, whole_range
 
 bool_ = DType("bool", np.dtype(np.bool_), "bool", 8)
 i8 = DType("i8", np.dtype(np.int8), "int", 8)
@@ -105,13 +46,6 @@ INEXACT = (*FLOATS, c64)
 NUMBERS = INTEGERS + INEXACT
 
 
-def whole_range(dtype: DType) -> tuple[int, int]:
-    """The least and the largest number of a type of whole numbers."""
-    if dtype.kind == "bool":
-        return 0, 1
-    return (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
-
-
 BY_NAME = {d.name: d for d in ALL}
 _BY_NUMPY = {d.numpy: d for d in ALL}
 
@@ -127,3 +61,45 @@ def holds(dtype: DType, number: float) -> bool:
 def of_numpy(dtype: np.dtype[Any]) -> DType | None:
     """The element type of a NumPy dtype in either byte order, or None."""
     return _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype)
+
+
+__all__ = [
+    "ALL",
+    "BY_NAME",
+    "FLOATS",
+    "INEXACT",
+    "INTEGERS",
+    "NARROW",
+    "NUMBERS",
+    "SIGNED",
+    "UNSIGNED",
+    "DType",
+    "Kind",
+    "bf16",
+    "bool_",
+    "c64",
+    "f4e2m1",
+    "f8e4m3fn",
+    "f8e4m3fnuz",
+    "f8e5m2",
+    "f8e5m2fnuz",
+    "f8e8m0",
+    "f16",
+    "f32",
+    "f64",
+    "holds",
+    "i2",
+    "i4",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "of_numpy",
+    "u2",
+    "u4",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "whole_range",
+]

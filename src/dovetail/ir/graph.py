@@ -12,10 +12,9 @@ from dovetail.errors import GraphError
 from dovetail.ir import leaf, origin
 from dovetail.ir.fact import Constraint
 from dovetail.ir.literal import Array
-from dovetail.ir.op import Op
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType, Type, type_symbols
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 
 

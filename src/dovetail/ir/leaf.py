@@ -16,9 +16,8 @@ from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir.dtype import NARROW, DType, holds, whole_range
 from dovetail.ir.fact import Facts
 from dovetail.ir.literal import Array, Literal
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, TupleType, Type
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where a value comes from in the user's words. Carried beside identity, merged when values merge."""
+"""Where a value comes from in the user's words. Kept apart from identity, merged when values merge."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import os
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from dovetail.ir.value import Value
+from dovetail.ir.value import Value, listening
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
@@ -67,37 +65,36 @@ def _source_line() -> tuple[Origin, ...]:
     return ()
 
 
-_active: ContextVar[Recorder | None] = ContextVar("dovetail_recorder", default=None)
-
-
 def active() -> Recorder | None:
-    return _active.get()
+    """The recorder of this context."""
+    found = listening.get()
+    return found if isinstance(found, Recorder) else None
 
 
 @contextmanager
 def recording(recorder: Recorder) -> Generator[Recorder]:
     """Values made inside are noted in the recorder."""
-    token = _active.set(recorder)
+    token = listening.set(recorder)
     try:
         yield recorder
     finally:
-        _active.reset(token)
+        listening.reset(token)
 
 
 @contextmanager
 def unrecorded() -> Generator[None]:
     """Values made inside belong to no place: traces that are kept would be noted where they happen to be made first."""
-    token = _active.set(None)
+    token = listening.set(None)
     try:
         yield
     finally:
-        _active.reset(token)
+        listening.reset(token)
 
 
 @contextmanager
 def scope(name: str) -> Generator[None]:
     """Values made inside belong to the module `name`, below the scopes around it."""
-    recorder = _active.get()
+    recorder = active()
     if recorder is None:
         yield
         return

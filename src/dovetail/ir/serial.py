@@ -18,12 +18,12 @@ from dovetail.ir import serial_table
 from dovetail.ir.dtype import of_numpy
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array, Literal
-from dovetail.ir.op import Op
 from dovetail.ir.serial_table import Entry
 from dovetail.ir.spell import SMALL, from_bytes, payload, swapped
 from dovetail.ir.text_parse import parse_graph
 from dovetail.ir.text_print import print_graph
 from dovetail.ir.type import TensorType
+from dovetail.ir.value import Op
 from dovetail.ir.verify import verify
 
 

@@ -13,11 +13,10 @@ from dovetail.ir.dtype import BY_NAME
 from dovetail.ir.fact import Constraint, Relation
 from dovetail.ir.graph import Graph, Subgraph, walk_into
 from dovetail.ir.literal import Literal
-from dovetail.ir.op import Op
 from dovetail.ir.origin import Origin, merge
 from dovetail.ir.text_lex import WORDS, Lexer
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 
 _ORIGINS: tuple[str, ...] = get_args(get_type_hints(Origin)["kind"])
 _RELATIONS: tuple[str, ...] = get_args(Relation)

@@ -1,18 +1,85 @@
-"""Types of values: a tensor of a dtype and a shape, or a tuple of types."""
+"""Types of values: a tensor of a dtype and a shape, or a tuple of types.
+
+`DType` and `TensorType` are one file because each is written with the other: `f32["b", 384]`. `ir.dtype` lists them.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias, cast
+
+import ml_dtypes
+import numpy as np
 
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import Dim, Size, product, substitute, symbols
-from dovetail.ir.dtype import DType
 from dovetail.ir.size_text import parse_size
 
 SizeLike: TypeAlias = int | str | Dim
+
+
+Kind = Literal["bool", "int", "uint", "float", "complex"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """An element type: its name, its NumPy dtype, its kind and its width."""
+
+    name: str
+    numpy: np.dtype[Any]
+    kind: Kind
+    bits: int
+
+    @property
+    def itemsize(self) -> int:
+        return (self.bits + 7) // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_inexact(self) -> bool:
+        return self.kind in ("float", "complex")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest finite number."""
+        if self.is_inexact:
+            limits = cast(Any, ml_dtypes.finfo(self.numpy))
+            return float(limits.min), float(limits.max)
+        return whole_range(self)
+
+    @property
+    def roundoff(self) -> float:
+        """Half the distance from 1 to the next number; 0 for what is not rounded."""
+        return float(cast(Any, ml_dtypes.finfo(self.numpy)).eps) / 2 if self.is_inexact else 0.0
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __iter__(self) -> NoReturn:
+        # Python would iterate by f32[0], f32[1], … for ever.
+        raise TypeError(f"{self.name} is a dtype and holds no items")
+
+    def __getitem__(self, shape: SizeLike | tuple[SizeLike, ...]) -> TensorType:
+        return TensorType.of(self, *(shape if isinstance(shape, tuple) else (shape,)))
+
+
+def whole_range(dtype: DType) -> tuple[int, int]:
+    """The least and the largest number of an integer type."""
+    if dtype.kind == "bool":
+        return 0, 1
+    return (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,19 +1,18 @@
-"""Values: immutable, interned. The same op, operands and attributes are the same object."""
+"""Ops and values. Values are immutable and interned: the same op, operands and attributes are the same object."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterator, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 from weakref import WeakValueDictionary
 
 from dovetail.errors import DovetailError, TraceError, TypeRuleError
-from dovetail.ir import origin
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType
 from dovetail.ir.fact import Constraint, Facts
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, TupleType, Type
 
 Attrs = Mapping[str, Any]
@@ -27,6 +26,40 @@ class Operators(Protocol):
     def binary(self, name: str, x: object, y: object) -> Value: ...
 
     def item(self, x: Value, index: int) -> Value: ...
+
+
+class Op:
+    """What a value computes: a name, a type rule and traits for passes. Primitives and declared ops are ops."""
+
+    name: str
+    commutative: bool = False
+    elementwise: bool = False
+    branches: bool = False
+    """Whether only one of its sub-graphs is run: what each takes for granted holds where it is run, and only there."""
+
+    def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
+        """The type of the result; what it takes for granted goes into `facts`."""
+        raise NotImplementedError
+
+    def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The attributes in their one normal form; doing it twice changes nothing."""
+        return attrs
+
+    def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value | None:
+        """The same value spelled out in lower ops; None for an op that is spelled no lower."""
+        return None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+class Listener(Protocol):
+    """Is told of values while a graph is built."""
+
+    def note(self, value: Value) -> None: ...
 
 
 class Value:
@@ -156,6 +189,8 @@ class Value:
 _EMPTY: Attrs = MappingProxyType({})
 _interned: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
 _lock = threading.Lock()
+listening: ContextVar[Listener | None] = ContextVar("dovetail_recorder", default=None)
+"""The listener of values that this context makes; `ir.origin` sets it."""
 
 
 def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY, *, like: Value | None = None) -> Value:
@@ -175,9 +210,9 @@ def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY, *, like: Va
             fresh = Value(op, operands, kept, type, constraints, chosen)
         with _lock:
             found = _interned.setdefault(key, fresh)
-    recorder = origin.active()
-    if recorder is not None:
-        recorder.note(found)
+    listener = listening.get()
+    if listener is not None:
+        listener.note(found)
     return found
 
 

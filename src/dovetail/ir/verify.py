@@ -15,11 +15,10 @@ from dovetail.ir.dtype import of_numpy
 from dovetail.ir.fact import Constraint, Facts
 from dovetail.ir.graph import Graph, Subgraph, subgraphs
 from dovetail.ir.literal import Array
-from dovetail.ir.op import Op
 from dovetail.ir.origin import Origin
 from dovetail.ir.text_print import local_names
 from dovetail.ir.type import TensorType, TupleType, Type
-from dovetail.ir.value import Value, attrs_key, is_interned
+from dovetail.ir.value import Op, Value, attrs_key, is_interned
 
 
 def verify(graph: Graph) -> None:

@@ -6,7 +6,7 @@ from dovetail import ops
 from dovetail.declare import Change, fused_op, typed
 from dovetail.ir.value import Value
 from dovetail.library.layer_norm import layer_norm
-from dovetail.ops.question import size_of
+from dovetail.ops.deferred_shape import size_of
 
 
 def _affine(y: Value, gain: Value | None, bias: Value | None) -> Value:

@@ -10,7 +10,7 @@ from dovetail import ops
 from dovetail.declare.cost import Cost, default_cost, flops_of
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
-from dovetail.ops.question import size_of
+from dovetail.ops.deferred_shape import size_of
 
 
 def causal(q: Value, k: Value, *, rank: int = 2) -> Value:

@@ -7,7 +7,7 @@ from typing import Literal
 from dovetail import ops
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
-from dovetail.ops.question import dtype_of
+from dovetail.ops.deferred_shape import dtype_of
 
 Precision = Literal["own", "f32", "f32_affine"]
 """All in the dtype of x; normalised in f32; normalised, scaled and shifted in f32."""

@@ -6,7 +6,7 @@ from dovetail import ops
 from dovetail.declare import fused_op
 from dovetail.ir.value import Value
 from dovetail.library.rope import Form, rope
-from dovetail.ops.question import size_of
+from dovetail.ops.deferred_shape import size_of
 
 
 @fused_op(shapes="x[*, s, rotated+rest] cos[s, rotated] sin[s, rotated]", stage="recognise")

@@ -9,7 +9,7 @@ from dovetail.declare import UnwrittenError, fused_op
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
-from dovetail.ops.question import dtype_of
+from dovetail.ops.deferred_shape import dtype_of
 
 Empty = Literal["nan", "zero"]
 """What a row of nothing but -inf gives; "zero" makes 0 of any NaN."""

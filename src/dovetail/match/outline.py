@@ -6,8 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from dovetail.ir import leaf
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.match.undo import is_loose
 from dovetail.ops.elementwise import div, mul
 from dovetail.ops.movement import part, permute, slice_

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dovetail.ir.value import Value
+from dovetail.ops.deferred_shape import dtype_of
 from dovetail.ops.elementwise import (
     abs_,
     bit_and,
@@ -28,7 +29,6 @@ from dovetail.ops.elementwise import (
     where,
 )
 from dovetail.ops.primitive import Operand
-from dovetail.ops.question import dtype_of
 
 
 def clip(x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:

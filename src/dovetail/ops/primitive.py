@@ -20,10 +20,9 @@ from dovetail.ir.dtype import BY_NAME, DType
 from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
-from dovetail.ir.literal import Array, Literal
-from dovetail.ir.op import Op
+from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType, Type, tensors
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 
 Operand: TypeAlias = Value | complex | Hole
 """What a builder takes for a tensor: a value, or a number that takes the dtype of its partner."""
@@ -109,7 +108,6 @@ Ints = Annotated[tuple[int, ...], Kind("ints", _many(_whole))]
 DTypeAttr = Annotated[DType, Kind("dtype", _dtype)]
 Body = Annotated[Any, Kind("body", _exactly(Subgraph))]
 """A sub-graph; a function of arrays by the time the meaning is asked."""
-ArrayAttr = Annotated[Any, Kind("array", lambda a, rank: a if isinstance(a, Literal) else Literal(np.asarray(a)))]
 
 _PLAIN: dict[Any, Kind] = {
     int: Kind("int", _whole),

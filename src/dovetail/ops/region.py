@@ -10,9 +10,8 @@ from dovetail.ir import leaf
 from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.inline import inline
-from dovetail.ir.op import Op
 from dovetail.ir.type import TupleType, Type
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.rules import tensor
 

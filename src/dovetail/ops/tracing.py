@@ -10,9 +10,8 @@ from dovetail.ir import leaf, origin
 from dovetail.ir.dim import Size
 from dovetail.ir.fact import Facts
 from dovetail.ir.graph import Subgraph
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType, TupleType, Type
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 from dovetail.ir.walk import walk
 from dovetail.ops.control import differing, if_, scan_, while_
 from dovetail.ops.movement import permute

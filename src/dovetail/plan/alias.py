@@ -10,9 +10,8 @@ from typing import TypeAlias
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 
 Strides: TypeAlias = tuple[Size, ...]
 

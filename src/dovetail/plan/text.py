@@ -9,11 +9,10 @@ from typing import Any, cast, get_args
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
-from dovetail.ir.op import Op
 from dovetail.ir.spell import name, quote
 from dovetail.ir.text import local_names, parse_graph, print_graph
 from dovetail.ir.text_lex import WORDS, Lexer
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.alias import Alias
 from dovetail.plan.arena import Pool, Slot

@@ -53,7 +53,7 @@ def _by_pair(kernels: KernelMap, missed: Iterable[Missed]) -> dict[tuple[Value, 
     """The miss that speaks of each pair of kernels; guards and limits before near misses."""
     pairs: dict[tuple[Value, Value], Missed] = {}
     for miss in sorted(missed, key=lambda m: m.reason == "near_miss"):
-        homes = list(dict.fromkeys(k for v in miss.now or miss.covers if (k := kernels.kernel_of(v)) is not None))
+        homes = list(dict.fromkeys(k for v in miss.values if (k := kernels.kernel_of(v)) is not None))
         inside = set(homes)
         for consumer in homes:
             for operand in consumer.operands:

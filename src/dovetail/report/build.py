@@ -20,8 +20,9 @@ from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.kernels import KernelMap, kernel_map
-from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, Report, StoppedEntry
+from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, StoppedEntry
 from dovetail.report.repeats import repeats
+from dovetail.report.report import Report
 from dovetail.report.search import search_of
 
 Sizes: TypeAlias = Mapping[str, Size]
@@ -183,7 +184,7 @@ def _saved_bytes(applied: list[Applied]) -> Size:
 
 
 def _missed(miss: Missed, kernels: KernelMap, machine: Machine, sizes: Sizes) -> MissedEntry:
-    homes = list(dict.fromkeys(k for v in miss.now or miss.covers if (k := kernels.kernel_of(v)) is not None))
+    homes = list(dict.fromkeys(k for v in miss.values if (k := kernels.kernel_of(v)) is not None))
     inner = homes[1:]
     traffic = sum(2 * estimate(type_bytes(k.type), sizes) for k in inner)
     # What the machine model declined would not have been faster: there is nothing to win.

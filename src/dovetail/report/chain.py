@@ -12,8 +12,8 @@ from dovetail.ir.graph import Subgraph
 from dovetail.ir.literal import Literal
 from dovetail.ir.text import local_names
 from dovetail.ir.value import Value
+from dovetail.passes.edit_scope import ScopeFinder
 from dovetail.passes.history import History, Made
-from dovetail.passes.piece import Cutter
 from dovetail.report.paint import Line, Piece, line
 from dovetail.report.record import Node
 
@@ -71,14 +71,14 @@ class Teller:
         return local_names(self.history.written, self.history.written.values)
 
     @cached_property
-    def _cutter(self) -> Cutter:
-        return Cutter()
+    def _scopes(self) -> ScopeFinder:
+        return ScopeFinder()
 
     def _sides(self, edit: Edit) -> tuple[str, str]:
         """Both sides as expressions of what they stand on."""
-        inside = self._cutter.cut(edit).inside
+        inside = self._scopes.scope(edit).inside
         told: dict[Value, str] = {}
-        for value in sorted(inside, key=self._cutter.depth):
+        for value in sorted(inside, key=self._scopes.depth):
             operands = [told.get(v) or self._given(v) for v in value.operands]
             told[value] = _short(f"{value.op.name}({', '.join([*operands, *_attributes(value)])})")
         sides = [[told.get(v) or self._given(v) for v in side] for side in (edit.before, edit.after)]

@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
-from dovetail.report.record import SCHEMA_VERSION, Boundary, FusedEntry, Kernel, MissedEntry, Node, Report
+from dovetail.report.record import SCHEMA_VERSION, Boundary, FusedEntry, Kernel, MissedEntry, Node
+from dovetail.report.report import Report
 from dovetail.report.search import SearchEntry
 
 

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from dovetail.errors import LoadError
 from dovetail.report.json_form import as_dict
-from dovetail.report.record import SCHEMA_VERSION, Report
+from dovetail.report.record import SCHEMA_VERSION
+from dovetail.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)

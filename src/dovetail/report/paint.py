@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dovetail.plain import plain_line
+from dovetail.sanitize import sanitize_line
 
 Tone: TypeAlias = Literal["plain", "strong", "dim", "good", "warn", "bad", "note"]
 
@@ -56,7 +56,7 @@ def shown(lines: Iterable[Line], look: Look = PLAIN) -> str:
 
 
 def _rows(one: Line, look: Look) -> list[str]:
-    pieces = [Piece(plain_line(p.text), p.tone) for p in one.pieces]
+    pieces = [Piece(sanitize_line(p.text), p.tone) for p in one.pieces]
     whole = "".join(p.text for p in pieces)
     width = None if look.width is None else max(look.width, _LEAST_WIDTH)
     rows: list[str] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dovetail.report.fold_names import NUMBER
 from dovetail.report.measured import KernelTime, Measured
-from dovetail.report.places import NUMBER
 from dovetail.report.text import percent, served, time_text
 
 

@@ -9,7 +9,6 @@ from dovetail.derive.missed import COST
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.measured import Measured
 from dovetail.report.search import SearchEntry
-from dovetail.report.text import as_text, time_text
 
 SCHEMA_VERSION = 1
 
@@ -115,8 +114,8 @@ class PassEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What fused, what did not and why, and what both cost."""
+class Record:
+    """What fused, what did not and why, and what both cost; `Report` shows it as text."""
 
     graph: str
     target: str
@@ -164,16 +163,3 @@ class Report:
     def blocks(self) -> int:
         """How many blocks stand in runs of equal ones."""
         return sum(repeat.count for repeat in self.repeats)
-
-    @property
-    def summary(self) -> str:
-        """One line."""
-        host = sum(k.on_host for k in self.kernels)
-        return (
-            f"{self.graph} on {self.target}: {self.nodes_before} nodes → {len(self.kernels)} kernels, "
-            f"{len(self.fused)} fused, {len(self.missed)} missed, predicted {time_text(self.predicted_seconds)}"
-            + (f", {host} on the host" if host else "")
-        )
-
-    def __str__(self) -> str:
-        return as_text(self)

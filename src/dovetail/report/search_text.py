@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dovetail.report.paint import Line, Piece, line
-
-if TYPE_CHECKING:
-    from dovetail.report.search import SearchEntry
+from dovetail.report.search import SearchEntry
 
 _HANG = 8
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from dovetail.report.fold_names import fold_names, without_numbers
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
-from dovetail.report.places import folded, form
+from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Record
 from dovetail.report.search_text import search_lines
-
-if TYPE_CHECKING:
-    from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Report
 
 MOST_KERNELS = 8
 MOST_FUSED = 12
@@ -44,7 +41,7 @@ class _Group:
         self.messages[message] = None
 
 
-def as_text(report: Report, look: Look = PLAIN, *, everything: bool = False) -> str:
+def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> str:
     """A ranked summary, the costliest misses first. `everything` leaves nothing to one line for many."""
     lines = [_head(report), _times(report)]
     lines += _fused(report.fused, everything)
@@ -62,7 +59,7 @@ def as_text(report: Report, look: Look = PLAIN, *, everything: bool = False) -> 
     return shown(lines, look)
 
 
-def _head(report: Report) -> Line:
+def _head(report: Record) -> Line:
     kernels = len(report.kernels)
     parts = [f"{report.nodes_before:,} nodes → {kernels:,} {'kernel' if kernels == 1 else 'kernels'}"]
     if report.repeats:
@@ -72,7 +69,7 @@ def _head(report: Report) -> Line:
     return line(Piece(f"{report.graph} on {report.target}", "strong"), "   ", "   ".join(parts), hang=2)
 
 
-def _times(report: Report) -> Line:
+def _times(report: Record) -> Line:
     """Predicted and measured time, and how near to the limit of the machine the better known of them is."""
     predicted, measured = report.predicted_seconds, report.measured
     if measured is None:
@@ -87,7 +84,7 @@ def _times(report: Report) -> Line:
     )
 
 
-def _blocks(report: Report, everything: bool) -> list[Line]:
+def _blocks(report: Record, everything: bool) -> list[Line]:
     """Every run of equal blocks: how many, their share of the time, and the kernels of one."""
     kernels = {k.name: k for k in report.kernels}
     took = _took(report)
@@ -108,19 +105,19 @@ def _blocks(report: Report, everything: bool) -> list[Line]:
     return lines
 
 
-def _took(report: Report) -> dict[str, float]:
+def _took(report: Record) -> dict[str, float]:
     """The time of each kernel of a run by name: measured, or else predicted."""
     if report.measured is not None:
         return {k.kernel: k.seconds for k in report.measured.kernels}
     return {k.name: k.seconds for k in report.kernels if k.phase == "run"}
 
 
-def _total(report: Report) -> float:
+def _total(report: Record) -> float:
     """The time that shares are shares of."""
     return report.predicted_seconds if report.measured is None else report.measured.seconds
 
 
-def _kernels(report: Report, everything: bool) -> list[Line]:
+def _kernels(report: Record, everything: bool) -> list[Line]:
     """The kernels that take longest, by what was measured or else predicted; those of one op and type are one line.
 
     Which kernel serves an op is a matter of the machine: it is told where everything or what was measured is.
@@ -179,7 +176,7 @@ def _fused(entries: Iterable[FusedEntry], everything: bool) -> list[Line]:
 def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> list[Line]:
     groups: dict[tuple[str, str, str, str], _Group] = {}
     for entry in entries:
-        key = (entry.rule, entry.reason, form(entry.message), entry.hint)
+        key = (entry.rule, entry.reason, without_numbers(entry.message), entry.hint)
         where = entry.node.where or str(entry.node)
         groups.setdefault(key, _Group()).add(entry.bytes, entry.seconds, where, entry.message)
     ranked = sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
@@ -189,7 +186,7 @@ def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> l
         share = f" ({percent(group.seconds / total)})" if total > 0 else ""
         price = f"costs {time_text(group.seconds)}{share}" if group.seconds else "would not pay"
         lines.append(_line("MISSED", "warn", group.count, rule, price, _places(group.places)))
-        message = ", ".join(folded(group.messages))
+        message = ", ".join(fold_names(group.messages))
         lines.append(line(" " * _MARK, Piece(reason, "strong"), f": {message}", hang=_MARK + 2))
         if hint:
             lines.append(line(" " * _MARK, Piece(f"hint: {hint}", "note"), hang=_MARK + 2))
@@ -202,7 +199,7 @@ def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> l
     return lines
 
 
-def _stopped(report: Report) -> list[Line]:
+def _stopped(report: Record) -> list[Line]:
     """Searches that a budget ended."""
     groups: dict[tuple[str, str, str], _Group] = {}
     for entry in report.stopped:
@@ -213,7 +210,7 @@ def _stopped(report: Report) -> list[Line]:
     ]
 
 
-def _on_host(report: Report, everything: bool) -> list[Line]:
+def _on_host(report: Record, everything: bool) -> list[Line]:
     """What runs as NumPy, and its share of the time where it was measured."""
     groups: dict[str, _Group] = {}
     for kernel in report.kernels:
@@ -235,7 +232,7 @@ def _on_host(report: Report, everything: bool) -> list[Line]:
     return lines
 
 
-def _apart(report: Report, everything: bool) -> list[Line]:
+def _apart(report: Record, everything: bool) -> list[Line]:
     groups: dict[str, _Group] = {}
     for boundary in report.boundaries:
         groups.setdefault(boundary.reason, _Group()).add(boundary.bytes, boundary.seconds, "")
@@ -266,7 +263,7 @@ def _others(mark: str, tone: Tone, count: int, price: str, share: float | None =
 
 
 def _places(places: Iterable[str]) -> str:
-    found = [_short(place) for place in folded(places)]
+    found = [_short(place) for place in fold_names(places)]
     if not found:
         return ""
     return f"   at {', '.join(found[:_PLACES])}" + _and_more(found)

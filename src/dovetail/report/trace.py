@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.plan.plan import Plan
-from dovetail.report.record import Kernel, Report
+from dovetail.report.record import Kernel
+from dovetail.report.report import Report
 from dovetail.targets.runtime.marks import Mark
 
 RUNNING, COMPILING = 1, 2

@@ -14,8 +14,8 @@ from dovetail.ir.graph import Graph
 from dovetail.models.weights import random_weights
 from dovetail.passes.pipeline import with_near_misses, worthwhile
 from dovetail.report.compare import Comparison
+from dovetail.report.fold_names import fold_names
 from dovetail.report.outline import Outline, outline_of
-from dovetail.report.places import folded
 from dovetail.report.record import MissedEntry
 from dovetail.runtime.compile import Compilation, compilation
 from dovetail.runtime.request import Request
@@ -95,7 +95,7 @@ def _kinds(missed: Sequence[MissedEntry]) -> list[Kind]:
 
 def _kind(number: int, entries: Sequence[MissedEntry]) -> Kind:
     first = entries[0]
-    places = tuple(folded(e.node.where for e in entries if e.node.where))
+    places = tuple(fold_names(e.node.where for e in entries if e.node.where))
     seconds = sum(e.seconds for e in entries)
     return Kind(number, first.rule, first.reason, len(entries), seconds, places, first.message, first.hint)
 

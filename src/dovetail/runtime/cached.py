@@ -11,9 +11,9 @@ from dovetail.errors import DovetailError
 from dovetail.ir.collector import collector_paused
 from dovetail.plan.plan import Plan
 from dovetail.plan.text import parse_plan, print_plan
+from dovetail.runtime.build_id import build_id
 from dovetail.runtime.request import Request
 from dovetail.runtime.source import Source
-from dovetail.runtime.stamp import stamp
 from dovetail.runtime.vocabulary import vocabulary
 from dovetail.settings import Settings
 from dovetail.targets.runtime.store import Key, Store, store_of
@@ -65,7 +65,7 @@ def program_key(source: Source, request: Request) -> Key:
     options["sizes"] = sorted(setup.sizes.items())
     parts: Mapping[str, str] = {
         **(keeping.made_from() if keeping is not None else {}),
-        **stamp(),
+        **build_id(),
         "graph": source.structure,
         "name": source.name,
         "target": request.target.name,

@@ -21,7 +21,7 @@ from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.progress import phase
 from dovetail.report.build import build_report
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.runtime.cached import Kept, keep, program_key, program_store, restore
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request

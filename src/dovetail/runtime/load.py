@@ -14,9 +14,9 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.serial_table import MAGIC
 from dovetail.ir.text import parse_graph
-from dovetail.plain import plain
 from dovetail.progress import phase
 from dovetail.runtime.vocabulary import vocabulary
+from dovetail.sanitize import sanitize
 
 MOST_TEXT_BYTES = 1 << 30
 
@@ -37,7 +37,7 @@ def load(
     ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure.
     """
     file = Path(path)
-    shown = plain(str(file))
+    shown = sanitize(str(file))
     if "\0" in str(path):
         raise LoadError("a path with a NUL in it", hint="check the path")
     try:

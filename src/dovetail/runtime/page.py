@@ -11,11 +11,11 @@ from typing import Any
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.progress import phase
+from dovetail.report.atomic_write import write_atomically
 from dovetail.report.html.page import page, page_source
 from dovetail.report.html.timeline import spans_of
 from dovetail.report.measured import Measured
-from dovetail.report.record import Report
-from dovetail.report.whole import write_whole
+from dovetail.report.report import Report
 from dovetail.runtime.compile import Compilation, compilation, compile, make_request
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import source_of
@@ -59,7 +59,7 @@ def write_page(made: Compilation, report: Report, path: str | os.PathLike[str], 
     spans = spans_of(marks, made.plan) if marks is not None else None
     with phase("write the page"):
         shown = page_source(report, made.lowered, made.plan, made.machine, made.setup.sizes, spans)
-        return write_whole(path, page(shown), "page")
+        return write_atomically(path, page(shown), "page")
 
 
 __all__ = ["watched", "write_page", "write_report"]

@@ -10,7 +10,8 @@ from dovetail.errors import OptionError
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
 from dovetail.report.measured import KernelTime, Measured, spread_of
-from dovetail.report.record import Kernel, Report
+from dovetail.report.record import Kernel
+from dovetail.report.report import Report
 from dovetail.targets.runtime.marks import Mark
 
 WARM_UP = 2

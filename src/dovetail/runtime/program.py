@@ -17,7 +17,7 @@ from dovetail.passes.specialize import symbols_of
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
 from dovetail.report.measured import Measured
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
 from dovetail.runtime.profile import measured, record
 from dovetail.targets.runtime.lru import Recent

@@ -15,12 +15,12 @@ import numpy as np
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import LoadError, OptionError
-from dovetail.frontends.skim import Skimmed, skim
+from dovetail.frontends.onnx.file.skim import Skimmed, skim
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.plan.fingerprint import fingerprint
+from dovetail.runtime.build_id import build_id
 from dovetail.runtime.load import load
-from dovetail.runtime.stamp import stamp
 from dovetail.targets.runtime.store import Key, Store
 from dovetail.targets.runtime.weights import Weights
 
@@ -85,7 +85,7 @@ def source_key(seen: Skimmed, fixed: Mapping[str, Array | int]) -> Key | None:
             return None
         given.update(repr((name, array.dtype.str, array.shape)).encode())
         given.update(np.ascontiguousarray(array).tobytes())
-    parts = {"file": seen.digest, "fixed": given.hexdigest() if fixed else "", "onnx": _onnx(), **stamp()}
+    parts = {"file": seen.digest, "fixed": given.hexdigest() if fixed else "", "onnx": _onnx(), **build_id()}
     return Key(KIND, parts)
 
 

@@ -16,12 +16,12 @@ from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType, tensors
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
+from dovetail.passes.edit_scope import EditScope, ScopeFinder
 from dovetail.passes.history import History, Made
-from dovetail.passes.piece import Cutter, Piece
 from dovetail.progress import phase
 from dovetail.runtime.compile import Compilation
 from dovetail.runtime.deviation import deviations, difference, tolerance_of
-from dovetail.runtime.draw import Drawn, draw
+from dovetail.runtime.random_inputs import RandomInputs, random_inputs
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
 from dovetail.targets.runtime.feeds import bind_leaves
 
@@ -101,7 +101,7 @@ class Verification:
 
 def verify_compilation(
     made: Compilation,
-    drawn: Drawn | None = None,
+    drawn: RandomInputs | None = None,
     *,
     run: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None = None,
     tolerance: float | None = None,
@@ -113,7 +113,7 @@ def verify_compilation(
     history, final = made.lowered.history, made.lowered.graph
     if history is None:
         raise OptionError("a compilation without its history", hint="compile it with history=True")
-    drawn = drawn or draw(history.start)
+    drawn = drawn or random_inputs(history.start)
     with phase("verify") as told:
         told.at(1, 4, "sort edits", done=0.0)
         study = _Study(history)
@@ -131,7 +131,7 @@ def verify_compilation(
     return Verification(rules, tuple(outputs), same, drawn.sizes, study.in_bodies)
 
 
-def outputs_of(graph: Graph, drawn: Drawn) -> dict[str, Array]:
+def outputs_of(graph: Graph, drawn: RandomInputs) -> dict[str, Array]:
     """The outputs of a graph in float64."""
     leaves = bind_leaves(graph, drawn.feeds, _known(graph, drawn.params))
     found = dict(evaluate_in_turn(list(graph.outputs.values()), leaves, lift=True, sizes=drawn.sizes))
@@ -151,19 +151,19 @@ class _Study:
         self.history = history
         self.in_bodies = 0
         self._kinds: dict[tuple[str, Numerics], dict[Hashable, list[_Sample]]] = {}
-        self._cutter = Cutter()
+        self._scopes = ScopeFinder()
         for made in _flat([*history.edits, *history.bodies]):
             self._add(made)
 
     def _add(self, made: Made) -> None:
-        if self._cutter.is_in_body(made.edit):
+        if self._scopes.is_in_body(made.edit):
             self.in_bodies += 1
             return
-        piece = self._cutter.cut(made.edit)
+        scope = self._scopes.scope(made.edit)
         kinds = self._kinds.setdefault((made.edit.rule, made.edit.numerics), {})
-        kinds.setdefault(piece.key, []).append(_Sample(made, piece))
+        kinds.setdefault(scope.key, []).append(_Sample(made, scope))
 
-    def arrays(self, drawn: Drawn) -> dict[Value, Result]:
+    def arrays(self, drawn: RandomInputs) -> dict[Value, Result]:
         """What a run of the graph as written gives: its outputs, and all that the samples stand on."""
         start, twins = self.history.start, self.history.twins
         wanted = {v: None for v in start.outputs.values()}
@@ -215,7 +215,7 @@ class _Sample:
     """An edit that is evaluated on what the graph as written has in its place."""
 
     made: Made
-    piece: Piece
+    scope: EditScope
 
     def given(self, twins: Mapping[Value, Value]) -> list[Value]:
         """The values that it stands on: those nearest to it that the graph as written has too.
@@ -223,7 +223,7 @@ class _Sample:
         What is computed anew for one operand is not taken as given for another: bits could differ between the two.
         """
         edit = self.made.edit
-        stop = _Stop(self.piece, twins)
+        stop = _Stop(self.scope, twins)
         while True:
             order = walk([*edit.before, *edit.after], until=stop)
             known = [v for v in order if v in stop]
@@ -258,7 +258,7 @@ class _Sample:
 
     def _bound(self) -> float:
         bound = BOUNDS[self.made.edit.numerics]
-        if not self.piece.writes_numbers:
+        if not self.scope.writes_numbers:
             return bound
         dtypes = [t.dtype for v in self.made.edit.before for t in tensors(v.type)]
         return max([bound, *(ROUNDINGS * dtype.roundoff for dtype in dtypes)])
@@ -267,8 +267,8 @@ class _Sample:
 class _Stop:
     """Values outside an edit that stand for values of the graph as written."""
 
-    def __init__(self, piece: Piece, twins: Mapping[Value, Value]) -> None:
-        self._inside = piece.inside
+    def __init__(self, scope: EditScope, twins: Mapping[Value, Value]) -> None:
+        self._inside = scope.inside
         self._twins = twins
         self.refused: set[Value] = set()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dovetail import blocks, library, ops
 from dovetail.declare.fused import FusedOp
-from dovetail.ir.op import Op
+from dovetail.ir.value import Op
 from dovetail.ops.region import region
 
 

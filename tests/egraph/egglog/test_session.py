@@ -17,7 +17,6 @@ from dovetail import Graph, Value, f32, fused_op, library, ops
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive import laws
 from dovetail.derive.fuse import ANY_MACHINE, strata
-from dovetail.egraph.check import is_real
 from dovetail.egraph.decide import Vocabulary
 from dovetail.egraph.egglog.session import Matched, by_egglog
 from dovetail.egraph.engine import egraph_of
@@ -28,6 +27,7 @@ from dovetail.runtime.source import source_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.egraph.engines import agree, needs_egglog
 from tests.egraph.models import EVERYTHING, SETUP, canonical, models
+from tests.egraph.proofs import is_real
 from tests.egraph.test_decide import numbers, parts_of
 from tests.strategies import graphs
 from tests.tolerances import TABLE

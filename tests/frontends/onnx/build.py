@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 import dovetail
 from dovetail.frontends.onnx import import_model
-from dovetail.frontends.onnx.types import NUMBERS
+from dovetail.frontends.onnx.file.types import NUMBERS
 from dovetail.ir.dtype import DType, of_numpy
 from dovetail.ir.type import TensorType
 from dovetail.targets.reference.interpreter import evaluate

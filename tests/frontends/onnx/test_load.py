@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 import dovetail
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model, load_model
-from dovetail.frontends.onnx.read import read_model
-from dovetail.frontends.onnx.supported import NEWEST, OLDEST, opsets_of
-from dovetail.frontends.onnx.wire import check_content
+from dovetail.frontends.onnx.file.read import read_model
+from dovetail.frontends.onnx.file.wire import check_content
+from dovetail.frontends.onnx.importing.supported import NEWEST, OLDEST, opsets_of
 from dovetail.ir.dtype import f32
 from tests.frontends.onnx.build import model, node
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Ints, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Ints, rule
 from dovetail.frontends.onnx.rules import ALL
 from dovetail.frontends.onnx.table import page, rows
 from dovetail.ir.value import Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail import library, ops
-from dovetail.ir.op import Op
+from dovetail.ir.value import Op
 from dovetail.ops.region import region
 from dovetail.report.html.family import family_of, kernel_family
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from dovetail import LoadError
+from dovetail.report.atomic_write import write_atomically
 from dovetail.report.html.page import SCRIPTS, STYLES, embedded, page
 from dovetail.report.html.timeline import Span
 from dovetail.report.json_form import as_dict
-from dovetail.report.whole import write_whole
 from dovetail.runtime.compile import compilation, make_request
 from tests.report.html.models import HOSTILE, compiled, hostile_graph, source_of
 
@@ -131,7 +131,7 @@ def test_a_measured_run_is_embedded() -> None:
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "report.html"
-    assert write_whole(place, "first", "page") == place and place.read_text() == "first"
+    assert write_atomically(place, "first", "page") == place and place.read_text() == "first"
     assert not place.stat().st_mode & 0o111
 
     def broken(old: Path, new: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "replace", broken)
     with pytest.raises(LoadError, match="No space left"):
-        write_whole(place, "second", "page")
+        write_atomically(place, "second", "page")
     assert place.read_text() == "first" and list(tmp_path.iterdir()) == [place]
 
 
@@ -147,6 +147,6 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 def test_a_place_that_cannot_be_written_is_a_user_error(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LoadError, match="the page cannot be written") as error:
-        write_whole(tmp_path / name, "text", "page")
+        write_atomically(tmp_path / name, "text", "page")
     assert error.value.hint and error.value.where
     assert [p.name for p in tmp_path.iterdir()] == ["file"], "nothing is left behind"

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, cast
 
 from dovetail.ir import leaf
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value, attrs_key
+from dovetail.ir.value import Op, Value, attrs_key
 from dovetail.match.outline import SPELLED
 from dovetail.match.undo import is_loose
 from dovetail.ops.movement import split

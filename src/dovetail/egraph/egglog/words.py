@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
-from dovetail.ir.op import Op
 from dovetail.ir.spell import quote
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value, attrs_key
+from dovetail.ir.value import Op, Value, attrs_key
 
 _PLAIN = re.compile(r"[a-z][a-z0-9_]*")
 _LONGEST = 60

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import onnx
 
-from dovetail.frontends.onnx.check import check_model
-from dovetail.frontends.onnx.fixed import Given
-from dovetail.frontends.onnx.importer import Import
-from dovetail.frontends.onnx.nesting import check_nesting
-from dovetail.frontends.onnx.read import read_apart
-from dovetail.frontends.onnx.rule import Rule
+from dovetail.frontends.onnx.file.check import check_model
+from dovetail.frontends.onnx.file.nesting import check_nesting
+from dovetail.frontends.onnx.file.read import read_apart
+from dovetail.frontends.onnx.file.tensors import Tensors
+from dovetail.frontends.onnx.importing.fixed import Given
+from dovetail.frontends.onnx.importing.importer import Import
+from dovetail.frontends.onnx.importing.rule import Rule
+from dovetail.frontends.onnx.importing.supported import Vocabulary
 from dovetail.frontends.onnx.rules import ALL
-from dovetail.frontends.onnx.supported import Vocabulary
-from dovetail.frontends.onnx.tensors import Tensors
-from dovetail.frontends.words import plain_errors
+from dovetail.frontends.shared.messages import sanitized_errors
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.known_sizes import settle_sizes
@@ -25,7 +25,7 @@ from dovetail.progress import phase
 
 def load_model(path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = ()) -> Graph:
     """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours."""
-    with plain_errors(), phase("read"):
+    with sanitized_errors(), phase("read"):
         model, reading = read_apart(path)
     if reading is None:
         return import_model(model, folder=path.parent, fixed=fixed, rules=rules)
@@ -46,7 +46,7 @@ def import_model(
 
     `apart` are initializers whose elements the model has not, by name.
     """
-    with plain_errors(), phase("import"):
+    with sanitized_errors(), phase("import"):
         surveys = check_model(model)
         check_nesting(surveys)
         vocabulary = Vocabulary(model, (*ALL, *rules))

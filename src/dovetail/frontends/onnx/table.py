@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import onnx.defs
 
-from dovetail.frontends.onnx.functions import has_body
-from dovetail.frontends.onnx.rule import Rule
+from dovetail.frontends.onnx.importing.functions import has_body
+from dovetail.frontends.onnx.importing.rule import Rule
+from dovetail.frontends.onnx.importing.supported import NEWEST
 from dovetail.frontends.onnx.rules import ALL
-from dovetail.frontends.onnx.supported import NEWEST
 
 How = Literal["rule", "body", "none"]
 """A rule of ours, the body by which ONNX defines the operator, or nothing."""

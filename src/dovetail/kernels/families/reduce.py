@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.ir.dtype import bool_, i64
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.folds import fold_of
 from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Kernel, Name, Number, Statement, sizes_in

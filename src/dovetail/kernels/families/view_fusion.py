@@ -14,7 +14,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.affine import (
-    ApartError,
+    NotAffineError,
     Piece,
     Place,
     RefineError,
@@ -45,7 +45,7 @@ def make_weave(step: Step, places: Places) -> Job | None:
         return None
     try:
         return _Weave(step, places, body).job()
-    except ApartError:
+    except NotAffineError:
         return None
 
 
@@ -76,7 +76,7 @@ class _Weave:
         found: list[Turn] = []
         while pending:
             if len(pending) + len(found) > MOST_PIECES:
-                raise ApartError
+                raise NotAffineError
             piece = pending.pop()
             try:
                 found.append(self._turn(result, piece))

@@ -12,14 +12,13 @@ from typing import Any, TypeAlias
 
 from dovetail import ops
 from dovetail.ir.dim import Size, at_least
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ops.resize import resize
 from dovetail.ops.view import quotient
 
 
-class ApartError(Exception):
-    """Indices that are not of this form; the body is left to someone else."""
+class NotAffineError(Exception):
+    """Indices that are not affine; another kernel family takes the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def operands_at(piece: Piece, value: Value, place: Place) -> list[tuple[Value, P
         return [_of_parts(piece, value, place)]
     rule = _RULES.get(value.op)
     if rule is None:
-        raise ApartError
+        raise NotAffineError
     return [(value.operands[0], rule(piece, value, place, value.attrs))]
 
 
@@ -114,7 +113,7 @@ def _bounds(piece: Piece, index: Index) -> tuple[Size, Size]:
         elif _not_negative(-c):
             low = low + far
         else:
-            raise ApartError
+            raise NotAffineError
     return low, high
 
 
@@ -150,7 +149,7 @@ def _of_parts(piece: Piece, value: Value, place: Place) -> tuple[Value, Place]:
         outside = _not_negative(low - border) or _not_negative(border - 1 - high)
         if not outside:
             _cut(piece, index, border)
-    raise ApartError
+    raise NotAffineError
 
 
 def _cut(piece: Piece, index: Index, border: Size) -> None:
@@ -163,7 +162,7 @@ def _cut(piece: Piece, index: Index, border: Size) -> None:
             continue
         if all(map(_not_negative, (step, piece.sizes[v] - step))) and (high == 0 or _not_negative(c - 1 - high)):
             raise RefineError(*piece.behind(v, step))
-    raise ApartError
+    raise NotAffineError
 
 
 def _step_at(start: Size, c: Size) -> Size | None:
@@ -208,7 +207,7 @@ def _divided(piece: Piece, index: Index, size: Size) -> tuple[Index, Index]:
     left: Size = 0
     if whole is None:
         if not (isinstance(index.constant, int) and isinstance(size, int)):
-            raise ApartError
+            raise NotAffineError
         whole, left = divmod(index.constant, size)
     small = Index(left, tuple(inner))
     if _is_inside(piece, small, 0, size):
@@ -218,7 +217,7 @@ def _divided(piece: Piece, index: Index, size: Size) -> tuple[Index, Index]:
         times = None if width is None else quotient(piece.sizes[v], width)
         if width is not None and times is not None and times != 1:
             raise RefineError(piece.nested(v, width, times))
-    raise ApartError
+    raise NotAffineError
 
 
 def _unsqueeze(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
@@ -267,7 +266,7 @@ def _resize(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) 
         factor = quotient(value.shape[axis], value.operands[0].shape[axis])
         scale = factor if attrs["scales"] is None else attrs["scales"][i]
         if not isinstance(factor, int) or scale != factor or not _repeats(factor, attrs):
-            raise ApartError
+            raise NotAffineError
         found[axis], _ = _divided(piece, place[axis], factor)
     return tuple(found)
 

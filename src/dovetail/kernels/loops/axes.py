@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from dovetail import ops
 from dovetail.ir.dim import Size
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.kernels.loops.body import Body, is_number
 from dovetail.ops.view import quotient
 
@@ -21,8 +20,8 @@ Factors: TypeAlias = tuple[int, ...]
 _Axes: TypeAlias = tuple[Factors, ...]
 
 
-class ApartError(Exception):
-    """Axes that do not go together; the body is left to someone else."""
+class UnalignedAxesError(Exception):
+    """Axes that do not align; another kernel family takes the body."""
 
 
 class Axes:
@@ -71,7 +70,7 @@ class Axes:
         for value in self._of:
             flat = self.flat(value)
             if len(set(flat)) != len(flat):
-                raise ApartError
+                raise UnalignedAxesError
 
     def unite(self, left: Factors, right: Factors) -> None:
         """Let two axes of one size have the same factors."""
@@ -82,16 +81,16 @@ class Axes:
                 continue
             if self.sizes[x] == self.sizes[y]:
                 if x in self._into or y in self._into:
-                    raise ApartError
+                    raise UnalignedAxesError
                 self._into[y] = (x,)
             elif (rest := quotient(self.sizes[x], self.sizes[y])) is not None:
                 a.insert(0, self._cut(x, y, rest))
             elif (rest := quotient(self.sizes[y], self.sizes[x])) is not None:
                 b.insert(0, self._cut(y, x, rest))
             else:
-                raise ApartError
+                raise UnalignedAxesError
         if a or b:
-            raise ApartError
+            raise UnalignedAxesError
 
     def split(self, factors: Factors, size: Size) -> tuple[Factors, Factors]:
         """An axis cut in two, the first of a size."""
@@ -99,13 +98,13 @@ class Axes:
         left = size
         while left != 1:
             if not rest:
-                raise ApartError
+                raise UnalignedAxesError
             factor = rest.pop(0)
             more = quotient(left, self.sizes[factor])
             if more is None:
                 other = quotient(self.sizes[factor], left)
                 if other is None:
-                    raise ApartError
+                    raise UnalignedAxesError
                 (outer,) = self.fresh(left)
                 rest.insert(0, self._cut(factor, outer, other))
                 factor, more = outer, 1
@@ -117,7 +116,7 @@ class Axes:
         """Let a factor be an outer one times a new one, which is given back."""
         (inner,) = self.fresh(size)
         if outer == factor or factor in self._into or outer in self._into:
-            raise ApartError
+            raise UnalignedAxesError
         self._into[factor] = (outer, inner)
         return inner
 
@@ -131,7 +130,7 @@ def find_axes(body: Body, reduced: Callable[[Value], tuple[int, ...]]) -> Axes |
     try:
         _follow(axes, body, reduced)
         axes.check()
-    except ApartError:
+    except UnalignedAxesError:
         return None
     return axes
 
@@ -142,7 +141,7 @@ def _follow(axes: Axes, body: Body, reduced: Callable[[Value], tuple[int, ...]])
     for value in body.order:
         gone = reduced(value)
         if not value.op.elementwise and is_number(value.operands[0]):
-            raise ApartError
+            raise UnalignedAxesError
         if gone:
             of = axes.of(value.operands[0])
             axes.put(value, tuple(() if i - len(of) in gone else axis for i, axis in enumerate(of)))
@@ -151,7 +150,7 @@ def _follow(axes: Axes, body: Body, reduced: Callable[[Value], tuple[int, ...]])
         elif value.op in _VIEWS:
             axes.put(value, _VIEWS[value.op](axes, value, axes.of(value.operands[0]), value.attrs))
         else:
-            raise ApartError
+            raise UnalignedAxesError
 
 
 def _together(axes: Axes, value: Value) -> _Axes:

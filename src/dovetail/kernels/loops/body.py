@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32
-from dovetail.ir.op import Op
 from dovetail.ir.rewrite import rebuild_values
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.loops.ir import Call, Expr, Number
 from dovetail.kernels.loops.policy import ScalarSupport

@@ -8,8 +8,7 @@ from typing import Any
 from dovetail import ops
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64, whole_range
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Number
 

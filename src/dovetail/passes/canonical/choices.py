@@ -8,8 +8,7 @@ from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bool_
 from dovetail.ir.literal import Array, is_table_of_truths
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ops import elementwise
 from dovetail.passes.canonical.arithmetic import are_scores
 from dovetail.passes.canonical.rule import dtype_if_known, listed, number_in, number_like, rule

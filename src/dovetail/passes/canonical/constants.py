@@ -15,9 +15,9 @@ from dovetail.ir.literal import Array, Literal
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ops import elementwise
-from dovetail.ops.effort import is_modest
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.canonical.rule import Rule, dtype_if_known, is_constant, listed, number_in, rule
+from dovetail.passes.fold_limit import is_cheap_to_fold
 
 FOLD_BYTES = 1 << 16
 """Results up to this size are folded unless another limit is asked for."""
@@ -61,7 +61,7 @@ def _folded(value: Value, computed: Value, index: int | None, limit: int) -> Val
     if not isinstance(size, int) or size > _most(op, limit) or any(map(_is_symbolic, computed.attrs.values())):
         return None
     literals: list[Literal] = [operand.attrs["value"] for operand in computed.operands]
-    if sum(literal.array.nbytes for literal in literals) > _READ_BYTES or not is_modest(computed.attrs):
+    if sum(literal.array.nbytes for literal in literals) > _READ_BYTES or not is_cheap_to_fold(computed.attrs):
         return None
     try:
         result = op.compute(*[literal.array for literal in literals], **computed.attrs)

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from dovetail.derive.edit import Edit, Log
 from dovetail.ir import leaf
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.passes.canonical.rule import Rule
 
 _MOST_REWRITES = 1000

@@ -5,21 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from dovetail.derive.edit import Faithful
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 
-Numerics = Literal["exact", "reassociated"]
-"""Every bit stays but the payload of NaN; or rounding and the sign of zero may change.
-
-Nothing that is in range may fall out of it: a rule that moves a factor minds the range of 16-bit types.
-"""
 _LONGEST = 8
-"""How many ops with numbers are looked under."""
+"""Most ops with numbers that are searched."""
 Rewrite = Callable[[Value], "Value | None"]
 
 
@@ -30,7 +25,8 @@ class Rule:
     name: str
     ops: tuple[Op, ...]
     rewrite: Rewrite
-    numerics: Numerics
+    numerics: Faithful
+    """Nothing in range may leave it: a rule that moves a factor checks the range of 16-bit types."""
     on_constant: bool
     """Whether it looks at values with a constant operand only."""
     final: bool
@@ -39,7 +35,7 @@ class Rule:
 
 
 def rule(
-    *ops: Op, numerics: Numerics = "exact", on_constant: bool = False, final: bool = False
+    *ops: Op, numerics: Faithful = "exact", on_constant: bool = False, final: bool = False
 ) -> Callable[[Rewrite], Rule]:
     """Declare a rule for values of these ops by a function whose name is the rule's."""
 
@@ -76,20 +72,10 @@ def number_like(number: float, value: Value) -> Value:
 
 
 def under_numbers(value: Value) -> tuple[list[tuple[Value, Value]], Value]:
-    """What stands under elementwise ops with numbers, and these from above, each with its operand on the way."""
-    return _under(value, 0)
-
-
-def under_vectors(value: Value) -> tuple[list[tuple[Value, Value]], Value]:
-    """The same for ops with numbers and vectors, which are the same for every row."""
-    return _under(value, 1)
-
-
-def _under(value: Value, most: int) -> tuple[list[tuple[Value, Value]], Value]:
-    """What stands under elementwise ops whose other operands have at most so many axes."""
+    """The operand below elementwise ops with numbers, and these ops from above, each with its operand on the path."""
     path: list[tuple[Value, Value]] = []
     while value.op.elementwise and value.known_type is not None and len(path) < _LONGEST:
-        tensors = [v for v in value.operands if v.rank > most]
+        tensors = [v for v in value.operands if v.rank]
         if len(tensors) != 1:
             break
         path.append((value, tensors[0]))

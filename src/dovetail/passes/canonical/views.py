@@ -11,9 +11,8 @@ from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import f32
-from dovetail.ir.op import Op
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 from dovetail.ops.view import REPEATED, VIEW_OPS, Block, Piece, View
 from dovetail.ops.view_chain import build_view
 from dovetail.passes.canonical.rule import listed, rule, under_numbers

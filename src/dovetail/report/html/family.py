@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
-from dovetail.ir.op import Op
+from dovetail.ir.value import Op
 from dovetail.ir.walk import walk
 from dovetail.ops.region import region
 

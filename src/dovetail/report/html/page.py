@@ -23,7 +23,7 @@ from dovetail.report.html.code import code_of
 from dovetail.report.html.timeline import Span
 from dovetail.report.html.views import stage_views
 from dovetail.report.json_form import as_dict
-from dovetail.report.record import Report
+from dovetail.report.report import Report
 from dovetail.version import __version__
 
 SCRIPTS = (

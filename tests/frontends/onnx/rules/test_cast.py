@@ -13,7 +13,7 @@ from onnx import TensorProto
 from dovetail import ops
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
-from dovetail.frontends.onnx.types import NUMBERS
+from dovetail.frontends.onnx.file.types import NUMBERS
 from dovetail.ir.dtype import (
     NARROW,
     DType,

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.errors import LoadError
 from dovetail.frontends.onnx import import_model
-from dovetail.frontends.onnx.types import NUMBERS
+from dovetail.frontends.onnx.file.types import NUMBERS
 from dovetail.ir.dtype import DType, bool_, f16, f32, f64, i32, i64
 from tests.frontends.onnx.build import Array, assert_like_onnxruntime, by_dovetail, model, node
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from dovetail import library, ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.ir.value import Value
 from dovetail.ops import build
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail import library, ops
-from dovetail.frontends.onnx.node import Body, Node
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Body, Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, bool_, f32, f64
 from dovetail.ir.value import Value

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
-from dovetail.frontends.onnx.types import element
+from dovetail.frontends.onnx.file.types import element
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.ir.dtype import DType, f8e5m2, f8e8m0, f32
 from dovetail.ir.value import Value
 from dovetail.ops.conversion import EIGHT_BIT_FLOATS

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ops import build

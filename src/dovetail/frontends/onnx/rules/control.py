@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Body, Captured, Node
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Body, Captured, Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, at_least
 from dovetail.ir.dtype import bool_, i64

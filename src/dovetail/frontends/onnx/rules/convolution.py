@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
-from dovetail.frontends.onnx.spatial import halves, per_axis, spatial
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.shared.spatial import ConvAttributes, per_axis, spatial, split_padding
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -33,17 +34,12 @@ def conv(
     w: Value,
     b: Value | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    conv: ConvAttributes,
 ) -> Value:
     """Convolution over one to three spatial axes."""
-    _check_kernel(n, w, kernel_shape)
-    window = spatial(n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
-    y = ops.conv(x, w, strides=window.strides, dilations=window.dilations, padding=window.padding, groups=group)
+    _check_kernel(n, w, conv.kernel_shape)
+    window = conv.window(n, x, w)
+    y = ops.conv(x, w, strides=window.strides, dilations=window.dilations, padding=window.padding, groups=conv.group)
     return _with_bias(y, b)
 
 
@@ -54,21 +50,14 @@ def conv_transpose(
     w: Value,
     b: Value | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
+    conv: ConvAttributes,
     output_padding: tuple[int, ...] | None = None,
     output_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
 ) -> Value:
     """What a convolution would spread back, over one to three spatial axes."""
-    _check_kernel(n, w, kernel_shape)
-    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
-    window = spatial(
-        n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad="VALID" if same else auto_pad
-    )
+    _check_kernel(n, w, conv.kernel_shape)
+    same = conv.auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    window = (replace(conv, auto_pad="VALID") if same else conv).window(n, x, w)
     extra = per_axis(n, x, output_padding, "output_padding", 0)
     padding = window.padding
     if output_shape or same:
@@ -82,12 +71,14 @@ def conv_transpose(
         over = [found - size for found, size in zip(spread, wanted, strict=True)]
         if not output_shape and any(isinstance(o, int) and o < 0 for o in over):
             raise n.unsupported(
-                f"auto_pad {auto_pad} with a window that reaches less far than it steps",
+                f"auto_pad {conv.auto_pad} with a window that reaches less far than it steps",
                 hint="give output_shape: the specification and its implementations differ",
             )
-        # What is asked for beyond the last tap is empty, and nothing is cut off there.
+        # The result beyond the last tap is empty, and nothing is cut off there.
         extra = tuple(m + max(0, -o) if isinstance(o, int) else m for m, o in zip(extra, over, strict=True))
-        padding = halves([max(0, o) if isinstance(o, int) else o for o in over], upper=auto_pad == "SAME_UPPER")
+        padding = split_padding(
+            [max(0, o) if isinstance(o, int) else o for o in over], upper=conv.auto_pad == "SAME_UPPER"
+        )
     y = ops.conv_transpose(
         x,
         w,
@@ -95,7 +86,7 @@ def conv_transpose(
         dilations=window.dilations,
         padding=padding,
         output_padding=extra,
-        groups=group,
+        groups=conv.group,
     )
     return _with_bias(y, b)
 

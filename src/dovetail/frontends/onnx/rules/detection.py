@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.ir.value import Value

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Rule, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Rule, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import NARROW, bool_, f32, f64, i64
 from dovetail.ir.value import Value

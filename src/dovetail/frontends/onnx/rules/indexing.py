@@ -7,9 +7,9 @@ from typing import get_args
 import numpy as np
 
 from dovetail import ops
-from dovetail.frontends.onnx.computed import numbers_in, size_value, sizes_or_run
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.shared.computed import numbers_in, size_value, sizes_or_run
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim
 from dovetail.ir.dtype import i64

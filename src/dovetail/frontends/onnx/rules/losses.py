@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import library, ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 

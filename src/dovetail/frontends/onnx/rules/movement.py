@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from dovetail import ops
-from dovetail.frontends.onnx.computed import numbers_in, reshaped, size_value, sizes_or_run, stretched
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Ints, Made, Sizes, collected, rule
-from dovetail.frontends.onnx.slicing import slice_in_run, sliced
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Ints, Made, Sizes, collected, rule
+from dovetail.frontends.shared.computed import numbers_in, reshaped, size_value, sizes_or_run, stretched
+from dovetail.frontends.shared.slicing import slice_in_run, sliced
 from dovetail.ir.dim import Dim, Size, largest
 from dovetail.ir.value import Value
 from dovetail.ops import build

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail import library, ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.ir.dim import Dim, product
 from dovetail.ir.dtype import DType, f32, f64
 from dovetail.ir.value import Value

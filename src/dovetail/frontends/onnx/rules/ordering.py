@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.onnx.computed import numbers_in, sizes_or_run
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Ints, Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Ints, Made, collected, rule
+from dovetail.frontends.shared.computed import numbers_in, sizes_or_run
 from dovetail.ir.value import Value
 from dovetail.ops import build
 from dovetail.ops.primitive import axis_from_end

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail import ops
-from dovetail.frontends.onnx.computed import numbers_in, size_value, sizes_or_run
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Ints, Sizes, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Ints, Sizes, collected, rule
+from dovetail.frontends.shared.computed import numbers_in, size_value, sizes_or_run
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, largest, smallest
 from dovetail.ir.value import Value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Made, Sizes, collected, rule
-from dovetail.frontends.onnx.spatial import spatial
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, Sizes, collected, rule
+from dovetail.frontends.shared.spatial import spatial
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, product
 from dovetail.ir.dtype import f32, i64

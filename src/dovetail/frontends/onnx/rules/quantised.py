@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.quantisation import (
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, Rule, collected, rule
+from dovetail.frontends.onnx.rules import convolution
+from dovetail.frontends.shared.quantisation import (
     along,
     dequantised,
     dynamic,
+    minus_zero_point,
     one_number,
     quantised,
     saturated,
-    whole,
 )
-from dovetail.frontends.onnx.rule import Made, Rule, collected, rule
-from dovetail.frontends.onnx.rules import convolution
+from dovetail.frontends.shared.spatial import ConvAttributes
 from dovetail.ir.dtype import FLOATS, DType, f32, u8
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -24,7 +25,7 @@ from dovetail.ops import build
 
 def one(rules: tuple[Rule, ...], n: Node, *operands: Value | None, **attributes: Any) -> Value:
     """What the rule of another operator with one output makes of these operands."""
-    made = rules[0].function(n, *operands, **attributes)
+    made = rules[0](n, *operands, **attributes)
     assert isinstance(made, Value)
     return made
 
@@ -97,12 +98,12 @@ def _refused(n: Node, steps: Value, x: Value) -> Value:
     raise n.malformed(f"quantisation by {steps.type} of {x.type}")
 
 
-def product_of_whole(n: Node, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
+def integer_product(n: Node, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
     """The matrix product above the zero points, in i32."""
     if a.rank == 0 or b.rank == 0:
         raise n.malformed("a product with a number")
-    left = whole(a, None if a_zero is None else _row(n, a_zero, a))
-    right = whole(b, None if b_zero is None else _column(n, b_zero, b))
+    left = minus_zero_point(a, None if a_zero is None else _row(n, a_zero, a))
+    right = minus_zero_point(b, None if b_zero is None else _column(n, b_zero, b))
     product = (left if a.rank > 1 else ops.unsqueeze(left, axes=(-2,))) @ (
         right if b.rank > 1 else ops.unsqueeze(right, axes=(-1,))
     )
@@ -115,7 +116,7 @@ def matmul_integer(
     n: Node, a: Value, b: Value, a_zero_point: Value | None = None, b_zero_point: Value | None = None
 ) -> Value:
     """The matrix product of bytes above their zero points, in i32."""
-    return product_of_whole(n, a, b, a_zero_point, b_zero_point)
+    return integer_product(n, a, b, a_zero_point, b_zero_point)
 
 
 @rule("QLinearMatMul", since=10)
@@ -134,18 +135,20 @@ def qlinear_matmul(
     y_scale, y_zero_point = one_number(y_scale), one_number(y_zero_point)
     if y_scale.rank or y_zero_point.rank:
         raise n.unsupported(f"a result quantised by {y_scale.type}", hint="quantise it by one number")
-    product = product_of_whole(n, a, b, a_zero_point, b_zero_point)
+    product = integer_product(n, a, b, a_zero_point, b_zero_point)
     left, right, last = (ops.cast(s, dtype=f32) for s in (_row(n, a_scale, a), _column(n, b_scale, b), y_scale))
     return saturated(ops.cast(product, dtype=f32) * (left * right / last), y_zero_point, y_zero_point.dtype)
 
 
-def conv_of_whole(n: Node, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, **window: Any) -> Value:
+def integer_conv(
+    n: Node, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, conv: ConvAttributes
+) -> Value:
     """The convolution above the zero points, in i32; the padding counts as the zero point."""
     if x_zero is not None and one_number(x_zero).rank:
         raise n.unsupported(f"a zero point of {x_zero.type} for the input", hint="use one number")
-    image = whole(x, None if x_zero is None else one_number(x_zero))
-    weights = whole(w, None if w_zero is None else along(w_zero, w.rank, 0))
-    return one(convolution.conv, n, image, weights, **window)
+    image = minus_zero_point(x, None if x_zero is None else one_number(x_zero))
+    weights = minus_zero_point(w, None if w_zero is None else along(w_zero, w.rank, 0))
+    return one(convolution.conv, n, image, weights, conv=conv)
 
 
 @rule("ConvInteger", since=10)
@@ -156,26 +159,16 @@ def conv_integer(
     x_zero_point: Value | None = None,
     w_zero_point: Value | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    conv: ConvAttributes,
 ) -> Value:
     """The convolution of bytes above their zero points, in i32."""
-    return conv_of_whole(
+    return integer_conv(
         n,
         x,
         w,
         x_zero_point,
         w_zero_point,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        conv,
     )
 
 
@@ -202,26 +195,16 @@ def qlinear_conv(
     y_zero_point: Value,
     b: Value | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    conv: ConvAttributes,
 ) -> Value:
     """The convolution of a quantised image with quantised weights and a bias in i32, quantised."""
-    product = conv_of_whole(
+    product = integer_conv(
         n,
         x,
         w,
         x_zero_point,
         w_zero_point,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        conv,
     )
     return rescaled_conv(product, x_scale, w_scale, y_scale, y_zero_point, b)
 

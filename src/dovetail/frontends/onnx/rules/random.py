@@ -11,8 +11,8 @@ import zlib
 import numpy as np
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import FLOATS, DType, bool_, f32, f64, i32
 from dovetail.ir.value import Value

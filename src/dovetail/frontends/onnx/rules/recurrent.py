@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.recurrence import GruCell, Layer, LstmCell, Pass, RnnCell
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.shared.recurrence import GruCell, Layer, LstmCell, Pass, RnnCell
 from dovetail.ir.value import Value
 from dovetail.ops import build
 

@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Floats, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Floats, collected, rule
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.ops.resize import simple_fraction

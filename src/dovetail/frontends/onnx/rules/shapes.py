@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from dovetail import ops
-from dovetail.frontends.onnx.computed import filled, numbers_in, size_value, sizes_or_run
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.shared.computed import filled, numbers_in, size_value, sizes_or_run
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, f64, i64

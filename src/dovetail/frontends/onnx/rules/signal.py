@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Ints, Sizes, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Ints, Sizes, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, smallest
 from dovetail.ir.dtype import DType, f32, f64, i64

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dovetail import library, ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.ir.value import Value
 from dovetail.ops import build
 from dovetail.ops.primitive import axis_from_end

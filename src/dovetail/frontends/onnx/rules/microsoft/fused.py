@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Ints, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Ints, collected, rule
 from dovetail.frontends.onnx.rules import contraction, convolution
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.quantised import one
-from dovetail.frontends.onnx.spatial import spatial
+from dovetail.frontends.shared.spatial import ConvAttributes, spatial
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -122,12 +122,7 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: tuple[float, ...] = (),
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    conv: ConvAttributes,
 ) -> Value:
     """Convolution plus bias plus z, then an activation."""
     y = one(
@@ -136,12 +131,7 @@ def fused_conv(
         x,
         w,
         b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        conv=conv,
     )
     return activated(n, y if z is None else y + z, activation, activation_params)
 
@@ -156,12 +146,7 @@ def nhwc_fused_conv(
     *,
     activation: str = "",
     activation_params: tuple[float, ...] = (),
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    conv: ConvAttributes,
 ) -> Value:
     """FusedConv of an image with its channels last."""
     image = channels_first(x)
@@ -171,12 +156,7 @@ def nhwc_fused_conv(
         image,
         w,
         b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        conv=conv,
     )
     y = channels_last(convolved)
     return activated(n, y if z is None else y + z, activation, activation_params)

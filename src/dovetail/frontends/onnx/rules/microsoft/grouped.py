@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dovetail import library, ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.microsoft.attention import number
 from dovetail.ir.dim import Dim, Size, largest

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.quantisation import dequantised
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
+from dovetail.frontends.shared.quantisation import dequantised
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import u8
 from dovetail.ir.value import Value

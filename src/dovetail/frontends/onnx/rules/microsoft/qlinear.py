@@ -1,15 +1,19 @@
-"""Operators from quantised numbers to quantised numbers: what they compute in floats, in the steps of the result."""
+"""Operators from quantised numbers to quantised numbers: computed in floats, then quantised like the result."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from dovetail import library, ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.quantisation import dequantised, one_number, quantised
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Rule, collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.microsoft.fused import channels_first, channels_last
-from dovetail.frontends.onnx.rules.quantised import conv_of_whole, rescaled_conv
-from dovetail.frontends.onnx.spatial import spatial
+from dovetail.frontends.onnx.rules.quantised import integer_conv, rescaled_conv
+from dovetail.frontends.shared.quantisation import dequantised, one_number, quantised
+from dovetail.frontends.shared.spatial import ConvAttributes, spatial
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -28,94 +32,113 @@ def _steps(n: Node, x: Value, scale: Value, zero_point: Value | None, like: Valu
     return quantised(n, x, scale, zero_point, like.dtype)
 
 
-@rule("QLinearAdd", domain=MICROSOFT)
-def qlinear_add(
-    n: Node,
-    a: Value,
-    a_scale: Value,
-    a_zero_point: Value | None,
-    b: Value,
-    b_scale: Value,
-    b_zero_point: Value | None,
-    c_scale: Value,
-    c_zero_point: Value | None = None,
-) -> Value:
+def quantised_rule(
+    op_type: str, *, result: str = "y", required: Sequence[str] = ()
+) -> Callable[[Callable[..., Value]], tuple[Rule, ...]]:
+    """Declare an operator on quantised tensors by what it computes in floats.
+
+    Each input x becomes x, x_scale and x_zero_point; after all of them come the scale and the zero point of the result,
+    which has the dtype of the first input. Zero points may be left out unless they are `required`.
+    """
+
+    def declare(function: Callable[..., Value]) -> tuple[Rule, ...]:
+        _, *parameters = inspect.signature(function).parameters.values()
+        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        inputs = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        names = [f"{name}{part}" for name in inputs for part in ("", "_scale", "_zero_point")]
+        names += [f"{result}_scale", f"{result}_zero_point"]
+
+        def on_steps(n: Node, *operands: Any, **attributes: Any) -> Value:
+            given: list[Any] = [*operands, *[None] * (len(names) - len(operands))]
+            floats = [_floats(n, *given[i : i + 3]) for i in range(0, 3 * len(inputs), 3)]
+            return _steps(n, function(n, *floats, **attributes), given[-2], given[-1], given[0])
+
+        optional = {name for name in names if name.endswith("_zero_point")} - {*required}
+        kinds = {name: "Value | None" if name in optional else "Value" for name in names}
+        # Rules are read by signature: this one is written out as if by hand.
+        listed = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("n", *names)]
+        signature = inspect.Signature([*listed, *keywords])
+        vars(on_steps)["__signature__"] = signature
+        on_steps.__annotations__ = {"n": "Node", **kinds, **{p.name: p.annotation for p in keywords}}
+        on_steps.__doc__ = function.__doc__
+        return rule(op_type, domain=MICROSOFT)(on_steps)
+
+    return declare
+
+
+@quantised_rule("QLinearAdd", result="c")
+def qlinear_add(n: Node, a: Value, b: Value) -> Value:
     """a + b of quantised tensors, quantised."""
-    total = _floats(n, a, a_scale, a_zero_point) + _floats(n, b, b_scale, b_zero_point)
-    return _steps(n, total, c_scale, c_zero_point, a)
+    return a + b
 
 
-@rule("QLinearMul", domain=MICROSOFT)
-def qlinear_mul(
-    n: Node,
-    a: Value,
-    a_scale: Value,
-    a_zero_point: Value | None,
-    b: Value,
-    b_scale: Value,
-    b_zero_point: Value | None,
-    c_scale: Value,
-    c_zero_point: Value | None = None,
-) -> Value:
+@quantised_rule("QLinearMul", result="c")
+def qlinear_mul(n: Node, a: Value, b: Value) -> Value:
     """a * b of quantised tensors, quantised."""
-    product = _floats(n, a, a_scale, a_zero_point) * _floats(n, b, b_scale, b_zero_point)
-    return _steps(n, product, c_scale, c_zero_point, a)
+    return a * b
 
 
-@rule("QLinearSigmoid", domain=MICROSOFT)
-def qlinear_sigmoid(
-    n: Node,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None = None,
-) -> Value:
+@quantised_rule("QLinearSigmoid")
+def qlinear_sigmoid(n: Node, x: Value) -> Value:
     """1 / (1 + exp(-x)) of a quantised tensor, quantised."""
-    return _steps(n, ops.sigmoid(_floats(n, x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+    return ops.sigmoid(x)
 
 
-@rule("QLinearLeakyRelu", domain=MICROSOFT)
-def qlinear_leaky_relu(
-    n: Node,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None = None,
-    *,
-    alpha: float = 0.009999999776482582,
-) -> Value:
+@quantised_rule("QLinearLeakyRelu")
+def qlinear_leaky_relu(n: Node, x: Value, *, alpha: float = 0.009999999776482582) -> Value:
     """A quantised tensor, times alpha where it is negative, quantised."""
-    y = ops.leaky_relu(_floats(n, x, x_scale, x_zero_point), slope=alpha)
-    return _steps(n, y, y_scale, y_zero_point, x)
+    return ops.leaky_relu(x, slope=alpha)
 
 
-@rule("QLinearSoftmax", domain=MICROSOFT)
-def qlinear_softmax(
-    n: Node,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value,
-    *,
-    axis: int = -1,
-    opset: int,
-) -> Value:
+@quantised_rule("QLinearSoftmax", required=("y_zero_point",))
+def qlinear_softmax(n: Node, x: Value, *, axis: int = -1, opset: int) -> Value:
     """softmax of a quantised tensor, quantised; along an axis, or up to opset 12 over all axes from it on."""
-    floats = _floats(n, x, x_scale, x_zero_point)
     at = axis_from_end(axis, x.rank)
     if opset >= 13 or at == -1:
-        y = library.softmax.body(floats, axis=at)
-    else:
-        y = build.reshape(library.softmax.body(ops.merge(floats, axis=-1, count=-at), axis=-1), x.shape)
-    return _steps(n, y, y_scale, y_zero_point, x)
+        return library.softmax.body(x, axis=at)
+    return build.reshape(library.softmax.body(ops.merge(x, axis=-1, count=-at), axis=-1), x.shape)
+
+
+@quantised_rule("QLinearReduceMean")
+def qlinear_reduce_mean(n: Node, x: Value, *, axes: tuple[int, ...], keepdims: bool) -> Value:
+    """The mean over axes of a quantised tensor, quantised."""
+    named = axes or tuple(range(x.rank))
+    mean = ops.reduce_mean(x, axes=named)
+    return mean if keepdims else build.squeeze_dims(mean, named)
+
+
+@quantised_rule("QLinearAveragePool")
+def qlinear_average_pool(
+    n: Node,
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    channels_last_: bool = False,
+    count_include_pad: bool = False,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Value:
+    """The mean at each place of a window of a quantised tensor, quantised."""
+    if ceil_mode and auto_pad != "NOTSET":
+        raise n.unsupported(f"ceil_mode with auto_pad {auto_pad}", hint="write the pads")
+    image = channels_first(x) if channels_last_ else x
+    window = spatial(n, image, kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad=auto_pad)
+    y = ops.average_pool(
+        image,
+        window=kernel_shape,
+        strides=window.strides,
+        padding=window.padding,
+        ceil=ceil_mode,
+        count_padding=count_include_pad,
+    )
+    return channels_last(y) if channels_last_ else y
 
 
 @rule("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(n: Node, y_scale: Value, y_zero_point: Value, *parts: Value, axis: int) -> Value:
-    """Quantised tensors one behind the other, in the steps of the result; each comes with its scale and zero point."""
+    """Quantised tensors concatenated, in the steps of the result; each comes with its scale and zero point."""
     if not parts or len(parts) % 3:
         raise n.malformed(f"{len(parts)} inputs", hint="give a tensor, a scale and a zero point for each part")
     floats = [_floats(n, *parts[i : i + 3]) for i in range(0, len(parts), 3)]
@@ -138,59 +161,6 @@ def qlinear_where(
     """x where the condition holds and y elsewhere, of quantised tensors, quantised."""
     chosen = ops.where(condition, _floats(n, x, x_scale, x_zero_point), _floats(n, y, y_scale, y_zero_point))
     return _steps(n, chosen, z_scale, z_zero_point, z_zero_point)
-
-
-@rule("QLinearReduceMean", domain=MICROSOFT)
-def qlinear_reduce_mean(
-    n: Node,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None = None,
-    *,
-    axes: tuple[int, ...],
-    keepdims: bool,
-) -> Value:
-    """The mean over axes of a quantised tensor, quantised."""
-    floats = _floats(n, x, x_scale, x_zero_point)
-    named = axes or tuple(range(x.rank))
-    mean = ops.reduce_mean(floats, axes=named)
-    return _steps(n, mean if keepdims else build.squeeze_dims(mean, named), y_scale, y_zero_point, x)
-
-
-@rule("QLinearAveragePool", domain=MICROSOFT)
-def qlinear_average_pool(
-    n: Node,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: bool = False,
-    channels_last_: bool = False,
-    count_include_pad: bool = False,
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Value:
-    """The mean at each place of a window of a quantised tensor, quantised."""
-    if ceil_mode and auto_pad != "NOTSET":
-        raise n.unsupported(f"ceil_mode with auto_pad {auto_pad}", hint="write the pads")
-    floats = _floats(n, x, x_scale, x_zero_point)
-    image = channels_first(floats) if channels_last_ else floats
-    window = spatial(n, image, kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad=auto_pad)
-    y = ops.average_pool(
-        image,
-        window=kernel_shape,
-        strides=window.strides,
-        padding=window.padding,
-        ceil=ceil_mode,
-        count_padding=count_include_pad,
-    )
-    return _steps(n, channels_last(y) if channels_last_ else y, y_scale, y_zero_point, x)
 
 
 @rule("QLinearGlobalAveragePool", domain=MICROSOFT)
@@ -225,27 +195,17 @@ def qlinear_conv(
     y_zero_point: Value,
     b: Value | None = None,
     *,
-    auto_pad: str = "NOTSET",
+    conv: ConvAttributes,
     channels_last_: bool = False,
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
 ) -> Value:
     """The convolution of a quantised image with quantised weights and a bias in i32, quantised."""
-    product = conv_of_whole(
+    product = integer_conv(
         n,
         channels_first(x) if channels_last_ else x,
         w,
         x_zero_point,
         w_zero_point,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        conv,
     )
     y = rescaled_conv(product, x_scale, w_scale, y_scale, y_zero_point, b)
     return channels_last(y) if channels_last_ else y

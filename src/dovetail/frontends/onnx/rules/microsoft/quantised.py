@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.quantisation import dequantised, dynamic, one_number, quantised, saturated
-from dovetail.frontends.onnx.rule import collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
-from dovetail.frontends.onnx.rules.quantised import product_of_whole
+from dovetail.frontends.onnx.rules.quantised import integer_product
+from dovetail.frontends.shared.quantisation import dequantised, dynamic, one_number, quantised, saturated
 from dovetail.ir.dtype import u8
 from dovetail.ir.value import Value
 
@@ -38,7 +38,7 @@ def scaled_product(
     a_scale, b_scale = one_number(a_scale), one_number(b_scale)
     if a_scale.rank:
         raise n.unsupported(f"a left side with scales of {a_scale.type}", hint="use one scale for all of it")
-    product = ops.cast(product_of_whole(n, a, b, a_zero, b_zero), dtype=a_scale.dtype)
+    product = ops.cast(integer_product(n, a, b, a_zero, b_zero), dtype=a_scale.dtype)
     y = product * (a_scale * b_scale)
     return y if bias is None else y + bias
 
@@ -89,7 +89,7 @@ def q_gemm(
         raise n.unsupported(f"a left side with scales of {a_scale.type}", hint="use one scale for all of it")
     left = ops.permute(a, order=(-1, -2)) if transA else a
     right = ops.permute(b, order=(-1, -2)) if transB else b
-    product = product_of_whole(n, left, right, a_zero_point, b_zero_point)
+    product = integer_product(n, left, right, a_zero_point, b_zero_point)
     if c is not None:
         product = product + c
     factor = one_number(a_scale) * one_number(b_scale)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.frontends.onnx.node import Node
-from dovetail.frontends.onnx.quantisation import dynamic
-from dovetail.frontends.onnx.recurrence import Layer, LstmCell, Pass, parts
-from dovetail.frontends.onnx.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.node import Node
+from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.microsoft.quantised import scaled_product
+from dovetail.frontends.shared.quantisation import dynamic
+from dovetail.frontends.shared.recurrence import Layer, LstmCell, Pass, parts
 from dovetail.ir.value import Value
 from dovetail.ops import build
 

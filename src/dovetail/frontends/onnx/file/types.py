@@ -1,0 +1,114 @@
+"""Element types and tensor types as ONNX writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import onnx
+from onnx import TensorProto
+
+from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.frontends.shared.messages import text
+from dovetail.ir import dtype
+from dovetail.ir.dim import Size, symbol
+from dovetail.ir.dtype import DType
+from dovetail.ir.size_text import parse_size
+from dovetail.ir.type import TensorType
+
+ELEMENTS: dict[int, DType] = {
+    TensorProto.FLOAT: dtype.f32,
+    TensorProto.UINT8: dtype.u8,
+    TensorProto.INT8: dtype.i8,
+    TensorProto.UINT16: dtype.u16,
+    TensorProto.INT16: dtype.i16,
+    TensorProto.INT32: dtype.i32,
+    TensorProto.INT64: dtype.i64,
+    TensorProto.BOOL: dtype.bool_,
+    TensorProto.FLOAT16: dtype.f16,
+    TensorProto.DOUBLE: dtype.f64,
+    TensorProto.UINT32: dtype.u32,
+    TensorProto.UINT64: dtype.u64,
+    TensorProto.COMPLEX64: dtype.c64,
+    TensorProto.BFLOAT16: dtype.bf16,
+    TensorProto.FLOAT8E4M3FN: dtype.f8e4m3fn,
+    TensorProto.FLOAT8E4M3FNUZ: dtype.f8e4m3fnuz,
+    TensorProto.FLOAT8E5M2: dtype.f8e5m2,
+    TensorProto.FLOAT8E5M2FNUZ: dtype.f8e5m2fnuz,
+    TensorProto.FLOAT8E8M0: dtype.f8e8m0,
+    TensorProto.FLOAT4E2M1: dtype.f4e2m1,
+    TensorProto.INT4: dtype.i4,
+    TensorProto.UINT4: dtype.u4,
+    TensorProto.INT2: dtype.i2,
+    TensorProto.UINT2: dtype.u2,
+}
+"""The element types that both sides have."""
+
+NUMBERS = {d: number for number, d in ELEMENTS.items()}
+
+LARGEST = 2**48
+"""No size of a real tensor is beyond it, and products of sizes below it do not overflow by surprise."""
+
+
+def element(number: int, where: str) -> DType:
+    """The dtype with this number in ONNX."""
+    found = ELEMENTS.get(number)
+    if found is None:
+        known = TensorProto.DataType.Name(number) if number in TensorProto.DataType.values() else None
+        if known is None or number == TensorProto.UNDEFINED:
+            raise LoadError(f"an element type of number {number}", hint="write the model anew", where=where)
+        raise UnsupportedError(f"tensors of {known.lower()}", hint="cast them outside of the model", where=where)
+    return found
+
+
+def tensor_type(info: onnx.ValueInfoProto, fresh: Callable[[str], Size]) -> TensorType:
+    """The type that a graph declares for a value; `fresh` names sizes that have no name of their own."""
+    where = f"the input {info.name!r}"
+    of_input = info.type
+    if of_input.WhichOneof("value") == "optional_type":
+        of_input = of_input.optional_type.elem_type  # an input that is declared has to be given
+    kind = of_input.WhichOneof("value")
+    if kind != "tensor_type":
+        found = "no type" if kind is None else kind.removesuffix("_type").replace("_", " ")
+        raise UnsupportedError(f"{info.name!r} is a {found}", hint="dovetail takes dense tensors", where=where)
+    declared = of_input.tensor_type
+    of = element(declared.elem_type, where)
+    if not declared.HasField("shape"):
+        raise UnsupportedError(f"{info.name!r} has no shape", hint="export the model with shapes", where=where)
+    return TensorType(of, tuple(_size(d, f"{info.name}_{i}", fresh, where) for i, d in enumerate(declared.shape.dim)))
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str], Size], where: str) -> Size:
+    match dim.WhichOneof("value"):
+        case "dim_value":
+            if dim.dim_value == -1:  # how some exporters write that a size is open
+                return fresh(name)
+            if not 0 <= dim.dim_value <= LARGEST:
+                raise LoadError(f"a size is {dim.dim_value}", hint=f"sizes go from 0 to {LARGEST}", where=where)
+            return dim.dim_value
+        case "dim_param" if re.search(r"\w", text(dim.dim_param)):  # not "?", another size each time
+            return named_size(text(dim.dim_param).strip())
+        case _:
+            return fresh(name)
+
+
+def named_size(text: str) -> Size:
+    """A size by the name that the model gives it, which may be a small expression."""
+    if _IDENTIFIER.fullmatch(text):
+        return symbol(text)
+    if len(text) <= 128 and _EXPRESSION.fullmatch(text):
+        try:
+            return parse_size(text)
+        except DovetailError:
+            pass
+    return symbol("d_" + re.sub(r"\W", "_", text, flags=re.ASCII)[:64])
+
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/() ]+")
+
+
+def value_info(name: str, type: TensorType) -> onnx.TypeProto:
+    """A type as ONNX writes it; sizes that are expressions stay open."""
+    shape = [s if isinstance(s, int) else None for s in type.shape]
+    return onnx.helper.make_tensor_type_proto(NUMBERS[type.dtype], shape)

@@ -1,0 +1,1 @@
+"""What front ends share: contents of small tensors, computed shapes, slices, windows, recurrences, quantisation."""
