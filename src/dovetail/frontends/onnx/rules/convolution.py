@@ -63,7 +63,7 @@ def conv_transpose(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """What a convolution would spread back, over one to three spatial axes."""
+    """Transposed convolution over one to three spatial axes."""
     _check_kernel(n, w, kernel_shape)
     same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
     window = spatial(
@@ -120,7 +120,7 @@ def deform_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """Convolution whose taps are moved by offsets to places between pixels."""
+    """Convolution whose taps are moved by fractional offsets."""
     _check_kernel(n, w, kernel_shape)
     window = spatial(n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad="NOTSET")
     if mask is None:

@@ -115,7 +115,7 @@ def qlinear_softmax(
 
 @rule("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(n: Node, y_scale: Value, y_zero_point: Value, *parts: Value, axis: int) -> Value:
-    """Quantised tensors one behind the other, in the steps of the result; each comes with its scale and zero point."""
+    """Concatenation of quantised tensors in the scale of the result; each comes with its scale and zero point."""
     if not parts or len(parts) % 3:
         raise n.malformed(f"{len(parts)} inputs", hint="give a tensor, a scale and a zero point for each part")
     floats = [_floats(n, *parts[i : i + 3]) for i in range(0, len(parts), 3)]
@@ -176,7 +176,7 @@ def qlinear_average_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """The mean at each place of a window of a quantised tensor, quantised."""
+    """The mean over each window of a quantised tensor, quantised."""
     if ceil_mode and auto_pad != "NOTSET":
         raise n.unsupported(f"ceil_mode with auto_pad {auto_pad}", hint="write the pads")
     floats = _floats(n, x, x_scale, x_zero_point)
