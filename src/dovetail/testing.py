@@ -34,9 +34,7 @@ def assert_fused(program: Program | Report, where: str = "*", *, rule: str, coun
     has = {scope for entry in made for scope in _scopes(entry.nodes, where)}
     if where != "*" and not asked:
         named = sorted({n.where for k in report.kernels for n in k.nodes if n.where})
-        raise AssertionError(
-            f"no node of {report.graph} lies at {where!r}; some that there are: {', '.join(named[:5])}"
-        )
+        raise AssertionError(f"no node of {report.graph} is at {where!r}; some nodes are at: {', '.join(named[:5])}")
     if where != "*" and asked - has:
         raise AssertionError(f"{rule} made no kernel at {', '.join(sorted(asked - has)[:5])}{_refused(report, rule)}")
     found = [f for f in made if where == "*" or _scopes(f.nodes, where)]
