@@ -1,4 +1,4 @@
-"""For tests: which fusions a program must have, and the laws that a declared op must keep."""
+"""For tests: which fusions a program must have, and the laws of a declared op."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from dovetail import library
-from dovetail.declare.fused import FusedOp
+from dovetail.declare import FusedOp
 from dovetail.derive import laws
 from dovetail.derive.laws import LawError
 from dovetail.ir.graph import Graph
@@ -43,46 +43,6 @@ def assert_fused(program: Program | Report, where: str = "*", *, rule: str, coun
         raise AssertionError(f"{rule} made {len(found)} kernels at {where!r}, not {wanted}{_refused(report, rule)}")
 
 
-def check_op(op: FusedOp[...], *, parts: Iterable[FusedOp[...]] = (), seed: int = 0) -> None:
-    """Check every law for every variant of a declared op; raises `LawError` with the first that it breaks.
-
-    The laws are derived from the declaration: a fused value computes what its body and each spelling compute, it is
-    recognised from them, fusing and unfusing undo each other, the order of operands does not matter, every guard can
-    refuse and every remedy makes its guard hold. `parts` are ops of your own that its body calls.
-    """
-    first = [*(p for p in library.ALL if p in _parts(op)), *parts]
-    for variant in op.variants:
-        laws.check_meaning(op, variant, seed + 1, _lifted)
-        if variant.spelling:
-            with np.errstate(all="ignore"):
-                laws.check_range(op, variant, seed + 6, evaluate)
-    for variant in op.patterns:
-        laws.check_recognition(op, variant, seed + 2, canonicalize, first)
-        laws.check_round_trip(op, variant, seed + 3, canonicalize)
-        laws.check_operand_order(op, variant, seed + 4, canonicalize)
-        laws.check_inner_outputs(op, variant, seed + 5, _lifted, canonicalize)
-    for guard in op.guards:
-        laws.check_guard(op, guard, canonicalize)
-        if guard.remedy is not None:
-            laws.check_remedy(op, guard)
-
-
-def _parts(op: FusedOp[...]) -> set[FusedOp[...]]:
-    """The declared ops that a body calls, and those that their bodies call."""
-    found = set[FusedOp[...]]()
-    pending = list(op.parts)
-    while pending:
-        part = pending.pop()
-        if part not in found:
-            found.add(part)
-            pending += part.parts
-    return found
-
-
-def _lifted(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-    return evaluate(graph, feeds, lift=True)
-
-
 def _scopes(nodes: Iterable[Node], where: str) -> set[str]:
     """The shortest paths that a pattern names, of nodes that lie there or further inside."""
     found: set[str] = set()
@@ -102,4 +62,45 @@ def _refused(report: Report, rule: str) -> str:
     return "" if miss is None else f"\n  {miss.reason}: {miss.message}\n  hint: {miss.hint}"
 
 
-__all__ = ["LawError", "assert_fused", "check_op"]
+def check_op(op: FusedOp[...]) -> None:
+    """Every law holds of every variant and guard of a declared op; `LawError` says which one does not, and where.
+
+    Arguments are drawn from the `shapes` line of the declaration, the same ones every time. The judge is the reference
+    interpreter in float64.
+    """
+    for variant in op.variants:
+        laws.check_meaning(op, variant, seed=1, evaluate=lifted)
+        if variant.spelling:
+            with np.errstate(all="ignore"):
+                laws.check_range(op, variant, seed=6, evaluate=evaluate)
+    for variant in op.patterns:
+        laws.check_recognition(op, variant, seed=2, canonical=canonicalize, parts=parts_of(op))
+        laws.check_round_trip(op, variant, seed=3, canonical=canonicalize)
+        laws.check_operand_order(op, variant, seed=4, canonical=canonicalize)
+        laws.check_inner_outputs(op, variant, seed=5, evaluate=lifted, canonical=canonicalize)
+    for guard in op.guards:
+        laws.check_guard(op, guard, canonicalize)
+        if guard.remedy is not None:
+            laws.check_remedy(op, guard)
+
+
+def lifted(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """What a graph computes in float64."""
+    return evaluate(graph, feeds, lift=True)
+
+
+def parts_of(op: FusedOp[...]) -> list[FusedOp[...]]:
+    """The declared ops that an op is made of, in the order in which they are looked for: the library's, then others."""
+    found: dict[FusedOp[...], None] = {}
+    pending = list(op.parts)
+    while pending:
+        part = pending.pop()
+        if part not in found:
+            found[part] = None
+            pending += part.parts
+    rank = {part: at for at, part in enumerate(library.ALL)}
+    # What is found last is deepest, and must be looked for first.
+    return sorted(reversed(found), key=lambda part: rank.get(part, len(rank)))
+
+
+__all__ = ["LawError", "assert_fused", "check_op", "lifted", "parts_of"]
