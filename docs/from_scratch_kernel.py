@@ -312,14 +312,10 @@ def launch(code: Compiled, arrays: Sequence[Array], *, threads: int = 1) -> Arra
 # ------------------------------------------------------------------------------------------------------- 7. the judge
 # Generated code is right if NumPy in float64 says so, for sizes that fill no vector too.
 
-VECTOR = re.compile(r"%[xyz]mm\d+|\bv\d+\.4s\b|\bz\d+\.s\b")
-"""Operands of vector instructions, as x86-64 and aarch64 spell them."""
-
-
-def vector_instructions(assembly: str, names: str) -> int:
-    """Instructions of these names with vector operands."""
-    found = [line.split(None, 1) for line in assembly.splitlines() if VECTOR.search(line)]
-    return sum(bool(re.fullmatch(names, mnemonic)) for mnemonic, *_ in found)
+VECTOR = re.compile(r"%[xyz]mm\d+|\bv\d+\.4s\b")
+"""A vector register, as x86-64 and aarch64 spell it."""
+MULTIPLY = re.compile(r"\s+(v?mulps|vfn?m(add|sub)\d+ps|fmul|fml[as])\s")
+"""A multiplication or multiply-add of vectors; that of scalars on x86-64 ends in ss."""
 
 
 def judged(name: str, code: Compiled, arrays: Sequence[Array], wanted: Callable[..., Array]) -> None:
@@ -327,7 +323,7 @@ def judged(name: str, code: Compiled, arrays: Sequence[Array], wanted: Callable[
     error = np.abs(y - expected).max() / np.abs(expected).max()
     assert error < 3e-6, f"{name} is wrong by {error}"
     assert np.array_equal(launch(code, arrays, threads=2), y), "threads change nothing"
-    multiplies = vector_instructions(code.assembly, r"v?f?n?m[au][lds]\w*|vf?n?m\w*|fm\w*")
+    multiplies = sum(bool(MULTIPLY.match(line) and VECTOR.search(line)) for line in code.assembly.splitlines())
     shape = " × ".join(map(str, y.shape))
     print(f"{name:10} {shape:>10}   {error:.0e} from float64   {multiplies:3} vector multiplies and multiply-adds")
     assert multiplies, "LLVM vectorised it"
