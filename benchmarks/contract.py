@@ -1,4 +1,4 @@
-"""Contractions by kernel beside NumPy (OpenBLAS) and ONNX Runtime: GFLOP/s, and GB/s of weights.
+"""GEMM kernels against NumPy (OpenBLAS) and ONNX Runtime: GFLOP/s, and GB/s of weights.
 
     python benchmarks/contract.py [--threads 1] [--rows 1 16 128] [--seconds 0.3] [--models MiniLM]
 
@@ -199,7 +199,7 @@ def _onnxruntime(w: Any, threads: int) -> Callable[[Any], object]:
 
 
 def _peak() -> Callable[[int], object]:
-    """A loop of independent multiply-adds of 16 elements; so many turns of it."""
+    """A loop of independent FMAs of 16 elements, for n iterations."""
     import numpy as np
 
     from dovetail.targets.cpu.jit import compile_text, host

@@ -1,4 +1,4 @@
-"""Convolutions of ResNet-50, layer by layer: dovetail beside onnxruntime, and the share of the machine's FMA rate.
+"""Convolutions of ResNet-50, layer by layer: dovetail against onnxruntime, and the share of the machine's FMA rate.
 
 CPU time of the calling thread with one thread (so that a loaded machine does not disturb it much), wall time with more.
 """

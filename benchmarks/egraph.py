@@ -87,7 +87,7 @@ def decided(graph: Graph) -> Search:
 
 
 def measure(layers: int, repeats: int, nodes: int = 0) -> Measured:
-    """A model of so many layers, or an irregular one of so many nodes."""
+    """A model of n layers, or an irregular one of n nodes."""
     decided(model(2))
     graph = irregular(nodes) if nodes else model(layers)
     wall: list[float] = []

@@ -1,4 +1,4 @@
-"""Greedy fusion and the e-graph beside each other on whole models: predicted cost, kernels, and measured time.
+"""Greedy fusion and the e-graph compared on whole models: predicted cost, kernels, and measured time.
 
 Run it as `python -m benchmarks.engines` in the root of the tree. Without arguments all models; words pick those whose
 names have one of them. `--measure` runs both programs in turn.
@@ -39,9 +39,9 @@ LEAST_PAIRS, ENOUGH_PAIRS = 11, 41
 HOW = """Costs are predicted seconds: `greedy` and `chosen` by the measure of the search (work on weights alone
 does not count), before the target's own passes; `predicted` are those of all kernels of a run in the final program.
 Optimise is the wall clock of all passes in this process, after a small graph that is not counted. Times are medians of
-runs that take turns, cache off, weights drawn at random where a model has none; `±` is half of what lies between the
-quartiles, and the last column is the median of the quotients of neighbours, with what it lies between in 19 of 20 such
-measurements. Pairs of runs are added until that interval lies on one side of the limit, which is 2 % above greedy, or
+runs that take turns, cache off, weights drawn at random where a model has none; `±` is half the interquartile
+range, and the last column is the median of the ratios of neighbouring runs, with its 95 % confidence interval. Pairs of
+runs are added until that interval is on one side of the limit, which is 2 % above greedy, or
 time is up: then it says UNSURE."""
 
 
@@ -72,7 +72,7 @@ class Found:
 
 
 def subjects() -> Iterator[tuple[str, Callable[[], Subject]]]:
-    """Every model by name, made when it is asked for."""
+    """Every model by name, made on first use."""
     base = BertShape(layers=12, hidden=768, heads=12, inner=3072)
     yield "minilm 1x16", partial(_minilm, 16)
     yield "minilm 1x128", partial(_minilm, 128)
@@ -173,7 +173,7 @@ class Quotient:
     median: float
     low: float
     high: float
-    """The median of all such runs lies between them in 19 of 20 measurements."""
+    """The 95 % confidence interval of the median."""
 
     @property
     def verdict(self) -> str:

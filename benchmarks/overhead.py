@@ -1,4 +1,4 @@
-"""What a call costs beside its kernels: `python benchmarks/overhead.py`.
+"""What a call costs besides its kernels: `python benchmarks/overhead.py`.
 
 A graph of one element tells the cost of a call alone; MiniLM 1×16 tells what is left of it in a model. Both run beside
 ONNX Runtime on the same file, one thread each, in turns; medians of rounds, in microseconds.

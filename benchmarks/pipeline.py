@@ -57,7 +57,7 @@ def model(layers: int) -> Graph:
 
 
 def measure(layers: int, repeats: int) -> Measured:
-    """Compile a small graph to warm up, then the one that is asked for, several times."""
+    """Compile a small graph to warm up, then the requested one, several times."""
     started = time.perf_counter()
     compilation(model(1), make_request(target="cpu")).report()
     first = time.perf_counter() - started

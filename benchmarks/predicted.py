@@ -1,4 +1,4 @@
-"""Predicted beside measured time, kernel by kernel, over the workloads of `dovetail bench`.
+"""Predicted against measured time, kernel by kernel, over the workloads of `dovetail bench`.
 
     python benchmarks/predicted.py [WORKLOAD …] [--threads N] [--all]
 
@@ -32,7 +32,7 @@ def ratio(kernel: KernelTime) -> float:
 
 
 def typical(kernels: list[KernelTime]) -> float:
-    """The ratio that half of the time lies below."""
+    """The median ratio, weighted by time."""
     half = sum(k.seconds for k in kernels) / 2
     for kernel in sorted(kernels, key=ratio):
         half -= kernel.seconds

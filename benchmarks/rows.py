@@ -1,4 +1,4 @@
-"""Row kernels on one thread, beside ONNX Runtime, NumPy and a plain copy: `python benchmarks/rows.py`.
+"""Row kernels on one thread, against ONNX Runtime, NumPy and a plain copy: `python benchmarks/rows.py`.
 
 Times are medians of interleaved rounds; the share is of the rate at which NumPy copies an array of the same size. Our
 side is the bare kernel, ONNX Runtime's a whole call with its few microseconds around it: small sizes flatter us.

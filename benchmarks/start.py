@@ -3,7 +3,7 @@
     python benchmarks/start.py [PROCESSES]
 
 Each number is the median of several processes, cold and warm in turn. `import` is that of dovetail with NumPy and LLVM;
-`first call` is what comes behind it: compiling from the file, binding its weights, one run; `all` is both.
+`first call` is what follows: compiling from the file, binding its weights, one run; `all` is both.
 """
 
 from __future__ import annotations

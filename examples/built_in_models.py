@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 import dovetail
 from dovetail.models import BertShape, LlamaShape, bert, llama, random_weights
-from dovetail.targets.reference.interpreter import evaluate
 
 Arrays = Mapping[str, NDArray[Any]]
 T = TypeVar("T")
@@ -52,7 +51,7 @@ def show(title: str, graph: dovetail.Graph, feeds: Arrays) -> None:
     special, specialising = timed(lambda: program.specialize(sizes))
     outputs, running = timed(lambda: special.run(feeds))
     print(f"\ncompiled in {compiling:.2f} s, for {sizes} in {specialising:.2f} s, and run in {running:.2f} s")
-    judged = evaluate(graph, feeds, lift=True, params=weights)
+    judged = dovetail.evaluate(graph, feeds, lift=True, params=weights)
     for name, wanted in judged.items():
         error = np.abs(outputs[name] - wanted).max() / np.abs(wanted).max()
         print(f"{name} {list(wanted.shape)}: {error:.1e} from the float64 interpreter, relative to the largest")

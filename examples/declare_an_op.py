@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 import dovetail
 from dovetail import Graph, Value, f32, fused_op, library, ops
-from dovetail.derive import laws
-from dovetail.derive.catalogue import page
-from dovetail.derive.fuse import fuse
-from dovetail.derive.rules import rules
-from dovetail.derive.unfuse import unfuse
-from dovetail.ir.literal import Array
-from dovetail.passes.canonicalize import canonicalize
-from dovetail.targets.reference.interpreter import evaluate
+from dovetail.inspect import fuse, page, rules, unfuse
+from dovetail.testing import check_op
 
 
 # This is all: the ten lines that declare it. It is made of two others, which are found first.
@@ -58,7 +50,7 @@ def main() -> None:
     print(f"{missed.node}: {missed.reason}: {missed.message}\nhint: {missed.hint}")
 
     title("unfusing gives back the very same value, not merely an equal one")
-    plain = canonicalize(written_out((8, 64)))
+    plain = dovetail.canonicalize(written_out((8, 64)))
     fused = fuse(plain, [*PARTS, gated_norm]).graph
     print(f"fused:   {' '.join(v.op.name for v in fused.values)}")
     print(f"unfused: {' '.join(v.op.name for v in unfuse(fused).values)}")
@@ -78,25 +70,11 @@ def main() -> None:
         print(rule)
 
     title("the laws that every declared op keeps, checked for this one")
-    check_laws()
+    check_op(gated_norm)
+    print("meaning, recognition, round trip, operand order, inner outputs, guards: all hold")
 
     title("its page in the catalogue")
     print(page(gated_norm))
-
-
-def check_laws() -> None:
-    def lifted(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        return evaluate(graph, feeds, lift=True)
-
-    for variant in gated_norm.patterns:
-        laws.check_meaning(gated_norm, variant, 1, lifted)
-        laws.check_recognition(gated_norm, variant, 2, canonicalize, parts=PARTS)
-        laws.check_round_trip(gated_norm, variant, 3, canonicalize)
-        laws.check_operand_order(gated_norm, variant, 4, canonicalize)
-        laws.check_inner_outputs(gated_norm, variant, 5, lifted, canonicalize)
-    for guard in gated_norm.guards:
-        laws.check_guard(gated_norm, guard, canonicalize)
-    print("meaning, recognition, round trip, operand order, inner outputs, guards: all hold")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 
 import dovetail
 from dovetail import f32, ops
-from dovetail.report.json_form import as_json
+from dovetail.inspect import as_json
 
 
 def model(bias_shape: tuple[int, ...]) -> dovetail.Graph:

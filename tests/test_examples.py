@@ -1,6 +1,6 @@
 """Every example runs, and so does every Python block of the README and the docs.
 
-A `text` block behind a Python block is what that prints, and a `console` block is a command with what it prints; one
+A `text` block after a Python block is what that prints, and a `console` block is a command with what it prints; one
 that shows nothing is only run, and a line of three dots ends one that shows the beginning. `make golden` rewrites both.
 """
 
@@ -116,6 +116,15 @@ def test_from_scratch_says_what_fused_and_what_did_not(tmp_path: Path) -> None:
     assert "bias_is_a_vector: the bias is (64, 256)" in first and "bias_is_a_vector" not in second
     assert second.count("FUSED   linear") == 2 and second.count("it_pays") == 1
     assert "there is tanh and not sqrt" in second
+
+
+def test_the_second_from_scratch_file_shows_its_text_its_judgement_and_its_vectors(tmp_path: Path) -> None:
+    said = run_example(ROOT / "docs" / "from_scratch_kernel.py", tmp_path)
+    text, rest = said.split("--- compiled, run and judged")
+    judged, assembly = rest.split("--- the first kernel in machine code")
+    assert "define void @scaled(ptr noalias %x" in text and "@llvm.maxnum.f32" in text
+    assert judged.count("from float64") == 6 and judged.count("softmax") == 3
+    assert re.search(r"[xyz]mm\d|v\d+\.4s", assembly), "one vector for several elements"
 
 
 def test_blocks_of_a_page_share_a_namespace(capsys: pytest.CaptureFixture[str]) -> None:

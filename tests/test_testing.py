@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import dovetail
+from dovetail import Value, fused_op, library
 from dovetail.models import LlamaShape, llama
-from dovetail.testing import assert_fused
+from dovetail.testing import LawError, assert_fused, check_op
 
 SHAPE = LlamaShape(layers=2, hidden=64, heads=4, kv_heads=2, inner=96, vocabulary=100)
 
@@ -36,3 +37,38 @@ def test_a_wrong_count_and_a_place_that_is_not_there(program: dovetail.Program) 
         assert_fused(program, rule="swiglu", count=3)
     with pytest.raises(AssertionError, match="no node of"):
         assert_fused(program, "encoder.*", rule="swiglu")
+
+
+def test_every_law_is_checked_for_an_op_made_of_others() -> None:
+    check_op(library.silu)
+    check_op(library.residual_rms_norm)
+
+
+def test_a_spelling_that_computes_something_else_breaks_a_law() -> None:
+    @fused_op(shapes="x[*] y[*]")
+    def halved(x: Value, y: Value) -> Value:
+        """Half of the difference."""
+        return (x - y) * 0.5
+
+    @halved.spelling
+    def reversed(x: Value, y: Value) -> Value:
+        return (y - x) * 0.5
+
+    assert reversed is not None
+    with pytest.raises(LawError, match="differ at y0"):
+        check_op(halved)
+
+
+def test_a_guard_that_never_refuses_breaks_a_law() -> None:
+    @fused_op(shapes="x[*] y[*]")
+    def halved(x: Value, y: Value) -> Value:
+        """Half of the difference."""
+        return (x - y) * 0.5
+
+    @halved.requires(reason="never", hint="nothing to do")
+    def always(x: Value) -> bool:
+        return True
+
+    assert always is not None
+    with pytest.raises(LawError):
+        check_op(halved)

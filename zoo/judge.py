@@ -16,7 +16,7 @@ Runs: TypeAlias = Sequence[Mapping[str, Array]]
 T = TypeVar("T")
 
 MOST = 2.0
-"""Our error may be so many times the peer's."""
+"""Our error may be this many times the peer's."""
 FLOOR = 4 * float(np.finfo(np.float32).eps)
 """Below this, errors are a few units in the last place, and whose is larger is chance."""
 
@@ -66,7 +66,7 @@ def verdicts(ours: Runs, theirs: Runs | None, wanted: Runs, plausible: float) ->
 
 
 def timed(work: Callable[[], T], *, most_seconds: float = 2.0, most_runs: int = 9) -> tuple[T, float]:
-    """The result, and the median of a few runs behind a first one."""
+    """The result, and the median of a few runs after a first one."""
     result = work()
     found: list[float] = []
     while not found or (len(found) < most_runs and sum(found) < most_seconds):

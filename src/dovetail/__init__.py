@@ -52,6 +52,7 @@ from dovetail.ir.text import print_graph
 from dovetail.ir.type import TensorType, TupleType
 from dovetail.ir.value import Value
 from dovetail.ir.verify import verify
+from dovetail.passes.canonicalize import canonicalize
 from dovetail.report.analysis import Analysis, analyze
 from dovetail.report.report import Report
 from dovetail.runtime.compile import compile, scan
@@ -59,6 +60,7 @@ from dovetail.runtime.load import load, parse
 from dovetail.runtime.page import write_report
 from dovetail.runtime.program import Program
 from dovetail.settings import Settings
+from dovetail.targets.reference.interpreter import evaluate
 from dovetail.version import __version__
 
 __all__ = [
@@ -92,8 +94,10 @@ __all__ = [
     "blocks",
     "bool_",
     "c64",
+    "canonicalize",
     "compile",
     "constant",
+    "evaluate",
     "f4e2m1",
     "f8e4m3fn",
     "f8e4m3fnuz",

@@ -37,7 +37,7 @@ class Settings:
         "egraph",
         "How fusions are chosen: `egraph` keeps all alternatives and chooses by the cost of the whole graph; `greedy` "
         "takes the best at each place, which is faster to compile and never cheaper to run; `egglog` is as `egraph`, "
-        "with egglog to look for declared ops. See [egglog](egglog.md).",
+        "with egglog matching declared ops. See [egglog](egglog.md).",
         choices=ENGINES,
     )
     search_seconds: int = _option(
@@ -50,10 +50,10 @@ class Settings:
         False, "Verify the graph after every pass, so that an error names the pass that made it. Slower; tests do it."
     )
     memory_limit: int = _option(
-        0, "Bytes that a run may ask for at once; 0 stands for what the machine has left. More is refused, not tried."
+        0, "Bytes that a run may allocate at once; 0 stands for what the machine has left. More is refused, not tried."
     )
     threads: int = _option(
-        0, "How many threads a run may use; 0 stands for as many as the machine lends. Results do not depend on it."
+        0, "How many threads a run may use; 0 stands for as many as the machine allows. Results do not depend on it."
     )
     cache: str = _option(
         "",
@@ -61,7 +61,7 @@ class Settings:
         "and off for none. See [cache](cache.md).",
     )
     cache_limit: int = _option(
-        1 << 30, "Bytes that the folder of the cache may hold; what was used longest ago is removed beyond it."
+        1 << 30, "Bytes that the folder of the cache may hold; the least recently used entries are removed beyond it."
     )
     print_report: bool = _option(
         False, "Print the report of every compilation to stderr. It exists as data in any case."

@@ -1,14 +1,24 @@
-"""For tests of models: which fusions a program must have."""
+"""For tests: which fusions a program must have, and the laws of a declared op."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+import numpy as np
+
+from dovetail import library
+from dovetail.declare import FusedOp
+from dovetail.derive import laws
+from dovetail.derive.laws import LawError
+from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
+from dovetail.passes.canonicalize import canonicalize
 from dovetail.report.record import Node
 from dovetail.report.report import Report
 from dovetail.runtime.program import Program
+from dovetail.targets.reference.interpreter import evaluate
 
 _PATH = re.compile(r"(?<=[./])")
 
@@ -25,9 +35,7 @@ def assert_fused(program: Program | Report, where: str = "*", *, rule: str, coun
     has = {scope for entry in made for scope in _scopes(entry.nodes, where)}
     if where != "*" and not asked:
         named = sorted({n.where for k in report.kernels for n in k.nodes if n.where})
-        raise AssertionError(
-            f"no node of {report.graph} lies at {where!r}; some that there are: {', '.join(named[:5])}"
-        )
+        raise AssertionError(f"no node of {report.graph} is at {where!r}; some nodes are at: {', '.join(named[:5])}")
     if where != "*" and asked - has:
         raise AssertionError(f"{rule} made no kernel at {', '.join(sorted(asked - has)[:5])}{_refused(report, rule)}")
     found = [f for f in made if where == "*" or _scopes(f.nodes, where)]
@@ -55,4 +63,45 @@ def _refused(report: Report, rule: str) -> str:
     return "" if miss is None else f"\n  {miss.reason}: {miss.message}\n  hint: {miss.hint}"
 
 
-__all__ = ["assert_fused"]
+def check_op(op: FusedOp[...]) -> None:
+    """Every law holds of every variant and guard of a declared op; `LawError` says which one does not, and where.
+
+    Arguments are drawn from the `shapes` line of the declaration, the same ones every time. The judge is the reference
+    interpreter in float64.
+    """
+    for variant in op.variants:
+        laws.check_meaning(op, variant, seed=1, evaluate=lifted)
+        if variant.spelling:
+            with np.errstate(all="ignore"):
+                laws.check_range(op, variant, seed=6, evaluate=evaluate)
+    for variant in op.patterns:
+        laws.check_recognition(op, variant, seed=2, canonical=canonicalize, parts=parts_of(op))
+        laws.check_round_trip(op, variant, seed=3, canonical=canonicalize)
+        laws.check_operand_order(op, variant, seed=4, canonical=canonicalize)
+        laws.check_inner_outputs(op, variant, seed=5, evaluate=lifted, canonical=canonicalize)
+    for guard in op.guards:
+        laws.check_guard(op, guard, canonicalize)
+        if guard.remedy is not None:
+            laws.check_remedy(op, guard)
+
+
+def lifted(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """What a graph computes in float64."""
+    return evaluate(graph, feeds, lift=True)
+
+
+def parts_of(op: FusedOp[...]) -> list[FusedOp[...]]:
+    """The declared ops that an op is made of, in the order in which they are looked for: the library's, then others."""
+    found: dict[FusedOp[...], None] = {}
+    pending = list(op.parts)
+    while pending:
+        part = pending.pop()
+        if part not in found:
+            found[part] = None
+            pending += part.parts
+    rank = {part: at for at, part in enumerate(library.ALL)}
+    # What is found last is deepest, and must be looked for first.
+    return sorted(reversed(found), key=lambda part: rank.get(part, len(rank)))
+
+
+__all__ = ["LawError", "assert_fused", "check_op", "lifted", "parts_of"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dovetail.cli.doctor import Package, missing, packages
+from dovetail.kernels.device import CAPABILITIES
 from tests.cli.commands import Shell
 
 
@@ -63,4 +64,7 @@ def test_the_processor_is_told_as_compiled_code_uses_it(shell: Shell) -> None:
     found = shell("doctor", "--json").data["processor"]
     assert found["vector_bits"] in (128, 256, 512) and found["vector_registers"] >= 16
     assert found["caches"] == sorted(found["caches"]) and found["llvm"]
+    assert set(found["capabilities"]) <= set(CAPABILITIES) and all(
+        c in shell("doctor").out for c in found["capabilities"]
+    )
     assert f"{found['vector_registers']} vectors of {found['vector_bits']} bits" in shell("doctor").out

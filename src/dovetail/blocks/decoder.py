@@ -50,7 +50,7 @@ def llama_layer(
     """Attention with rotated queries and keys, then a gated feed-forward, each normalised before and added after.
 
     `groups` query heads share one head of keys and values. With a cache the keys and values of this call are put
-    behind those of earlier ones; they are further results where the next call wants them.
+    after those of earlier ones; they are further results where the next call wants them.
     """
     y = rms_norm(x, gain1, eps=eps)
     q, k, v = split_heads(y @ wq, heads), split_heads(y @ wk, kv_heads), split_heads(y @ wv, kv_heads)

@@ -153,7 +153,7 @@ def _write(path: str, text: str) -> None:
 
 COMMAND = Command(
     "bench",
-    "Measure dovetail beside its peers, interleaved in one run, and say how near to the machine's limit it is.",
+    "Compare dovetail with its peers, interleaved in one run, and say how near to the machine's limit it is.",
     (
         Argument(
             "workload",

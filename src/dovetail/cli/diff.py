@@ -123,7 +123,7 @@ COMMAND = Command(
         Argument("--gate", "fail if the second is worse in anything", {"action": "store_true"}),
         Argument(
             "--tolerance",
-            f"how far results may lie apart for --gate, as a share of the largest ({TOLERANCE:g})",
+            f"how far results may differ for --gate, as a share of the largest ({TOLERANCE:g})",
             {"metavar": "SHARE", "type": float, "default": TOLERANCE},
         ),
         JSON,

@@ -111,7 +111,7 @@ def _processor() -> dict[str, Any]:
         "cpu": here.cpu,
         "vector_bits": here.vector_bits,
         "vector_registers": here.vector_registers,
-        "sums_bytes": here.sums_bytes,
+        "capabilities": list(here.device.capabilities),
         "caches": list(cache_sizes()),
         "llvm": toolchain()["llvm"],
     }

@@ -37,9 +37,9 @@ def as_text(found: Mapping[str, Any], look: Look = PLAIN) -> str:
 def _processor(here: Mapping[str, Any]) -> str:
     caches = ", ".join(f"L{level} {_size(size)}" for level, size in enumerate(here["caches"], 1)) or "caches unknown"
     bits, registers = here["vector_bits"], here["vector_registers"]
-    sums = ", sums of byte products" if here["sums_bytes"] else ""
+    can = "".join(f", {name}" for name in here["capabilities"])
     llvm = here["llvm"].partition(" ")[0]
-    return f"{here['cpu']}: {registers} vectors of {bits} bits ({bits // 32} × f32){sums}, {caches}, LLVM {llvm}"
+    return f"{here['cpu']}: {registers} vectors of {bits} bits ({bits // 32} × f32){can}, {caches}, LLVM {llvm}"
 
 
 def _packages(packages: Sequence[Mapping[str, Any]]) -> list[Line]:

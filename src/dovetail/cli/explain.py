@@ -56,7 +56,7 @@ COMMAND = Command(
         *COMPILING,
         JSON,
         Argument("--all", "list everything, where a summary has one line for what matters less", _SWITCH),
-        Argument("--measure", "run it too, and show measured beside predicted time", _SWITCH),
+        Argument("--measure", "run it too, and show measured next to predicted time", _SWITCH),
         *MEASURING,
         Argument(
             "--html",
@@ -66,7 +66,7 @@ COMMAND = Command(
         *assume.ARGUMENTS,
         Argument(
             "--require",
-            "fail unless a rule made so many kernels, as in --require swiglu=24; may be given several times",
+            "fail unless a rule made at least this many kernels, as in --require swiglu=24; may be given several times",
             {"metavar": "RULE=COUNT", "action": "append", "default": []},
         ),
         Argument("--require-clean", "fail if any fusion was missed for another reason than cost", _SWITCH),

@@ -65,7 +65,7 @@ def _told(found: Lock, place: Path, broken: tuple[str, ...], gained: tuple[str, 
     return json.dumps(told, indent=2)
 
 
-_LOCK = Argument("--lock", "the file (beside the model, as MODEL.lock)", {"metavar": "FILE"})
+_LOCK = Argument("--lock", "the file (next to the model, as MODEL.lock)", {"metavar": "FILE"})
 LOCK = Command(
     "lock", "Write down which fusions a model has now, to be reviewed and kept.", (*COMPILING, _LOCK, JSON), lock
 )

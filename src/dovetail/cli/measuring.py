@@ -27,8 +27,8 @@ SEED = 0
 _WARM_UP = 2
 INPUT = Argument(
     "--input",
-    "an input, as @file.npy, @file.npz:key or numbers; others are made up: floats from a normal distribution, whole "
-    "numbers 0 or 1; may be given several times",
+    "an input, as @file.npy, @file.npz:key or numbers; others are made up: floats from a normal distribution, "
+    "integers 0 or 1; may be given several times",
     {"metavar": "NAME=VALUE", "action": "append", "default": []},
 )
 RUNS = Argument("--runs", "how many runs to measure (20)", {"metavar": "N", "type": int, "default": 20})

@@ -179,7 +179,7 @@ def _wanted(kind: Any) -> str:
         int: "a whole number above 0 and below 2³¹",
         float: "a number above 0 and below 2³¹",
     }
-    return words.get(kind, "a list of whole numbers above 0")
+    return words.get(kind, "a list of positive integers")
 
 
 def _spell(value: Any) -> str:

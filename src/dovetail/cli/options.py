@@ -44,7 +44,7 @@ SIZE = Argument(
 )
 FIXED = Argument(
     "--fixed",
-    "an input of an ONNX model that has one value in every run, as @file.npy, @file.npz:key or numbers (a comma behind "
+    "an input of an ONNX model that has one value in every run, as @file.npy, @file.npz:key or numbers (a comma after "
     "one number makes a list of it); may be given several times",
     {"metavar": "NAME=VALUE", "action": "append", "default": []},
 )

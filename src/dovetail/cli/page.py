@@ -9,9 +9,9 @@ from dovetail.cli.model import BUILDERS, known_options
 
 _START = """# The command line
 
-`dovetail COMMAND …`, also as `python -m dovetail COMMAND …`. What was asked for goes to stdout, words
-about it to stderr. A terminal is given colours, unless `NO_COLOR` is set or `TERM` is `dumb`, and lines that fit it.
-What takes longer than a second is told on stderr: on a terminal one line with the time left, which goes away, in a log
+`dovetail COMMAND …`, also as `python -m dovetail COMMAND …`. Results go to stdout, messages about them
+to stderr. A terminal gets colours, unless `NO_COLOR` is set or `TERM` is `dumb`, and lines that fit it.
+Progress of slow phases goes to stderr: on a terminal one line with the time left, which goes away, in a log
 one line for each such phase, with `--json` nothing. Names of a model are shown with control characters spelled out.
 
 | exit code | means |

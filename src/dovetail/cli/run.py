@@ -189,17 +189,17 @@ COMMAND = Command(
         Argument(
             "--random",
             "make up what is not given, inputs and parameters, from this seed: floats from a normal distribution, "
-            "whole numbers 0 or 1",
+            "integers 0 or 1",
             {"metavar": "SEED", "type": int},
         ),
         Argument("--output", "write the outputs to a .npz file, or to a folder", {"metavar": "PATH"}),
         Argument(
             "--check",
-            "compare with another runtime; relative to the largest value of an output, floats may lie 1e-4 apart, "
-            "f16 1e-2, bf16 5e-2, and whole numbers not at all",
+            "compare with another runtime; relative to the largest value of an output, floats may differ by 1e-4, "
+            "f16 1e-2, bf16 5e-2, and integers not at all",
             {"choices": ("onnxruntime",)},
         ),
-        Argument("--tolerance", "how far outputs may lie apart instead", {"metavar": "NUMBER", "type": float}),
+        Argument("--tolerance", "how far outputs may differ instead", {"metavar": "NUMBER", "type": float}),
         JSON,
     ),
     run,

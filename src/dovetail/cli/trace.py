@@ -74,7 +74,7 @@ COMMAND = Command(
     (
         *COMPILING,
         INPUT,
-        Argument("--runs", "how many runs to trace, beside the first (3)", {"metavar": "N", "type": int, "default": 3}),
+        Argument("--runs", "how many runs to trace, after the first (3)", {"metavar": "N", "type": int, "default": 3}),
         THREADS,
         Argument("--out", "the file to write (trace.json)", {"metavar": "FILE", "default": "trace.json"}),
         JSON,

@@ -190,7 +190,7 @@ def _rule_dict(rule: RuleCheck, teller: Teller) -> dict[str, Any]:
 
 TOLERANCE = Argument(
     "--tolerance",
-    "how far whole outputs may lie apart, relative to their largest value; by dtype without: floats 1e-4 (f16 1e-2, "
+    "how far whole outputs may differ, relative to their largest value; by dtype without: floats 1e-4 (f16 1e-2, "
     "bf16 5e-2) on the target, a tenth of that in float64",
     {"metavar": "NUMBER", "type": float},
 )

@@ -33,7 +33,7 @@ def prelu(x: Value, slope: Operand) -> Value:
 
 
 def elu(x: Value, *, alpha: float = 1.0) -> Value:
-    """x, bent to alpha * (exp(x) - 1) where it is negative."""
+    """x, and alpha * (exp(x) - 1) where it is negative."""
     # exp sees no positive number, so that nothing overflows on the side that is not used.
     return relu(x) + alpha * expm1(minimum(x, 0.0))
 

@@ -226,7 +226,7 @@ def stack(values: Sequence[Value], *, axis: int = 0) -> Value:
 
 
 def tile(x: Value, repeats: Sequence[Size]) -> Value:
-    """x one behind the other, so many times along each axis."""
+    """x repeated along each axis."""
     if len(repeats) != x.rank:
         raise TypeRuleError(f"a tile of rank {x.rank} by {spell_shape(repeats)}", hint="give one number for each axis")
     for axis, count in zip(range(-x.rank, 0), repeats, strict=True):

@@ -100,7 +100,7 @@ _BITS = (*INTEGERS, bool_)
 add = _elementwise("add", np.add, NUMBERS, "x + y", commutative=True)
 sub = _elementwise("sub", np.subtract, NUMBERS, "x - y")
 mul = _elementwise("mul", np.multiply, NUMBERS, "x * y", commutative=True)
-div = _elementwise("div", _divide, NUMBERS, "x / y; whole numbers are cut towards zero, and x / 0 is 0 for them")
+div = _elementwise("div", _divide, NUMBERS, "x / y; integers are truncated towards zero, and x / 0 is 0 for them")
 mod = _elementwise("mod", np.mod, _REAL, "Remainder with the sign of y; x mod 0 is 0 for whole numbers")
 rem = _elementwise("rem", np.fmod, _REAL, "Remainder with the sign of x; 0 for whole numbers divided by 0")
 pow_ = _elementwise(
@@ -110,7 +110,7 @@ maximum = _elementwise("maximum", np.maximum, _REAL, "The larger of both; NaN wi
 minimum = _elementwise("minimum", np.minimum, _REAL, "The smaller of both; NaN wins", commutative=True)
 atan2 = _elementwise("atan2", np.arctan2, FLOATS, "Angle of the point (y, x) = (first, second)", flops=10)
 
-neg = _elementwise("neg", np.negative, NUMBERS, "-x; whole numbers wrap")
+neg = _elementwise("neg", np.negative, NUMBERS, "-x; integers wrap")
 sign = _elementwise("sign", _rounded_once(np.sign), _REAL, "-1, 0 or 1; NaN for NaN")
 relu = _elementwise("relu", _relu, _REAL, "max(x, 0); NaN stays")
 exp = _elementwise("exp", np.exp, INEXACT, "e to the power x", flops=10)
@@ -135,10 +135,10 @@ atanh = _elementwise("atanh", np.arctanh, FLOATS, "Inverse hyperbolic tangent", 
 erf = _elementwise("erf", erf_of, FLOATS, "Error function", flops=10)
 sigmoid = _elementwise("sigmoid", _rounded_once(_sigmoid), FLOATS, "1 / (1 + exp(-x))", flops=10)
 softplus = _elementwise("softplus", _rounded_once(_softplus), FLOATS, "log(1 + exp(x))", flops=20)
-floor = _elementwise("floor", np.floor, FLOATS, "Largest whole number not above x")
-ceil = _elementwise("ceil", np.ceil, FLOATS, "Smallest whole number not below x")
+floor = _elementwise("floor", np.floor, FLOATS, "Largest integer not above x")
+ceil = _elementwise("ceil", np.ceil, FLOATS, "Smallest integer not below x")
 trunc = _elementwise("trunc", np.trunc, FLOATS, "Towards zero")
-round_ = _elementwise("round", np.rint, FLOATS, "Nearest whole number, halves to even")
+round_ = _elementwise("round", np.rint, FLOATS, "Nearest integer, halves to even")
 
 bit_and = _elementwise("bit_and", np.bitwise_and, _BITS, "Bitwise and", commutative=True)
 bit_or = _elementwise("bit_or", np.bitwise_or, _BITS, "Bitwise or", commutative=True)
@@ -170,7 +170,7 @@ def _part(facts: Facts, x: Type) -> Type:
 
 @primitive(_part, elementwise=True, name="abs")
 def abs_(x: Array) -> Array:
-    """Absolute value; whole numbers wrap, the length of a complex number is f32."""
+    """Absolute value; integers wrap, the modulus of a complex number is f32."""
     return np.abs(x)
 
 

@@ -198,7 +198,7 @@ def _concat(facts: Facts, *operands: Type, axis: int) -> Type:
 
 @primitive(_concat, flops=no_flops)
 def concat(*xs: Array, axis: Axis) -> Array:
-    """Tensors one behind the other along an axis."""
+    """Concatenation along an axis."""
     return np.concatenate(xs, axis=axis)
 
 

@@ -1,12 +1,16 @@
-"""Targets: what each keeps, and how it compiles and runs."""
+"""Targets: what each claims, how it compiles and runs, and what a target of your own is made of."""
 
 from __future__ import annotations
 
+from dovetail.declare.cost import Machine
 from dovetail.errors import OptionError
+from dovetail.passes.claims import Claims, Condition
+from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.target import TARGET as CPU
 from dovetail.targets.cuda.target import TARGET as CUDA
+from dovetail.targets.reference.interpreter import evaluate_values
 from dovetail.targets.reference.target import TARGET as REFERENCE
-from dovetail.targets.target import Target
+from dovetail.targets.target import Executable, Runner, Target
 
 ALL: tuple[Target, ...] = (REFERENCE, CPU, CUDA)
 """Every target."""
@@ -22,4 +26,16 @@ def target_named(name: str | Target) -> Target:
     raise OptionError(f"there is no target {name!r}", hint=f"the targets are {', '.join(t.name for t in ALL)}")
 
 
-__all__ = ["ALL", "Target", "target_named"]
+__all__ = [
+    "ALL",
+    "Claims",
+    "Condition",
+    "Executable",
+    "Machine",
+    "Plan",
+    "Runner",
+    "Step",
+    "Target",
+    "evaluate_values",
+    "target_named",
+]

@@ -85,7 +85,7 @@ def gelu(n: Node, x: Value, *, approximate: str = "none") -> Value:
 
 @rule("Elu")
 def elu(n: Node, x: Value, *, alpha: float = 1.0, consumed_inputs: tuple[int, ...] = ()) -> Value:
-    """x, bent to alpha * (exp(x) - 1) where it is negative."""
+    """x, and alpha * (exp(x) - 1) where it is negative."""
     return ops.elu(x, alpha=alpha)
 
 

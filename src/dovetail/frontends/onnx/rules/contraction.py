@@ -38,7 +38,7 @@ def gemm(
     transB: bool = False,
     broadcast: bool = True,  # before opset 7; without it c has the shape of the result, which needs no stretching
 ) -> Value:
-    """alpha * a @ b + beta * c, where a and b may be turned."""
+    """alpha * a @ b + beta * c, with a and b optionally transposed."""
     left = ops.permute(a, order=(-1, -2)) if transA else a
     right = ops.permute(b, order=(-1, -2)) if transB else b
     scaled = _times(n, left @ right, alpha)

@@ -54,7 +54,7 @@ def conv_transpose(
     output_padding: tuple[int, ...] | None = None,
     output_shape: tuple[int, ...] | None = None,
 ) -> Value:
-    """What a convolution would spread back, over one to three spatial axes."""
+    """Transposed convolution over one to three spatial axes."""
     _check_kernel(n, w, conv.kernel_shape)
     same = conv.auto_pad in ("SAME_UPPER", "SAME_LOWER")
     window = (replace(conv, auto_pad="VALID") if same else conv).window(n, x, w)
@@ -111,7 +111,7 @@ def deform_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """Convolution whose taps are moved by offsets to places between pixels."""
+    """Convolution whose taps are moved by fractional offsets."""
     _check_kernel(n, w, kernel_shape)
     window = spatial(n, x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad="NOTSET")
     if mask is None:

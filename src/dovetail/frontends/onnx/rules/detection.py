@@ -146,7 +146,7 @@ def grid_sample(
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> Value:
-    """Images at the places of a grid."""
+    """Images sampled at the points of a grid."""
     if mode not in _SAMPLED:
         raise n.malformed(f"mode is {mode!r}", hint=f"it is one of {', '.join(_SAMPLED)}")
     if not x.dtype.is_inexact:

@@ -123,7 +123,7 @@ BINARY = _of_two(
         "BitwiseAnd": (ops.bit_and, "Bitwise and"),
         "BitwiseOr": (ops.bit_or, "Bitwise or"),
         "BitwiseXor": (ops.bit_xor, "Bitwise exclusive or"),
-        "Div": (ops.div, "x / y; whole numbers are cut towards zero"),
+        "Div": (ops.div, "x / y; integers are truncated towards zero"),
         "Equal": (ops.equal, "x == y"),
         "Greater": (ops.greater, "x > y"),
         "GreaterOrEqual": (ops.greater_equal, "x >= y"),
@@ -140,7 +140,7 @@ BINARY = _of_two(
 
 @rule("Erf")
 def erf(n: Node, x: Value) -> Value:
-    """Error function; of whole numbers it is cut to one."""
+    """Error function; of integers it is truncated to an integer."""
     return ops.erf(x) if x.dtype.is_float else ops.cast(ops.erf(ops.cast(x, dtype=f64)), dtype=x.dtype)
 
 
@@ -152,7 +152,7 @@ def mod(n: Node, x: Value, y: Value, *, fmod: bool = False) -> Value:
 
 @rule("BitShift")
 def bit_shift(n: Node, x: Value, y: Value, *, direction: str) -> Value:
-    """The bits of x moved by y places."""
+    """The bits of x shifted by y."""
     match direction:
         case "LEFT":
             return ops.shift_left(x, y)

@@ -32,13 +32,13 @@ def gather(n: Node, x: Value, indices: Value, *, axis: int = 0) -> Value:
 
 @rule("GatherElements")
 def gather_elements(n: Node, x: Value, indices: Value, *, axis: int = 0) -> Value:
-    """For each index the element at its place, but along the axis at the index."""
+    """For each index the element at its position, with the position along the axis replaced by the index."""
     return ops.gather_elements(x, indices, axis=axis)
 
 
 @rule("GatherND")
 def gather_nd(n: Node, x: Value, indices: Value, *, batch_dims: int = 0) -> Value:
-    """The part that each row of indices names."""
+    """The slice that each row of indices selects."""
     return ops.gather_nd(x, indices, batch=batch_dims)
 
 
@@ -52,13 +52,13 @@ def _reduction(n: Node, reduction: str) -> str:
 def scatter_elements(
     n: Node, x: Value, indices: Value, updates: Value, *, axis: int = 0, reduction: str = "none"
 ) -> Value:
-    """x with each update put at its place, but along the axis at its index."""
+    """x with each update written at its position, with the position along the axis replaced by its index."""
     return ops.scatter_elements(x, indices, updates, axis=axis, reduction=_reduction(n, reduction))
 
 
 @rule("ScatterND")
 def scatter_nd(n: Node, x: Value, indices: Value, updates: Value, *, reduction: str = "none") -> Value:
-    """x with each update put where its row of indices names."""
+    """x with each update written to the slice that its row of indices selects."""
     return ops.scatter_nd(x, indices, updates, reduction=_reduction(n, reduction))
 
 
@@ -66,7 +66,7 @@ def scatter_nd(n: Node, x: Value, indices: Value, updates: Value, *, reduction: 
 def tensor_scatter(
     n: Node, cache: Value, update: Value, write_indices: Value | None = None, *, axis: int = -2, mode: str = "linear"
 ) -> Value:
-    """A cache with new entries along an axis, for each batch from its own place on; circular starts anew at the end."""
+    """A KV cache with new entries along an axis, for each batch from its own position on; circular wraps at the end."""
     if mode not in ("linear", "circular"):
         raise n.malformed(f"the mode {mode!r}", hint="it takes linear or circular")
     at = axis_from_end(axis, cache.rank) + cache.rank
@@ -99,7 +99,7 @@ def one_hot(n: Node, indices: Value, depth: Value, values: Value, *, axis: int =
 
 @rule("NonZero")
 def nonzero(n: Node, x: Value) -> Value:
-    """The places of all elements that are not 0: one row an axis, one column an element."""
+    """The indices of all non-zero elements: one row per axis, one column per element."""
     return _nonzero(n, x)
 
 
@@ -147,7 +147,7 @@ def unique(n: Node, x: Value, *, axis: int | None = None, sorted_: bool = True) 
 
 @rule("ReverseSequence")
 def reverse_sequence(n: Node, x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
-    """The first so many steps of each sequence turned round, the others as they are."""
+    """The first n steps of each sequence reversed, the others as they are."""
     if {batch_axis, time_axis} != {0, 1}:
         raise n.malformed(f"batch axis {batch_axis} and time axis {time_axis}", hint="they are 0 and 1")
     y = x if batch_axis == 0 else build.swap(x, 0, 1)

@@ -38,7 +38,7 @@ def _reshape(n: Node, x: Value, sizes: tuple[Size, ...], *, copies: bool) -> Val
 
 @rule("Transpose")
 def transpose(n: Node, x: Value, *, perm: tuple[int, ...] | None = None) -> Value:
-    """The axes in another order; turned round if none is given."""
+    """Permutes axes by `perm`; reverses them by default."""
     return build.transpose(x, perm)
 
 
@@ -67,13 +67,13 @@ def flatten(n: Node, x: Value, *, axis: int = 1) -> Value:
 
 @rule("Concat", until=3)
 def concat_at_one(n: Node, *xs: Value, axis: int = 1) -> Value:
-    """Tensors one behind the other along an axis."""
+    """Concatenation along an axis."""
     return _concat(n, xs, axis)
 
 
 @rule("Concat", since=4)
 def concat(n: Node, *xs: Value, axis: int) -> Value:
-    """Tensors one behind the other along an axis."""
+    """Concatenation along an axis."""
     return _concat(n, xs, axis)
 
 
@@ -190,7 +190,7 @@ def _sliced(
 
 @rule("Expand")
 def expand(n: Node, x: Value, shape: Value) -> Value:
-    """x stretched to a shape, both ways: a 1 in the shape keeps the size that x has."""
+    """x broadcast to a shape, both ways: a 1 in the shape keeps the size that x has."""
     sizes = sizes_or_run(n, shape, "shape")
     if sizes is None:
         return _expand_in_run(n, x, numbers_in(n, shape, "shape"))
@@ -219,7 +219,7 @@ def _expand_in_run(n: Node, x: Value, sizes: list[Value]) -> Value:
 
 @rule("Tile", since=6)
 def tile(n: Node, x: Value, repeats: Value) -> Value:
-    """x one behind the other, so many times along each axis."""
+    """x repeated along each axis."""
     counts = sizes_or_run(n, repeats, "repeats")
     if counts is not None:
         if any(isinstance(count, int) and count < 0 for count in counts):

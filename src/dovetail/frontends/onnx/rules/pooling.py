@@ -53,7 +53,7 @@ def max_pool(
     storage_order: int = 0,
     strides: tuple[int, ...] | None = None,
 ) -> Made:
-    """The largest element at each place of a window, and where it stands."""
+    """The maximum over each window, and its index."""
     window = _window(n, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     if not n.makes(1):
         return ops.max_pool(x, **window)
@@ -94,7 +94,7 @@ def average_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """The mean at each place of a window."""
+    """The mean over each window."""
     window = _window(n, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     if kernel_shape == x.shape[2:] and not any(window["padding"]) and all(d == 1 for d in window["dilations"]):
         # One window is the whole image.
@@ -115,7 +115,7 @@ def lp_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """The p-norm at each place of a window."""
+    """The p-norm over each window."""
     return ops.lp_pool(x, **_window(n, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode), p=p)
 
 

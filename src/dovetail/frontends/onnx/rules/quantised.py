@@ -76,7 +76,7 @@ def dequantize_linear(
 
 @rule("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(n: Node, x: Value) -> Made:
-    """x in u8, with the scale and zero point that its range asks for."""
+    """x in u8, with the scale and zero point of its range."""
     return dynamic(x)
 
 

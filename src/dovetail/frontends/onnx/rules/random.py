@@ -65,7 +65,7 @@ def random_uniform(
     high: float = 1.0,
     seed: float | None = None,
 ) -> Value:
-    """Numbers spread evenly from low to high."""
+    """Numbers of a uniform distribution from low to high."""
     return ops.random_uniform(_key(n, seed), shape=shape, low=low, high=high, dtype=_float(n, dtype))
 
 
@@ -73,7 +73,7 @@ def random_uniform(
 def random_uniform_like(
     n: Node, x: Value, *, dtype: DType | None = None, low: float = 0.0, high: float = 1.0, seed: float | None = None
 ) -> Value:
-    """Numbers spread evenly from low to high in the shape of another tensor."""
+    """Numbers of a uniform distribution from low to high in the shape of another tensor."""
     of = _float(n, dtype or x.dtype)
     return ops.random_uniform(_key(n, seed), shape=x.shape, low=low, high=high, dtype=of)
 

@@ -39,7 +39,7 @@ def size(n: Node, x: Value) -> Value:
 
 @rule("ConstantOfShape")
 def constant_of_shape(n: Node, shape: Value, *, value: Array | None = None) -> Value:
-    """One number in a shape that is computed."""
+    """A tensor of a computed shape, filled with one number."""
     if value is not None and value.size != 1:
         raise n.malformed(f"a value of {value.size} elements")
     one = leaf.scalar(0.0, ops.f32) if value is None else leaf.constant(value.reshape(()))
@@ -90,7 +90,7 @@ def _steps_in_run(start: Value, limit: Value, delta: Value) -> Value:
 
 @rule("Trilu")
 def trilu(n: Node, x: Value, k: Value | None = None, *, upper: bool = True) -> Value:
-    """A triangle of each matrix, 0 elsewhere; k is how far its diagonal lies to the right of the main one."""
+    """A triangle of each matrix, 0 elsewhere; k is the offset of its diagonal to the right of the main one."""
     if k is None:
         return build.trilu(x, upper=upper)
     known = n.sizes(k)

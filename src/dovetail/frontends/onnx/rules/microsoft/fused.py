@@ -25,7 +25,7 @@ def fused_matmul(
     transBatchA: bool = False,
     transBatchB: bool = False,
 ) -> Value:
-    """alpha * a @ b, where both may be turned; with transBatch the first axis stands behind the others of the batch."""
+    """alpha * a @ b, both optionally transposed; with transBatch the first axis is moved after the other batch axes."""
     if a.rank == 0 or b.rank == 0:
         raise n.malformed("a product with a number")
     product = _turned(a, transA, transBatchA, -2) @ _turned(b, transB, transBatchB, -1)
@@ -184,7 +184,7 @@ def nhwc_max_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """The largest element at each place of a window, of an image with its channels last."""
+    """The maximum over each window, of an image with its channels last."""
     if ceil_mode and auto_pad != "NOTSET":
         raise n.unsupported(f"ceil_mode with auto_pad {auto_pad}", hint="write the pads")
     image = channels_first(x)

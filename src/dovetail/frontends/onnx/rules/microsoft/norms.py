@@ -132,7 +132,7 @@ def group_norm(
     epsilon: float = 9.999999747378752e-06,
     groups: int,
 ) -> Value:
-    """Groups of channels brought to mean 0 and variance 1, scaled and shifted, with silu behind it or none."""
+    """Groups of channels brought to mean 0 and variance 1, scaled and shifted, with an optional silu after it."""
     return _grouped(n, x, gamma, beta, activation, channels_last, epsilon, groups)
 
 

@@ -138,7 +138,7 @@ def qlinear_average_pool(
 
 @rule("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(n: Node, y_scale: Value, y_zero_point: Value, *parts: Value, axis: int) -> Value:
-    """Quantised tensors concatenated, in the steps of the result; each comes with its scale and zero point."""
+    """Concatenation of quantised tensors in the scale of the result; each comes with its scale and zero point."""
     if not parts or len(parts) % 3:
         raise n.malformed(f"{len(parts)} inputs", hint="give a tensor, a scale and a zero point for each part")
     floats = [_floats(n, *parts[i : i + 3]) for i in range(0, len(parts), 3)]

@@ -1,0 +1,186 @@
+"""The words of the field: prose calls a concept by its standard name, and examples use public names only.
+
+`docs/glossary.md` has the names. Files of the lower rooms that are not clean yet are listed with a count in
+`tests/data/words_left.txt`; counts only fall. `make golden` rewrites the list.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dovetail
+from tests.golden import Golden
+from tests.test_examples import FENCE
+
+ROOT = Path(__file__).resolve().parent.parent
+LEFT = "tests/data/words_left.txt"
+MOST_LEFT = 424
+"""Private words in the lower rooms, all files together. Lower it when the list has shrunk; never raise it."""
+
+EVERYWHERE = {
+    r"\bask(s|ed|ing)? for\b": "prefetch, request, read",
+    r"\b(first|second|third) cache\b": "L1, L2, L3",
+    r"\bwhole numbers?\b": "integer",
+    r"\bbehind\b": "after",
+    r"\bso many\b": "n, this many",
+    r"\b(nobody|somebody|whoever|whomever)\b": "name what acts",
+    r"\bturned round\b": "transposed, reversed",
+    r"\bone behind the other\b": "concatenated, in sequence",
+}
+IN_CODE = {
+    **EVERYWHERE,
+    r"\b(who|whom|whose turn)\b": "the thread, the kernel",
+    r"\bbeside\b": "next to, in addition to",
+    r"\b(lie|lies)\b": "is stored, is",
+    r"\bturned\b": "transposed, reversed, iterated",
+}
+ROOMS = ("kernels", "codegen", "targets")
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name != "catalogue" and p.name != "conformance.md"),
+]
+"""Pages of the catalogue and the reasons of conformance quote the library and the importer."""
+
+PUBLIC = (
+    "dovetail",
+    "dovetail.adapters.onnx_backend",
+    "dovetail.blocks",
+    "dovetail.declare",
+    "dovetail.frontends.safetensors",
+    "dovetail.inspect",
+    "dovetail.library",
+    "dovetail.models",
+    "dovetail.ops",
+    "dovetail.targets",
+    "dovetail.testing",
+)
+"""The modules of `docs/api.md`."""
+
+_CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|<!--.*?-->", re.DOTALL)
+"""What is no prose on a page: blocks, code in a line, addresses, comments."""
+_PATH = re.compile(r"`((?:[\w.]+/)+[\w.-]+\.(?:py|md|toml))`")
+
+
+def private_words(prose: str, words: Iterable[str]) -> Iterator[re.Match[str]]:
+    for pattern in words:
+        yield from re.finditer(pattern, prose, re.IGNORECASE)
+
+
+def on_page(text: str) -> str:
+    """A page without its code, its lines kept."""
+    return _CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+
+
+def in_code(text: str) -> str:
+    """The docstrings and comments of a module."""
+    comments = [t.string for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT]
+    return "\n".join([*_docstrings(ast.parse(text)), *comments])
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(ast.Constant(str() as text)):
+                yield text
+            case _:
+                pass
+
+
+def counted() -> dict[str, int]:
+    """The files of the lower rooms with private words, and how many."""
+    found: dict[str, int] = {}
+    for room in ROOMS:
+        for path in sorted((ROOT / "src" / "dovetail" / room).rglob("*.py")):
+            count = sum(1 for _ in private_words(in_code(path.read_text(encoding="utf-8")), IN_CODE))
+            if count:
+                found[str(path.relative_to(ROOT))] = count
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_pages_use_the_words_of_the_field(path: Path) -> None:
+    prose = on_page(path.read_text(encoding="utf-8"))
+    found = [
+        f"{path.relative_to(ROOT)}:{prose.count(chr(10), 0, m.start()) + 1}: {m[0]}; write: {instead}"
+        for pattern, instead in EVERYWHERE.items()
+        for m in private_words(prose, [pattern])
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_lower_rooms_lose_private_words_and_gain_none(golden: Golden) -> None:
+    found = counted()
+    if golden.rewrite:
+        golden.file(LEFT, "".join(f"{count} {path}\n" for path, count in found.items()))
+    listed = (ROOT / LEFT).read_text(encoding="utf-8").splitlines()
+    allowed = {path: int(count) for count, path in (line.split(" ", 1) for line in listed)}
+    more = [f"{path}: {n}, {allowed.get(path, 0)} allowed" for path, n in found.items() if n > allowed.get(path, 0)]
+    assert not more, "see docs/glossary.md for the field's words\n" + "\n".join(more)
+    assert sum(allowed.values()) <= MOST_LEFT, "the list of files that are not clean only shrinks"
+
+
+def test_prose_is_told_from_code() -> None:
+    assert "behind" not in on_page("a `behind` b\n```\nbehind\n```\n[x](behind.md)")
+    assert [m[0] for m in private_words(on_page("what is\nbehind it"), EVERYWHERE)] == ["behind"]
+    said = in_code('"""One."""\nx = "behind"\n"""Two."""\ny = 1  # three\n')
+    assert said.split() == ["One.", "Two.", "#", "three"]
+
+
+def test_paths_on_pages_exist() -> None:
+    missing: list[str] = []
+    for path in PAGES:
+        for named in _PATH.findall(path.read_text(encoding="utf-8")):
+            roots = (ROOT, ROOT / "src" / "dovetail", ROOT / "docs", ROOT / "src" / "dovetail" / "frontends" / "onnx")
+            if not any((root / named).exists() for root in roots) and "build/" not in named:
+                missing.append(f"{path.relative_to(ROOT)}: {named}")
+    assert not missing, "\n".join(missing)
+
+
+def imported(code: str) -> Iterator[tuple[str, str]]:
+    """The modules of dovetail that a script imports, each with a name that it takes from there or none."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "dovetail")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dovetail":
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def scripts() -> Iterator[tuple[str, str]]:
+    """Every example, every from-scratch file, and the code of every page but those about the inside."""
+    for path in [*(ROOT / "examples").glob("*.py"), *(ROOT / "docs").glob("*.py")]:
+        yield path.name, path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        blocks = FENCE.finditer(path.read_text(encoding="utf-8"))
+        yield path.name, "\n".join(found["code"] for found in blocks if found["code"] is not None)
+
+
+def offered(module: str) -> Iterable[str]:
+    """What a module lists, or else every name that is not private."""
+    here = importlib.import_module(module)
+    return getattr(here, "__all__", None) or [name for name in vars(here) if name[0] != "_"]
+
+
+def test_examples_and_pages_import_public_names_only() -> None:
+    inside = [
+        f"{where}: from {module} import {name}"
+        for where, code in scripts()
+        for module, name in imported(code)
+        if module not in PUBLIC or (name and name not in offered(module))
+    ]
+    assert not inside, "not in docs/api.md\n" + "\n".join(inside)
+
+
+def test_the_page_of_the_api_names_every_public_module_and_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert not [module for module in PUBLIC if f"`{module}`" not in page]
+    dtypes = {name for name in dovetail.__all__ if isinstance(getattr(dovetail, name), dovetail.DType)}
+    assert not [name for name in dovetail.__all__ if name not in dtypes and f"`{name}`" not in page]
