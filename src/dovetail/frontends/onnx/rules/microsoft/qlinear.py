@@ -120,7 +120,7 @@ def qlinear_average_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Value:
-    """The mean at each place of a window of a quantised tensor, quantised."""
+    """The mean over each window of a quantised tensor, quantised."""
     if ceil_mode and auto_pad != "NOTSET":
         raise n.unsupported(f"ceil_mode with auto_pad {auto_pad}", hint="write the pads")
     image = channels_first(x) if channels_last_ else x
