@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dovetail.codegen.llvm import loops as llvm
-from dovetail.kernels.spec import Places, Template
+from dovetail.kernels.spec import Template, TensorLocations
 from dovetail.report.html import code
 from dovetail.report.html.code import code_of
 from dovetail.targets.cpu.isa import host_device
@@ -25,7 +25,7 @@ def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
     for step, number in zip(plan.steps, found.of, strict=True):
-        places = Places(plan.locate, bound, target=loops_of(vectors))
+        places = TensorLocations(plan.locate, bound, target=loops_of(vectors))
         job = make_job(step, places, vectors) if step.phase == "run" else None
         if job is None:
             assert number == -1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dovetail.codegen.llvm import loops as llvm
 from dovetail.ir import leaf
 from dovetail.ir.value import Value, attrs_key
-from dovetail.kernels.spec import Job, Places, Template
+from dovetail.kernels.spec import Job, Template, TensorLocations
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
@@ -33,7 +33,7 @@ def code_of(plan: Plan) -> Code | None:
         return None
     vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
-    places = Places(plan.locate, bound, bool(plan.options.get("strict")), target=loops_of(vectors))
+    places = TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=loops_of(vectors))
     known: dict[Hashable, int] = {}
     texts: dict[str, int] = {}
     of: list[int] = []
@@ -49,7 +49,7 @@ def code_of(plan: Plan) -> Code | None:
     return Code("LLVM", tuple(texts), tuple(of))
 
 
-def _look(step: Step, places: Places) -> Hashable:
+def _look(step: Step, places: TensorLocations) -> Hashable:
     """All of a step that its kernel can depend on. Layers repeat, and a text is written once for all that are alike."""
     value = step.value
     number: dict[Value, int] = {}
