@@ -18,7 +18,7 @@ from tests.targets.cpu.conv.test_epilogue import KERNELS, made
 WORDS = {
     "conv": "direct",
     "depth_conv": "depthwise",
-    "line": "conv1d",
+    "conv1d": "conv1d",
     "panel_conv": "pointwise_packed",
     "point_conv": "pointwise",
     "row_conv": "few_channels",

@@ -131,7 +131,13 @@ def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[
     tuning.slp_vectorization = False
     tuning.loop_unrolling = vectorize
     builder = llvm.create_pass_builder(machine, tuning)
-    _freely("LLVMPY_RunNewModulePassManager")(builder.getModulePassManager(), module, builder)
+    passes = builder.getModulePassManager()
+    try:
+        _freely("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    finally:
+        # llvmlite inherits the disposer in an order that hides it: every pipeline would leak 60 KB.
+        llvm.ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+        passes.detach()
     return module, machine
 
 

@@ -1,9 +1,13 @@
-"""Machine code of kernels. Kernels with equal text share one copy in a process, and it dies with its last program."""
+"""Machine code of kernels. Kernels with equal text share one copy in a process; programs hold it, the cache does not.
+
+The cache keeps a few functions that were used last (LRU), so that a program which is compiled again finds its code.
+"""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +20,9 @@ from dovetail.targets.runtime.compiler import Compiler, LoadedCode, Module
 from dovetail.targets.runtime.store import Store
 
 HasKernel: TypeAlias = Job | Variant
+
+MOST_RECENT = 128
+"""Functions that the cache holds without a program."""
 
 COMPILE_THREADS = 4
 """Threads that compile for one program, at most; more would compete for memory bandwidth."""
@@ -34,11 +41,12 @@ class Function:
 
 
 class CodeCache:
-    """The functions of a process by name, for one compiler. It holds none of them: programs do."""
+    """The functions of a process by name, for one compiler. Programs hold them; the cache holds recent ones."""
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
         self._functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, Function] = OrderedDict()
         self._lock = threading.Lock()
         self._early: dict[str, tuple[threading.Thread, list[bytes]]] = {}
 
@@ -61,6 +69,7 @@ class CodeCache:
                 made = {name: found.made.get(name) or self.compile(m, store) for name, m in fresh.items()}
                 callees = {modules[-1].name: [m.name for m in modules[:-1]] for modules in listed}
                 self._load(fresh.values(), made, callees, held)
+            self._used(held)
             return [held[modules[-1].name] for modules in listed]
 
     def adopt(self, objects: Mapping[Module, bytes]) -> list[Function]:
@@ -73,6 +82,7 @@ class CodeCache:
                 made = {m.name: content for m, content in objects.items()}
                 callees = {name: shared for name, m in fresh.items() if not m.is_shared}
                 self._load(fresh.values(), made, callees, held)
+            self._used(held)
             return list(held.values())
 
     def modules(self, job: HasKernel) -> tuple[Module, ...]:
@@ -116,6 +126,14 @@ class CodeCache:
         """Strong references to the functions that are in memory."""
         found = {module.name: self._functions.get(module.name) for module in modules}
         return {name: function for name, function in found.items() if function is not None}
+
+    def _used(self, functions: Mapping[str, Function]) -> None:
+        """Hold functions as the most recent ones, and let the least recent ones go."""
+        for name, function in functions.items():
+            self._recent[name] = function
+            self._recent.move_to_end(name)
+        while len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
 
     def _load(
         self,
