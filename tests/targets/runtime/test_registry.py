@@ -20,7 +20,7 @@ from dovetail.plan.plan import Plan, make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.records import RECORDS
-from dovetail.targets.runtime.build import JobBuilder, build
+from dovetail.targets.runtime.build import build, builder_of
 from dovetail.targets.runtime.registry import CORE, Registry
 from dovetail.targets.runtime.serial import from_bytes, to_bytes
 from tests.kernels.convolving import WIDE, on_a_machine_of
@@ -49,7 +49,7 @@ def held(item: Any) -> Iterator[type[Any]]:
 
 
 def unregistered(plan: Plan) -> set[str]:
-    builder = JobBuilder(plan, BACKEND.select)
+    builder = builder_of(plan, BACKEND)
     jobs = [job for step in plan.phase("run") if isinstance(job := builder.job(step), Job)]
     kinds = {kind for job in jobs for kind in held(job)} - {Kernel}
     return {kind.__name__ for kind in kinds if RECORDS.name_of(kind) is None}

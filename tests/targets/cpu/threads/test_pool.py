@@ -169,7 +169,7 @@ def test_a_child_has_a_pool_of_its_own(code: Compiled) -> None:
 
 
 def test_the_number_of_threads_is_what_the_machine_lends(monkeypatch: pytest.MonkeyPatch) -> None:
-    quota: Any = "dovetail.targets.cpu.threads.pool._quota"
+    quota: Any = "dovetail.targets.cpu.cores._quota"
     monkeypatch.setattr(quota, lambda: 1)
     assert available_threads() == 1
     monkeypatch.setattr(quota, lambda: None)
