@@ -50,7 +50,7 @@ class Builder:
 
     def phi(self, type: str) -> Phi:
         """A phi of the block that begins here."""
-        found = Phi(self.fresh("%p"), type)
+        found = Phi(self.fresh("%phi"), type)
         self.lines.append(found)
         return found
 
@@ -197,8 +197,8 @@ class Builder:
     # Control flow.
 
     @contextmanager
-    def loop(self, first: Int, end: Int, metadata: str = "") -> Generator[I64]:
-        """Instructions for every integer from `first` to before `end`; gives the index."""
+    def loop(self, first: Int, end: Int, metadata: str = "", step: Int = 1) -> Generator[I64]:
+        """Instructions for every `step`-th integer from `first` to before `end`; gives the index."""
         head, body, after, before = self.fresh("head"), self.fresh("body"), self.fresh("after"), self.block
         self._branch(self.icmp("slt", first, end), head, after)
         self.label(head)
@@ -207,7 +207,7 @@ class Builder:
         self.emit(f"br label %{body}")
         self.label(body)
         yield I64(index.name)
-        following = self.let(f"add nuw nsw i64 {index.name}, 1")
+        following = self.let(f"add nuw nsw i64 {index.name}, {step}")
         index.add(following, self.block)
         self._branch(self.icmp("slt", I64(following), end), head, after, metadata)
         self.label(after)

@@ -1,19 +1,20 @@
 """Kernels of the loop language as LLVM's text.
 
 A kernel becomes `void name(ptr arguments, i64 begin, i64 end, ptr scratch)`: it runs the tiles from `begin` to before
-`end`. The arguments are 64-bit words: the pointers of the kernel in their order, then its sizes. CpuDevice are left to
+`end`. The arguments are 64-bit words: the pointers of the kernel in their order, then its sizes. Vectors are left to
 LLVM's loop vectoriser, which knows the machine; pointers are declared not to overlap, so that it can.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 
 from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.errors import GraphError
-from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -41,76 +42,11 @@ CONTRACTED = "contract"
 becomes of the graph, and a step that rounds less often than NumPy is as near to its meaning as NumPy's own."""
 
 
-class Text:
-    """One function while it is written: instructions, scalars that change, and what is called."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.slots: list[str] = []
-        self.used: dict[str, None] = {}
-        self.block = "entry"
-        self._count = 0
-
-    def __call__(self, line: str) -> None:
-        self.lines.append(f"  {line}")
-
-    def let(self, instruction: str) -> str:
-        name = self.fresh("%t")
-        self.lines.append(f"  {name} = {instruction}")
-        return name
-
-    def use(self, function: str) -> None:
-        self.used[function] = None
-
-    def fresh(self, stem: str) -> str:
-        self._count += 1
-        return f"{stem}{self._count}"
-
-    def label(self, name: str) -> None:
-        self.lines.append(f"{name}:")
-        self.block = name
-
-    def slot(self, kind: str) -> str:
-        """Memory for a scalar that changes; LLVM turns it into a register."""
-        name = self.fresh("%slot")
-        self.slots.append(f"  {name} = alloca {kind}")
-        return name
-
-    @contextmanager
-    def loop(self, first: str, extent: str, metadata: str = "", step: str = "1") -> Generator[str]:
-        """Instructions for every `step`-th i64 from `first` to before `extent`; gives the variable."""
-        head, body, after = self.fresh("head"), self.fresh("body"), self.fresh("after")
-        before = self.block
-        variable, following = self.fresh("%i"), self.fresh("%next")
-        some = self.let(f"icmp slt i64 {first}, {extent}")
-        self(f"br i1 {some}, label %{head}, label %{after}")
-        self.label(head)
-        at = len(self.lines)
-        self(f"br label %{body}")
-        self.label(body)
-        yield variable
-        self.lines.insert(at, f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{self.block} ]")
-        self(f"{following} = add nuw nsw i64 {variable}, {step}")
-        more = self.let(f"icmp slt i64 {following}, {extent}")
-        self(f"br i1 {more}, label %{head}, label %{after}{metadata}")
-        self.label(after)
-
-    @contextmanager
-    def when(self, condition: str) -> Generator[None]:
-        """Instructions that run where an i1 holds."""
-        inside, after = self.fresh("then"), self.fresh("after")
-        self(f"br i1 {condition}, label %{inside}, label %{after}")
-        self.label(inside)
-        yield
-        self(f"br label %{after}")
-        self.label(after)
-
-
 class Printer:
     """Prints the body of one kernel for a CPU; printers for other targets redefine what differs."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.text = Text()
+        self.text = Builder()
         self.pointers = {name: f"%p{i}" for i, name in enumerate(kernel.pointers)}
         self.pointers |= {"scratch": "%scratch"}
         self.sizes = {size: f"%s{i}" for i, size in enumerate(kernel.sizes)}
@@ -132,7 +68,7 @@ class Printer:
                 case Loop():
                     self.loop(statement)
                 case When():
-                    with self.text.when(self.value(statement.condition)):
+                    with self.text.when(I1(self.value(statement.condition))):
                         self.statements(statement.body)
                 case Alloc() | Barrier() | AllReduce():
                     self.threaded(statement)
@@ -155,17 +91,17 @@ class Printer:
         if dtype is bool_:
             value = self.text.let(f"zext i1 {value} to i8")
         target = f"{self.pointer(statement.tensor)} {self.address(statement.tensor, statement.at)}"
-        self.text(f"store {scalar.stored(dtype)} {value}, {target}, align {dtype.itemsize}")
+        self.text.emit(f"store {scalar.stored(dtype)} {value}, {target}, align {dtype.itemsize}")
 
     def set(self, statement: Set) -> None:
         dtype = statement.value.dtype
         value = self.taken(statement) if self.reassociate else self.value(statement.value)
         if statement.name not in self.slots:
-            self.slots[statement.name] = (self.text.slot(scalar.spelled(dtype)), dtype)
+            self.slots[statement.name] = (self.text.alloca(scalar.spelled(dtype)), dtype)
         slot, declared = self.slots[statement.name]
         if declared is not dtype:
             raise GraphError(f"{statement.name} is {declared.name} and {dtype.name} at once", hint="cast it first")
-        self.text(f"store {scalar.spelled(dtype)} {value}, ptr {slot}")
+        self.text.emit(f"store {scalar.spelled(dtype)} {value}, ptr {slot}")
 
     def taken(self, statement: Set) -> str:
         """A scalar that is set to itself with one more element in it: only this step may be reordered."""
@@ -186,7 +122,7 @@ class Printer:
 
     def iterations(self, statement: Loop) -> None:
         """The iterations of a loop, one after the other; LLVM's vectoriser takes what it can."""
-        with self.text.loop("0", self.value(statement.extent), self.marked(statement.lanes)) as variable:
+        with self.text.loop(0, I64(self.value(statement.extent)), self.marked(statement.lanes)) as variable:
             self.names[statement.variable] = variable
             self.statements(statement.body)
 
@@ -271,10 +207,10 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
     """A kernel's text, and the functions that it calls."""
     printer = Printer(kernel)
     text = printer.text
-    with text.loop("%begin", "%end") as tile:
+    with text.loop(I64("%begin"), I64("%end")) as tile:
         printer.names[kernel.tile] = tile
         printer.statements(kernel.body)
-    text("ret void")
+    text.ret()
     inner = f"{kernel.name}.tiles"
     pointers = [f"ptr{_attributes(kernel, name)} %p{i}" for i, name in enumerate(kernel.pointers)]
     sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
@@ -282,8 +218,8 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
     lines = [
         f"define internal void @{inner}({parameters}) alwaysinline nounwind {{",
         "entry:",
-        *text.slots,
-        *text.lines,
+        *text.allocas,
+        *map(str, text.lines),
         "}",
         f"define void @{kernel.name}(ptr noalias readonly %a, i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{",
         *_unpacked(kernel),
@@ -291,7 +227,7 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
         "  ret void",
         "}",
     ]
-    return _noted("\n".join(lines), printer.notes), tuple(text.used)
+    return _noted("\n".join(lines), printer.notes), tuple(text.uses)
 
 
 _NOTE = "note"
@@ -329,4 +265,4 @@ def _passed(kernel: Kernel) -> str:
     return ", ".join([*pointers, *sizes, "i64 %begin", "i64 %end", "ptr %scratch"])
 
 
-__all__ = ["Dim", "Printer", "Text", "function"]
+__all__ = ["Printer", "function"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.codegen.llvm import nvvm, scalar
+from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
@@ -66,7 +67,7 @@ class _Printer(Printer):
                 self.statements(statement.body)
         elif statement.kind in self.indices:
             first, step = self.indices[statement.kind], self.counts[statement.kind]
-            with self.text.loop(first, self.value(statement.extent), step=step) as variable:
+            with self.text.loop(I64(first), I64(self.value(statement.extent)), step=I64(step)) as variable:
                 self.names[statement.variable] = variable
                 self.statements(statement.body)
         else:
@@ -78,7 +79,7 @@ class _Printer(Printer):
                 self.allocate(statement)
             case Barrier():
                 self.text.use(f"declare void @{nvvm.BARRIER}()")
-                self.text(f"call void @{nvvm.BARRIER}()")
+                self.text.emit(f"call void @{nvvm.BARRIER}()")
             case AllReduce():
                 self.all_reduce(statement)
 
@@ -86,7 +87,7 @@ class _Printer(Printer):
         name, kind = statement.pointer, f"[{statement.count} x {scalar.stored(statement.dtype)}]"
         if statement.space == "private":
             if name not in self.pointers:
-                self.pointers[name], self.spaces[name] = self.text.slot(kind), "ptr"
+                self.pointers[name], self.spaces[name] = self.text.alloca(kind), "ptr"
             return
         self.pointers[name] = f"@{self.kernel.name}.{name}"
         self.spaces[name] = f"ptr addrspace({nvvm.SHARED})"
@@ -104,7 +105,7 @@ class _Printer(Printer):
             other = self.shuffled(found, dtype, distance)
             found = scalar.apply(self.text, op, [found, other], [dtype, dtype], dtype, CONTRACTED)
             distance //= 2
-        self.text(f"store {kind} {found}, ptr {slot}")
+        self.text.emit(f"store {kind} {found}, ptr {slot}")
 
     def shuffled(self, x: str, dtype: DType, distance: int) -> str:
         """The scalar of the lane whose number differs in one bit."""
@@ -135,18 +136,18 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     """A scheduled kernel as a whole module; `alignment` gives the bytes that each pointer is a multiple of."""
     printer = _Printer(kernel)
     printer.statements(kernel.body)
-    printer.text("ret void")
+    printer.text.ret()
     pointers = [f"{printer.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
     sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
     attributes = f"nounwind {nvvm.threads(printer.threads)}"
     lines = [
         nvvm.header(),
-        functions.library(printer.text.used, F64),
+        functions.library(printer.text.uses, F64),
         *printer.globals.values(),
         f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([*pointers, *sizes])}) {attributes} {{",
         "entry:",
-        *printer.text.slots,
-        *printer.text.lines,
+        *printer.text.allocas,
+        *map(str, printer.text.lines),
         "}",
     ]
     return "\n".join(lines) + "\n"

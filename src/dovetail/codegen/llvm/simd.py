@@ -6,7 +6,6 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from dovetail.codegen.llvm.casts import of_bf16, to_bf16
-from dovetail.codegen.llvm.loops import Text
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.ir.dtype import f32
 
@@ -14,6 +13,71 @@ _IN_PLACE = 16
 """Lanes of vectors whose multiplications spread a number in memory over all lanes: those of AVX-512."""
 STORED = {"float": 4, "half": 2, "bfloat": 2, "i8": 1}
 """Types of elements that are computed with as f32, and their bytes."""
+
+
+class Text:
+    """One function while it is written: instructions, scalars that change, and what is called."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.slots: list[str] = []
+        self.used: dict[str, None] = {}
+        self.block = "entry"
+        self._count = 0
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(f"  {line}")
+
+    def let(self, instruction: str) -> str:
+        name = self.fresh("%t")
+        self.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def use(self, function: str) -> None:
+        self.used[function] = None
+
+    def fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def slot(self, kind: str) -> str:
+        """Memory for a scalar that changes; LLVM turns it into a register."""
+        name = self.fresh("%slot")
+        self.slots.append(f"  {name} = alloca {kind}")
+        return name
+
+    @contextmanager
+    def loop(self, first: str, extent: str, metadata: str = "", step: str = "1") -> Generator[str]:
+        """Instructions for every `step`-th i64 from `first` to before `extent`; gives the variable."""
+        head, body, after = self.fresh("head"), self.fresh("body"), self.fresh("after")
+        before = self.block
+        variable, following = self.fresh("%i"), self.fresh("%next")
+        some = self.let(f"icmp slt i64 {first}, {extent}")
+        self(f"br i1 {some}, label %{head}, label %{after}")
+        self.label(head)
+        at = len(self.lines)
+        self(f"br label %{body}")
+        self.label(body)
+        yield variable
+        self.lines.insert(at, f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{self.block} ]")
+        self(f"{following} = add nuw nsw i64 {variable}, {step}")
+        more = self.let(f"icmp slt i64 {following}, {extent}")
+        self(f"br i1 {more}, label %{head}, label %{after}{metadata}")
+        self.label(after)
+
+    @contextmanager
+    def when(self, condition: str) -> Generator[None]:
+        """Instructions that run where an i1 holds."""
+        inside, after = self.fresh("then"), self.fresh("after")
+        self(f"br i1 {condition}, label %{inside}, label %{after}")
+        self.label(inside)
+        yield
+        self(f"br label %{after}")
+        self.label(after)
 
 
 class VectorText(Text):
