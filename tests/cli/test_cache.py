@@ -71,7 +71,7 @@ def test_why_names_what_differs(shell: Shell, folder: Path, layer: str) -> None:
 
 def test_why_tells_what_is_never_kept(shell: Shell, folder: Path, layer: str) -> None:
     said = shell("cache", "why", layer, "--target", "reference")
-    assert said.code == 0 and "compiled in every process: the target reference keeps nothing" in said.out
+    assert said.code == 0 and "compiled in every process: the target reference stores nothing" in said.out
     assert not folder.exists() or not list(folder.iterdir())
 
 

@@ -277,7 +277,7 @@ def test_what_is_not_kept_says_why(folder: str) -> None:
     assert why_not(make_request(cache=folder)) == ""
     assert why_not(make_request(cache="off")) == "the cache is switched off"
     assert "doubled" in why_not(make_request(cache=folder, ops=[doubled]))
-    assert "reference keeps nothing" in why_not(make_request(cache=folder, target="reference"))
+    assert "reference stores nothing" in why_not(make_request(cache=folder, target="reference"))
     dovetail.compile(layer(), cache=folder, ops=[doubled])
     assert programs(folder) == 0
 

@@ -29,7 +29,7 @@ ARGUMENTS, LOCALS = -1, -2
 
 
 @dataclass(slots=True, eq=False)
-class MovingBase:
+class LoopAddress:
     """A base that alternates or advances: its address in even trips of a loop, in odd trips, and the step of a trip."""
 
     even: Address
@@ -39,7 +39,7 @@ class MovingBase:
     """The words relative to it, by index, with their offsets."""
 
 
-Address: TypeAlias = tuple["int | MovingBase", int]
+Address: TypeAlias = tuple["int | LoopAddress", int]
 """A base and an offset in bytes."""
 Resolve: TypeAlias = Callable[[Binding], Address]
 """The address of what a pointer argument points to."""
@@ -123,10 +123,10 @@ class LaunchArgs:
         """Append words; gives the index of the first."""
         first = len(self.offsets)
         for index, (base, offset) in enumerate(words, first):
-            if isinstance(base, MovingBase):
+            if isinstance(base, LoopAddress):
                 base.uses.append((index, offset))
             # The loop sets a moving word before anything reads it.
-            while isinstance(base, MovingBase):
+            while isinstance(base, LoopAddress):
                 base, start = base.even
                 offset += start
             if base in (ARGUMENTS, LOCALS):

@@ -15,6 +15,7 @@ from dovetail.targets.cpu.threads.control_text import control_text
 from dovetail.targets.cpu.threads.fields import LAUNCH, Record
 from dovetail.targets.cpu.threads.futex import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, WAKE_ALL, futex_number
 from dovetail.targets.cpu.threads.stealing_text import MOST_TILES, stealing_text
+from dovetail.targets.cpu.threads.trace_text import clock_text, trace_text
 from dovetail.targets.runtime.launch_table import KIND_BRANCH, KIND_HOST, KIND_LOOP, OFFSETS, STEP
 
 EPOCH, ASLEEP, STOP, OPEN_STEP, WORKERS = 0, 64, 128, 192, 256
@@ -24,10 +25,6 @@ its range of tiles, the leader first: the first tile in the low half, the end in
 INSIDE, QUARANTINED_UNTIL, QUARANTINE_NS, LAST_QUARANTINE_END = 0, 8, 16, 24
 """A worker's line: whether it works on the open step; the time until which it stays away, or 0; the length and the end
 of its last quarantine. All times are nanoseconds."""
-
-MARK_FIELDS = ("begin", "end")
-"""A mark in a trace buffer, in nanoseconds. A step has one for itself, then one for each thread. The buffer begins with
-the bytes of a step's marks."""
 
 SPINS_BEFORE_YIELD = 500
 """Spins before `sched_yield`: the thread that we wait for may be descheduled."""
@@ -62,8 +59,8 @@ def pool_text(*, arm: bool, linux: bool, spins: int) -> str:
     return "\n".join(
         [
             _declarations(arm),
-            _clock(),
-            _tracing(),
+            clock_text(),
+            trace_text(),
             _quarantine(),
             stealing_text(WORKERS),
             _worker(arm, linux, spins),
@@ -100,68 +97,6 @@ def _sleep(arm: bool, linux: bool) -> str:
 
 def _wake(arm: bool, linux: bool) -> str:
     return _futex(arm, FUTEX_WAKE_PRIVATE, str(WAKE_ALL)) if linux else ""
-
-
-def _clock() -> str:
-    return """
-define internal i64 @now() nounwind {
-entry:
-  %time = alloca [2 x i64]
-  call i32 @clock_gettime(i32 1, ptr %time)
-  %seconds = load i64, ptr %time
-  %p = getelementptr i64, ptr %time, i64 1
-  %rest = load i64, ptr %p
-  %whole = mul i64 %seconds, 1000000000
-  %all = add i64 %whole, %rest
-  ret i64 %all
-}
-"""
-
-
-def _tracing() -> str:
-    """The marks of a step, the time at which something begins, and a mark; without a trace buffer they do nothing."""
-    return f"""
-define internal ptr @marks_of(ptr %trace, i64 %i) nounwind alwaysinline {{
-entry:
-  %off = icmp eq ptr %trace, null
-  br i1 %off, label %without, label %with
-without:
-  ret ptr null
-with:
-  %bytes = load i64, ptr %trace
-  %far = mul i64 %i, %bytes
-  %first = getelementptr i8, ptr %trace, i64 8
-  %marks = getelementptr i8, ptr %first, i64 %far
-  ret ptr %marks
-}}
-
-define internal i64 @begin(ptr %marks) nounwind alwaysinline {{
-entry:
-  %off = icmp eq ptr %marks, null
-  br i1 %off, label %without, label %with
-without:
-  ret i64 0
-with:
-  %time = call i64 @now()
-  ret i64 %time
-}}
-
-define internal void @mark(ptr %marks, i64 %row, i64 %begun) nounwind alwaysinline {{
-entry:
-  %off = icmp eq ptr %marks, null
-  br i1 %off, label %done, label %with
-with:
-  %far = mul i64 %row, {8 * len(MARK_FIELDS)}
-  %at = getelementptr i8, ptr %marks, i64 %far
-  store i64 %begun, ptr %at
-  %time = call i64 @now()
-  %end = getelementptr i8, ptr %at, i64 8
-  store i64 %time, ptr %end
-  br label %done
-done:
-  ret void
-}}
-"""
 
 
 def _quarantine() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.threads.pool_text import MARK_FIELDS
+from dovetail.targets.cpu.threads.trace_text import MARK_FIELDS
 from dovetail.targets.runtime.marks import Mark, Work
 
 

@@ -23,7 +23,7 @@ from dovetail.targets.runtime.launch_args import (
     STATUS,
     Address,
     LaunchArgs,
-    MovingBase,
+    LoopAddress,
     Resolve,
     Resolver,
     pointers_of,
@@ -185,7 +185,7 @@ class _Loop:
         self.results = control.step.results
         self.carries = len(control.ends)
         self.limit = self._limit()
-        self.moving: list[MovingBase] = []
+        self.moving: list[LoopAddress] = []
         self.before: list[Row] = []
         self.opening: list[Row] = []
         self.end: list[Row] = []
@@ -247,7 +247,7 @@ class _Loop:
             wanted.append(None)
             return here
         there = self.args.reserve(self.args.number(first.tensor.bytes))
-        read, written = MovingBase(here, there), MovingBase(there, here)
+        read, written = LoopAddress(here, there), LoopAddress(there, here)
         self.moving += [read, written]
         wanted.append((written, 0))
         self.end.append(layout.copy(self.control.ends[index], (read, 0), here))
@@ -259,7 +259,7 @@ class _Loop:
         step = self.args.number(pitch)
         if self.value.attrs.get("reverse"):
             start, step = start + (self.limit - 1) * step, -step
-        found = MovingBase((base, start), (base, start), step)
+        found = LoopAddress((base, start), (base, start), step)
         self.moving.append(found)
         return found, 0
 
