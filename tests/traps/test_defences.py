@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import DovetailError
-from dovetail.ir import leaf
-from dovetail.library import ALL
+from dovetail.testing import forget
 from tests.traps.defences import DEFENCES
 from tests.traps.removal import Defence, trap_of
 from tests.traps.test_guards import BLOCK
@@ -44,22 +43,14 @@ def _young() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
 def _forgotten() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
     """What was inferred without a defence is not remembered."""
     yield
-    _forget()
-
-
-def _forget() -> None:
-    """Give up values, traces and numbers that tests made: their types may be those of another time."""
-    for op in {*ALL, *BLOCK}:
-        vars(op)["_traced"].clear()
-    vars(leaf)["_scalar_literal"].cache_clear()
-    gc.collect()
+    forget(*BLOCK)
 
 
 @pytest.mark.parametrize("defence", DEFENCES, ids=str)
 def test_a_trap_test_fails_without_its_defence(defence: Defence, monkeypatch: pytest.MonkeyPatch) -> None:
     # First with it: then what fails is the defence, and patterns are traced before anything is changed.
     defence.test()
-    _forget()
+    forget(*BLOCK)
     with monkeypatch.context() as patch:
         defence.remove(patch)
         with pytest.raises(Failed):
