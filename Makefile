@@ -14,7 +14,7 @@ PARALLEL := -n auto --maxprocesses=8 --durations=10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick browser test-deep conformance models check page format golden bench clean
+.PHONY: help demo test quick slow browser test-deep conformance models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: $(FOR_TEST) ## run all tests, as CI does; ARGS="-k fuse" picks some
 
 quick: $(FOR_TEST) ## run one case of each test and none that takes long: under a minute, while you work
 	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
+
+slow: $(FOR_TEST) ## measure which tests take too long for make quick, and rewrite tests/slow.txt
+	@$(PYTEST) --note-slow
 
 browser: ## install Chromium, which the tests of the report's page drive; Debian and Ubuntu
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \

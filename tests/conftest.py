@@ -12,7 +12,7 @@ from dovetail.targets.cpu import jit
 from tests.golden import Golden
 from tests.kept_code import Keeper, keeper_of
 from tests.scheduling import SerialLast
-from tests.tiers import quick_ones
+from tests.tiers import Stopwatch, quick_ones
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,12 +31,15 @@ settings.load_profile("quick")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite generated text instead of comparing with it")
     parser.addoption("--quick", action="store_true", help="one case of each test, and none that takes long")
+    parser.addoption("--note-slow", action="store_true", help="measure which tests take long: tests/slow.txt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """LLVM is asked once for each text; DOVETAIL_TEST_CACHE names the folder, or `off`."""
     keeper = keeper_of(os.environ.get("DOVETAIL_TEST_CACHE", ""), ROOT)
     config.stash[_KEEPER] = keeper
+    if config.getoption("--note-slow"):
+        config.pluginmanager.register(Stopwatch())
     if keeper is not None:
         jit.emit = keeper.emit
 

@@ -33,7 +33,7 @@ class SerialLast:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.expected = len(config.getoption("tx"))
+        self.expected = len(config.getoption("tx") or ())
         self.collection: list[str] | None = None
         self.collections: dict[Worker, list[str]] = {}
         self.pending: dict[Worker, dict[int, None]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -46,11 +46,17 @@ def _forgotten() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
     forget(*BLOCK)
 
 
+_passed: set[Callable[[], None]] = set()
+"""The trap tests that passed in this process while all defences stood."""
+
+
 @pytest.mark.parametrize("defence", DEFENCES, ids=str)
 def test_a_trap_test_fails_without_its_defence(defence: Defence, monkeypatch: pytest.MonkeyPatch) -> None:
-    # First with it: then what fails is the defence, and patterns are traced before anything is changed.
-    defence.test()
-    forget(*BLOCK)
+    # First with it, once for all defences of a test: then what fails is the defence, and patterns are traced.
+    if defence.test not in _passed:
+        defence.test()
+        _passed.add(defence.test)
+        forget(*BLOCK)
     with monkeypatch.context() as patch:
         defence.remove(patch)
         with pytest.raises(Failed):
