@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep(config, items, [item for item in items if "golden" in getattr(item, "fixturenames", ())])
     if config.getoption("--quick"):
         _keep(config, items, quick_ones(items))
+
+
+def pytest_collection_finish() -> None:
+    """What exists before the first test stays: the collector of garbage need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:

@@ -31,12 +31,10 @@ def trap_tests() -> set[str]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _young() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+def _young() -> None:  # pyright: ignore[reportUnusedFunction]
     """Only what is made here is looked at when values are given up; the rest of the process is large."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
