@@ -19,13 +19,14 @@ def main() -> int:
     steps = {"unit tests": unit_tests(node)}
     if _install(node):
         modules = HERE / "node_modules"
-        ignored = ("--ignore-pattern", "node_modules")
-        rules = str(HERE / ".oxlintrc.json")
+        rules = str(HERE / "eslint.config.js")
         folders = [str(p.relative_to(ROOT)) for p in (SCRIPTS, HERE)]
-        steps["lint"] = run(node, str(modules / "oxlint" / "bin" / "oxlint"), "-c", rules, *ignored, *folders)
+        steps["lint"] = run(
+            node, str(modules / "eslint" / "bin" / "eslint.js"), "--max-warnings=0", "-c", rules, *folders
+        )
         steps["types"] = run(node, str(modules / "typescript" / "bin" / "tsc"), "--project", str(HERE))
     else:
-        print("skipped: lint and types of the page (npm cannot install oxlint and typescript here)")
+        print("skipped: lint and types of the page (npm cannot install eslint and typescript here)")
     failed = {name: done for name, done in steps.items() if done.returncode}
     for name, done in failed.items():
         print(f"{name} of the page:\n{done.stdout}{done.stderr}")

@@ -7,7 +7,6 @@
  */
 const clean = (text, most = 400) => {
   const plain = String(text).replace(
-    // oxlint-disable-next-line no-control-regex -- control characters are what it looks for
     /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]/gu,
     (c) => "\\u" + (c.codePointAt(0) ?? 0).toString(16).padStart(4, "0"),
   );
