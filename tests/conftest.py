@@ -1,17 +1,24 @@
-"""What every test shares: how many random examples, and comparison with generated text."""
+"""What every test shares: how many random examples, kept object code, tiers, and comparison with generated text."""
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from dovetail.targets.cpu import jit
 from tests.golden import Golden
+from tests.kept_code import Keeper, keeper_of
+from tests.scheduling import SerialLast
+from tests.tiers import Stopwatch, quick_ones
 
-# The user's own cache is no business of tests, nor of the processes that they start; those of the cache name a folder.
-os.environ["DOVETAIL_CACHE"] = os.environ.get("DOVETAIL_TEST_CACHE", "off")
+ROOT = Path(__file__).resolve().parent.parent
+
+# Tests and the processes that they start leave the user's own cache alone; tests of the cache name a folder.
+os.environ["DOVETAIL_CACHE"] = "off"
 
 # Seconds per example depend on the machine, so that a deadline would only make failures that are none.
 _COMMON = settings(deadline=None, suppress_health_check=(HealthCheck.too_slow,), print_blob=True)
@@ -24,17 +31,64 @@ settings.load_profile("quick")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite generated text instead of comparing with it")
+    parser.addoption("--quick", action="store_true", help="one case of each test, and none that takes long")
+    parser.addoption("--note-slow", action="store_true", help="measure which tests take long: tests/slow.txt")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """LLVM is asked once for each text; DOVETAIL_TEST_CACHE names the folder, or `off`."""
+    keeper = keeper_of(os.environ.get("DOVETAIL_TEST_CACHE", ""), ROOT)
+    config.stash[_KEEPER] = keeper
+    if config.getoption("--note-slow"):
+        config.pluginmanager.register(Stopwatch())
+    if keeper is not None:
+        jit.emit = keeper.emit
+
+
+_KEEPER = pytest.StashKey[Keeper | None]()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    keeper = config.stash.get(_KEEPER, None)
+    if keeper is not None:
+        jit.emit = keeper.compiler
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> SerialLast:
+    """Under `-n`, serial tests come last, in one process."""
+    return SerialLast(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Rewriting runs only the tests that own generated text."""
+    """Rewriting runs only the tests that own generated text; the quick tier a part of all."""
     if config.getoption("--golden"):
-        owners = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=[item for item in items if item not in owners])
-        items[:] = owners
+        _keep(config, items, [item for item in items if "golden" in getattr(item, "fixturenames", ())])
+    if config.getoption("--quick"):
+        _keep(config, items, quick_ones(items))
+
+
+def pytest_collection_finish() -> None:
+    """What exists before the first test stays: the collector of garbage need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    stay = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in stay])
+    items[:] = kept
 
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Compares with text in the tree, or rewrites it under `make golden`."""
     return Golden(Path(str(request.config.rootpath)), rewrite=bool(request.config.getoption("--golden")))
+
+
+@pytest.fixture
+def compiled_anew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM compiles everything that this test asks for."""
+    keeper = request.config.stash[_KEEPER]
+    if keeper is not None:
+        monkeypatch.setattr(jit, "emit", keeper.compiler)

@@ -1,13 +1,18 @@
-"""`dovetail.testing`: assertions about fusions name the places that lack one."""
+"""`dovetail.testing`: assertions about fusions name the places that lack one; `check_op` checks every law."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import dovetail
-from dovetail import Value, fused_op, library
+from dovetail import Value, f32, fused_op, library, ops
+from dovetail.derive import laws
+from dovetail.ir import leaf
 from dovetail.models import LlamaShape, llama
-from dovetail.testing import LawError, assert_fused, check_op
+from dovetail.testing import LawError, assert_fused, check_op, forget, parts_of
 
 SHAPE = LlamaShape(layers=2, hidden=64, heads=4, kv_heads=2, inner=96, vocabulary=100)
 
@@ -39,36 +44,76 @@ def test_a_wrong_count_and_a_place_that_is_not_there(program: dovetail.Program) 
         assert_fused(program, "encoder.*", rule="swiglu")
 
 
-def test_every_law_is_checked_for_an_op_made_of_others() -> None:
-    check_op(library.silu)
-    check_op(library.residual_rms_norm)
+def test_ops_of_the_library_pass() -> None:
+    for op in (library.silu, library.residual_layer_norm):
+        check_op(op)
 
 
-def test_a_spelling_that_computes_something_else_breaks_a_law() -> None:
+def test_every_law_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: set[str] = set()
+
+    def noted(name: str) -> Callable[..., None]:
+        def note(*_: Any, **__: Any) -> None:
+            called.add(name)
+
+        return note
+
+    every = {name for name in vars(laws) if name.startswith("check_")}
+    for name in every:
+        monkeypatch.setattr(laws, name, noted(name))
+    for op in library.ALL:
+        check_op(op)
+    assert called == every
+
+
+def test_a_spelling_that_computes_something_else_is_found() -> None:
     @fused_op(shapes="x[*] y[*]")
     def halved(x: Value, y: Value) -> Value:
         """Half of the difference."""
         return (x - y) * 0.5
 
     @halved.spelling
-    def reversed(x: Value, y: Value) -> Value:
+    def the_other_way(x: Value, y: Value) -> Value:
         return (y - x) * 0.5
 
-    assert reversed is not None
-    with pytest.raises(LawError, match="differ at y0"):
+    with pytest.raises(LawError, match="the_other_way"):
         check_op(halved)
 
 
-def test_a_guard_that_never_refuses_breaks_a_law() -> None:
-    @fused_op(shapes="x[*] y[*]")
-    def halved(x: Value, y: Value) -> Value:
-        """Half of the difference."""
-        return (x - y) * 0.5
+def test_a_guard_that_never_refuses_is_found() -> None:
+    @fused_op(shapes="x[*]")
+    def doubled(x: Value) -> Value:
+        """Twice the tanh."""
+        return ops.tanh(x) * 2.0
 
-    @halved.requires(reason="never", hint="nothing to do")
-    def always(x: Value) -> bool:
+    @doubled.requires(reason="never", hint="none")
+    def it_is_a_tensor(x: Value) -> bool:
         return True
 
-    assert always is not None
-    with pytest.raises(LawError):
-        check_op(halved)
+    with pytest.raises(LawError, match="it_is_a_tensor never refuses"):
+        check_op(doubled)
+
+
+def test_parts_come_before_what_is_made_of_them() -> None:
+    for op in library.ALL:
+        parts = parts_of(op)
+        assert parts == [part for part in library.ALL if part in parts]
+        assert set(op.parts) <= set(parts) and all(set(part.parts) <= set(parts) for part in parts)
+
+    @fused_op(shapes="x[*]")
+    def twice(x: Value) -> Value:
+        return library.silu(library.silu(x))
+
+    @fused_op(shapes="x[*]")
+    def four_times(x: Value) -> Value:
+        return twice(twice(x))
+
+    assert parts_of(four_times) == [library.silu, twice]
+
+
+def test_forget_drops_traces_and_scalars() -> None:
+    x = leaf.input("x", f32[3, 5])
+    first = library.silu.traced((x.type,), {})
+    assert library.silu.traced((x.type,), {}) is first
+    forget()
+    assert library.silu.traced((x.type,), {}) is not first

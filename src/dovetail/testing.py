@@ -1,7 +1,8 @@
-"""For tests: which fusions a program must have, and the laws of a declared op."""
+"""For tests: which fusions a program must have, the laws of a declared op, and a process that remembers nothing."""
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from dovetail import library
 from dovetail.declare import FusedOp
 from dovetail.derive import laws
 from dovetail.derive.laws import LawError
+from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.canonicalize import canonicalize
@@ -104,4 +106,15 @@ def parts_of(op: FusedOp[...]) -> list[FusedOp[...]]:
     return sorted(reversed(found), key=lambda part: rank.get(part, len(rank)))
 
 
-__all__ = ["LawError", "assert_fused", "check_op", "lifted", "parts_of"]
+def forget(*ops: FusedOp[...]) -> None:
+    """Drop what this process has inferred and interned: traces of declared ops, scalar constants, unused values.
+
+    For tests that change how types or constants are computed. Pass ops of your own; those of the library are included.
+    """
+    for op in {*library.ALL, *ops}:
+        op.forget()
+    leaf.forget_scalars()
+    gc.collect()
+
+
+__all__ = ["LawError", "assert_fused", "check_op", "forget", "lifted", "parts_of"]

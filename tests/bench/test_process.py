@@ -14,6 +14,8 @@ from dovetail.bench.peers import EVERY
 from dovetail.bench.process import Process, RefusedError, make_setting
 from tests.bench.small import SMALL
 
+pytestmark = pytest.mark.serial  # it starts processes that measure
+
 
 def test_a_process_starts_takes_turns_and_leaves_its_results(tmp_path: Path) -> None:
     case, setting = written("encoder", SMALL["encoder"], tmp_path), make_setting(1, tmp_path)

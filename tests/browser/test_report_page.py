@@ -19,6 +19,8 @@ from tests.browser.chromium import Chromium
 from tests.cli.commands import SMALL, WRONG_BIAS
 from tests.report.html.models import hostile_graph, source_of
 
+pytestmark = pytest.mark.serial  # it drives a browser
+
 
 @pytest.fixture(scope="module")
 def made() -> Compilation:

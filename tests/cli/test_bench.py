@@ -14,6 +14,8 @@ from dovetail.bench.result import Floor, Peak, Result, Timed
 from dovetail.cli.main import main
 from dovetail.errors import CheckError
 
+pytestmark = pytest.mark.serial  # it starts processes that measure
+
 Run = Callable[[str], None]
 
 

@@ -20,6 +20,8 @@ from tests.cli.commands import SMALL, Shell
 from tests.frontends.onnx.build import model
 from tests.golden import Golden
 
+pytestmark = pytest.mark.serial  # it sends signals to processes
+
 RUN = [sys.executable, "-m", "dovetail"]
 
 

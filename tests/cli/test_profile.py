@@ -10,6 +10,8 @@ import pytest
 from tests.cli.commands import SMALL, Shell
 from tests.report.test_trace import check_well_formed
 
+pytestmark = pytest.mark.serial  # it measures runs
+
 
 def test_a_profile_names_kernels_and_places(shell: Shell, layer: str) -> None:
     said = shell("profile", layer, "--size", "rows=4", "--runs", "2")

@@ -63,9 +63,9 @@ def wide(count: int) -> Graph:
 def test_many_members_in_linear_time() -> None:
     def seconds(count: int) -> float:
         graph = wide(count)
-        started = time.perf_counter()
+        started = time.process_time()
         assert len(join(graph, GROUPS).applied) == 1
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     # Eight times the members; quadratic would be 64 times the time. The best of three runs is the least disturbed.
     small, large = (min(seconds(count) for _ in range(3)) for count in (200, 1600))

@@ -20,6 +20,8 @@ from dovetail.ir.value import Value, make
 from dovetail.ir.verify import verify
 from dovetail.ir.walk import walk
 
+pytestmark = pytest.mark.serial  # it compares times
+
 X, W = leaf.input("x", f32[4]), leaf.param("w", f32[4])
 
 

@@ -20,8 +20,7 @@ from dovetail.targets.cpu.conv.select import make_conv
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
-from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
+from tests.kernels import native
 
 WIDE = CpuDevice(
     512, 32, ("embedded_broadcast", "scale_by_power_of_two"), emulated=not host_device().has("embedded_broadcast")
@@ -114,13 +113,7 @@ def checked(stem: str, graph: Graph, *feeds: Mapping[str, Array], vectors: CpuDe
 
 def compared(runner: NativeRunner, params: Mapping[str, Array], *feeds: Mapping[str, Array]) -> Array:
     """What a kernel gives for the last of the feeds, after all were compared."""
-    got = np.empty(0)
-    for fed in feeds:
-        (got,) = runner.run(fed).values()
-        with np.errstate(all="ignore"):
-            (expected,) = evaluate(runner.plan.graph, fed, params=params, lift=True).values()
-        assert_close(got, expected, f32)
-    return got
+    return native.compared(runner, params, *feeds)[-1]
 
 
 def same_by_threads(runner_of: Callable[[int], NativeRunner], feeds: Mapping[str, Array]) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 
-from dovetail import Graph, library
+from dovetail import library
 from dovetail.declare import FusedOp, Guard, Variant
 from dovetail.derive import laws
-from dovetail.ir.literal import Array
 from dovetail.passes.canonicalize import canonicalize
 from dovetail.targets.reference.interpreter import evaluate
+from dovetail.testing import lifted, parts_of
 
 CASES = [(op, variant) for op in library.ALL for variant in op.variants]
 FOUND = [(op, variant) for op in library.ALL for variant in op.patterns]
@@ -24,22 +22,6 @@ REMEDIED = [(op, guard) for op, guard in GUARDS if guard.remedy is not None]
 
 def over(cases: list[tuple[FusedOp[...], Variant]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("op", "variant"), cases, ids=[f"{op.name}[{v.label}]" for op, v in cases])
-
-
-def lifted(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-    return evaluate(graph, feeds, lift=True)
-
-
-def made_of(op: FusedOp[...]) -> list[FusedOp[...]]:
-    """The declared ops that must be found before this one can be."""
-    found: dict[FusedOp[...], None] = {}
-    pending = list(op.parts)
-    while pending:
-        part = pending.pop()
-        if part not in found:
-            found[part] = None
-            pending += part.parts
-    return [p for p in library.ALL if p in found]
 
 
 @over(CASES)
@@ -55,7 +37,7 @@ def test_range(op: FusedOp[...], variant: Variant) -> None:
 
 @over(FOUND)
 def test_recognition(op: FusedOp[...], variant: Variant) -> None:
-    laws.check_recognition(op, variant, seed=2, canonical=canonicalize, parts=made_of(op))
+    laws.check_recognition(op, variant, seed=2, canonical=canonicalize, parts=parts_of(op))
 
 
 @over(FOUND)

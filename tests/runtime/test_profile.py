@@ -17,6 +17,8 @@ from dovetail.report.profile_text import as_text, by_place
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 
+pytestmark = pytest.mark.serial  # it measures runs
+
 
 def layers(rows: int | str) -> Program:
     builder = Builder(lines=False)

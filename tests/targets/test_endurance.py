@@ -20,6 +20,8 @@ from dovetail import Graph, Program, f32, library, ops
 from dovetail.bench.transformers import Encoder, encoder
 from dovetail.ir import leaf
 
+pytestmark = pytest.mark.serial  # it counts resident memory and forks
+
 Array = NDArray[Any]
 RUNS = 100_000
 RANDOM = np.random.default_rng(5)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from dovetail.errors import DovetailError
-from dovetail.ir import leaf
-from dovetail.library import ALL
+from dovetail.testing import forget
 from tests.traps.defences import DEFENCES
 from tests.traps.removal import Defence, trap_of
 from tests.traps.test_guards import BLOCK
@@ -32,34 +31,30 @@ def trap_tests() -> set[str]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _young() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+def _young() -> None:  # pyright: ignore[reportUnusedFunction]
     """Only what is made here is looked at when values are given up; the rest of the process is large."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
     """What was inferred without a defence is not remembered."""
     yield
-    _forget()
+    forget(*BLOCK)
 
 
-def _forget() -> None:
-    """Give up values, traces and numbers that tests made: their types may be those of another time."""
-    for op in {*ALL, *BLOCK}:
-        vars(op)["_traced"].clear()
-    vars(leaf)["_scalar_literal"].cache_clear()
-    gc.collect()
+_passed: set[Callable[[], None]] = set()
+"""The trap tests that passed in this process while all defences stood."""
 
 
 @pytest.mark.parametrize("defence", DEFENCES, ids=str)
 def test_a_trap_test_fails_without_its_defence(defence: Defence, monkeypatch: pytest.MonkeyPatch) -> None:
-    # First with it: then what fails is the defence, and patterns are traced before anything is changed.
-    defence.test()
-    _forget()
+    # First with it, once for all defences of a test: then what fails is the defence, and patterns are traced.
+    if defence.test not in _passed:
+        defence.test()
+        _passed.add(defence.test)
+        forget(*BLOCK)
     with monkeypatch.context() as patch:
         defence.remove(patch)
         with pytest.raises(Failed):

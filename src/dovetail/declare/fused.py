@@ -209,6 +209,10 @@ class FusedOp(Op, Generic[P]):
             found = self._traced[key] = (spelled.type, constraints, Subgraph(types, results))
         return found
 
+    def forget(self) -> None:
+        """Drop the traces of the body. See `dovetail.testing.forget`."""
+        self._traced.clear()
+
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         type, constraints, _ = self.traced(operands, attrs)
         facts.recorded.extend(constraints)

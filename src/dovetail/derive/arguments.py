@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Any
 
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.declare.signature import Parameter
-from dovetail.errors import TraceError
+from dovetail.errors import GraphError, TraceError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, evaluate, symbols
 from dovetail.ir.dtype import BY_NAME, DType, f16, f32, f64
@@ -34,14 +35,9 @@ class Fitting:
     sizes: tuple[Size, ...]
 
 
-def fittings(op: FusedOp[...]) -> dict[str, list[Fitting]]:
+def fittings(op: FusedOp[...]) -> Mapping[str, Sequence[Fitting]]:
     """The declared shapes by operand: "x[*, m, k] keep:bool[m, n]"; the second one of an operand is another choice."""
-    found: dict[str, list[Fitting]] = {}
-    for name, dtype, listed in _OPERAND.findall(op.shapes):
-        dims = [d.strip() for d in listed.split(",") if d.strip()]
-        leading = bool(dims) and dims[0] == "*"
-        sizes = tuple(parse_size(d) for d in dims[leading:])
-        found.setdefault(name, []).append(Fitting(name, BY_NAME[dtype] if dtype else None, leading, sizes))
+    found = _declared_shapes(op.shapes)
     missing = [p.name for p in op.signature.operands if p.name not in found]
     if missing:
         raise TraceError(
@@ -49,6 +45,31 @@ def fittings(op: FusedOp[...]) -> dict[str, list[Fitting]]:
             hint='declare it: @fused_op(shapes="x[*, m, k] w[k, n]")',
         )
     return found
+
+
+@lru_cache(maxsize=256)
+def _declared_shapes(line: str) -> Mapping[str, Sequence[Fitting]]:
+    """The shapes of a line. Laws draw thousands of arguments from the same one."""
+    found: dict[str, list[Fitting]] = {}
+    for name, dtype, listed in _OPERAND.findall(line):
+        dims = [d.strip() for d in listed.split(",") if d.strip()]
+        leading = bool(dims) and dims[0] == "*"
+        sizes = tuple(parse_size(d) for d in dims[leading:])
+        found.setdefault(name, []).append(Fitting(name, BY_NAME[dtype] if dtype else None, leading, sizes))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _declared_numbers(line: str) -> Mapping[str, tuple[str, Size | None]]:
+    """The numbers of a line: as written, and as a size where it is one."""
+    return {name: (said, _size(said)) for name, said in _FITTING_NUMBER.findall(line)}
+
+
+def _size(said: str) -> Size | None:
+    try:
+        return parse_size(said)
+    except GraphError:
+        return None
 
 
 def arguments(op: FusedOp[...], variant: Variant, random: Random) -> dict[str, Any]:
@@ -109,10 +130,11 @@ def _left_out(op: FusedOp[...], variant: Variant, random: Random) -> set[str]:
 
 def _declared(op: FusedOp[...], parameter: Parameter, sizes: Mapping[str, Size]) -> float | None:
     """The number that the declaration says fits: "x[m, h*d] heads=h fill=-inf"."""
-    said = dict(_FITTING_NUMBER.findall(op.shapes)).get(parameter.name)
-    if said is None:
+    found = _declared_numbers(op.shapes).get(parameter.name)
+    if found is None:
         return None
-    return evaluate(parse_size(said), sizes) if parameter.kind == "int" else float(said)
+    said, size = found
+    return evaluate(parse_size(said) if size is None else size, sizes) if parameter.kind == "int" else float(said)
 
 
 def _type(fitting: Fitting, sizes: Mapping[str, Size], leading: tuple[int, ...], dtype: DType) -> TensorType:

@@ -195,6 +195,11 @@ def _scalar_literal(spelled: str, number: complex, dtype: DType) -> Literal:
     return Literal(_cast(number, dtype))
 
 
+def forget_scalars() -> None:
+    """Drop the constants that `scalar` keeps. See `dovetail.testing.forget`."""
+    _scalar_literal.cache_clear()
+
+
 def _cast(number: complex, dtype: DType) -> Array:
     if number.imag != 0 and dtype.kind != "complex":
         raise TypeRuleError(f"{number} as {dtype.name}", hint="cast the tensor to c64 first")

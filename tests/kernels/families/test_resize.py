@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dovetail import Graph, f32, ops
-from dovetail.ir.dtype import DType, i32
+from dovetail.ir.dtype import i32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
+from tests.kernels.native import check
 
 COORDINATES = [
     "half_pixel",
@@ -29,19 +27,6 @@ COORDINATES = [
 
 def normal(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array], dtype: DType = f32) -> Array:
-    """What the kernel gives, after it was compared."""
-    found = NativeGraph(make_plan(graph, target="cpu"))
-    assert not found.on_host, "it runs on the host"
-    runner = found.bind({})
-    got = np.empty(0)
-    for fed in feeds:
-        (got,) = runner.run(fed).values()
-        (expected,) = evaluate(graph, fed, lift=True).values()
-        assert_close(got, expected, dtype)
-    return got
 
 
 def enlarged(**attrs: Any) -> Graph:
@@ -79,7 +64,7 @@ def test_every_axis_and_strides(axes: tuple[int, ...]) -> None:
 def test_whole_numbers() -> None:
     x = input("x", i32[1, 1, 3, 4])
     graph = Graph.of(ops.resize(x, axes=(-2, -1), sizes=(6, 5)))
-    check(graph, {"x": np.arange(12, dtype=np.int32).reshape((1, 1, 3, 4))}, dtype=i32)
+    check(graph, {"x": np.arange(12, dtype=np.int32).reshape((1, 1, 3, 4))})
 
 
 def test_infinity_counts_where_it_has_weight() -> None:

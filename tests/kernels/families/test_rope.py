@@ -13,16 +13,9 @@ from dovetail.ir.dtype import bf16, f16, f64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.library.heads import split_heads
-from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
+from tests.kernels.native import compiled
 from tests.tolerances import assert_close
-
-
-def compiled(graph: Graph) -> NativeRunner:
-    native = NativeGraph(make_plan(graph, target="cpu"))
-    assert not native.on_host
-    return native.bind({})
 
 
 def normal(*shape: int, dtype: DType = f32, seed: int = 0) -> Array:

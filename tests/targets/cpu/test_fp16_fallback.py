@@ -53,7 +53,8 @@ def test_every_f16_and_every_rounding() -> None:
     halves = np.arange(1 << 16, dtype=np.uint16)
     found = np.empty(halves.size, np.float32)
     kind(code.address("widen_all"))(halves.ctypes.data, found.ctypes.data, halves.size)
-    expected = halves.view(np.float16).astype(np.float32)
+    with np.errstate(invalid="ignore"):  # some processors tell of a signalling NaN
+        expected = halves.view(np.float16).astype(np.float32)
     same = (found.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(found) & np.isnan(expected))
     assert same.all()
 

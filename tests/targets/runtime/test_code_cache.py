@@ -36,6 +36,7 @@ def text_of(number: int) -> str:
     return "\n".join([f"define i64 @made_{number}(i64 %x0) {{", *lines, "  ret i64 %x200", "}"])
 
 
+@pytest.mark.usefixtures("compiled_anew")
 def test_threads_that_compile_at_once_make_what_one_makes() -> None:
     texts = [text_of(number) for number in range(24)]
     with ThreadPoolExecutor(4) as pool:
@@ -43,6 +44,7 @@ def test_threads_that_compile_at_once_make_what_one_makes() -> None:
     assert together == [machine_code(text) for text in texts]
 
 
+@pytest.mark.usefixtures("compiled_anew")
 def test_every_module_has_a_context_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLVM shares numbers and types within a context without a lock: threads in one bring the process down."""
     seen: list[Any] = []

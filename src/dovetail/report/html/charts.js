@@ -15,7 +15,7 @@ const rooflineDots = () => {
     dot.rate = (kernel.flops * dot.kernels.length) / dot.seconds;
     dots.set(key, dot);
   });
-  return [...dots.values()].sort((a, b) => b.seconds - a.seconds);
+  return [...dots.values()].toSorted((a, b) => b.seconds - a.seconds);
 };
 
 const rooflineScales = (dots, w, h, m) => {
@@ -179,7 +179,7 @@ const picture = (height, label, paint, pick) => {
     board.width = width * ratio;
     board.height = height * ratio;
     board.style.height = `${height}px`;
-    const brush = board.getContext("2d");
+    const brush = /** @type {CanvasRenderingContext2D} */ (board.getContext("2d"));
     brush.setTransform(ratio, 0, 0, ratio, 0, 0);
     brush.clearRect(0, 0, width, height);
     drawn = paint(brush, width, height);

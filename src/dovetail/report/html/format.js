@@ -1,17 +1,23 @@
 // Numbers and texts as people read them, and the one way in which elements are made.
 
-/** A text from a model, safe to look at: no control characters, nothing that turns the direction of writing. */
+/**
+ * A text from a model, safe to look at: no control characters, nothing that turns the direction of writing.
+ *
+ * @param {unknown} text
+ */
 const clean = (text, most = 400) => {
   const plain = String(text).replace(
     /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]/gu,
-    (c) => "\\u" + c.codePointAt(0).toString(16).padStart(4, "0"),
+    (c) => "\\u" + (c.codePointAt(0) ?? 0).toString(16).padStart(4, "0"),
   );
   return plain.length > most ? plain.slice(0, most - 1) + "…" : plain;
 };
 
+/** @type {(value: number, digits: number) => string} */
 const pretty = (value, digits) =>
   value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
+/** @type {(value: number, units: [number, string][]) => string} */
 const scaled = (value, units) => {
   for (const [size, unit] of units) {
     if (Math.abs(value) >= size) {
@@ -23,6 +29,7 @@ const scaled = (value, units) => {
   return `${value === 0 ? "0" : pretty(value / size, 2)} ${unit}`;
 };
 
+/** @type {Record<Kind, (value: number) => string>} */
 const format = {
   seconds: (s) =>
     scaled(s, [
@@ -67,38 +74,79 @@ const format = {
   intensity: (i) => `${pretty(i, i >= 100 ? 0 : i >= 10 ? 1 : 2)} flop/B`,
 };
 
-/** A number that carries its exact value: what is shown is rounded, `value` is what the report says. */
+/**
+ * A number that carries its exact value: what is shown is rounded, `value` is what the report says.
+ *
+ * @type {(value: number | null | undefined, kind: Kind) => HTMLElement}
+ */
 const number = (value, kind) => {
   if (value === null || value === undefined) return el("span", { class: "none" }, "–");
   return el("data", { value: String(value), title: String(value) }, format[kind](value));
 };
 
+/**
+ * Children in order, without those that are absent.
+ *
+ * @type {(children: Children[]) => (Node | string | number)[]}
+ */
+const present = (children) =>
+  children.flatMap((child) =>
+    Array.isArray(child) ? present(child) : child === null || child === undefined || child === false ? [] : [child],
+  );
+
+/**
+ * @template {Element} E
+ * @param {E} node
+ * @param {Props} props
+ * @param {Children[]} children
+ */
 const fill = (node, props, children) => {
   for (const [name, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  for (const child of children.flat()) {
-    if (child !== null && child !== undefined && child !== false) {
-      node.append(child instanceof Node ? child : document.createTextNode(String(child)));
-    }
+  for (const child of present(children)) {
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
   }
   return node;
 };
 
-/** An element. Texts become text nodes, so that no name can be markup. */
+/**
+ * An element. Texts become text nodes, so that no name can be markup.
+ *
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Props} props
+ * @param {Children[]} children
+ */
 const el = (tag, props = {}, ...children) => fill(document.createElement(tag), props, children);
+/**
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag
+ * @param {Props} props
+ * @param {Children[]} children
+ */
 const svg = (tag, props = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
-const $ = (id) => document.getElementById(id);
+/** The element of page.html with this id. */
+const $ = /** @type {Find} */ ((/** @type {string} */ id) => document.getElementById(id));
 
+/**
+ * @template {Element} E
+ * @param {E} node
+ * @param {Children[]} children
+ */
 const clear = (node, ...children) => {
-  node.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
+  node.replaceChildren(...present(children).map((c) => (c instanceof Node ? c : String(c))));
   return node;
 };
 
-/** A table with a caption for readers of the screen; the first column of a row is its head. */
+/**
+ * A table with a caption for readers of the screen; the first column of a row is its head.
+ *
+ * @type {(caption: string, heads: string[], rows: Children[][], props?: Props) => HTMLElement}
+ */
 const table = (caption, heads, rows, props = {}) =>
   el(
     "table",

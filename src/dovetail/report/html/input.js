@@ -154,10 +154,11 @@ const nearestFrame = () => {
 
 const nextGap = () => {
   const chosen = look.selected;
+  const here = chosen?.kind === "gap" ? chosen.gap : -1;
   const kernel = chosen?.kind === "gap" ? kernelNumber.get(report.boundaries[chosen.gap].consumer) : chosen?.kernel;
   if (kernel === undefined || kernel < 0) return;
   const gaps = [...gapsIn[kernel], ...gapsOut[kernel]];
-  if (gaps.length) selectGap(gaps[(gaps.indexOf(chosen.gap) + 1) % gaps.length], { show: false });
+  if (gaps.length) selectGap(gaps[(gaps.indexOf(here) + 1) % gaps.length], { show: false });
 };
 
 const foldNearest = () => {
@@ -200,6 +201,6 @@ const paintTools = () => {
   );
   clear(
     $("legend"),
-    families.map((f, i) => el("li", { class: `family ${f}` }, familyNames[f])),
+    families.map((f) => el("li", { class: `family ${f}` }, familyNames[f])),
   );
 };

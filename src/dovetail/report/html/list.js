@@ -11,7 +11,7 @@ const runway = el("div", { class: "runway", role: "presentation" });
 const option = (value, text) => el("option", { value }, text);
 
 const startList = () => {
-  const rules = [...new Set(report.fused.flatMap((f) => [f.rule, ...f.chain]))].sort();
+  const rules = [...new Set(report.fused.flatMap((f) => [f.rule, ...f.chain]))].toSorted();
   clear(
     $("by-rule"),
     option("", "any rule"),
@@ -19,7 +19,7 @@ const startList = () => {
     option(":missed", "missed here"),
     option(":unfused", "not fused"),
   );
-  const kinds = [...new Set(familyOf)].sort();
+  const kinds = [...new Set(familyOf)].toSorted();
   clear(
     $("by-kind"),
     option("", "any work"),
@@ -105,12 +105,16 @@ const rowsOf = (matching, by) => {
   return found;
 };
 
-const rowOf = (kernel) => rows.findIndex((group) => group.includes(kernel));
+/** The kernel that is selected; none where a gap is. */
+const chosenKernel = () => (look.selected?.kind === "node" ? look.selected.kernel : undefined);
+
+/** @type {(kernel: number | undefined) => number} */
+const rowOf = (kernel) => rows.findIndex((group) => kernel !== undefined && group.includes(kernel));
 
 const paintRows = () => {
   const first = Math.max(Math.floor(listBox.scrollTop / ROW) - 4, 0);
   const last = Math.min(first + Math.ceil(listBox.clientHeight / ROW) + 8, rows.length);
-  const chosen = look.selected?.kernel;
+  const chosen = chosenKernel();
   clear(
     runway,
     rows.slice(first, last).map((group, i) => row(group, first + i, group.includes(chosen))),
@@ -170,7 +174,7 @@ const listKeys = (event) => {
   }
   if (!move || !rows.length) return;
   event.preventDefault();
-  const current = rowOf(look.selected?.kernel);
+  const current = rowOf(chosenKernel());
   active = Math.min(
     Math.max((current < 0 ? -Math.sign(move) + (move > 0 ? 0 : 1) : current) + move, 0),
     rows.length - 1,

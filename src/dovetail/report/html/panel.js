@@ -161,6 +161,7 @@ const opsOf = (kernel) => {
   return [heading(`Ops (${kernel.nodes.length})`), list];
 };
 
+/** @type {(title: string, gaps: number[], other: (gap: Boundary) => string) => Children} */
 const gapList = (title, gaps, other) => {
   if (!gaps.length) return null;
   const ranked = gaps.toSorted((a, b) => report.boundaries[b].seconds - report.boundaries[a].seconds).slice(0, 40);
@@ -170,7 +171,7 @@ const gapList = (title, gaps, other) => {
       "ul",
       { class: "gaps" },
       ranked.map((at) => {
-        const kernel = kernels[kernelNumber.get(other(report.boundaries[at]))];
+        const kernel = kernels[numberOf(other(report.boundaries[at]))];
         return el(
           "li",
           {},
@@ -183,10 +184,11 @@ const gapList = (title, gaps, other) => {
 };
 
 const codeOf = (at) => {
-  const which = source.code?.of[at] ?? -1;
-  if (which < 0) return null;
-  const sharing = source.code.of.filter((n) => n === which).length;
-  const text = el("pre", { tabindex: "0", "aria-label": `${source.code.language} code` }, "…");
+  const code = source.code;
+  const which = code?.of[at] ?? -1;
+  if (!code || which < 0) return null;
+  const sharing = code.of.filter((n) => n === which).length;
+  const text = el("pre", { tabindex: "0", "aria-label": `${code.language} code` }, "…");
   const copy = el(
     "button",
     {
@@ -217,7 +219,7 @@ const codeOf = (at) => {
     el(
       "summary",
       {},
-      `${source.code.language} code`,
+      `${code.language} code`,
       sharing > 1 ? el("span", { class: "note" }, ` shared by ${sharing} kernels`) : null,
     ),
     copy,

@@ -4,8 +4,13 @@ const FRAME = 16;
 const BETWEEN = 30;
 const BUCKET = 480;
 
-/** Place everything of a view. `open` holds the numbers of the bands that are unfolded. */
+/**
+ * Place everything of a view. `open` holds the numbers of the bands that are unfolded.
+ *
+ * @type {(view: View, open: Set<number>) => Scene}
+ */
 const compose = (view, open) => {
+  /** @type {Scene} */
   const scene = {
     view,
     open,
@@ -18,7 +23,9 @@ const compose = (view, open) => {
     right: 0,
     top: 0,
     bottom: 0,
+    buckets: [],
   };
+  /** @type {Copy[]} */
   const copies = [];
   const copyOf = placeBands(scene, copies);
   for (const copy of copies) {
@@ -30,8 +37,10 @@ const compose = (view, open) => {
   return scene;
 };
 
+/** @type {(scene: Scene, copies: Copy[]) => (place: number) => Copy} */
 const placeBands = (scene, copies) => {
   const { view, open } = scene;
+  /** @type {number[]} */
   const first = [];
   let y = 0;
   view.bands.forEach((band, number) => {
@@ -41,7 +50,7 @@ const placeBands = (scene, copies) => {
     const edge = folds ? FRAME : 0;
     for (let copy = 0; copy < shown; copy++) {
       y += edge;
-      const left = copy ? copies[copies.length - 1].x : aligned(view, copies, first, number);
+      const left = copy ? copies[copies.length - 1].x : aligned(view, copies, number);
       copies.push({ band, number, copy, start: band.start + copy * band.period, x: left, y, index: copies.length });
       if (folds)
         scene.frames.push({
@@ -75,8 +84,12 @@ const placeBands = (scene, copies) => {
   };
 };
 
-/** Where a band begins so that what is read most of the one above it comes down straight. */
-const aligned = (view, copies, first, number) => {
+/**
+ * Where a band begins so that what is read most of the one above it comes down straight.
+ *
+ * @type {(view: View, copies: Copy[], number: number) => number}
+ */
+const aligned = (view, copies, number) => {
   const band = view.bands[number],
     above = copies[copies.length - 1];
   if (!above) return -band.width / 2;
@@ -93,6 +106,7 @@ const aligned = (view, copies, first, number) => {
   return shift;
 };
 
+/** @type {(scene: Scene, copy: Copy) => void} */
 const placeNodes = (scene, { band, start, x, y }) => {
   for (let local = 0; local < band.period; local++) {
     const w = band.w[local],
@@ -102,12 +116,17 @@ const placeNodes = (scene, { band, start, x, y }) => {
   }
 };
 
-/** The place of the value that comes in at an entry of a copy. */
+/**
+ * The place of the value that comes in at an entry of a copy.
+ *
+ * @type {(scene: Scene, copy: Copy, entry: number) => number}
+ */
 const sourceAt = (scene, copy, entry) => {
   const [local, operand] = copy.band.entries[entry][0];
   return scene.view.operands[copy.start + local][operand];
 };
 
+/** @type {(scene: Scene, copy: Copy) => void} */
 const placeWires = (scene, copy) => {
   const { band, start, x, y } = copy;
   for (const wire of band.wires) {
@@ -118,17 +137,19 @@ const placeWires = (scene, copy) => {
     points.push(wire[wire.length - 2] + x, wire[wire.length - 1] + y);
     const producer = from < 0 ? sourceAt(scene, copy, -1 - from) : start + from;
     const consumer = to < band.period ? start + to : -1;
-    scene.wires.push(finishWire(scene, { points, from: producer, to: consumer }));
+    scene.wires.push(finishWire(scene, points, producer, consumer));
   }
 };
 
-/** What a wire means: the gap between two kernels, where there is one, and where its joint is drawn. */
-const finishWire = (scene, wire) => {
+/**
+ * What a wire means: the gap between two kernels, where there is one, and where its joint is drawn.
+ *
+ * @type {(scene: Scene, points: number[], from: number, to: number) => Wire}
+ */
+const finishWire = (scene, points, from, to) => {
   const { view } = scene;
-  const points = wire.points;
-  wire.top = points[1];
-  wire.bottom = points[points.length - 1];
-  wire.gap = -1;
+  const bottom = points[points.length - 1];
+  const wire = { points, from, to, top: points[1], bottom, gap: -1, x: 0, y: 0 };
   if (wire.to >= 0 && view === planView) {
     const gap = gapOf.get(pairKey(view.kernels[wire.from], view.kernels[wire.to]));
     if (gap !== undefined) {
@@ -140,9 +161,15 @@ const finishWire = (scene, wire) => {
   return wire;
 };
 
-/** Wires between copies: straight down to the next, or along a lane at the left past those between. */
+/**
+ * Wires between copies: straight down to the next, or along a lane at the left past those between.
+ *
+ * @type {(scene: Scene, copies: Copy[], copyOf: (place: number) => Copy) => void}
+ */
 const linkCopies = (scene, copies, copyOf) => {
+  /** @type {Map<string, number>} */
   const lanes = new Map();
+  /** @type {number[]} */
   const ends = [];
   for (const copy of copies) {
     copy.band.entries.forEach((_, entry) => {
@@ -156,15 +183,12 @@ const linkCopies = (scene, copies, copyOf) => {
         y0 = from.y + from.band.height;
       const x1 = copy.x + copy.band.x[port],
         y1 = copy.y;
-      const link = { from: place, x0, y0, x1, y1, lane: -1 };
+      const link = { from: place, x0, y0, x1, y1, lane: -1, x: 0 };
       if (from.index + 1 < copy.index) {
         const key = `${from.index} ${local}`;
-        if (!lanes.has(key)) {
-          let lane = ends.findIndex((end) => end < y0);
-          if (lane < 0) lane = ends.length;
-          lanes.set(key, lane);
-        }
-        link.lane = lanes.get(key);
+        const free = ends.findIndex((end) => end < y0);
+        link.lane = lanes.get(key) ?? (free < 0 ? ends.length : free);
+        lanes.set(key, link.lane);
         ends[link.lane] = Math.max(ends[link.lane] ?? 0, y1 + 1);
       }
       scene.links.push(link);
@@ -178,11 +202,20 @@ const linkCopies = (scene, copies, copyOf) => {
   }
 };
 
+/** @type {(scene: Scene) => Bucket[]} */
 const bucketed = (scene) => {
+  /** @type {Bucket[]} */
   const buckets = [];
+  /**
+   * @template {keyof Bucket} K
+   * @param {K} kind
+   * @param {number} top
+   * @param {number} bottom
+   * @param {Bucket[K][number]} thing
+   */
   const put = (kind, top, bottom, thing) => {
     for (let b = Math.max(0, Math.floor(top / BUCKET)); b <= Math.floor(bottom / BUCKET); b++) {
-      (buckets[b] ??= { nodes: [], wires: [], links: [] })[kind].push(thing);
+      /** @type {Bucket[K][number][]} */ ((buckets[b] ??= { nodes: [], wires: [], links: [] })[kind]).push(thing);
     }
   };
   for (const node of scene.nodes) put("nodes", node.y, node.y + node.h, node);
@@ -191,12 +224,22 @@ const bucketed = (scene) => {
   return buckets;
 };
 
-/** The things between two heights, each once. */
+/**
+ * The things between two heights, each once.
+ *
+ * @template {keyof Bucket} K
+ * @param {Scene} scene
+ * @param {K} kind
+ * @param {number} top
+ * @param {number} bottom
+ * @returns {Iterable<Bucket[K][number]>}
+ */
 const between = (scene, kind, top, bottom) => {
   const first = Math.max(0, Math.floor(top / BUCKET)),
     last = Math.min(scene.buckets.length - 1, Math.floor(bottom / BUCKET));
   if (first === 0 && last === scene.buckets.length - 1) return scene[kind];
   if (first >= last) return scene.buckets[first]?.[kind] ?? [];
+  /** @type {Set<Bucket[K][number]>} */
   const seen = new Set();
   for (let b = first; b <= last; b++) for (const thing of scene.buckets[b]?.[kind] ?? []) seen.add(thing);
   return seen;

@@ -1,9 +1,12 @@
 // The canvas: camera, pointer and keys, what is selected, which stage is shown and what is unfolded.
 
 const canvas = $("canvas");
-const pen = canvas.getContext("2d", { alpha: false });
+const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d", { alpha: false }));
+/** @type {Look} */
 const look = { x: 0, y: 0, scale: 1, width: 1, height: 1, ratio: 1, selected: null, hover: null, matches: null };
+/** @type {Set<number>[]} */
 const opened = stages.views.map(() => new Set());
+/** @type {Record<string, string>} */
 const stageTitles = {
   imported: "as the model was written",
   recognised: "known forms found",
@@ -18,6 +21,7 @@ let flight = 0;
 /** Whether somebody has moved the view; until then it follows the size of the window. */
 let moved = false;
 let printing = false;
+/** @type {((chosen: Chosen | null) => void)[]} */
 const selectionWatchers = [];
 
 const redraw = () => {
@@ -57,6 +61,7 @@ const zoomTo = (scale, x, y) => {
   redraw();
 };
 
+/** @type {(to: Aim) => void} */
 const fly = (to) => {
   moved = true;
   cancelAnimationFrame(flight);
@@ -70,7 +75,7 @@ const fly = (to) => {
   const step = (now) => {
     const t = Math.min((now - started) / 220, 1),
       ease = 1 - (1 - t) ** 3;
-    for (const key of ["x", "y", "scale"]) look[key] = from[key] + (to[key] - from[key]) * ease;
+    for (const key of /** @type {const} */ (["x", "y", "scale"])) look[key] = from[key] + (to[key] - from[key]) * ease;
     drawScene(pen, scene, look);
     if (t < 1) flight = requestAnimationFrame(step);
   };
@@ -124,8 +129,9 @@ const placeOfKernel = (kernel) => {
   return place;
 };
 
+/** @type {(place: number) => number} */
 const foldedPlace = (place) => {
-  const band = scene.view.bands.findLast((b) => b.start <= place);
+  const band = scene.view.bands.findLast((b) => b.start <= place) ?? scene.view.bands[0];
   return band.start + ((place - band.start) % band.period);
 };
 
@@ -136,12 +142,16 @@ const reveal = (place) => {
   fly({ scale, x: look.width / 2 - (node.x + node.w / 2) * scale, y: look.height * 0.36 - node.y * scale });
 };
 
-/** Choose a thing: {kind: "node", place, kernel}, {kind: "gap", gap} or null. */
+/**
+ * Choose a kernel or a node, a gap, or nothing.
+ *
+ * @param {Chosen | null} chosen
+ */
 const select = (chosen, { show = true } = {}) => {
   look.selected = chosen;
   if (chosen && show) {
     const place =
-      chosen.kind === "gap" ? placeOfKernel(kernelNumber.get(report.boundaries[chosen.gap].consumer)) : chosen.place;
+      chosen.kind === "gap" ? placeOfKernel(numberOf(report.boundaries[chosen.gap].consumer)) : chosen.place;
     if (place >= 0) reveal(place);
   }
   redraw();
@@ -218,6 +228,7 @@ const toggleFold = (number) => {
   else open.add(number);
   scene = compose(scene.view, open);
   const after = scene.frames.find((f) => f.number === number);
+  if (!before || !after) return;
   look.y += (before.y - after.y) * look.scale;
   if (look.selected?.kind === "node" && scene.at[look.selected.place] < 0)
     look.selected.place = foldedPlace(look.selected.place);
@@ -244,11 +255,12 @@ const showStage = (number) => {
 };
 
 /** What a filter leaves over, as the scene shows it: a folded block is bright where any of its copies is. */
+/** @type {Iterable<number> | null} */
 let filtered = null;
 const brighten = (matches = filtered) => {
   filtered = matches;
   look.matches = matches === null ? null : new Set(matches);
-  if (matches !== null && opened[stages.views.length - 1].size === 0)
+  if (matches !== null && look.matches !== null && opened[stages.views.length - 1].size === 0)
     for (const kernel of matches) look.matches.add(alike[kernel][0]);
   redraw();
 };
@@ -256,26 +268,24 @@ const brighten = (matches = filtered) => {
 const paintSteps = () =>
   clear(
     $("steps"),
-    stages.views
-      .map((view, number) => [
-        number ? el("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
-        el(
-          "button",
-          {
-            type: "button",
-            role: "radio",
-            "aria-checked": String(number === shownStage),
-            tabindex: number === shownStage ? "0" : "-1",
-            "data-stage": view.name,
-            title: `${view.name}: ${stageTitles[view.name]}`,
-            onclick: () => showStage(number),
-            onkeydown: stepKeys,
-          },
-          el("span", { class: "name" }, view.name),
-          el("span", { class: "count" }, format.count(countOf(view))),
-        ),
-      ])
-      .flat(),
+    stages.views.flatMap((view, number) => [
+      number ? el("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
+      el(
+        "button",
+        {
+          type: "button",
+          role: "radio",
+          "aria-checked": String(number === shownStage),
+          tabindex: number === shownStage ? "0" : "-1",
+          "data-stage": view.name,
+          title: `${view.name}: ${stageTitles[view.name]}`,
+          onclick: () => showStage(number),
+          onkeydown: stepKeys,
+        },
+        el("span", { class: "name" }, view.name),
+        el("span", { class: "count" }, format.count(countOf(view))),
+      ),
+    ]),
   );
 
 const countOf = (view) => view.families.reduce((sum, f) => sum + (families[f] === "end" ? 0 : 1), 0);
@@ -286,7 +296,7 @@ const stepKeys = (event) => {
   event.preventDefault();
   event.stopPropagation();
   showStage(shownStage + move);
-  $("steps").querySelector("[aria-checked=true]").focus();
+  /** @type {HTMLElement | null} */ ($("steps").querySelector("[aria-checked=true]"))?.focus();
 };
 
 /** The thing below, above or beside the selected one. */
@@ -318,11 +328,16 @@ const neighbour = (key) => {
   return best;
 };
 
+/** @type {(view: View) => number[][]} */
+const readers = (view) => {
+  /** @type {number[][]} */
+  const found = view.operands.map(() => []);
+  view.operands.forEach((read, reader) => read.forEach((p) => found[p].push(reader)));
+  return found;
+};
+
+/** @type {(place: number) => number[]} */
 const readersOf = (place) => {
-  scene.readers ??= (() => {
-    const found = scene.view.operands.map(() => []);
-    scene.view.operands.forEach((read, reader) => read.forEach((p) => found[p].push(reader)));
-    return found;
-  })();
+  scene.readers ??= readers(scene.view);
   return scene.readers[place].map((p) => (scene.at[p] < 0 ? foldedPlace(p) : p));
 };

@@ -2,8 +2,8 @@
 
 const gapPanel = (at) => {
   const gap = report.boundaries[at];
-  const from = kernelNumber.get(gap.producer),
-    to = kernelNumber.get(gap.consumer);
+  const from = numberOf(gap.producer),
+    to = numberOf(gap.consumer);
   const same = report.boundaries.filter((b) => b.reason === gap.reason && b.message === gap.message);
   return [
     el("h2", { class: plainReasons.has(gap.reason) ? "joint" : "joint refused" }, reasonTitle(gap.reason)),
@@ -176,7 +176,7 @@ const grouped = (list, key, by) => {
     groups.get(name).push(item);
   }
   const sum = (items) => items.reduce((s, i) => s + i[by], 0);
-  return [...groups].sort((a, b) => sum(b[1]) - sum(a[1]));
+  return [...groups].toSorted((a, b) => sum(b[1]) - sum(a[1]));
 };
 
 const ruleButton = (rule) =>

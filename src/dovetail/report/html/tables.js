@@ -11,7 +11,7 @@ const fillTime = () => {
           "A measured run",
           el("p", { class: "note" }, "One run of those measured, a row for each thread."),
           strip(source.timeline, "The measured run"),
-          report.measured ? runFacts() : null,
+          report.measured ? runFacts(report.measured) : null,
         )
       : null,
     block(
@@ -48,8 +48,8 @@ const fillTime = () => {
   );
 };
 
-const runFacts = () => {
-  const run = report.measured;
+/** @type {(run: Measured) => HTMLElement} */
+const runFacts = (run) => {
   return el(
     "dl",
     { class: "facts spread" },
@@ -166,7 +166,7 @@ const MOST = 200;
 const fillGaps = () => {
   const misses = grouped(report.missed, (m) => [m.rule, m.reason, m.message, m.hint].join("\n"), "seconds");
   const kind = (name) => {
-    const k = kernels[kernelNumber.get(name)];
+    const k = kernels[numberOf(name)];
     return `${k.op} ${k.type}`;
   };
   const gaps = grouped(
@@ -211,8 +211,8 @@ const fillGaps = () => {
         "Gaps between kernels",
         ["from", "to", "why", "#times", "#moves", "#costs", "#share"],
         gaps.slice(0, MOST).map(([, [gap, ...others]]) => [
-          kernelButton(kernelNumber.get(gap.producer)),
-          kernelButton(kernelNumber.get(gap.consumer)),
+          kernelButton(numberOf(gap.producer)),
+          kernelButton(numberOf(gap.consumer)),
           el(
             "button",
             {

@@ -1,9 +1,11 @@
 // Light and dark: as the system has it, unless the switch says otherwise. Colours stand in page.css alone.
 
 const themes = ["auto", "light", "dark"];
+/** @type {Record<string, string>} */
 const themeSigns = { auto: "◐", light: "☀", dark: "☾" };
 let theme = "auto";
-let palette = {};
+let palette = /** @type {Palette} */ ({});
+/** @type {(() => void)[]} */
 const themeWatchers = [];
 
 const remembered = () => {
@@ -17,18 +19,19 @@ const remembered = () => {
 const readPalette = () => {
   const probe = el("span");
   document.body.append(probe);
+  /** @type {(name: string) => string} */
   const read = (name) => {
     probe.style.color = `var(--${name})`;
     return getComputedStyle(probe).color;
   };
-  palette = Object.fromEntries(
-    ["paper", "card", "ink", "soft", "faint", "line", "wire", "accent", "warn"].map((n) => [n, read(n)]),
-  );
+  const names = ["paper", "card", "ink", "soft", "faint", "line", "wire", "accent", "warn"];
+  palette = /** @type {any} */ (Object.fromEntries(names.map((n) => [n, read(n)])));
   palette.families = families.map((f) => read(`family-${f}`));
   palette.tints = families.map((f) => read(`tint-${f}`));
   probe.remove();
 };
 
+/** @type {(name: string) => void} */
 const setTheme = (name) => {
   theme = themes.includes(name) ? name : "auto";
   document.documentElement.style.colorScheme = theme === "auto" ? "" : theme;

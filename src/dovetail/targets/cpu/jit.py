@@ -48,10 +48,15 @@ def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, st
     found = None if store is None or key is None else store.get(key)
     if found is not None:
         return found
-    made = _emitted(*_optimized(text, vectorize, optimize, host()))
+    made = emit(text, vectorize=vectorize, optimize=optimize, here=host())
     if store is not None and key is not None:
         store.put(key, made)
     return made
+
+
+def emit(text: str, *, vectorize: bool, optimize: bool, here: Host) -> bytes:
+    """The object file of a module for a machine: LLVM compiles it now. The one way into LLVM's code generation."""
+    return _emitted(*_optimized(text, vectorize, optimize, here))
 
 
 def load(objects: Iterable[bytes]) -> Compiled:

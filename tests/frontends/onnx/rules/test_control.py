@@ -190,6 +190,6 @@ def test_deep_nesting_is_imported_once_a_level() -> None:
         ["y"],
         initializers={"zero": np.array([0])},
     )
-    started = time.perf_counter()
+    started = time.process_time()
     import_model(made)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

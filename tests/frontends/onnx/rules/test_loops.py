@@ -173,10 +173,10 @@ def test_a_carried_type_that_changes_is_malformed() -> None:
 def test_a_loop_without_an_end(given: str, trips: int) -> None:
     known: dict[str, Array] = {"t": np.array(True), "m": np.array(trips)}
     made = looping(STEP, given, {"x": f32["n"]}, initializers={k: known[k] for k in given.split() if k != "_"})
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(UnsupportedError, match="nothing ends"):
         import_model(made)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_a_condition_inside_that_has_none_outside() -> None:
@@ -259,7 +259,7 @@ def test_numbers_of_axes_that_do_not_fit() -> None:
 
 def test_a_loop_is_one_op_however_often_it_runs() -> None:
     made = looping(STEP, "m t", {"x": f32["n"]}, initializers={"m": np.array(100_000), "t": np.array(True)})
-    started = time.perf_counter()
+    started = time.process_time()
     graph = import_model(made)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert sum(v.op is ops.scan_ for v in graph.values) == 1

@@ -19,6 +19,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.build import build
+from tests.kernels import native
 from tests.kernels.convolving import WIDE, compared, normal, on_a_machine_of, params_of
 
 KERNELS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -67,9 +68,7 @@ def stems(graph: Graph) -> list[str]:
 def check(graph: Graph, feeds: dict[str, Array] | None = None) -> Array:
     """What the kernel gives, after it was compared."""
     feeds, params = feeds or feeds_of(graph), params_of(graph)
-    native = NativeGraph(make_plan(graph, target="cpu"))
-    assert native.on_host == ()
-    return compared(native.bind(params), params, feeds)
+    return native.check(graph, feeds, params=params)[-1]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

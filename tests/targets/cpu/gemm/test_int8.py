@@ -17,6 +17,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
+from tests.kernels.native import native_of
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.skipif(not host_device().has("vnni"), reason="this machine does not sum up products of bytes")
@@ -57,10 +58,7 @@ def params_of(graph: Graph) -> dict[str, Array]:
 
 
 def compiled(graph: Graph, threads: int | None = None) -> NativeRunner:
-    native = NativeGraph(make_plan(graph, target="cpu"), threads=threads)
-    names = [job.kernel.name for part in native.sections for job in part.jobs if isinstance(job, Job)]
-    assert any(name.startswith("bytes_") for name in names), names
-    return native.bind(params_of(graph))
+    return native_of(graph, threads, kernel="bytes_", served=()).bind(params_of(graph))
 
 
 def check(y: Value, *feeds: Mapping[str, Array], threads: int | None = None) -> list[Array]:

@@ -18,6 +18,8 @@ from dovetail.library.activation import Activation, Gate
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
+from tests.kernels import native
+from tests.kernels.native import native_of
 from tests.tolerances import assert_close
 
 SERVED = ("matmul", "linear", "matmul_add", "swiglu", "wide_swiglu")
@@ -25,18 +27,12 @@ SERVED = ("matmul", "linear", "matmul_add", "swiglu", "wide_swiglu")
 
 def compiled(graph: Graph, threads: int | None = None) -> NativeGraph:
     """The graph with its contractions in kernels."""
-    native = NativeGraph(make_plan(graph, target="cpu"), threads=threads)
-    assert not [s.name for s in native.on_host if s.value.op.name in SERVED], "it runs on the host"
-    return native
+    return native_of(graph, threads, served=SERVED)
 
 
 def check(graph: Graph, *every: Mapping[str, Array], params: Mapping[str, Array] | None = None) -> None:
     """One compiled graph with several inputs."""
-    runner = compiled(graph).bind(params or {})
-    for feeds in every:
-        (got,) = runner.run(feeds).values()
-        (expected,) = evaluate(graph, feeds, lift=True, params=params).values()
-        assert_close(got, expected, f32)
+    native.check(graph, *every, params=params, served=SERVED)
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:

@@ -25,6 +25,8 @@ from dovetail.targets.cpu.measure.calibration import (
 )
 from dovetail.targets.cpu.measure.peak import Limits
 
+pytestmark = pytest.mark.serial  # it measures the machine
+
 ONE = Figures(1, 1e10, 1e9, ((1000, 8e9, 4e9), (10_000, 2e9, 1e9)), 1e-7)
 FOUR = Figures(4, 4e10, 3e9, ((4000, 32e9, 6e9), (10_000, 5e9, 4e9)), 4e-7)
 MADE = Calibration("a host", "2030-01-01 00:00", "by hand", (ONE, FOUR))

@@ -12,6 +12,8 @@ from dovetail.targets.cpu.measure import peak as limits
 from dovetail.targets.cpu.measure.peak import Limits, Meter
 from dovetail.targets.cpu.measure.threads import pin
 
+pytestmark = pytest.mark.serial  # it measures the machine
+
 
 def test_the_best_so_far_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_buffer_bytes", lambda: 1 << 20)

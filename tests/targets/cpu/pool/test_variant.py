@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,30 +11,14 @@ from dovetail import Graph, f32, ops
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
-from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.reference.interpreter import evaluate
-from tests.tolerances import assert_close
+from tests.kernels.native import check
 
 POOLS = [ops.max_pool, ops.average_pool]
 
 
 def normal(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
-
-
-def check(graph: Graph, *feeds: Mapping[str, Array]) -> Array:
-    """What the kernel gives, after it was compared."""
-    found = NativeGraph(make_plan(graph, target="cpu"))
-    assert not found.on_host, "it runs on the host"
-    runner = found.bind({})
-    got = np.empty(0)
-    for fed in feeds:
-        (got,) = runner.run(fed).values()
-        (expected,) = evaluate(graph, fed, lift=True).values()
-        assert_close(got, expected, f32)
-    return got
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -99,7 +82,7 @@ def test_nan_wins_and_padding_does_not() -> None:
     x = -np.abs(normal(1, 1, 6, 40)) - 1
     x[0, 0, 3, 20], x[0, 0, 0, 0] = np.nan, -np.inf
     graph = Graph.of(ops.max_pool(input("x", f32[1, 1, 6, 40]), window=(3, 3), padding=(1, 1, 1, 1)))
-    got = check(graph, {"x": x})
+    (got,) = check(graph, {"x": x})
     assert np.isnan(got[0, 0, 2:5, 19:22]).all()
     assert np.isnan(got).sum() == 9
     assert (got[~np.isnan(got)] < 0).all()

@@ -17,6 +17,8 @@ from dovetail.targets.cpu.jit import Compiled, compile_text
 from dovetail.targets.cpu.threads.pool import ThreadPool, thread_pool
 from dovetail.targets.runtime.launch_table import KIND_COMPILED, KIND_HOST, STEP, empty_table
 
+pytestmark = pytest.mark.serial  # it starts pools of several threads
+
 COUNTS = """
 define void @count(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {
 entry:

@@ -26,6 +26,8 @@ from dovetail.targets.cpu.threads.pool_text import (
     pool_text,
 )
 
+pytestmark = pytest.mark.serial  # it starts pools of several threads
+
 TILES = 4
 COUNT = """
 define void @count(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {

@@ -12,6 +12,8 @@ from dovetail import Graph, f32, ops
 from dovetail.ir.leaf import input, param
 from dovetail.runtime.compile import compile
 
+pytestmark = pytest.mark.serial  # it measures runs on several threads
+
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((256, 64)).astype(np.float32)
 W = RNG.standard_normal((64, 64)).astype(np.float32)

@@ -17,21 +17,19 @@ from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.runtime import build as ready
-from tests.kernels.convolving import OTHER_MACHINES, compared, normal, on_a_machine_of, params_of
+from tests.kernels import native
+from tests.kernels.convolving import OTHER_MACHINES, normal, on_a_machine_of, params_of
+from tests.kernels.native import native_of
 
 
 def compiled(graph: Graph, threads: int | None = None) -> NativeRunner:
     """The graph, whose convolution is products of rows."""
-    found = NativeGraph(make_plan(graph, target="cpu"), threads=threads)
-    names = [job.kernel.name for part in found.sections for job in part.jobs if isinstance(job, ready.Job)]
-    assert any(name.startswith("conv1d_") for name in names), names
-    return found.bind(params_of(graph))
+    return native_of(graph, threads, kernel="conv1d_", served=()).bind(params_of(graph))
 
 
 def check(y: Value, *feeds: Mapping[str, Array], threads: int | None = None) -> list[Array]:
     graph = Graph.of(y)
-    runner, params = compiled(graph, threads), params_of(graph)
-    return [compared(runner, params, fed) for fed in feeds]
+    return native.check(graph, *feeds, params=params_of(graph), threads=threads, kernel="conv1d_", served=())
 
 
 def convolved(

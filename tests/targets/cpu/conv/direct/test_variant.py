@@ -28,6 +28,7 @@ from tests.kernels.convolving import (
     params_of,
     same_by_threads,
 )
+from tests.kernels.native import native_of
 from tests.tolerances import assert_close
 
 NAMES = ("conv", "conv_bias_act", "conv_transpose")
@@ -35,9 +36,7 @@ NAMES = ("conv", "conv_bias_act", "conv_transpose")
 
 def compiled(graph: Graph, params: Mapping[str, Array], threads: int | None = None) -> NativeRunner:
     """The graph with its convolutions in kernels."""
-    found = NativeGraph(make_plan(graph, target="cpu"), threads=threads)
-    assert not [s.name for s in found.on_host if s.value.op.name in NAMES], "it runs on the host"
-    return found.bind(params)
+    return native_of(graph, threads, served=NAMES).bind(params)
 
 
 def check(graph: Graph, *feeds: Mapping[str, Array]) -> Array:
