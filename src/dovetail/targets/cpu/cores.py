@@ -26,17 +26,35 @@ def _quota() -> int | None:
 
 @cache
 def data_caches(root: Path = Path("/")) -> Caches:
-    """The data caches of the first core; what the system does not tell is as in `Caches`."""
-    sizes: dict[str, int] = {}
-    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+    """The data caches of the first core; what the system does not report is as in `Caches`."""
+    sizes = {f"l{level}": size for level, size in enumerate(cache_sizes(root), 1) if level <= 3}
+    return Caches(**sizes, line=_line_bytes(root))
+
+
+def cache_sizes(root: Path = Path("/")) -> tuple[int, ...]:
+    """Bytes of the data caches, L1 first; empty where the system does not report them."""
+    found: dict[int, int] = {}
+    for index in _indices(root):
         try:
             level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
             if kind != "Instruction":
-                sizes[f"l{level}"] = int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1:], 0)
-                sizes["line"] = int((index / "coherency_line_size").read_text())
+                found[int(level)] = int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1:], 0)
         except (OSError, ValueError):
             continue
-    return Caches(**{name: size for name, size in sizes.items() if name in ("l1", "l2", "l3", "line") and size})
+    return tuple(found[level] for level in sorted(found))
+
+
+def _line_bytes(root: Path) -> int:
+    for index in _indices(root):
+        try:
+            return int((index / "coherency_line_size").read_text())
+        except (OSError, ValueError):
+            continue
+    return Caches().line
+
+
+def _indices(root: Path) -> list[Path]:
+    return sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*"))
 
 
 @cache

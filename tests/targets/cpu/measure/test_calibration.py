@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dovetail.settings import Settings
+from dovetail.targets.cpu.cores import cache_sizes
 from dovetail.targets.cpu.measure import calibration
 from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
-from dovetail.targets.cpu.measure.caches import cache_sizes
 from dovetail.targets.cpu.measure.calibration import (
     BUILT_IN,
     Calibration,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dovetail.codegen.llvm.maths import wide
+from dovetail.codegen.llvm.maths import tables, wide
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as f64_functions
 from dovetail.codegen.llvm.maths.text import KINDS, Lines
 from dovetail.ir.dtype import DType, bf16, f16, f32, f64
@@ -19,11 +19,11 @@ _MAGIC = 12582912.0
 
 def _scaled(t: Lines, x: str) -> tuple[str, str]:
     """exp(r) - 1 and the bits of a number that ends in n, for x = n ln 2 + r with r from -ln 2 / 2 to ln 2 / 2."""
-    shifted = t.fma(x, 1.44269504088896341, _MAGIC)
+    shifted = t.fma(x, tables.LOG2_E, _MAGIC)
     n = t.sub(shifted, _MAGIC)
     r = t.fma(n, -0.693145751953125, x)
     r = t.fma(n, -1.42860682030941723212e-6, r)
-    p = t.polynomial(r, [1.38145359e-3, 8.36874545e-3, 4.16683927e-2, 1.66665211e-1, 4.9999994e-1])
+    p = t.polynomial(r, tables.EXP_REDUCED)
     return t.fma(p, t.mul(r, r), r), t.bits(shifted)
 
 
@@ -50,24 +50,6 @@ def _exp_falling(t: Lines, x: str) -> str:
     return t.select(nothing, 0.0, t.fma(p, power, power))
 
 
-_ERF_ABOVE = [
-    -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05, -7.34990630326855e-04,
-    -2.95459980854025e-03, -1.60960333262415e-02,
-]  # fmt: skip
-_ERF_BELOW = [
-    -1.45660718464996e-05,
-    -2.13374055278905e-04,
-    -1.68282697438203e-03,
-    -7.37332916720468e-03,
-    -1.42647390514189e-02,
-]
-_TANH_ABOVE = [
-    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
-    6.37261928875436e-04, 4.89352455891786e-03,
-]  # fmt: skip
-_TANH_BELOW = [1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03]
-
-
 def _rational(t: Lines, x: str, bound: float, above: Sequence[float], below: Sequence[float]) -> str:
     """x times a quotient of polynomials in its square."""
     x = t.clamp(x, -bound, bound)
@@ -77,12 +59,12 @@ def _rational(t: Lines, x: str, bound: float, above: Sequence[float], below: Seq
 
 def erf(t: Lines, x: str) -> str:
     """The error function in f32."""
-    return _rational(t, x, 4.0, _ERF_ABOVE, _ERF_BELOW)
+    return _rational(t, x, tables.ERF_BOUND, tables.ERF_NUMERATOR, tables.ERF_DENOMINATOR)
 
 
 def tanh(t: Lines, x: str) -> str:
     """The hyperbolic tangent in f32."""
-    found = _rational(t, x, 7.90531110763549805, _TANH_ABOVE, _TANH_BELOW)
+    found = _rational(t, x, tables.TANH_BOUND, tables.TANH_NUMERATOR, tables.TANH_DENOMINATOR)
     return t.select(t.test("ogt", t.abs(x), 8.67), t.signed(1.0, x), found)
 
 

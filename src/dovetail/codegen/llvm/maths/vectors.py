@@ -4,39 +4,21 @@ from __future__ import annotations
 
 from dovetail.codegen.llvm.handles import Mask, Vec
 from dovetail.codegen.llvm.maths import functions as maths
+from dovetail.codegen.llvm.maths.tables import (
+    EXP2_CENTRED,
+    EXP2_FRACTION,
+    LOG2_E,
+    TANH_BOUND,
+    TANH_DENOMINATOR,
+    TANH_NUMERATOR,
+)
 from dovetail.codegen.llvm.maths.text import Lines
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.ir.dtype import f32
 
-LOG2_E = 1.44269504088896341
 _SHIFT = 12582912.0 + 127.0
 """1.5 · 2^23 plus the bias of exponents: a sum with it has the rounded integer in its lowest bits, which a shift by 23
 makes a power of two."""
-_EXP2_CENTRED = (
-    1.326472614891827e-3,
-    9.671512991189957e-3,
-    5.550733581185341e-2,
-    2.4022242426872253e-1,
-    6.931470036506653e-1,
-    1.0,
-)
-"""2^r on [-1/2, 1/2] within 1e-7: a minimax fit of our own."""
-_EXP2_FRACTION = (
-    1.8671300495043397e-3,
-    9.017030708491802e-3,
-    5.579991266131401e-2,
-    2.4016444385051727e-1,
-    6.931512951850891e-1,
-    1.0,
-)
-"""2^r on [0, 1] within 1e-7: a minimax fit of our own."""
-_TANH_NUMERATOR = (
-    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
-    6.37261928875436e-04, 4.89352455891786e-03,
-)  # fmt: skip
-"""The rational approximation of tanh on [-7.9, 7.9] that Eigen (`ptanh`) and XLA use."""
-_TANH_DENOMINATOR = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-_TANH_BOUND = 7.90531110763549805
 
 
 class _VectorLines(Lines):
@@ -69,10 +51,10 @@ def tanh(t: VectorBuilder, x: Vec) -> Vec:
 
 def fast_tanh(t: VectorBuilder, x: Vec) -> Vec:
     """The hyperbolic tangent as x times a quotient of polynomials in its square."""
-    x = t.clamp(x, -_TANH_BOUND, _TANH_BOUND)
+    x = t.clamp(x, -TANH_BOUND, TANH_BOUND)
     square = t.fmul(x, x)
-    above = t.fmul(x, t.polynomial(square, _TANH_NUMERATOR))
-    return t.fdiv(above, t.polynomial(square, _TANH_DENOMINATOR))
+    above = t.fmul(x, t.polynomial(square, TANH_NUMERATOR))
+    return t.fdiv(above, t.polynomial(square, TANH_DENOMINATOR))
 
 
 def exp_of_negative(t: VectorBuilder, x: Vec) -> Vec:
@@ -81,7 +63,7 @@ def exp_of_negative(t: VectorBuilder, x: Vec) -> Vec:
     shifted = t.fma(x, t.constant(LOG2_E), t.constant(_SHIFT))
     n = t.fsub(shifted, t.constant(_SHIFT))
     r = t.fma(x, t.constant(LOG2_E), t.fneg(n))
-    found = t.fmul(t.polynomial(r, _EXP2_CENTRED), _power_of_two(t, shifted))
+    found = t.fmul(t.polynomial(r, EXP2_CENTRED), _power_of_two(t, shifted))
     return t.select(below, t.constant(0.0), found)
 
 
@@ -91,14 +73,14 @@ def exp2_of_negative(t: VectorBuilder, x: Vec) -> Vec:
     if t.device.emits("scale_by_power_of_two"):
         # VREDUCEPS gives the fraction above ⌊x⌋; VSCALEFPS takes ⌊x⌋ of x by itself.
         r = Vec(t.let(f'call {t.vec} asm "vreduceps $$1, $1, $0", "=v,v"({t.vec} {x})'))
-        p = t.polynomial(r, _EXP2_FRACTION)
+        p = t.polynomial(r, EXP2_FRACTION)
         scale = "llvm.x86.avx512.mask.scalef.ps.512"
         t.use(f"declare {t.vec} @{scale}({t.vec}, {t.vec}, {t.vec}, i16, i32)")
         given = ", ".join(f"{t.vec} {v}" for v in (p, x, ZERO))
         found = Vec(t.let(f"call {t.vec} @{scale}({given}, i16 -1, i32 4)"))
     else:
         shifted = t.fadd(x, t.constant(_SHIFT))
-        p = t.polynomial(t.fsub(x, t.fsub(shifted, t.constant(_SHIFT))), _EXP2_CENTRED)
+        p = t.polynomial(t.fsub(x, t.fsub(shifted, t.constant(_SHIFT))), EXP2_CENTRED)
         found = t.fmul(p, _power_of_two(t, shifted))
     return t.select(below, t.constant(0.0), found)
 

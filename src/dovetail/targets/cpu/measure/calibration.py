@@ -15,10 +15,9 @@ from typing import Any, cast
 from dovetail.declare.cost import Level, Machine, Reach
 from dovetail.progress import phase
 from dovetail.settings import OFF, Settings
-from dovetail.targets.cpu.cores import available_threads
+from dovetail.targets.cpu.cores import available_threads, cache_sizes
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
-from dovetail.targets.cpu.measure.caches import cache_sizes
 from dovetail.targets.cpu.measure.peak import Limits, Meter
 from dovetail.targets.runtime.folder import Folder, Unsafe
 from dovetail.targets.runtime.store import folder_of

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import OptionError
+from dovetail.targets.cpu.cores import cache_sizes
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
-from dovetail.targets.cpu.measure.caches import cache_sizes
 from dovetail.targets.cpu.measure.threads import pinned_times
 
 _ITERATIONS = 1 << 21
