@@ -13,11 +13,11 @@ from dovetail.cli.options import COMPILING, JSON, asked_graph, ways
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
 from dovetail.models.weights import random_weights
+from dovetail.plan.marks import Mark
 from dovetail.report.atomic_write import write_atomically
 from dovetail.report.trace import Span, trace_of
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.marks import Mark
 
 
 def run(args: argparse.Namespace) -> Answer:

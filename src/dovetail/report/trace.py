@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.report.record import Kernel
 from dovetail.report.report import Report
-from dovetail.targets.runtime.marks import Mark
 
 RUNNING, COMPILING = 1, 2
 """The processes of a trace: what runs, and what was done before."""

@@ -14,6 +14,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
 from dovetail.report.measured import Measured
@@ -21,9 +22,8 @@ from dovetail.report.report import Report
 from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
 from dovetail.runtime.profile import measured, record
 from dovetail.targets.runtime.lru import Recent
-from dovetail.targets.runtime.marks import Mark, Marking
 from dovetail.targets.runtime.weights import Weights
-from dovetail.targets.target import Executable, Quick, Runner
+from dovetail.targets.target import Executable, Marking, Quick, Runner
 
 Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 """Compiles the source graph anew with these sizes: fused, legalised, planned and reported again."""

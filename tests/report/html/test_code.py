@@ -9,7 +9,7 @@ import pytest
 from dovetail.codegen.llvm import loops as llvm
 from dovetail.kernels.spec import Places, Template
 from dovetail.report.html import code
-from dovetail.report.html.code import code_of
+from dovetail.runtime.page import code_shown
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
@@ -19,8 +19,8 @@ from tests.report.html.models import compiled
 @pytest.mark.parametrize("model", ["bert", "llama", "llama_step", "resnet", "unet"])
 def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     """Texts are written once for all that are alike; here they are written for every step."""
-    plan = compiled(model).plan
-    found = code_of(plan)
+    made = compiled(model)
+    plan, found = made.plan, code_shown(made.target, made.plan)
     assert found is not None
     vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
@@ -37,10 +37,13 @@ def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
 
 
 def test_a_target_without_code_has_none() -> None:
-    assert code_of(compiled("bert", "reference").plan) is None
+    made = compiled("bert", "reference")
+    assert code_shown(made.target, made.plan) is None
 
 
 def test_a_page_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "MOST_TEXTS", 2)
-    found = code_of(compiled("llama").plan)
-    assert found is not None and len(found.texts) == 2
+    made = compiled("llama")
+    found = code_shown(made.target, made.plan)
+    assert found is not None and len(found.texts) == 2 and max(found.of) == 1
+    assert len(found.of) == len(made.plan.steps)

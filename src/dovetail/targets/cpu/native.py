@@ -17,6 +17,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.page_advice import reserve
 from dovetail.targets.cpu.threads.pool import crew
@@ -29,7 +30,6 @@ from dovetail.targets.runtime.control.plan import Control
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, sections
 from dovetail.targets.runtime.lru import Recent
-from dovetail.targets.runtime.marks import Mark
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.memory_limit import check_fits
 from dovetail.targets.runtime.packed_weights import Packs

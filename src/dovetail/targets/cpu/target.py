@@ -18,7 +18,7 @@ from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.threads.pool import call_up
 from dovetail.targets.runtime import serial as record
 from dovetail.targets.runtime.code_cache import foresee
-from dovetail.targets.runtime.code_view import listing
+from dovetail.targets.runtime.code_view import CODE
 from dovetail.targets.runtime.store import store_of
 from dovetail.targets.runtime.variants import forms
 from dovetail.targets.target import Executable, Keeping, Target
@@ -59,7 +59,7 @@ TARGET = Target(
     any_size=True,
     machine=machine_of,
     forms=forms,
-    code=listing,
+    code=CODE,
     keeping=Keeping(toolchain, _kept, _restored),
     foresee=_foresee,
     prepare=_prepare,

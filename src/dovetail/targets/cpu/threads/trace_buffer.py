@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dovetail.plan.marks import Mark, Work
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.threads.pool_text import MARK_WORDS
-from dovetail.targets.runtime.marks import Mark, Work
 
 
 class Sheet:
