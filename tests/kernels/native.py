@@ -10,6 +10,7 @@ from dovetail import Graph, Value
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -17,7 +18,7 @@ from tests.tolerances import assert_close
 
 def compiled(outputs: Value | Mapping[str, Value], threads: int | None = None) -> NativeRunner:
     """A graph that runs, none of its steps on the host."""
-    native = NativeGraph(make_plan(Graph.of(outputs), target="cpu"), threads=threads)
+    native = NativeGraph(make_plan(Graph.of(outputs), target=CPU), threads=threads)
     assert not native.on_host, f"on the host: {[s.value.op.name for s in native.on_host]}"
     return native.bind({})
 

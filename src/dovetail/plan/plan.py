@@ -13,14 +13,16 @@ from dovetail.ir.dim import Size, check_size, symbols
 from dovetail.ir.graph import Graph
 from dovetail.ir.type import type_symbols
 from dovetail.ir.value import Value
+from dovetail.passes.claims import Claims
+from dovetail.passes.memory_rules import NO_RULES, MemoryRules
 from dovetail.passes.specialize import fresh_symbols, symbols_of, value_symbols
 from dovetail.plan.alias import Alias, find_aliases, is_view, locate, root_of
 from dovetail.plan.arena import Aligned, Arena, Pool, Slot, allocate
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.liveness import Flow, Measure, make_flow, results_of
 from dovetail.plan.manifest import Manifest, manifest_of
-from dovetail.plan.order import turned_results
 from dovetail.plan.phases import Phase, bind_values
+from dovetail.plan.result_layout import permuted_results
 from dovetail.plan.schedule import schedule
 
 
@@ -74,6 +76,8 @@ class Plan:
     fingerprint: str
     memory_limit: int = field(default=0, compare=False)
     """The most bytes that a run may ask for at once; 0 is what the machine has left."""
+    rules: MemoryRules = field(default=NO_RULES, compare=False)
+    """What the planner knew of the target's kernels; a plan that was read from text has none."""
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
@@ -94,12 +98,18 @@ class Plan:
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
-def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mapping[str, Any] = _NO_OPTIONS) -> Plan:
-    """Plan a graph whose every value the target runs as one kernel."""
+def make_plan(
+    graph: Graph, *, target: str | Claims, alignment: int = 64, options: Mapping[str, Any] = _NO_OPTIONS
+) -> Plan:
+    """Plan a graph whose every value the target runs as one kernel.
+
+    Claims bring the memory rules of a target; its name alone brings none, and the plan is right for any kernel.
+    """
     if alignment < 1 or alignment & (alignment - 1):
         raise OptionError(f"the alignment is {alignment}", hint="it is a power of two, such as 64")
+    name, rules = (target, NO_RULES) if isinstance(target, str) else (target.target, target.memory)
     manifest = manifest_of(graph)
-    aliases = find_aliases(graph.values, turned_results(graph))
+    aliases = find_aliases(graph.values, permuted_results(graph, rules.strided_results))
     bind = bind_values(graph)
     steps = [v for v in graph.values if v.op not in leaf.LEAVES and not is_view(v, aliases)]
     early = [v for v in steps if v in bind]
@@ -109,12 +119,14 @@ def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mappin
     read = {root_of(v, aliases) for step in late for v in step.operands} if early else outputs
     kept = {v for value in early for v in results_of(value) if v in outputs or v in read}
     measure = Measure(alignment)
-    at_bind = _Phase.of(make_flow(early, aliases, kept, sizes.sources, measure), sizes, "scratch", alignment, kept)
-    at_run = _Phase.of(make_flow(late, aliases, outputs, sizes.sources, measure), sizes, "arena", alignment)
+    at_bind = _Phase.of(
+        make_flow(early, aliases, kept, sizes.sources, measure, rules), sizes, "scratch", alignment, kept
+    )
+    at_run = _Phase.of(make_flow(late, aliases, outputs, sizes.sources, measure, rules), sizes, "arena", alignment)
     bound, bound_size = _keep(at_bind.flow, kept, sizes, alignment)
     return Plan(
         graph=graph,
-        target=target,
+        target=name,
         alignment=alignment,
         options=dict(options),
         steps=(*at_bind.steps(early, "bind", 0), *at_run.steps(late, "run", len(early))),
@@ -127,7 +139,8 @@ def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mappin
         unshared_bytes=at_run.arena.unshared,
         peak=at_run.arena.peak,
         symbols=sizes.symbols,
-        fingerprint=fingerprint(graph, target=target, alignment=alignment, options=options),
+        fingerprint=fingerprint(graph, target=name, alignment=alignment, options=options),
+        rules=rules,
     )
 
 

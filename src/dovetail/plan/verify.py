@@ -21,7 +21,10 @@ _HINT = "make the plan again with make_plan"
 
 
 def verify_plan(plan: Plan) -> None:
-    """Raise unless the plan computes its graph. Symbolic sizes are checked for one choice of numbers."""
+    """Raise unless the plan computes its graph. Symbolic sizes are checked for one choice of numbers.
+
+    Results in place are checked by the plan's rules, which a plan that was read from text is to be given again.
+    """
     _check_steps(plan)
     trial = _Trial(plan, _numbers(plan))
     for value in plan.aliases:
@@ -123,7 +126,7 @@ class _Trial:
         for operand in step.operands:
             self.need(operand, f"the step {step.name}")
         read = {root_of(v, self.plan.aliases) for v in step.operands}
-        if step.over is not None and step.over not in may_overwrite(step.value, self.plan.aliases):
+        if step.over is not None and step.over not in may_overwrite(step.value, self.plan.aliases, self.plan.rules):
             raise _wrong(self.plan, step, f"may not write over {step.over!r}")
         if step.over is not None and not self.same_place(step.over, step.value):
             raise _wrong(self.plan, step, f"is not where {step.over!r} lies")

@@ -13,6 +13,7 @@ from dovetail.ir.dtype import DType, i32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -33,7 +34,7 @@ def normal(*shape: int) -> Array:
 
 def check(graph: Graph, *feeds: Mapping[str, Array], dtype: DType = f32) -> Array:
     """What the kernel gives, after it was compared."""
-    found = NativeGraph(make_plan(graph, target="cpu"))
+    found = NativeGraph(make_plan(graph, target=CPU))
     assert not found.on_host, "it runs on the host"
     runner = found.bind({})
     got = np.empty(0)
@@ -92,5 +93,5 @@ def test_infinity_counts_where_it_has_weight() -> None:
 
 
 def test_the_rest_stays_on_the_host() -> None:
-    found = NativeGraph(make_plan(enlarged(sizes=(9, 9), mode="cubic"), target="cpu"))
+    found = NativeGraph(make_plan(enlarged(sizes=(9, 9), mode="cubic"), target=CPU))
     assert [s.value.op.name for s in found.on_host] == ["resize"]

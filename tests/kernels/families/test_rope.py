@@ -14,13 +14,14 @@ from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.library.heads import split_heads
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
 
 
 def compiled(graph: Graph) -> NativeRunner:
-    native = NativeGraph(make_plan(graph, target="cpu"))
+    native = NativeGraph(make_plan(graph, target=CPU))
     assert not native.on_host
     return native.bind({})
 

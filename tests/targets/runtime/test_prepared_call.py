@@ -14,6 +14,7 @@ from dovetail import BindError, DovetailError, Graph, Value, f32, i64, ops
 from dovetail.ir import leaf
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.address import address
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime.prepared_call import MOST_SHAPES, MOST_SPACES, Calls
@@ -28,7 +29,7 @@ def numbers(*shape: int) -> Array:
 
 
 def prepared(outputs: Value | dict[str, Value]) -> tuple[NativeRunner, Calls]:
-    runner = NativeGraph(make_plan(Graph.of(outputs), target="cpu"), threads=2).bind({})
+    runner = NativeGraph(make_plan(Graph.of(outputs), target=CPU), threads=2).bind({})
     assert runner.calls is not None
     return runner, runner.calls
 

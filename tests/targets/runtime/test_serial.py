@@ -13,6 +13,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job, Packed
 from dovetail.plan.plan import Plan, make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime import serial as record
 from dovetail.targets.runtime.build import Ready, aligned, make_ready
@@ -24,7 +25,7 @@ def plan() -> Plan:
     x = input("x", f32["rows", 24])
     y = ops.relu(x @ param("w", f32[24, 40]) + param("b", f32[40]))
     values, indices = ops.top_k(y, k=3, axis=-1)
-    return make_plan(Graph.of({"y": y, "values": values, "indices": indices}), target="cpu")
+    return make_plan(Graph.of({"y": y, "values": values, "indices": indices}), target=CPU)
 
 
 def jobs_of(ready: Ready) -> list[Job]:

@@ -10,13 +10,14 @@ from dovetail.ir.leaf import input
 from dovetail.plan.plan import make_plan
 from dovetail.report.profile_text import as_text as profile_text
 from dovetail.report.text import as_text
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.runtime.variants import FORMS, forms
 from tests.kernels.convolving import WIDE, around, normal, on_a_machine_of, params_of, pixel
 from tests.targets.cpu.conv.test_epilogue import KERNELS, made
 
 
 def form_of(graph: Graph, **sizes: int) -> str | None:
-    (found,) = forms(make_plan(graph, target="cpu"), sizes).values()
+    (found,) = forms(make_plan(graph, target=CPU), sizes).values()
     return found
 
 

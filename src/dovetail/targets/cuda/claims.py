@@ -12,6 +12,7 @@ from dovetail.ir.dtype import c64
 from dovetail.ir.value import Value
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
+from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
 
@@ -52,4 +53,5 @@ CLAIMS = Claims(
     regions=RegionLimits(steps=32, inputs=16),
     batches_regions=True,
     broadcasts="explicit",
+    memory=MemoryRules(in_place=(ELEMENTWISE, ELEMENTWISE_REGION)),
 )

@@ -13,6 +13,7 @@ from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime import build as ready
@@ -27,7 +28,7 @@ def normal(*shape: int) -> Array:
 
 def check(graph: Graph, *feeds: Mapping[str, Array]) -> Array:
     """What the kernel gives, after it was compared."""
-    found = NativeGraph(make_plan(graph, target="cpu"))
+    found = NativeGraph(make_plan(graph, target=CPU))
     assert not found.on_host, "it runs on the host"
     runner = found.bind({})
     got = np.empty(0)

@@ -19,6 +19,7 @@ from dovetail.ops.control import FAMILY as CONTROL
 from dovetail.ops.control import MOST_TRIPS, check_trips
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.targets.cpu.claims import CLAIMS
 from dovetail.targets.cpu.threads.control_text import ENDLESS
 from dovetail.targets.runtime.control.plan import body_graph
 from dovetail.targets.runtime.memory import Memory
@@ -89,5 +90,5 @@ class Bodies:
 
     def _runner(self, body: Subgraph) -> Runner:
         if body not in self._runners:
-            self._runners[body] = self._compile(make_plan(body_graph(body), target="cpu")).bind({})
+            self._runners[body] = self._compile(make_plan(body_graph(body), target=CLAIMS)).bind({})
         return self._runners[body]

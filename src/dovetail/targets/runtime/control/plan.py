@@ -20,6 +20,7 @@ from dovetail.ops.control import if_, scan_, while_
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.alias import Strides, is_dense
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.targets.cpu.claims import CLAIMS
 from dovetail.targets.cpu.select import make_job
 
 MOST_DEPTH = 8
@@ -147,7 +148,7 @@ class _Given:
         """A body compiled; None where something in it runs on the host."""
         if any(name for value in walk_into(body.results) for name in fresh_symbols(value)):
             return None
-        plan = make_plan(body_graph(body), target="cpu")
+        plan = make_plan(body_graph(body), target=CLAIMS)
         if any(slot.pool == "heap" for slot in plan.slots.values()):
             return None
         known = [i for i, role in enumerate(self.roles) if role == "whole" and self.places.is_bound(self.operands[i])]
