@@ -12,10 +12,11 @@ from typing import Literal, TypeAlias
 
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, check_size, divide, floordiv, total
+from dovetail.ir.value import Value
 from dovetail.plan.liveness import Flow, round_up
 
-Pool: TypeAlias = Literal["arena", "scratch", "bound", "heap"]
-"""What a slot lies in: memory of a run, of the bind phase, of bound results, or memory of its own."""
+Pool: TypeAlias = Literal["arena", "scratch", "bound", "heap", "donated"]
+"""What a slot is in: memory of a run, of the bind phase, of bound results, of its own, or of a donated input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Slot:
     offset: Size
     size: Size
     pool: Pool = "arena"
+    donor: Value | None = None
+    """The input whose memory it is, where that is donated."""
 
 
 @dataclass(frozen=True, slots=True)

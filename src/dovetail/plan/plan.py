@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,7 @@ from dovetail.passes.memory_rules import NO_RULES, MemoryRules
 from dovetail.passes.specialize import fresh_symbols, symbols_of, value_symbols
 from dovetail.plan.alias import Alias, find_aliases, is_view, locate, root_of
 from dovetail.plan.arena import Aligned, Arena, Pool, Slot, allocate
+from dovetail.plan.donation import Donated, Donation, joined, plan_donations
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.liveness import Flow, Measure, make_flow, results_of
 from dovetail.plan.manifest import Manifest, manifest_of
@@ -49,7 +50,7 @@ class Step:
 class Plan:
     """How a graph runs. Steps of the bind phase come first and run when parameters are bound, the rest in every run.
 
-    Every tensor lies in a slot, in an alias of one, or in the memory of an input, parameter or constant.
+    Every tensor is in a slot, in an alias of one, or in the memory of an input, parameter or constant.
     """
 
     graph: Graph = field(compare=False)
@@ -74,6 +75,8 @@ class Plan:
     symbols: tuple[str, ...]
     """Sizes that are not known yet: of inputs, or found while running."""
     fingerprint: str
+    donations: tuple[Donation, ...] = ()
+    """Outputs in the memory of inputs, which a run overwrites."""
     memory_limit: int = field(default=0, compare=False)
     """The most bytes that a run may ask for at once; 0 is what the machine has left."""
     rules: MemoryRules = field(default=NO_RULES, compare=False)
@@ -96,6 +99,7 @@ class Plan:
 
 
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_NOTHING_DONATED: Mapping[Value, Value] = MappingProxyType({})
 
 
 def make_plan(
@@ -122,15 +126,17 @@ def make_plan(
     at_bind = _Phase.of(
         make_flow(early, aliases, kept, sizes.sources, measure, rules), sizes, "scratch", alignment, kept
     )
-    at_run = _Phase.of(make_flow(late, aliases, outputs, sizes.sources, measure, rules), sizes, "arena", alignment)
+    donated = plan_donations(graph, late, aliases, rules, sizes.sources)
+    flow = make_flow(late, aliases, outputs, joined(sizes.sources, donated.after), measure, rules)
+    at_run = _Phase.of(_without(flow, donated.donors), sizes, "arena", alignment, donated.donors)
     bound, bound_size = _keep(at_bind.flow, kept, sizes, alignment)
     return Plan(
         graph=graph,
         target=name,
         alignment=alignment,
         options=dict(options),
-        steps=(*at_bind.steps(early, "bind", 0), *at_run.steps(late, "run", len(early))),
-        slots={**bound, **at_bind.slots, **at_run.slots},
+        steps=(*at_bind.steps(early, "bind", 0), *at_run.steps(late, "run", len(early), donated.over)),
+        slots={**bound, **at_bind.slots, **at_run.slots, **_donated_slots(donated)},
         aliases=aliases,
         manifest=manifest,
         arena_size=at_run.arena.size,
@@ -140,8 +146,21 @@ def make_plan(
         peak=at_run.arena.peak,
         symbols=sizes.symbols,
         fingerprint=fingerprint(graph, target=name, alignment=alignment, options=options),
+        donations=tuple(donated.donations),
         rules=rules,
     )
+
+
+def _donated_slots(donated: Donated) -> dict[Value, Slot]:
+    return {tensor: Slot(0, tensor.tensor.bytes, "donated", donor) for tensor, donor in donated.donors.items()}
+
+
+def _without(flow: Flow, donors: Mapping[Value, Value]) -> Flow:
+    """The flow with nothing to hold for tensors in the memory of inputs."""
+    if not donors:
+        return flow
+    weights = [0 if t in donors else w for t, w in zip(flow.tensors, flow.weights, strict=True)]
+    return replace(flow, weights=tuple(weights))
 
 
 class _Sizes:
@@ -200,12 +219,14 @@ class _Phase:
         slots |= {flow.tensors[t]: Slot(0, flow.sizes[t], "heap") for t in alone - aside}
         return _Phase(flow, order, arena, slots)
 
-    def steps(self, values: Sequence[Value], phase: Phase, first: int) -> list[Step]:
-        """The values in order as steps, numbered from `first`."""
+    def steps(
+        self, values: Sequence[Value], phase: Phase, first: int, donated: Mapping[Value, Value] = _NOTHING_DONATED
+    ) -> list[Step]:
+        """The values in order as steps, numbered from `first`; `donated` is what steps overwrite outside the arena."""
         steps: list[Step] = []
         for number, i in enumerate(self.order, first):
             taken = self.arena.over.get(i)
-            over = None if taken is None else self.flow.tensors[taken]
+            over = donated.get(values[i]) if taken is None else self.flow.tensors[taken]
             steps.append(Step(f"{values[i].op.name}_{number}", values[i], phase, over))
         return steps
 

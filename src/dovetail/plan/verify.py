@@ -36,6 +36,20 @@ def verify_plan(plan: Plan) -> None:
         trial.run(step)
     for name, value in plan.graph.outputs.items():
         trial.need(value, f"the output {name}")
+    _check_donations(plan)
+
+
+def _check_donations(plan: Plan) -> None:
+    """Each donation of the graph is planned once; one without a copy has the output in the memory of the input."""
+    if {d.output: d.input for d in plan.donations} != dict(plan.graph.donated):
+        raise VerifyError("the donations are not those of the graph", hint=_HINT)
+    inputs = {str(v.attrs["name"]): v for v in plan.graph.inputs}
+    for donation in plan.donations:
+        at, donor = plan.locate(plan.graph.outputs[donation.output]), inputs[donation.input]
+        slot = plan.slots.get(at.root)
+        there = at.root is donor or (slot is not None and slot.donor is donor)
+        if not donation.reason and not (there and at.offset == 0):
+            raise VerifyError(f"the output {donation.output} is not in the memory of {donation.input}", hint=_HINT)
 
 
 def _check_steps(plan: Plan) -> None:
@@ -86,6 +100,7 @@ class _Trial:
     def __init__(self, plan: Plan, binding: Mapping[str, Size]) -> None:
         self.plan = plan
         self.binding = binding
+        self.donated = set(plan.graph.donated.values())
         self.extents: dict[Pool, int] = {
             "arena": self.number(plan.arena_size),
             "scratch": self.number(plan.scratch_size),
@@ -94,6 +109,8 @@ class _Trial:
         self.starts: dict[Pool, list[int]] = {pool: [] for pool in self.extents}
         self.owners: dict[tuple[Pool, int], Value] = {}
         self.alive: set[Value] = set()
+        self.lent: dict[Value, Value] = {}
+        """Donated input -> the tensor that is in its memory now, once that is another."""
 
     def number(self, size: Size) -> int:
         return size if isinstance(size, int) else evaluate(size, self.binding)
@@ -114,6 +131,8 @@ class _Trial:
 
     def need(self, value: Value, who: str) -> None:
         root = root_of(value, self.plan.aliases)
+        if root in self.lent:
+            raise VerifyError(f"{who} reads {root!r}, which {self.lent[root]!r} was written over", hint=_HINT)
         if root.op in (leaf.INPUT, leaf.PARAM, leaf.CONST) or root in self.alive or root.tensor.count == 0:
             return
         raise VerifyError(f"{who} reads {root!r}, which is not there", hint=_HINT)
@@ -141,6 +160,8 @@ class _Trial:
 
     def same_place(self, one: Value, other: Value) -> bool:
         slots = self.plan.slots
+        if other in slots and slots[other].donor is one:
+            return True
         return one in slots and other in slots and slots[one] == slots[other]
 
     def write(self, step: Step, result: Value) -> list[Value]:
@@ -152,6 +173,13 @@ class _Trial:
         end = start + self.number(slot.size)
         if pool == "heap" or start == end:
             return []
+        if pool == "donated":
+            donor = slot.donor
+            if donor is None or donor.tensor.bytes != slot.size or str(donor.attrs["name"]) not in self.donated:
+                raise _wrong(self.plan, step, f"puts {result!r} into memory that is not donated")
+            lost = self.lent.get(donor, donor)
+            self.lent[donor] = result
+            return [lost]
         if start % self.plan.alignment or start < 0 or end > self.extents[pool]:
             raise _wrong(
                 self.plan, step, f"puts {result!r} at {slot.offset}, which is unaligned or outside of the {pool}"

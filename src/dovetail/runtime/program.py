@@ -19,7 +19,7 @@ from dovetail.plan.plan import Plan
 from dovetail.progress import phase
 from dovetail.report.measured import Measured
 from dovetail.report.report import Report
-from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
+from dovetail.runtime.binding import by_name, check_donated, check_named, found_in, refuse_missing
 from dovetail.runtime.profile import measured, record
 from dovetail.targets.runtime.lru import Recent
 from dovetail.targets.runtime.weights import Weights
@@ -75,6 +75,7 @@ class Program:
         self._specializer = specializer
         self._any_size = any_size
         self._inputs = by_name(plan.graph.inputs)
+        self._donated = tuple(plan.graph.donated.values())
         self._declared = by_name(plan.graph.parameters)
         came = Weights(plan.graph.params).only(self._declared)
         fitting = {name: array for name, array in self._check(came).items() if array is not came[name]}
@@ -111,9 +112,12 @@ class Program:
         return self.run(inputs)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name, in arrays of the caller's own."""
+        """The outputs by name, in arrays of the caller's own.
+
+        An output with a donated input is the array that was given for that input, which the run has overwritten.
+        """
         binding = self._binding
-        if binding.quick is not None and (found := binding.quick(inputs)) is not None:
+        if binding.quick is not None and not self._donated and (found := binding.quick(inputs)) is not None:
             return found
         return self._run_checked(inputs, binding)
 
@@ -129,10 +133,16 @@ class Program:
     def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
         refuse_missing("input", arrays, self._inputs, "pass an array for each input")
+        if self._donated:
+            check_donated(self._donated, inputs, arrays)
         return {name: arrays[name] for name in self._inputs}
 
     def profile(self, inputs: Mapping[str, Array], *, runs: int = 20) -> Measured:
-        """Run so often, and say where the time goes: by kernel, in the words of the graph as written."""
+        """Run so often, and say where the time goes: by kernel, in the words of the graph as written.
+
+        Arrays of donated inputs are copied first, and stay as they are.
+        """
+        inputs = {**inputs, **{name: inputs[name].copy() for name in self._donated if name in inputs}}
         program, arrays, sizes = self._for(inputs)
         runner = program._marking()
         recorded = record(lambda: runner.run(arrays), lambda: runner.run_marked(arrays)[1], runs)

@@ -112,7 +112,7 @@ class NativeRunner:
         *,
         marks: list[Mark] | None = None,
     ) -> dict[str, Array]:
-        """The outputs by name, in memory that the caller owns.
+        """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten.
 
         `sizes` binds symbols beside the shapes. `marks` is given when each step ran.
         """
@@ -129,7 +129,7 @@ class NativeRunner:
         for index, section in enumerate(self.graph.sections):
             self._section(index, section, memory, marks)
             self._check_found(memory.sizes)
-        results = {name: np.array(memory.view(v), order="C") for name, v in self.plan.graph.outputs.items()}
+        results = memory.results(inputs)
         self.spare.give(arena)
         return results
 

@@ -123,6 +123,8 @@ def make_frame(
         slot = plan.slots.get(alias.root)
         if slot is not None and slot.pool == "arena":
             return ARENA, offset + words.number(slot.offset)
+        if slot is not None and slot.donor is not None:
+            return FIRST + outside.setdefault(slot.donor, len(outside)), offset
         if alias.root.op is leaf.INPUT or (slot is not None and slot.pool == "heap"):
             return FIRST + outside.setdefault(alias.root, len(outside)), offset
         buffer, start = memory.place(alias.root)
