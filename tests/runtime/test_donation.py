@@ -200,3 +200,19 @@ def test_donations_are_kept_with_compiled_programs(tmp_path: Any) -> None:
         caches = empty_caches()
         found = program.run({"x": np.ones((1, 64), np.float32), "at": np.array([3], np.int64), **caches})
         assert found["new_keys"] is caches["keys"] and caches["keys"][:, 3].any()
+
+
+def test_the_report_says_what_is_in_place_and_what_is_copied() -> None:
+    b = Builder("both")
+    x, at, row = b.input("x", f32[256, 64]), b.input("at", i64[1, 1]), b.input("row", f32[1, 64])
+    s = b.input("s", f32[64, 64])
+    b.output("y", ops.scatter_nd(x, at, row), into="x")
+    b.output("t", s @ b.param("w", f32[64, 64]), into="s")
+    report = dovetail.scan(b.graph())
+    there, copied = report.donated
+    assert (there.output, there.input, there.copied_bytes, there.reason) == ("y", "x", 0, "")
+    assert copied.copied_bytes == 64 * 64 * 4 and copied.seconds > 0
+    assert "DONATED    1 × in place               y in x" in str(report)
+    assert "t to s                 copies 16.4 kB a run: matmul does not run in place" in str(report)
+    update = next(k for k in report.kernels if k.op == "scatter_nd")
+    assert update.bytes == 2 * 64 * 4 + 8, "an update in place moves a row, and not the whole tensor"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
+import numpy as np
+
 from dovetail.errors import BindError, OptionError, UnsupportedError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -121,6 +123,10 @@ class Program:
             return found
         return self._run_checked(inputs, binding)
 
+    def undonated(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The inputs with copies of those that are donated: a run of these leaves the caller's arrays as they are."""
+        return {name: np.array(a, order="C") if name in self._donated else a for name, a in inputs.items()}
+
     def _run_checked(self, inputs: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
         self._refuse_unbound(binding)
         arrays = self._checked(inputs)
@@ -142,8 +148,7 @@ class Program:
 
         Arrays of donated inputs are copied first, and stay as they are.
         """
-        inputs = {**inputs, **{name: inputs[name].copy() for name in self._donated if name in inputs}}
-        program, arrays, sizes = self._for(inputs)
+        program, arrays, sizes = self._for(self.undonated(inputs))
         runner = program._marking()
         recorded = record(lambda: runner.run(arrays), lambda: runner.run_marked(arrays)[1], runs)
         report = program._reported(sizes) if sizes else program.report
