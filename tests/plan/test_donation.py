@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from numpy.typing import NDArray
 
+import dovetail
 from dovetail import Graph, GraphError, ParseError, Value, VerifyError, f32, i64, ops
 from dovetail.ir.leaf import input, param
 from dovetail.ir.text import parse_graph, print_graph
@@ -143,6 +145,12 @@ def test_donations_survive_text_and_sizes() -> None:
     assert specialize(graph, {n: 3}).donated == {"into": "x"}
     with pytest.raises(ParseError, match="no input"):
         parse_graph(text.replace("into x, y", "into z, y"), ops.ALL)
+
+
+def test_donations_survive_a_file(tmp_path: Path) -> None:
+    graph = Graph.of({"new": APPENDED}).donate({"new": "x"})
+    dovetail.save(graph, tmp_path / "append.dovetail")
+    assert dovetail.load(tmp_path / "append.dovetail").donated == {"new": "x"}
 
 
 def test_donations_decide_the_fingerprint() -> None:

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 import dovetail
 from dovetail import BindError, Builder, Graph, f16, f32, i64, library, ops
 from dovetail.declare.cost import estimate
+from dovetail.frontends.onnx import import_model
 from dovetail.runtime.program import Program
+from tests.frontends.onnx.build import model
 
 Array = NDArray[Any]
 TARGETS = ["cpu", "reference"]
@@ -200,6 +202,20 @@ def test_donations_are_kept_with_compiled_programs(tmp_path: Any) -> None:
         caches = empty_caches()
         found = program.run({"x": np.ones((1, 64), np.float32), "at": np.array([3], np.int64), **caches})
         assert found["new_keys"] is caches["keys"] and caches["keys"][:, 3].any()
+
+
+def test_a_cache_of_an_onnx_model_is_updated_in_place() -> None:
+    """TensorScatter is how exporters write a cache of fixed size."""
+    types = {"cache": f32[2, 4, 32, 8], "new": f32[2, 4, 1, 8], "at": i64[2]}
+    graph = import_model(model(["TensorScatter cache new at -> y"], types, ["y"], opset=24)).donate({"y": "cache"})
+    program = dovetail.compile(graph)
+    assert program.plan.donations[0].copied == 0
+    rng = np.random.default_rng(5)
+    cache, new = (rng.normal(size=s).astype(np.float32) for s in ((2, 4, 32, 8), (2, 4, 1, 8)))
+    expected = cache.copy()
+    expected[0, :, 3], expected[1, :, 30] = new[0, :, 0], new[1, :, 0]
+    assert program.run({"cache": cache, "new": new, "at": np.array([3, 30])})["y"] is cache
+    np.testing.assert_array_equal(cache, expected)
 
 
 def test_the_report_says_what_is_in_place_and_what_is_copied() -> None:

@@ -47,7 +47,7 @@ class Story:
     apart: tuple[Boundary, ...]
     """Why that kernel is not one with its neighbours."""
     code: Code | None = None
-    """That kernel's code, where somebody asked."""
+    """That kernel's code, on request."""
     links: tuple[Link, ...] = ()
     """Every rule application that led from the nodes as written to that kernel."""
 
@@ -95,7 +95,7 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
 
 
 def links_to(made: Compilation, value: Value) -> tuple[Link, ...]:
-    """The chain behind a value of the final graph, where edits were written down."""
+    """The chain that led to a value of the final graph, where edits were recorded."""
     history = made.lowered.history
     return () if history is None else Teller(history).chain(value)
 

@@ -77,14 +77,14 @@ class Machine:
     bytes_per_second: float
     launch_seconds: float
     levels: tuple[Level, ...] = ()
-    """The nearest first; what fits none lies in main memory."""
+    """The nearest first; what fits none is in main memory."""
     given_per_second: float | None = None
-    """Bytes a second of parameters and inputs, which a whole run has passed over since; None asks the levels."""
+    """Bytes a second of parameters and inputs, which a run has evicted from caches; None is by the levels."""
     reach: Reach = field(default_factory=Reach)
     peaks: tuple[Peak, ...] = ()
     """Where arithmetic has a peak of its own: matrix units for narrow dtypes, half the rate for f64."""
     overlap: float = 1.0
-    """The share of the shorter of work and traffic that is hidden behind the longer."""
+    """The share of the shorter of work and traffic that overlaps with the longer."""
     source: str = "built-in"
     """Where the figures come from."""
 
@@ -127,12 +127,12 @@ class Machine:
         return bytes / self.passing(bytes)
 
     def bandwidth(self, bytes: float) -> float:
-        """Bytes a second that are read of the level that holds so many."""
+        """Bytes a second from the level that holds this many bytes."""
         level = self._level(bytes)
         return self.bytes_per_second if level is None else level.bytes_per_second
 
     def passing(self, bytes: float) -> float:
-        """Bytes a second from kernel to kernel, if they move so many."""
+        """Bytes a second from kernel to kernel for a tensor of this many bytes."""
         level = self._level(bytes)
         return self.bytes_per_second if level is None else level.passed_per_second or level.bytes_per_second
 
@@ -143,11 +143,11 @@ class Machine:
         return None
 
     def streaming(self, bytes: int) -> Machine:
-        """The machine for a model with so many bytes of parameters: they lie in no level that is smaller."""
+        """The machine for a model with this many bytes of parameters: no smaller level holds them."""
         return replace(self, given_per_second=self.bandwidth(bytes))
 
     def flat(self, bytes: int) -> Machine:
-        """A machine that moves every tensor of a run as it does one of so many bytes.
+        """A machine that moves every tensor of a run as it does one of this many bytes.
 
         Then two kernels are never cheaper than one that does the same, only because each has less to hold.
         """

@@ -1,6 +1,6 @@
 """The arena: one piece of memory that all tensors of a phase share, each where it fits while it lives.
 
-Numbers are placed by best fit. Symbolic sizes come behind them, in cells that only equal sizes share.
+Numbers are placed by best fit. Symbolic sizes follow, in cells that only equal sizes share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where each tensor lies, by number, and which steps write over an operand."""
+    """The slot of each tensor, by number, and which steps write over an operand."""
 
     slots: dict[int, Slot]
     over: dict[int, int]
@@ -56,7 +56,7 @@ class _Block:
 
 
 def allocate(flow: Flow, order: Sequence[int], pool: Pool, alignment: int, elsewhere: Collection[int] = ()) -> Arena:
-    """Places for the tensors of a schedule but those that lie elsewhere."""
+    """Slots for the tensors of a schedule, except those that are stored `elsewhere`."""
     aligned = Aligned(alignment)
     blocks, over, worst = _find_blocks(flow, order, aligned, elsewhere)
     extent = _place([b for b in blocks if isinstance(b.size, int)])
@@ -277,7 +277,7 @@ def _tightest_gap(taken: list[tuple[int, int]], size: int) -> int:
 
 
 def _place_cells(blocks: list[_Block], start: Size) -> Size:
-    """Offsets for blocks of symbolic size behind `start`, and the end of them all; what no sum reaches gets none."""
+    """Offsets for blocks of symbolic size from `start` on, and the end of all; a block that no sum reaches has none."""
     end = start
     free: dict[Size, list[Size]] = {}
     ends = _by_end(blocks)

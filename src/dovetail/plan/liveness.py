@@ -135,7 +135,7 @@ def may_overwrite(value: Value, aliases: Mapping[Value, Alias], rules: MemoryRul
 
 
 def _same_elements(result: TensorType, type: TensorType, alias: Alias | None) -> bool:
-    """Whether element i of the operand lies in the bytes that element i of a dense result would take."""
+    """Whether element i of the operand is stored in the bytes of element i of a dense result."""
     if type.dtype.itemsize != result.dtype.itemsize:
         return False
     if type.shape != result.shape and type.count != result.count:

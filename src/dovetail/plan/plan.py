@@ -94,7 +94,7 @@ class Plan:
         return tuple([s for s in self.steps if s.phase == phase])
 
     def locate(self, value: Value) -> Alias:
-        """The root that holds a tensor, and where in it the tensor lies."""
+        """The root that holds a tensor, with the tensor's offset and strides."""
         return locate(value, self.aliases)
 
 
@@ -167,13 +167,13 @@ class _Sizes:
     """The symbols of a graph, and which steps find those that depend on data."""
 
     def __init__(self, graph: Graph, steps: Sequence[Value], aliases: Mapping[Value, Alias]) -> None:
-        asked, found = symbols_of(graph)
-        self.symbols = tuple(sorted(asked | found))
+        given, found = symbols_of(graph)
+        self.symbols = tuple(sorted(given | found))
         self.found = found
         self.sources = _sources(steps, aliases, found) if found else {}
 
     def is_found(self, size: Size) -> bool:
-        """Whether only running the graph tells a size."""
+        """Whether only a run finds a size."""
         return bool(self.found) and not self.found.isdisjoint(symbols(size))
 
 
@@ -232,7 +232,7 @@ class _Phase:
 
 
 def _keep(flow: Flow, kept: Collection[Value], sizes: _Sizes, alignment: int) -> tuple[dict[Value, Slot], Size]:
-    """Slots one behind the other for the results that are kept, and the bytes of them all."""
+    """Consecutive slots for the results that are kept, and their total size."""
     aligned = Aligned(alignment)
     end: Size = 0
     slots: dict[Value, Slot] = {}

@@ -113,7 +113,7 @@ class _Parser(Lexer):
         missing = [m for m in _MEMORY if m not in self.totals] + [m for m, given in known.items() if not given]
         if missing:
             self.fail(f"a plan without {' and '.join(missing)}", "print the plan again")
-        asked, found = symbols_of(self.graph)
+        given, found = symbols_of(self.graph)
         return Plan(
             graph=self.graph,
             target=target,
@@ -123,7 +123,7 @@ class _Parser(Lexer):
             slots=self.slots,
             aliases=self.aliases,
             manifest=manifest_of(self.graph),
-            symbols=tuple(sorted(asked | found)),
+            symbols=tuple(sorted(given | found)),
             fingerprint=self.fingerprint,
             donations=tuple(self.donations),
             memory_limit=0,

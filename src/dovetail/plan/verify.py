@@ -116,7 +116,7 @@ class _Trial:
         return size if isinstance(size, int) else evaluate(size, self.binding)
 
     def check_alias(self, value: Value) -> None:
-        """The elements of a view lie inside its root, which is no view itself."""
+        """The elements of a view are inside its root, which is no view itself."""
         alias = self.plan.aliases[value]
         shape = [self.number(s) for s in value.shape]
         first = last = self.number(alias.offset)
@@ -190,9 +190,9 @@ class _Trial:
         at = bisect_left(starts, start)
         if at and starts[at - 1] + self.length(pool, starts[at - 1]) > start:
             at -= 1
-        behind = bisect_left(starts, end)
-        lost = [self.owners.pop((pool, s)) for s in starts[at:behind]]
-        starts[at:behind] = [start]
+        after = bisect_left(starts, end)
+        lost = [self.owners.pop((pool, s)) for s in starts[at:after]]
+        starts[at:after] = [start]
         self.owners[pool, start] = result
         return lost
 

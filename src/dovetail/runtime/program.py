@@ -69,7 +69,7 @@ class Program:
         """`params` go before those that the graph came with. A symbolic plan with a specializer needs no executable.
 
         `report` may be given the sizes of symbols. `any_size`: the executable runs at every size, and the program is
-        specialised only where it is asked for.
+        specialised only on request.
         """
         self.plan = plan
         self._make_report = report
@@ -94,7 +94,7 @@ class Program:
 
     @cached_property
     def report(self) -> Report:
-        """What fused, what did not and why; it is written when it is first asked for."""
+        """What fused, what did not and why; it is written when it is first read."""
         return self._reported()
 
     def _reported(self, *sizes: Mapping[str, int]) -> Report:

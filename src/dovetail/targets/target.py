@@ -66,7 +66,7 @@ class Keeping:
     """How a target keeps what it compiled for another process."""
 
     made_from: Callable[[], Mapping[str, str]]
-    """What decides the code beside the plan: the processor, the compiler."""
+    """What decides the code in addition to the plan: the processor, the compiler."""
     to_bytes: Callable[[Executable], bytes | None]
     """None where something cannot be kept."""
     from_bytes: Callable[[Plan, bytes, Settings], Executable]

@@ -84,7 +84,7 @@ class _Scatter(ABC):
     def room(self) -> tuple[Tensor, Size] | None:
         """Wide numbers of the worker's own for all that a tile writes, and their bytes; None where they are too many.
 
-        They lie as the axes do, those without a name as far as the tile has them.
+        They are dense in the order of the axes; axes without an index have the extent of the tile.
         """
         steps = dict(zip(self.free, self.boxes.steps, strict=True))
         shape: list[Size] = [steps.get(a, self.value.shape[a]) for a in range(self.value.rank)]

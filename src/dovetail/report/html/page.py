@@ -1,4 +1,4 @@
-"""The page: the report, its drawings and the code that shows them, in one file that asks nobody for anything."""
+"""The page: the report, its drawings and the code that shows them, in one file that loads nothing else."""
 
 from __future__ import annotations
 
