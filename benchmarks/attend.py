@@ -24,15 +24,15 @@ from dovetail.codegen.llvm.simd import VectorText
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
-from dovetail.kernels.spec import Places
+from dovetail.kernels.spec import TensorLocations
 from dovetail.library.heads import split_heads
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import compile_text, host
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
-from dovetail.targets.runtime.code_cache import addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ class Kernel:
         )
         plan = make_plan(Graph.of(value), target=CPU)
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, (), target=loops_of(host_device())), host_device())
+        job = make_job(step, TensorLocations(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None
         started = time.perf_counter()
-        (address,) = addresses([job])
+        (self.function,) = BACKEND.code.functions([job])
         self.seconds = time.perf_counter() - started
         sizes = {"sq": work.queries, "sk": work.keys}
         self.y = np.empty((work.batch, work.heads, work.queries, work.d), np.float32)
@@ -109,10 +109,10 @@ class Kernel:
             points.append(array.ctypes.data)
         self.words = np.array([*points, *(evaluate(s, sizes) for s in job.sizes)], np.int64)
         self.scratch = np.empty(evaluate(job.scratch, sizes) + 64, np.uint8)
-        entry = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(address)
+        entry = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(self.function.address)
         aligned = -(-self.scratch.ctypes.data // 64) * 64
         self.call: Callable[[], Any] = lambda: entry(self.words.ctypes.data, 0, self.tiles, aligned)
-        self.tiles = evaluate(job.tiles, sizes)
+        self.tiles = evaluate(job.tiled.tiles, sizes)
 
 
 def expected(work: Work, feeds: Mapping[str, Array], dtype: Any = np.float32) -> Array:

@@ -127,14 +127,14 @@ class Product:
         from dovetail import Graph, f32, library
         from dovetail.ir.dim import symbol
         from dovetail.ir.leaf import input, param
-        from dovetail.kernels.spec import Places
+        from dovetail.kernels.spec import TensorLocations
         from dovetail.plan.plan import make_plan
+        from dovetail.targets.cpu.backend import BACKEND
         from dovetail.targets.cpu.claims import CLAIMS as CPU
         from dovetail.targets.cpu.isa import host_device
         from dovetail.targets.cpu.loops import loops_of
         from dovetail.targets.cpu.select import make_job
-        from dovetail.targets.cpu.threads.pool import crew
-        from dovetail.targets.runtime.code_cache import addresses
+        from dovetail.targets.cpu.threads.pool import thread_pool
 
         k, n = w.shape
         x, weight = input("x", f32[symbol("m"), k]), param("w", f32[k, n])
@@ -142,21 +142,21 @@ class Product:
         graph = Graph.of(x @ weight if act is None else library.linear(x, weight, act=chosen))
         plan = make_plan(graph, target=CPU)
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, (), target=loops_of(host_device())), host_device())
+        job = make_job(step, TensorLocations(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None
         self.job = job
-        (self.address,) = addresses([job])
-        self.crew = crew(threads)
+        (self.function,) = BACKEND.code.functions([job])
+        self.pool = thread_pool(threads)
 
     def pack(self, w: Any) -> Any:
-        point: Any = self.job.points["b0"]
+        point: Any = self.job.bindings["b0"]
         return point.pack(w)
 
     def call(self, x: Any, y: Any, packed: Any) -> Callable[[], object]:
         import numpy as np
 
-        from dovetail.targets.cpu.threads.pool_text import KIND_COMPILED, STEP_WORDS
         from dovetail.targets.runtime.launch_args import chunk_of, number
+        from dovetail.targets.runtime.launch_table import KIND_COMPILED, empty_table
 
         sizes = {"m": x.shape[0]}
         arrays = {"a": x, "b0": packed, "c": y}
@@ -164,19 +164,14 @@ class Product:
             [*(arrays[p].ctypes.data for p in self.job.kernel.pointers), *(number(s, sizes) for s in self.job.sizes)],
             np.int64,
         )
-        tiles, threads = number(self.job.tiles, sizes), self.crew.workers + 1
-        table = np.zeros((1, STEP_WORDS), np.int64)
-        table[0, :5] = [
-            self.address,
-            words.ctypes.data,
-            tiles,
-            chunk_of(tiles, number(self.job.work, sizes), threads),
-            KIND_COMPILED,
-        ]
+        tiles, threads = number(self.job.tiled.tiles, sizes), self.pool.threads
+        chunk = chunk_of(tiles, number(self.job.tiled.work, sizes), threads)
+        table = empty_table(1)
+        table[0] = (self.function.address, words.ctypes.data, tiles, chunk, KIND_COMPILED, 0)
         stride = -(-number(self.job.scratch, sizes) // 64) * 64
         scratch = np.empty(stride * threads + 64, np.uint8)
         start = -(-scratch.ctypes.data // 64) * 64
-        return lambda: (self.crew.run(table.ctypes.data, 0, 1, start, stride), words, scratch, arrays)
+        return lambda: (self.pool.run(table.ctypes.data, 0, 1, start, stride), words, scratch, arrays)
 
 
 def _onnxruntime(w: Any, threads: int) -> Callable[[Any], object]:

@@ -151,7 +151,7 @@ def prepared(case: Case, tensors: Mapping[str, Any], torch: Any) -> tuple[Callab
         assert shape is not None and isinstance(shape.grid, int)
         addresses: list[int] = []
         for name in made.kernel.pointers:
-            alias = plan.locate(made.points[name])
+            alias = plan.locate(made.bindings[name])
             assert isinstance(alias.offset, int)
             addresses.append(held[alias.root].data_ptr() + alias.offset)
         grid, block = shape.grid, shape.block

@@ -24,13 +24,13 @@ from onnx import TensorProto, helper
 from dovetail import Graph, Value, f32, library, ops
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
-from dovetail.kernels.spec import Places
+from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
-from dovetail.targets.runtime.code_cache import addresses
 
 EPS = 1e-5
 ROUNDS = 41
@@ -102,20 +102,20 @@ class Kernel:
     def __init__(self, value: Value, feeds: Mapping[str, Array]) -> None:
         plan = make_plan(Graph.of(value), target=CPU)
         (step,) = plan.phase("run")
-        job = make_job(step, Places(plan.locate, (), target=loops_of(host_device())), host_device())
+        job = make_job(step, TensorLocations(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None
         started = time.perf_counter()
-        (address,) = addresses([job])
+        (self.function,) = BACKEND.code.functions([job])
         self.seconds = time.perf_counter() - started
         self.y = aligned(np.zeros(tuple(int(cast(int, n)) for n in value.shape), np.float32))
-        named = {name: point for name, point in job.points.items() if isinstance(point, Value)}
+        named = {name: point for name, point in job.bindings.items() if isinstance(point, Value)}
         self.arrays = [
             self.y if p is value else feeds[p.attrs["name"]] for p in (named[n] for n in job.kernel.pointers)
         ]
         self.words = np.array([a.ctypes.data for a in self.arrays], np.int64)
         self.scratch = np.empty(int(cast(int, job.scratch)) + 64, np.uint8)
-        self.tiles = int(cast(int, job.tiles))
-        entry = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(address)
+        self.tiles = int(cast(int, job.tiled.tiles))
+        entry = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(self.function.address)
         self.call: Callable[[], Any] = lambda: entry(
             self.words.ctypes.data, 0, self.tiles, -(-self.scratch.ctypes.data // 64) * 64
         )

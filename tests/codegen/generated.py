@@ -30,10 +30,10 @@ from dovetail.runtime.compile import compilation
 from dovetail.runtime.load import load
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.vocabulary import vocabulary
+from dovetail.targets.cpu.backend import backend_for
 from dovetail.targets.cpu.claims import CLAIMS
 from dovetail.targets.cpu.target import TARGET
-from dovetail.targets.runtime.build import Writer, kernels_of
-from dovetail.targets.runtime.code_cache import modules_of
+from dovetail.targets.runtime.build import builder_of, kernels_of
 from dovetail.targets.runtime.control.plan import Control
 from tests.codegen.normal import normalised, unmarked
 
@@ -131,12 +131,13 @@ def planned(graph: Graph, *, strict: bool) -> Plan:
 
 
 def modules(plan: Plan, device: CpuDevice) -> Iterator[tuple[str, str]]:
-    """The name and the text of each module of a plan: kernels, their forms, what they share, what control flow runs."""
-    writer = Writer(plan, device)
-    jobs = [writer.job(step) for step in plan.phase("run")]
-    inside = [coded.job for job in jobs if isinstance(job, Control) for coded in job.codes]
+    """The name and the text of each module of a plan: kernels, variants, shared functions, bodies of control flow."""
+    backend = backend_for(device)
+    builder = builder_of(plan, backend)
+    jobs = [builder.job(step) for step in plan.phase("run")]
+    inside = [entry.job for job in jobs if isinstance(job, Control) for entry in job.entries]
     for kernel in {id(job.kernel): job for job in (*kernels_of(jobs), *inside)}.values():
-        for module in modules_of(kernel):
+        for module in backend.code.modules(kernel):
             yield module.name, module.text
 
 

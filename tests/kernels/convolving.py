@@ -13,15 +13,15 @@ from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Places
+from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.conv.select import make_conv
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime import build as ready
 from tests.tolerances import assert_close
 
 WIDE = CpuDevice(
@@ -87,8 +87,10 @@ def params_of(graph: Graph) -> dict[str, Array]:
 def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> list[str]:
     """What the kernel of the last step is called, and those that serve it at other sizes."""
     plan = make_plan(graph, target=CPU)
-    job = make_conv(plan.phase("run")[-1], Places(plan.locate, set(), strict, target=loops_of(vectors)), vectors)
-    kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.forms)]
+    job = make_conv(
+        plan.phase("run")[-1], TensorLocations(plan.locate, set(), strict, target=loops_of(vectors)), vectors
+    )
+    kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.variants)]
     return [kernel.name.rpartition("_")[0] for kernel in kernels]
 
 
@@ -150,4 +152,4 @@ def checked_with_what_is_no_number(runner: NativeRunner, x: Array, nan: tuple[in
 def on_a_machine_of(vectors: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are written for these vectors from now on."""
 
-    monkeypatch.setattr(ready, "host_device", lambda: vectors)
+    monkeypatch.setattr(backend, "host_device", lambda: vectors)

@@ -248,10 +248,10 @@ def test_another_version_or_host_misses(folder: str, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     here = jit.toolchain()
     target = make_request().target
-    assert target.keeping is not None
-    elsewhere = replace(target.keeping, made_from=lambda: {**here, "host": "another"})
+    assert target.serializer is not None
+    elsewhere = replace(target.serializer, made_from=lambda: {**here, "host": "another"})
     request = make_request(cache=folder)
-    request = replace(request, target=replace(target, keeping=elsewhere))
+    request = replace(request, target=replace(target, serializer=elsewhere))
     assert not store(folder).has(program_key(of_graph(layer(), store(folder)), request))
     assert store(folder).has(program_key(of_graph(layer(), store(folder)), make_request(cache=folder)))
 

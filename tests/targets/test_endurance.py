@@ -167,7 +167,7 @@ def test_a_program_runs_on_in_a_child() -> None:
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        same = all(program.run(given)['y'].tobytes() == wanted for _ in range(20))\n"
-        "        os._exit(0 if same and program._executable.crew._threads else 1)\n"
+        "        os._exit(0 if same and program._executable.pool._threads else 1)\n"
         "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
     )
     assert done.returncode == 0, done.stderr

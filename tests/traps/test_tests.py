@@ -87,7 +87,7 @@ def test_trap_56_every_assertion_can_fail() -> None:
 @contextmanager
 def broken_meanings() -> Generator[None]:
     """Every primitive computes something else when it is run: what is made of floats is off by one."""
-    interpreter = resolve_name("dovetail.targets.reference.interpreter._Interpreter")
+    interpreter = resolve_name("dovetail.targets.runtime.interpreter._Interpreter")
     compute = interpreter.compute
 
     def off_by_one(self: Any, value: Value, operands: Any, scope: Any) -> Any:
@@ -98,7 +98,7 @@ def broken_meanings() -> Generator[None]:
 
     with MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "compute", off_by_one)
-        patch.setattr("dovetail.targets.runtime.build.make_job", _no_kernel)
+        patch.setattr("dovetail.targets.cpu.backend.make_job", _no_kernel)
         yield
 
 

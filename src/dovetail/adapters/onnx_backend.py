@@ -21,7 +21,7 @@ from dovetail.ir.literal import Array
 from dovetail.ops.generate import random_bits
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.lru import Recent
+from dovetail.targets.runtime.lru import LRU
 
 MOST_COMPILED = 8
 """For how many sets of values a model is kept compiled."""
@@ -35,7 +35,7 @@ class DovetailRep(BackendRep):
         self._target = target
         self._deciding: tuple[str, ...] = ()
         """Inputs whose values decide the structure, as far as they were met."""
-        self._programs: Recent[Program] = Recent(MOST_COMPILED)
+        self._programs: LRU[Program] = LRU(MOST_COMPILED)
         initial = {t.name for t in model.graph.initializer}
         self._inputs = [i.name for i in model.graph.input if i.name not in initial]
         self._outputs = [o.name for o in model.graph.output]

@@ -22,9 +22,9 @@ from dovetail.cli.progress import tell
 from dovetail.errors import CheckError, DovetailError, LoadError, OptionError
 from dovetail.progress import phase
 from dovetail.settings import settings_of
+from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.measure.calibration import learn
 from dovetail.targets.cpu.measure.peak import Limits
-from dovetail.targets.cpu.threads.pool import available_threads
 from dovetail.version import __version__
 
 if TYPE_CHECKING:

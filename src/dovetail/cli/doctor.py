@@ -31,7 +31,7 @@ from dovetail.settings import settings_of
 from dovetail.targets import ALL as TARGETS
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import toolchain
-from dovetail.targets.cpu.measure.bandwidth import cache_sizes
+from dovetail.targets.cpu.measure.caches import cache_sizes
 from dovetail.targets.cpu.measure.calibration import calibrate, stored
 from dovetail.version import __version__
 

@@ -1,4 +1,4 @@
-"""A job: the kernel for one step of a plan, and what it is given."""
+"""The kernel of one step of a plan: its code, its tensor bindings and its launch shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import gcd
 from typing import Protocol, TypeAlias
 
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel
@@ -20,46 +20,46 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where tensors lie, and which of them are known before a run."""
+class TensorLocations:
+    """Where tensors are stored, and which of them are known before a run."""
 
     locate: Callable[[Value], Alias]
     bound: Collection[Value]
-    """Roots that the bind phase makes."""
+    """Roots that the bind phase computes."""
     strict: bool = False
-    """Whether sums may not be taken apart, as other schemes of convolution do."""
+    """Whether sums keep their order, which rules out convolution by transforms (Winograd)."""
     target: LoopTarget = field(kw_only=True)
-    """What the target's compiled code has, and the tile sizes it wants."""
+    """What the target's compiled code has, and its tile sizes."""
 
     def __call__(self, value: Value) -> Alias:
-        """The root that holds a tensor, the offset and the strides in bytes."""
+        """The root that holds a tensor, its offset in the root and its strides, in bytes."""
         return self.locate(value)
 
-    def alignment(self, points: Mapping[str, Value]) -> dict[str, int]:
+    def alignment(self, bindings: Mapping[str, Value]) -> dict[str, int]:
         """The bytes that the address of each tensor is a multiple of, up to those of a vector."""
-        offsets = {name: self.locate(v).offset for name, v in points.items()}
+        offsets = {name: self.locate(v).offset for name, v in bindings.items()}
         return {name: gcd(at, ALIGNMENT) if isinstance(at, int) else 1 for name, at in offsets.items()}
 
     def is_bound(self, value: Value) -> bool:
-        """Whether a tensor and where it lies are known when parameters are bound."""
+        """Whether the content and the location of a tensor are known at bind time."""
         at = self.locate(value)
         known = at.root.op in (leaf.PARAM, leaf.CONST) or at.root in self.bound
         return known and value.tensor.is_static and all(isinstance(s, int) for s in (at.offset, *at.strides))
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A function that templates share: compiled once in a process."""
+class SharedFunction:
+    """A function that several kernels call: compiled once in a process."""
 
     name: str
     text: str
-    """A whole module: declarations, the function, and what it calls."""
+    """A complete module: declarations, the function, and its callees."""
     optimize: bool = False
-    """Whether LLVM makes vectors of it; otherwise it is compiled as it is written."""
+    """Whether LLVM optimises and vectorises it; otherwise it is compiled as written."""
 
     @property
     def declaration(self) -> str:
-        """What a kernel says that calls it."""
+        """The declaration for a kernel that calls it."""
         given = self.text.partition(f"define void @{self.name}(")[2].partition(") ")[0]
         kinds = [word.rpartition(" ")[0] for word in given.split(", ")]
         return f"declare void @{self.name}({', '.join(kinds)})"
@@ -67,11 +67,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A kernel that is written in a target's own text.
+    """A kernel in the target's own text.
 
-    `text` defines `name` and whatever it calls that is its own; `uses` are functions of `kernels.maths` and
-    declarations.
-    Arguments are words: pointers in their order, then sizes in theirs.
+    `text` defines `name` and its private callees; `uses` are functions of the maths library and declarations.
+    Arguments are 64-bit launch arguments: the pointers in their order, then the sizes in theirs.
     """
 
     name: str
@@ -80,23 +79,25 @@ class Template:
     pointers: tuple[str, ...]
     sizes: tuple[Size, ...]
     scratch: Size = 0
-    """Bytes that a worker needs for itself."""
-    ready: tuple[Part, ...] = ()
-    """Functions that it shares with others of the process; `uses` declares them."""
+    """Bytes of workspace that each thread needs."""
+    shared: tuple[SharedFunction, ...] = ()
+    """Functions that it shares with other kernels; `uses` declares them."""
     is_final: bool = False
-    """Whether the text is as it should be already, so that LLVM's optimiser would only take its time."""
+    """Whether the text is compiled as written, without LLVM's optimiser."""
+    variant: str = ""
+    """The name that reports show where an op has several kernels, such as "pointwise"; "" where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tensor that is known when parameters are bound, in another layout; `layout` names it, `pack` makes it."""
+    """A tensor that is known at bind time, packed for a kernel; `layout` names the layout, `pack` makes it."""
 
     value: Value
     layout: str
     pack: Callable[..., Array]
-    """From the tensor and those beside it, as arrays, to what the kernel reads."""
+    """From the tensor and those in `beside`, as arrays, to the array that the kernel reads."""
     beside: tuple[Value, ...] = ()
-    """Further tensors that the layout holds."""
+    """Further tensors that the packed array holds."""
 
     @property
     def key(self) -> tuple[Value | str, ...]:
@@ -106,69 +107,96 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A word of a run that is 0; a kernel that meets what its meaning refuses stores 1 there and goes on anyhow.
+    """The error flag of a run, 0 at first. A kernel sets it to 1 on invalid input, such as an index out of range, and
+    continues; the host runs the step again, and its meaning raises the error."""
 
-    The step is then run by its meaning, which raises.
-    """
 
+Binding: TypeAlias = Value | Packed | Status
+"""What a pointer argument of a kernel points to."""
 
 Number: TypeAlias = Callable[[Size], int]
-"""What a size is in one run."""
+"""Evaluates a size for one run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How work is cut: the sizes and the scratch that a kernel is given, and what a job says of tiles."""
+class Tiles:
+    """A launch on a thread pool: independent tiles, which threads take in chunks."""
+
+    tiles: Size
+    work: Size
+    """Elements or multiplications of one tile: decides how many tiles make a chunk."""
+    keeps: bool = False
+    """Whether a tile reuses the workspace of the tile before, so that a thread's tiles are best one chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A launch on a GPU: a grid of thread blocks."""
+
+    grid: tuple[Size, Size, Size]
+    block: tuple[Size, Size, Size]
+    shared_bytes: Size = 0
+    """Dynamic shared memory of a block."""
+
+
+Launch: TypeAlias = Tiles | Grid
+"""The launch shape of a kernel. Sizes may be symbolic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The size arguments and the workspace of a kernel, and its tiles on a thread pool."""
 
     sizes: tuple[Size, ...]
     scratch: Size
     tiles: Size
     work: Size
 
+    @property
+    def launch(self) -> Tiles:
+        """The launch shape."""
+        return Tiles(self.tiles, self.work)
 
-class Cutting(Protocol):
-    """Decides how work is cut once sizes are known, a dataclass so that it can be kept."""
 
-    def __call__(self, number: Number) -> Cut | None:
-        """The cut; None where another kernel is the better one for these sizes."""
+class Tiler(Protocol):
+    """Chooses the tiling once sizes are known; a dataclass, so that it can be stored."""
+
+    def __call__(self, number: Number) -> Tiling | None:
+        """The tiling; None where another kernel is better for these sizes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """Another kernel for a step, which takes it where its sizes suit: they are known when a run is prepared."""
+class Variant:
+    """Another kernel for a step, considered when a run is prepared and sizes are known."""
 
     kernel: Template
-    points: Mapping[str, Value | Packed | Status]
-    cut: Cutting
+    bindings: Mapping[str, Binding]
+    tiler: Tiler
 
     def job(self, number: Number) -> Job | None:
-        """The job for these sizes, if it is one for this kernel."""
-        cut = self.cut(number)
-        if cut is None:
+        """The job for these sizes; None where the kernel does not suit them."""
+        tiling = self.tiler(number)
+        if tiling is None:
             return None
-        return Job(replace(self.kernel, sizes=cut.sizes, scratch=cut.scratch), self.points, cut.tiles, cut.work)
+        kernel = replace(self.kernel, sizes=tiling.sizes, scratch=tiling.scratch)
+        return Job(kernel, self.bindings, tiling.launch)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One kernel of a plan: its code, what its pointers point to, and how its work is cut."""
+    """One kernel of a plan: its code, what its pointers point to, and its launch shape."""
 
     kernel: Kernel | Template
-    points: Mapping[str, Value | Packed | Status]
-    tiles: Size
-    """Pieces that do not depend on each other."""
-    work: Size
-    """Elements or multiplications that one tile takes, to decide how many tiles make a chunk worth handing out."""
-    keeps: bool = False
-    """Whether a call goes on with what it laid out for the tile before, so that a thread's tiles are best one call."""
-    forms: tuple[Form, ...] = ()
-    """Kernels that are asked first when sizes are known, in this order."""
+    bindings: Mapping[str, Binding]
+    launch: Launch
+    variants: tuple[Variant, ...] = ()
+    """Kernels that are considered first when sizes are known, in this order."""
 
     def chosen(self, number: Number) -> tuple[int, Job]:
-        """The job for these sizes, and whose it is: 0 for its own kernel, then the forms."""
-        for index, form in enumerate(self.forms, 1):
-            job = form.job(number)
+        """The job for these sizes and its index: 0 for its own kernel, then the variants."""
+        for index, variant in enumerate(self.variants, 1):
+            job = variant.job(number)
             if job is not None:
                 return index, job
         return 0, self
@@ -182,9 +210,31 @@ class Job:
         return self.kernel.scratch
 
     @property
+    def tiled(self) -> Tiles:
+        """The launch of a kernel for a thread pool."""
+        assert isinstance(self.launch, Tiles), "the kernel is for a thread pool"
+        return self.launch
+
+    @property
     def is_checked(self) -> bool:
-        """Whether it may refuse what it reads."""
-        return any(isinstance(point, Status) for point in self.points.values())
+        """Whether it may set the error flag."""
+        return any(isinstance(binding, Status) for binding in self.bindings.values())
 
 
-__all__ = ["Cut", "Cutting", "Dim", "Form", "Job", "Number", "Packed", "Part", "Places", "Status", "Template"]
+__all__ = [
+    "ALIGNMENT",
+    "Binding",
+    "Grid",
+    "Job",
+    "Launch",
+    "Number",
+    "Packed",
+    "SharedFunction",
+    "Status",
+    "Template",
+    "TensorLocations",
+    "Tiler",
+    "Tiles",
+    "Tiling",
+    "Variant",
+]

@@ -103,15 +103,22 @@ _NOTHING_DONATED: Mapping[Value, Value] = MappingProxyType({})
 
 
 def make_plan(
-    graph: Graph, *, target: str | Claims, alignment: int = 64, options: Mapping[str, Any] = _NO_OPTIONS
+    graph: Graph,
+    *,
+    target: str | Claims,
+    alignment: int = 64,
+    options: Mapping[str, Any] = _NO_OPTIONS,
+    rules: MemoryRules | None = None,
 ) -> Plan:
     """Plan a graph whose every value the target runs as one kernel.
 
-    Claims bring the memory rules of a target; its name alone brings none, and the plan is right for any kernel.
+    Claims bring the memory rules of a target. A name brings none unless `rules` are given: the plan is then right for
+    any kernel.
     """
     if alignment < 1 or alignment & (alignment - 1):
         raise OptionError(f"the alignment is {alignment}", hint="it is a power of two, such as 64")
-    name, rules = (target, NO_RULES) if isinstance(target, str) else (target.target, target.memory)
+    name, known = (target, NO_RULES) if isinstance(target, str) else (target.target, target.memory)
+    rules = known if rules is None else rules
     manifest = manifest_of(graph)
     aliases = find_aliases(graph.values, permuted_results(graph, rules.strided_results))
     bind = bind_values(graph)

@@ -29,7 +29,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedProgram:
     """A program as it was compiled, without its parameters."""
 
     plan: Plan
@@ -37,11 +37,11 @@ class Kept:
 
 
 def why_not(request: Request) -> str:
-    """Why programs of a request are compiled anew in every process; empty where they are kept."""
+    """Why programs of a request are compiled anew in every process; empty where they are stored."""
     if store_of(request.settings) is None:
         return "the cache is switched off"
-    if request.target.keeping is None:
-        return f"the target {request.target.name} keeps nothing"
+    if request.target.serializer is None:
+        return f"the target {request.target.name} stores nothing"
     ours = set(library.ALL)
     own = [op.name for op in request.setup.ops if op not in ours]
     if own:
@@ -58,13 +58,13 @@ def program_store(request: Request) -> Store | None:
 
 def program_key(source: Source, request: Request) -> Key:
     """All that decides what a source is compiled to."""
-    setup, keeping = request.setup, request.target.keeping
+    setup, serializer = request.setup, request.target.serializer
     options = {f.name: getattr(request.settings, f.name) for f in fields(Settings) if f.name not in FREE}
     options["without"] = sorted(setup.without)
     options["dispatch"] = sorted(setup.policy.items())
     options["sizes"] = sorted(setup.sizes.items())
     parts: Mapping[str, str] = {
-        **(keeping.made_from() if keeping is not None else {}),
+        **(serializer.made_from() if serializer is not None else {}),
         **build_id(),
         "graph": source.structure,
         "name": source.name,
@@ -75,30 +75,31 @@ def program_key(source: Source, request: Request) -> Key:
     return Key(KIND, parts)
 
 
-def keep(kept: Kept, key: Key, request: Request, store: Store) -> None:
+def keep(program: CachedProgram, key: Key, request: Request, store: Store) -> None:
     """Keep a program for other processes, if all of it can be spelled."""
-    keeping = request.target.keeping
-    made = None if keeping is None else keeping.to_bytes(kept.executable)
+    serializer = request.target.serializer
+    made = None if serializer is None else serializer.to_bytes(program.executable)
     if made is None:
         return
     # Where values come from is left out: graphs of one structure are one program, whoever wrote them.
-    bare = replace(kept.plan, graph=replace(kept.plan.graph, origins={}))
+    bare = replace(program.plan, graph=replace(program.plan.graph, origins={}))
     text = print_plan(bare).encode("utf-8", "surrogatepass")
     store.put(key, b"".join([_LENGTH.pack(len(text)), text, made]))
 
 
-def restore(source: Source, key: Key, request: Request, store: Store) -> Kept | None:
+def restore(source: Source, key: Key, request: Request, store: Store) -> CachedProgram | None:
     """The program of a key, if the store has it. One that cannot be read is as good as none."""
-    keeping = request.target.keeping
-    content = store.get(key) if keeping is not None else None
-    if content is None or keeping is None:
+    serializer = request.target.serializer
+    content = store.get(key) if serializer is not None else None
+    if content is None or serializer is None:
         return None
     try:
         end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
         with collector_paused():
             plan = parse_plan(str(content[_LENGTH.size : end], "utf-8", "surrogatepass"), vocabulary())
             graph = replace(plan.graph, params=source.params)
-            plan = replace(plan, graph=graph, memory_limit=request.settings.memory_limit)
-            return Kept(plan, keeping.from_bytes(plan, content[end:], request.settings))
+            rules = request.setup.claims.memory
+            plan = replace(plan, graph=graph, memory_limit=request.settings.memory_limit, rules=rules)
+            return CachedProgram(plan, serializer.from_bytes(plan, content[end:], request.settings))
     except (DovetailError, ValueError, LookupError, TypeError, struct.error, RuntimeError):
         return None

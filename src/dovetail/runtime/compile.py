@@ -22,7 +22,7 @@ from dovetail.plan.plan import Plan, make_plan
 from dovetail.progress import phase
 from dovetail.report.build import build_report
 from dovetail.report.report import Report
-from dovetail.runtime.cached import Kept, keep, program_key, program_store, restore
+from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
@@ -46,8 +46,10 @@ class Compilation:
         known = {**self.setup.sizes, **(sizes or {})}
         setup = replace(self.setup, sizes=known)
         with collector_paused(), phase("report"):
-            forms = dict[Value, str | None]() if self.target.forms is None else self.target.forms(self.plan, known)
-            return build_report(self.lowered, self.plan, setup, self.machine, forms)
+            variants = (
+                dict[Value, str | None]() if self.target.variants is None else self.target.variants(self.plan, known)
+            )
+            return build_report(self.lowered, self.plan, setup, self.machine, variants)
 
 
 def compile(
@@ -82,8 +84,8 @@ def compile(
         sizes=sizes,
         **options,
     )
-    if request.target.prepare is not None:
-        request.target.prepare(request.settings)
+    if request.target.warm_up is not None:
+        request.target.warm_up(request.settings)
     return _program(source_of(graph, ops, fixed, program_store(request)), request, params)
 
 
@@ -128,14 +130,14 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
     told = bool(request.require) or request.require_clean or request.settings.print_report
     kept = None if store is None or key is None or told else restore(source, key, request, store)
     if kept is None:
-        if request.target.foresee is not None:
-            request.target.foresee(source.graph().values, request.settings)
+        if request.target.precompile is not None:
+            request.target.precompile(source.graph().values, request.settings)
         made = compilation(source.graph(), request)
         if request.require or request.require_clean:
             check_gates(made.report(), request.require, request.require_clean)
         if request.settings.print_report:
             print(made.report(), file=sys.stderr)
-        kept = Kept(made.plan, request.target.compile(made.plan, request.settings))
+        kept = CachedProgram(made.plan, request.target.compile(made.plan, request.settings))
         report = made.report
         if store is not None and key is not None:
             keep(kept, key, request, store)

@@ -23,7 +23,7 @@ from dovetail.report.measured import Measured
 from dovetail.report.report import Report
 from dovetail.runtime.binding import by_name, check_donated, check_named, found_in, refuse_missing
 from dovetail.runtime.profile import measured, record
-from dovetail.targets.runtime.lru import Recent
+from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.weights import Weights
 from dovetail.targets.target import Executable, Marking, Quick, Runner
 
@@ -42,7 +42,7 @@ class _Binding:
         solve_symbols(found_in(params.cells, declared, bare=True))
         self.symbolic = [f for f in found_in(params.cells, declared) if not f.type.is_static]
         """Parameters whose shapes tell symbols, together with those of the inputs."""
-        self.specialized: Recent[Program] = Recent(MOST_SPECIALIZED)
+        self.specialized: LRU[Program] = LRU(MOST_SPECIALIZED)
         self.runner: Runner | None = None
         self.quick: Callable[[Mapping[str, Array]], dict[str, Array] | None] | None = None
         """Of the runner, where it has one and it runs at the sizes of the inputs."""
@@ -83,7 +83,7 @@ class Program:
         fitting = {name: array for name, array in self._check(came).items() if array is not came[name]}
         self._binding = _Binding(came.joined({**fitting, **self._check(params or {})}), self._declared)
         self._symbols = symbols_of(plan.graph)[0] if plan.symbols else set[str]()
-        self._compiled: Recent[Program] = Recent(MOST_SPECIALIZED)
+        self._compiled: LRU[Program] = LRU(MOST_SPECIALIZED)
         """Specialised and not bound: they serve whatever parameters are bound later."""
         self._lock = threading.Lock()
 

@@ -62,13 +62,13 @@ class Executable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
-    """How a target keeps what it compiled for another process."""
+class Serializer:
+    """How a target stores compiled plans for other processes."""
 
     made_from: Callable[[], Mapping[str, str]]
     """What decides the code in addition to the plan: the processor, the compiler."""
     to_bytes: Callable[[Executable], bytes | None]
-    """None where something cannot be kept."""
+    """None where the plan cannot be stored."""
     from_bytes: Callable[[Plan, bytes, Settings], Executable]
 
 
@@ -117,13 +117,13 @@ class Target:
     """Whether one executable runs at every size, so that a program need not be compiled for the sizes of a run."""
     machine: Callable[[Settings], Machine] | None = None
     """The machine of the claims as it is known on this host; None where nothing more is known."""
-    forms: Callable[[Plan, Mapping[str, Size]], Mapping[Value, str | None]] | None = None
+    variants: Callable[[Plan, Mapping[str, Size]], Mapping[Value, str | None]] | None = None
     """By value of a run, which of its op's kernels serves it at these sizes: None on the host, "" without a choice."""
     code: CodeView | None = None
     """The code of kernels for people; None where it has none to show."""
-    keeping: Keeping | None = None
-    """How it keeps what it compiled; None where it keeps nothing."""
-    foresee: Callable[[Iterable[Value], Settings], None] | None = None
-    """Starts what a program of such values will need, while it is lowered."""
-    prepare: Callable[[Settings], None] | None = None
-    """Starts what every program needs, while the graph is still read and lowered."""
+    serializer: Serializer | None = None
+    """How it stores compiled plans; None where it stores none."""
+    precompile: Callable[[Iterable[Value], Settings], None] | None = None
+    """Starts to compile functions that a program of these values needs, while it is lowered."""
+    warm_up: Callable[[Settings], None] | None = None
+    """Starts to compile what every program needs, while the graph is read and lowered."""

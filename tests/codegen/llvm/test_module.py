@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 
 from dovetail.codegen.llvm.module import Code, Written, one_of
-from dovetail.kernels.spec import Job
+from dovetail.kernels.spec import Job, Tiles
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.conv.epilogue import Epilogue
 from dovetail.targets.cpu.conv.few_channels.kernel import row_text
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square
 from dovetail.targets.cpu.conv.winograd.kernel import winograd_text
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, TWO
-from dovetail.targets.runtime.code_cache import addresses, modules_of
 from tests.kernels.convolving import WIDE
 
 
@@ -27,10 +27,12 @@ def kernel(called: str, given: str = "") -> Written:
 
 def stored(code: Code) -> int:
     """What a kernel stores."""
-    (entry,) = addresses([Job(code.template(["y"], (), 0), {}, 1, 1)])
+    (entry,) = BACKEND.code.functions([Job(code.template(["y"], (), 0), {}, Tiles(1, 1))])
     y = ctypes.c_int64(-1)
     words = (ctypes.c_void_p * 1)(ctypes.addressof(y))
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(entry)(words, 0, 1, None)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(entry.address)(
+        words, 0, 1, None
+    )
     return y.value
 
 
@@ -63,6 +65,6 @@ def test_a_function_that_nobody_calls_is_not_compiled() -> None:
 
 def test_what_is_written_with_vectors_is_compiled_as_it_is() -> None:
     code = winograd_text(FOUR, Square(WIDE, 2, 14, Epilogue("relu", True), True))
-    modules = modules_of(Job(code.template(["x", "w", "b", "y"], (), 0), {}, 1, 1))
+    modules = BACKEND.code.modules(Job(code.template(["x", "w", "b", "y"], (), 0), {}, Tiles(1, 1)))
     assert len(modules) == 5 and not any(module.optimize for module in modules)
     assert [module.is_shared for module in modules] == [True] * 4 + [False]

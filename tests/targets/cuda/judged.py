@@ -70,7 +70,7 @@ def in_lockstep(case: Case, feeds: Mapping[str, Array]) -> dict[str, Array]:
     memory.reserve("arena", plan.arena_size)
     for _, made in kernels_of(plan):
         buffers: dict[str, tuple[Array, int]] = {}
-        for name, value in made.points.items():
+        for name, value in made.bindings.items():
             alias = plan.locate(value)
             if 0 in tuple(map(memory.number, value.tensor.shape)):
                 buffers[name] = (np.empty(0, np.uint8), 0)

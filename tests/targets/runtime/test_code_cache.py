@@ -8,24 +8,26 @@ from typing import Any
 
 import pytest
 
-from dovetail.kernels.spec import Part
+from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu import jit
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.jit import load, machine_code
-from dovetail.targets.runtime.code_cache import foresee, foreseen
 
 
-def test_what_was_foreseen_is_taken_once() -> None:
-    foresee(Part("foreseen_seven", "define i64 @foreseen_seven() {\n  ret i64 7\n}"), None)
-    made = foreseen("foreseen_seven")
+def test_what_was_precompiled_is_taken_once() -> None:
+    BACKEND.code.precompile(
+        SharedFunction("precompiled_seven", "define i64 @precompiled_seven() {\n  ret i64 7\n}"), None
+    )
+    made = BACKEND.code.precompiled("precompiled_seven")
     assert made is not None
     code = load([made])
-    assert ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("foreseen_seven"))() == 7
-    assert foreseen("foreseen_seven") is None
+    assert ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("precompiled_seven"))() == 7
+    assert BACKEND.code.precompiled("precompiled_seven") is None
 
 
 def test_what_cannot_be_compiled_is_not_there() -> None:
-    foresee(Part("foreseen_nonsense", "define nonsense"), None)
-    assert foreseen("foreseen_nonsense") is None
+    BACKEND.code.precompile(SharedFunction("precompiled_nonsense", "define nonsense"), None)
+    assert BACKEND.code.precompiled("precompiled_nonsense") is None
 
 
 def text_of(number: int) -> str:

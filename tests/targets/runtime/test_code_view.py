@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dovetail import Builder, f32, ops
 from dovetail.runtime.compile import compilation, make_request
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.jit import assembly
-from dovetail.targets.runtime.build import make_ready
-from dovetail.targets.runtime.code_cache import modules_of
+from dovetail.targets.runtime.build import build
 from dovetail.targets.runtime.code_view import ASM, LLVM, listing
 
 
@@ -15,11 +15,11 @@ def test_a_listing_is_what_was_compiled() -> None:
     x, w = b.input("x", f32[8, 16]), b.input("w", f32[16, 32])
     b.output("y", ops.reduce_sum(ops.tanh(x @ w), axes=(-1,)))
     plan = compilation(b.graph(), make_request(target="cpu")).plan
-    ready = make_ready(plan)
-    for step, job in zip(plan.phase("run"), ready.jobs, strict=True):
+    built = build(plan, BACKEND)
+    for step, job in zip(plan.phase("run"), built.jobs, strict=True):
         assert job is not None
-        modules = modules_of(job)  # pyright: ignore[reportArgumentType]  # nothing branches here
-        llvm = listing(plan, step, LLVM)
+        modules = BACKEND.code.modules(job)  # pyright: ignore[reportArgumentType]  # nothing branches here
+        llvm = listing(plan, step, LLVM, BACKEND)
         assert llvm.startswith(modules[-1].text.strip("\n")) and all(m.text.strip("\n") in llvm for m in modules)
         own = modules[-1]
-        assert listing(plan, step, ASM).startswith(assembly(own.text, optimize=own.optimize).strip("\n"))
+        assert listing(plan, step, ASM, BACKEND).startswith(assembly(own.text, optimize=own.optimize).strip("\n"))

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dovetail.targets.runtime.lru import Recent
+from dovetail.targets.runtime.lru import LRU
 
 
 def test_made_once_and_dropped_when_old() -> None:
-    recent: Recent[str] = Recent(2)
+    lru: LRU[str] = LRU(2)
     made: list[str] = []
 
     def make(name: str) -> str:
@@ -20,24 +20,24 @@ def test_made_once_and_dropped_when_old() -> None:
         return name * 2
 
     for name in ("a", "b", "a", "c", "a", "b"):
-        assert recent.get(name, lambda name=name: make(name)) == name * 2
-    assert made == ["a", "b", "c", "b"] and len(recent) == 2
+        assert lru.get(name, lambda name=name: make(name)) == name * 2
+    assert made == ["a", "b", "c", "b"] and len(lru) == 2
 
 
 def test_failure_is_tried_again() -> None:
-    recent: Recent[int] = Recent(2)
+    lru: LRU[int] = LRU(2)
 
     def fail() -> int:
         raise ValueError("no")
 
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
-            recent.get("a", fail)
-    assert recent.get("a", lambda: 7) == 7
+            lru.get("a", fail)
+    assert lru.get("a", lambda: 7) == 7
 
 
 def test_one_thread_makes_and_others_wait() -> None:
-    recent: Recent[int] = Recent(2)
+    lru: LRU[int] = LRU(2)
     begun, made = threading.Barrier(4), list[int]()
 
     def make() -> int:
@@ -47,7 +47,7 @@ def test_one_thread_makes_and_others_wait() -> None:
 
     def ask() -> int:
         begun.wait()
-        return recent.get("a", make)
+        return lru.get("a", make)
 
     with ThreadPoolExecutor(4) as pool:
         assert [f.result() for f in [pool.submit(ask) for _ in range(4)]] == [5] * 4
@@ -55,7 +55,7 @@ def test_one_thread_makes_and_others_wait() -> None:
 
 
 def test_slow_key_does_not_hold_up_another() -> None:
-    recent: Recent[int] = Recent(2)
+    lru: LRU[int] = LRU(2)
     inside, go = threading.Event(), threading.Event()
 
     def slow() -> int:
@@ -64,8 +64,8 @@ def test_slow_key_does_not_hold_up_another() -> None:
         return 1
 
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(recent.get, "slow", slow)
+        waiting = pool.submit(lru.get, "slow", slow)
         assert inside.wait(10)
-        assert recent.get("quick", lambda: 2) == 2
+        assert lru.get("quick", lambda: 2) == 2
         go.set()
         assert waiting.result() == 1

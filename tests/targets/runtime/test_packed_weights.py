@@ -17,7 +17,7 @@ from dovetail.ir import leaf
 from dovetail.targets.cpu.conv.direct.variant import Packing
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.cpu.native import NativeRunner
-from dovetail.targets.runtime.packed_weight_cache import SHELF
+from dovetail.targets.runtime.packed_weight_cache import PACKED_WEIGHTS
 
 Array = NDArray[Any]
 X = leaf.input("x", f32["n", 24])
@@ -127,16 +127,16 @@ def test_programs_that_bind_one_array_share_what_is_packed(constant: bool) -> No
 
 def test_what_is_shared_dies_with_its_last_user() -> None:
     gc.collect()
-    before = len(SHELF)
+    before = len(PACKED_WEIGHTS)
     array = any_bits(24, 40)
     programs = [dovetail.compile(Graph.of(X @ W)).bind({"w": array}) for _ in range(2)]
-    assert len(SHELF) == before + 1
+    assert len(PACKED_WEIGHTS) == before + 1
     programs.pop()
     gc.collect()
-    assert len(SHELF) == before + 1
+    assert len(PACKED_WEIGHTS) == before + 1
     programs.clear()
     gc.collect()
-    assert len(SHELF) == before
+    assert len(PACKED_WEIGHTS) == before
 
 
 def test_an_array_that_was_changed_and_is_bound_again_counts_as_it_is_now() -> None:
@@ -180,6 +180,6 @@ def test_windows_are_taken_apart(groups: int, filters: int) -> None:
 def test_who_asks_memory_for_what_was_let_go_gets_it() -> None:
     """The host may have to run any step by its meaning."""
     array = any_bits(24, 40)
-    memory = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).kept.copy()
+    memory = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).bound.copy()
     assert W not in memory.own
     assert memory.view(W).tobytes() == array.tobytes()

@@ -13,11 +13,11 @@ import dovetail
 from dovetail import BindError, DovetailError, Graph, Value, f32, i64, ops
 from dovetail.ir import leaf
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu.address import address
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime.prepared_call import MOST_SHAPES, MOST_SPACES, Calls
+from dovetail.targets.runtime.address import address
+from dovetail.targets.runtime.prepared_call import MOST_SHAPES, MOST_WORKSPACES, PreparedCalls
 
 Array = NDArray[Any]
 RANDOM = np.random.default_rng(2)
@@ -28,7 +28,7 @@ def numbers(*shape: int) -> Array:
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-def prepared(outputs: Value | dict[str, Value]) -> tuple[NativeRunner, Calls]:
+def prepared(outputs: Value | dict[str, Value]) -> tuple[NativeRunner, PreparedCalls]:
     runner = NativeGraph(make_plan(Graph.of(outputs), target=CPU), threads=2).bind({})
     assert runner.calls is not None
     return runner, runner.calls
@@ -83,7 +83,7 @@ def test_one_space_serves_many_shapes_and_grows() -> None:
         found = calls.run(runner, {"x": x})
         assert found is not None
         np.testing.assert_allclose(found["y"], np.tanh(x).T @ np.tanh(x), rtol=1e-4, atol=1e-5)
-        assert len(calls.spaces) == 1 and len(calls.spaces[0].calls) <= MOST_SHAPES
+        assert len(calls.workspaces) == 1 and len(calls.workspaces[0].calls) <= MOST_SHAPES
 
 
 def test_what_is_no_plain_array_is_left_to_a_closer_look() -> None:
@@ -148,7 +148,7 @@ def test_runs_at_once_have_spaces_of_their_own() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and 1 <= len(calls.spaces) <= MOST_SPACES
+    assert not wrong and 1 <= len(calls.workspaces) <= MOST_WORKSPACES
 
 
 def test_a_view_of_an_input_is_copied() -> None:

@@ -13,11 +13,12 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job, Packed
 from dovetail.plan.plan import Plan, make_plan
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cpu.compiler import written
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime import serial as record
-from dovetail.targets.runtime.build import Ready, aligned, make_ready
-from dovetail.targets.runtime.code_cache import written
+from dovetail.targets.runtime.build import Built, build, realigned
 
 
 def plan() -> Plan:
@@ -28,17 +29,17 @@ def plan() -> Plan:
     return make_plan(Graph.of({"y": y, "values": values, "indices": indices}), target=CPU)
 
 
-def jobs_of(ready: Ready) -> list[Job]:
-    return [job for job in ready.jobs if isinstance(job, Job)]
+def jobs_of(built: Built) -> list[Job]:
+    return [job for job in built.jobs if isinstance(job, Job)]
 
 
 def test_jobs_come_back_equal_but_for_their_text() -> None:
     made = plan()
-    before = make_ready(made)
-    after = record.from_bytes(made, record.to_bytes(made, before.jobs))
+    before = build(made, BACKEND)
+    after = record.from_bytes(made, record.to_bytes(made, before.jobs, BACKEND), BACKEND)
     assert before.entries == after.entries
     assert [job is None for job in before.jobs] == [job is None for job in after.jobs]
-    assert any(isinstance(point, Packed) for job in jobs_of(before) for point in job.points.values())
+    assert any(isinstance(point, Packed) for job in jobs_of(before) for point in job.bindings.values())
     for old, new in zip(jobs_of(before), jobs_of(after), strict=True):
         assert new.kernel.name == written(old.kernel)[0] and new.kernel.pointers == tuple(old.kernel.pointers)
         assert (new.sizes, new.scratch, new.is_checked) == (tuple(old.sizes), old.scratch, old.is_checked)
@@ -49,32 +50,32 @@ def test_jobs_come_back_equal_but_for_their_text() -> None:
 
 def test_what_comes_back_runs() -> None:
     made = plan()
-    ready = make_ready(made)
+    built = build(made, BACKEND)
     rng = np.random.default_rng(0)
     w, b = rng.standard_normal((24, 40)).astype(np.float32), rng.standard_normal(40).astype(np.float32)
     x = rng.standard_normal((5, 24)).astype(np.float32)
-    again = record.from_bytes(made, record.to_bytes(made, ready.jobs))
-    runs = [NativeGraph(made, ready=r).bind({"w": w, "b": b}).run({"x": x}) for r in (ready, again)]
+    again = record.from_bytes(made, record.to_bytes(made, built.jobs, BACKEND), BACKEND)
+    runs = [NativeGraph(made, built=r).bind({"w": w, "b": b}).run({"x": x}) for r in (built, again)]
     for name in runs[0]:
         np.testing.assert_array_equal(runs[0][name], runs[1][name])
 
 
 def test_a_layout_that_cannot_be_spelled_is_not_kept() -> None:
     made = plan()
-    ready = make_ready(made)
+    built = build(made, BACKEND)
     index, job = next(
         (i, j)
-        for i, j in enumerate(ready.jobs)
-        if isinstance(j, Job) and any(isinstance(point, Packed) for point in j.points.values())
+        for i, j in enumerate(built.jobs)
+        if isinstance(j, Job) and any(isinstance(point, Packed) for point in j.bindings.values())
     )
 
     def odd(of: Array) -> Array:
         return of
 
-    points = {n: replace(p, pack=odd) if isinstance(p, Packed) else p for n, p in job.points.items()}
-    jobs = [*ready.jobs[:index], replace(job, points=points), *ready.jobs[index + 1 :]]
-    with pytest.raises(record.NotKept):
-        record.to_bytes(made, jobs)
+    bindings = {n: replace(p, pack=odd) if isinstance(p, Packed) else p for n, p in job.bindings.items()}
+    jobs = [*built.jobs[:index], replace(job, bindings=bindings), *built.jobs[index + 1 :]]
+    with pytest.raises(record.NotSerializable):
+        record.to_bytes(made, jobs, BACKEND)
 
 
 def shifted(array: Array) -> Array:
@@ -93,9 +94,9 @@ def test_parameters_at_odd_addresses_give_the_same_bits() -> None:
     rng = np.random.default_rng(0)
     params = {n: rng.standard_normal(s).astype(np.float32) for n, s in {"w": (24, 40), "b": (40,)}.items()}
     odd = {name: shifted(array) for name, array in params.items()}
-    found = aligned(made, graph.ready, odd)
+    found = realigned(made, graph.built, odd)
     assert found["b"].flags.aligned, "a kernel reads it where it lies"
-    assert aligned(made, graph.ready, params) is params
+    assert realigned(made, graph.built, params) is params
     x = rng.standard_normal((5, 24)).astype(np.float32)
     expected, got = (graph.bind(p).run({"x": x}) for p in (params, odd))
     np.testing.assert_array_equal(expected["y"], got["y"])

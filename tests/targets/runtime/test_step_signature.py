@@ -1,4 +1,4 @@
-"""A kernel that was written for one step is that of another that is alike, and of no other."""
+"""The kernel of one step serves another with an equal signature, and no other."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dovetail.models import BertShape, LlamaShape, bert, llama_step, resnet
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.runtime.compile import compilation
 from dovetail.runtime.request import make_request
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.select import make_job
-from dovetail.targets.runtime.build import Writer
-from dovetail.targets.runtime.code_cache import Ahead
-from dovetail.targets.runtime.step_signature import look_of
+from dovetail.targets.runtime.build import JobBuilder, builder_of
+from dovetail.targets.runtime.code_cache import BackgroundCompiler
+from dovetail.targets.runtime.step_signature import step_signature
 
 LLAMA = LlamaShape(layers=3, hidden=64, heads=4, kv_heads=2, inner=96, vocabulary=100)
 MODELS: dict[str, Callable[[], Graph]] = {
@@ -32,28 +32,28 @@ MODELS: dict[str, Callable[[], Graph]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_job_that_is_carried_over_is_what_would_be_written(name: str) -> None:
     plan = compilation(MODELS[name](), make_request(target="cpu")).plan
-    writer = Writer(plan)
-    jobs = {step: writer.job(step) for step in plan.phase("run")}
+    builder = builder_of(plan, BACKEND)
+    jobs = {step: builder.job(step) for step in plan.phase("run")}
     kernels = {id(job.kernel) for job in jobs.values() if isinstance(job, Job)}
     assert len(kernels) < len(jobs)
     for step, job in jobs.items():
         if isinstance(job, Job):
-            assert job == make_job(step, writer.places, writer.vectors), step.name
+            assert job == BACKEND.select(step, builder.locations), step.name
 
 
-def steps_of(*outputs: Value) -> tuple[Plan, Writer]:
+def steps_of(*outputs: Value) -> tuple[Plan, JobBuilder]:
     plan = make_plan(Graph.of({f"y{i}": v for i, v in enumerate(outputs)}), target=CPU)
-    return plan, Writer(plan)
+    return plan, builder_of(plan, BACKEND)
 
 
 def test_steps_of_other_parameters_are_alike_and_their_kernel_is_printed_once() -> None:
     x = input("x", f32[4, 8])
-    plan, writer = steps_of(*[x @ param(f"w{i}", f32[8, 8]) for i in range(2)])
-    one, two = (writer.job(step) for step in plan.phase("run"))
+    plan, builder = steps_of(*[x @ param(f"w{i}", f32[8, 8]) for i in range(2)])
+    one, two = (builder.job(step) for step in plan.phase("run"))
     assert isinstance(one, Job) and isinstance(two, Job)
-    assert one.kernel is two.kernel and one.points != two.points
-    ahead = Ahead(None)
-    assert ahead.modules(one) is ahead.modules(two)
+    assert one.kernel is two.kernel and one.bindings != two.bindings
+    background = BackgroundCompiler(BACKEND.code, None)
+    assert background.modules(one) is background.modules(two)
 
 
 def half(x: Value, index: int) -> Value:
@@ -71,6 +71,6 @@ PAIRS: dict[str, Callable[[Value, Value], tuple[Value, Value]]] = {
 
 @pytest.mark.parametrize("what", PAIRS)
 def test_what_a_kernel_is_written_by_tells_steps_apart(what: str) -> None:
-    plan, writer = steps_of(*PAIRS[what](input("x", f32[8, 8]), param("w", f32[8, 8])))
-    looks = [look_of(step, writer.places) for step in plan.phase("run")]
-    assert len(looks) == len(set(looks)) == 2
+    plan, builder = steps_of(*PAIRS[what](input("x", f32[8, 8]), param("w", f32[8, 8])))
+    signatures = [step_signature(step, builder.locations) for step in plan.phase("run")]
+    assert len(signatures) == len(set(signatures)) == 2

@@ -13,7 +13,7 @@ from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.spec import Part, Template
+from dovetail.kernels.spec import SharedFunction, Template
 
 _GIVEN = (Parameter("ptr", "arguments", "noalias readonly"), Parameter("i64", "begin"), Parameter("i64", "end"))
 KERNEL = Signature("kernel", (*_GIVEN, Parameter("ptr", "scratch", "noalias")))
@@ -30,7 +30,7 @@ class KernelCode:
     name: str
     text: str
     uses: tuple[str, ...]
-    shared: tuple[Part, ...] = ()
+    shared: tuple[SharedFunction, ...] = ()
     is_final: bool = False
     """Whether LLVM's optimiser would only take its time: the text is written with vectors."""
 
@@ -68,7 +68,7 @@ def assemble(
     """
     text = "\n".join(f.text for f in own)
     uses = dict.fromkeys(use for f in own for use in f.uses)
-    parts: list[Part] = []
+    parts: list[SharedFunction] = []
     for function in shared:
         part, signature = shared_function(function)
         # Some are called only where an activation needs them.
@@ -80,11 +80,11 @@ def assemble(
     return KernelCode(name, text, tuple(uses), tuple(parts), final(uses) and not optimize)
 
 
-def shared_function(function: Function) -> tuple[Part, Signature]:
+def shared_function(function: Function) -> tuple[SharedFunction, Signature]:
     """A function as a module of its own that kernels share, and how to call it."""
     name = content_name(function.name.removeprefix("kernel."), function.text)
     text = function.text.replace(f"void @{function.name}(", f"void @{name}(")
-    part = Part(name, "\n".join([maths.library(function.uses), text]), not final(function.uses))
+    part = SharedFunction(name, "\n".join([maths.library(function.uses), text]), not final(function.uses))
     return part, function.signature.renamed(name)
 
 

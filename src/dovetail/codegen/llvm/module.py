@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.ir.dim import Size
-from dovetail.kernels.spec import Part, Template
+from dovetail.kernels.spec import SharedFunction, Template
 
 Written: TypeAlias = tuple[str, tuple[str, ...]]
 """The text of functions, and what they use."""
@@ -23,14 +23,14 @@ class Code:
     name: str
     text: str
     uses: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[SharedFunction, ...]
 
     @staticmethod
     def of(stem: str, own: Sequence[Written], shared: Sequence[Written]) -> Code:
         """`own` functions are called @kernel and @kernel.something; they get the kernel's name. `shared` ones, which
         call none of them, get names that tell their text."""
         text, uses = _joined(own)
-        parts: list[Part] = []
+        parts: list[SharedFunction] = []
         for function in shared:
             called, part = _part(function)
             parts.append(part)
@@ -60,13 +60,13 @@ def one_of(name: str, members: Mapping[int, Written]) -> Written:
     return "\n".join([text, *lines, "end:", "  ret void", "}"]), uses
 
 
-def _part(function: Written) -> tuple[str, Part]:
+def _part(function: Written) -> tuple[str, SharedFunction]:
     """What a function is called where it is written, and the same as a module of its own."""
     text, uses = function
     called = re.findall(r"define void @(\S+?)\(", text)[-1]
     name = f"{called.removeprefix('kernel.')}_{_mark(text)}"
     text = text.replace(f"void @{called}(", f"void @{name}(")
-    return called, Part(name, "\n".join([maths.library(uses), text]), not _is_final(uses))
+    return called, SharedFunction(name, "\n".join([maths.library(uses), text]), not _is_final(uses))
 
 
 def _joined(functions: Sequence[Written]) -> Written:

@@ -38,7 +38,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
     stretched,
 )
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 
 SERVED = (ops.conv, library.conv_bias_act, ops.matmul, library.linear, library.matmul_add)
@@ -48,17 +48,17 @@ CHANNELS = 4
 """Channels of an image whose products go into a sum at once, so that it is read and written less often."""
 
 
-def make_plain(step: Step, places: Places) -> Job | None:
+def make_plain(step: Step, locations: TensorLocations) -> Job | None:
     """The job of one convolution or matrix product with elementwise work behind it; None for anything else."""
     if step.value.op not in SERVED:
         return None
-    body = body_of(step.value, places)
+    body = body_of(step.value, locations)
     found = [v for v in body.order if v.op is ops.conv or v.op is ops.matmul]
     if len(found) != 1 or found[0].shape != body.results[0].shape:
         return None
     if any(v not in body.views for v in found[0].operands) or not is_known(body, lambda v: v is found[0]):
         return None
-    made = _Plain(step, places, body, found[0])
+    made = _Plain(step, locations, body, found[0])
     try:
         return made.convolution() if found[0].op is ops.conv else made.matrices()
     except GraphError:
@@ -112,14 +112,14 @@ class Along:
 class _Plain:
     """Writes the loops of one sum of products."""
 
-    def __init__(self, step: Step, places: Places, body: Body, found: Value) -> None:
+    def __init__(self, step: Step, locations: TensorLocations, body: Body, found: Value) -> None:
         self.value = step.value
-        self.places = places
+        self.locations = locations
         self.body = body
         self.found = found
         operands = list(dict.fromkeys(body.arguments[body.views[v].root] for v in reads(body)))
         self.names = {v: f"x{i}" for i, v in enumerate(operands)}
-        self.names |= dict.fromkeys(lying_beneath(step, places), "y")
+        self.names |= dict.fromkeys(lying_beneath(step, locations), "y")
         dtype = found.dtype
         self.total: DType = f64 if dtype is f64 else f32 if dtype.is_float else dtype
 
@@ -139,7 +139,7 @@ class _Plain:
         leaves: dict[Value, Expr] = {v: Load(self.tensor(v, shape), at) for v in self.epilogue()}
         leaves[self.found] = cast_to(Load(sums, place), self.found.dtype)
         (result,) = elementwise(self.body.results, leaves)
-        return Store(Tensor("y", self.value.dtype, self.places(self.value).strides), at, result)
+        return Store(Tensor("y", self.value.dtype, self.locations(self.value).strides), at, result)
 
     def epilogue(self) -> list[Value]:
         """What is read beside the sums."""
@@ -147,10 +147,12 @@ class _Plain:
         return [v for v in reads(self.body) if v in beside]
 
     def job(self, statements: Sequence[Statement], scratch: Size, tiles: Size, work: Size) -> Job:
-        points = {name: v for v, name in self.names.items()} | {"y": self.value}
+        bindings = {name: v for v, name in self.names.items()} | {"y": self.value}
         body = tuple(statements)
-        kernel = Kernel(self.found.op.name, tuple(points), ("y",), "tile", body, scratch=scratch, sizes=sizes_in(body))
-        return Job(kernel, points, tiles, work)
+        kernel = Kernel(
+            self.found.op.name, tuple(bindings), ("y",), "tile", body, scratch=scratch, sizes=sizes_in(body)
+        )
+        return Job(kernel, bindings, Tiles(tiles, work))
 
     def convolution(self) -> Job:
         """A tile is a row of one filter's results along the last axis."""
@@ -185,23 +187,23 @@ class _Plain:
         """What the window sees of so many channels from `c` on, added to the sums of a row."""
         x, w = self.found.operands
         taps = tuple(Name(f"k{i}") for i in range(len(axes)))
-        places = tuple(Name(f"p{i}") for i in range(len(axes) - 1))
+        at_pixel = tuple(Name(f"p{i}") for i in range(len(axes) - 1))
         last, j = axes[-1], Name("j")
         factors: list[Statement] = []
         total: Expr = Load(sums, (j,))
         for number in range(channels):
             channel = add(Name("c"), Extent(number))
             factors.append(Set(f"f{number}", self.read(self.tensor(w), (at[1], channel, *taps))))
-            of = (at[0], add(Name("group"), channel), *places, last.place(j, taps[-1]))
+            of = (at[0], add(Name("group"), channel), *at_pixel, last.place(j, taps[-1]))
             summand = Call("mul", (Name(f"f{number}", self.total), self.read(self.tensor(x), of)), self.total)
             total = Call("add", (total, summand), self.total)
         count = at_least_zero(_sub(last.end(taps[-1]), Name("first")))
         along = Loop("i", count, (Set("j", add(Name("first"), Name("i"))), Store(sums, (j,), total)))
         found: tuple[Statement, ...] = (Set("first", last.first(taps[-1])), *factors, along)
         found = (Loop(taps[-1].name, Extent(w.shape[-1]), found),)
-        for i in reversed(range(len(places))):
-            place = Set(places[i].name, axes[i].place(at[2 + i], taps[i]))
-            shown = When(within(places[i], axes[i].size), found)
+        for i in reversed(range(len(at_pixel))):
+            place = Set(at_pixel[i].name, axes[i].place(at[2 + i], taps[i]))
+            shown = When(within(at_pixel[i], axes[i].size), found)
             found = (Loop(taps[i].name, Extent(w.shape[2 + i]), (place, shown)),)
         return found
 

@@ -24,22 +24,24 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import cut
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.generate import ROTATIONS, THREEFRY_PARITY
 from dovetail.plan.plan import Step
 
 
-def make_fill(step: Step, places: Places) -> Job | None:
+def make_fill(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a step that reads no tensor, or only a key."""
     value = step.value
-    if value.op not in (ops.extent, ops.iota, ops.random_bits) or not places.target.scalars.has_dtype(value.dtype):
+    if value.op not in (ops.extent, ops.iota, ops.random_bits) or not locations.target.scalars.has_dtype(value.dtype):
         return None
     if value.op is ops.extent:
         store = Store(Tensor("y", value.dtype, ()), (), cast_to(Extent(value.attrs["size"]), value.dtype))
-        return Job(Kernel("fill", ("y",), ("y",), "tile", (store,), sizes=sizes_in((store,))), {"y": value}, 1, 1)
+        return Job(
+            Kernel("fill", ("y",), ("y",), "tile", (store,), sizes=sizes_in((store,))), {"y": value}, Tiles(1, 1)
+        )
     if value.op is ops.iota:
-        return _counted(step, value.shape[0], value.dtype, places.target.tiles)
-    return _random(step, places)
+        return _counted(step, value.shape[0], value.dtype, locations.target.tiles)
+    return _random(step, locations)
 
 
 def _counted(step: Step, size: Size, dtype: DType, tiles: TilePolicy) -> Job:
@@ -48,18 +50,18 @@ def _counted(step: Step, size: Size, dtype: DType, tiles: TilePolicy) -> Job:
     store = Store(Tensor("y", dtype, (dtype.itemsize,)), boxes.at, cast_to(index, dtype))
     body = (*boxes.head(Name("tile")), *boxes.nest([store]))
     kernel = Kernel("fill", ("y",), ("y",), "tile", body, sizes=sizes_in(body))
-    return Job(kernel, {"y": step.value}, boxes.tiles, boxes.work)
+    return Job(kernel, {"y": step.value}, Tiles(boxes.tiles, boxes.work))
 
 
-def _random(step: Step, places: Places) -> Job:
+def _random(step: Step, locations: TensorLocations) -> Job:
     """Element i is the low bits of block i of the cipher."""
     value = step.value
     (key,) = value.operands
     boxes = cut(
-        (value.tensor.count,), 64, places.target.tiles
+        (value.tensor.count,), 64, locations.target.tiles
     )  # an element takes as long as some ten that are only moved
     (index,) = boxes.at
-    keys = Tensor("key", u32, places(key).strides)
+    keys = Tensor("key", u32, locations(key).strides)
     first, second = (Name(f"key{i}", u32) for i in (0, 1))
     third = _all("bit_xor", [first, second, Number(THREEFRY_PARITY, u32)])
     head: list[Statement] = [
@@ -77,7 +79,7 @@ def _random(step: Step, places: Places) -> Job:
     body.append(Store(Tensor("y", value.dtype, (value.dtype.itemsize,)), boxes.at, cast_to(both, value.dtype)))
     whole = (*head, *boxes.nest(body))
     kernel = Kernel("random", ("key", "y"), ("y",), "tile", whole, sizes=sizes_in(whole))
-    return Job(kernel, {"key": key, "y": value}, boxes.tiles, boxes.work * 16)
+    return Job(kernel, {"key": key, "y": value}, Tiles(boxes.tiles, boxes.work * 16))
 
 
 def _threefry(low: Expr, high: Expr) -> list[Statement]:

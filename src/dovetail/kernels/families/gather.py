@@ -28,7 +28,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import cut, word
-from dovetail.kernels.spec import Job, Places, Status
+from dovetail.kernels.spec import Job, Status, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
@@ -43,31 +43,31 @@ class Picked:
     """Where in a row of indices it stands, in bytes."""
 
 
-def make_gather(step: Step, places: Places) -> Job | None:
+def make_gather(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a step that reads by index."""
     value = step.value
     if value.op not in (ops.gather, ops.gather_elements, ops.gather_nd):
         return None
     x, indices = value.operands
-    if not places.target.scalars.has_dtype(indices.dtype):
+    if not locations.target.scalars.has_dtype(indices.dtype):
         return None
-    read, by = places(x).strides, places(indices).strides
+    read, by = locations(x).strides, locations(indices).strides
     if value.op is ops.gather:
         at = int(value.attrs["axis"]) + x.rank
         rows = (0,) * at, by, (0,) * (x.rank - at - 1)
         found = (*read[:at], *(0,) * indices.rank, *read[at + 1 :])
-        return _job(value, _sum(rows), found, [Picked(read[at], x.shape[at])], places.target.tiles)
+        return _job(value, _sum(rows), found, [Picked(read[at], x.shape[at])], locations.target.tiles)
     if value.op is ops.gather_elements:
         at = int(value.attrs["axis"]) + x.rank
         found = (*read[:at], 0, *read[at + 1 :])
-        return _job(value, by, found, [Picked(read[at], x.shape[at])], places.target.tiles)
+        return _job(value, by, found, [Picked(read[at], x.shape[at])], locations.target.tiles)
     batch: int = value.attrs["batch"]
     depth = indices.shape[-1]
     assert isinstance(depth, int), "the type rule asks for it"
     rest = batch + depth
     found = (*read[:batch], *(0,) * (indices.rank - 1 - batch), *read[rest:])
     picked = [Picked(read[batch + d], x.shape[batch + d], d * by[-1]) for d in range(depth)]
-    return _job(value, (*by[:-1], *(0,) * (x.rank - rest)), found, picked, places.target.tiles)
+    return _job(value, (*by[:-1], *(0,) * (x.rank - rest)), found, picked, locations.target.tiles)
 
 
 def _sum(parts: Sequence[tuple[Size, ...]]) -> tuple[Size, ...]:
@@ -95,7 +95,7 @@ def _job(
         [p.size for p in picked],
     )
     kernel = Kernel("gather", ("x", "i", "status", "y"), ("status", "y"), "tile", body, sizes=sizes_in(body))
-    return Job(kernel, {"x": x, "i": indices, "status": Status(), "y": value}, boxes.tiles, boxes.work)
+    return Job(kernel, {"x": x, "i": indices, "status": Status(), "y": value}, Tiles(boxes.tiles, boxes.work))
 
 
 STATUS = Tensor("status", i64, ())

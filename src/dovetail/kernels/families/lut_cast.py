@@ -17,13 +17,13 @@ from dovetail.ir.value import Value
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Name, Number, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.loops.tiling import cut, word
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.conversion import Rounding, converted
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
 
-def make_table(step: Step, places: Places) -> Job | None:
+def make_table(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a cast to or from a narrow type."""
     value = step.value
     if value.op not in (ops.cast, ops.cast_f8):
@@ -35,23 +35,23 @@ def make_table(step: Step, places: Places) -> Job | None:
     is_bits = target in NARROW and target.is_integer and source.itemsize > 2
     if not is_bits and source.itemsize > 2 and source is not f32:
         return None
-    shape, (written, read) = collapsed(value.shape, [dense_strides(value.tensor), places(x).strides])
-    boxes = cut(shape, max(source.itemsize, target.itemsize), places.target.tiles)
-    name = "y" if step.over is not None and places(x).root is step.over else "x"
-    points: dict[str, Value] = {} if name == "y" else {"x": x}
+    shape, (written, read) = collapsed(value.shape, [dense_strides(value.tensor), locations(x).strides])
+    boxes = cut(shape, max(source.itemsize, target.itemsize), locations.target.tiles)
+    name = "y" if step.over is not None and locations(x).root is step.over else "x"
+    bindings: dict[str, Value] = {} if name == "y" else {"x": x}
     if is_bits:
         low = Call("bit_and", (cast_to(Load(Tensor(name, source, read), boxes.at), i64), _mask(target)), i64)
         found: Expr = cast_to(low, u8)
     else:
         saturate: bool = value.attrs.get("saturate", True)
-        points["t"] = _table(source, target, saturate, value.attrs.get("rounding", "up"))
+        bindings["t"] = _table(source, target, saturate, value.attrs.get("rounding", "up"))
         index = _key(Load(Tensor(name, word(source), read), boxes.at), source)
         found = Load(Tensor("t", word(target), (target.itemsize,)), (cast_to(index, i64),))
     store = Store(Tensor("y", word(target), written), boxes.at, found)
     body = (*boxes.head(Name("tile")), *boxes.nest([store]))
-    points["y"] = value
-    kernel = Kernel("table", tuple(points), ("y",), "tile", body, sizes=sizes_in(body))
-    return Job(kernel, points, boxes.tiles, boxes.work * 2)
+    bindings["y"] = value
+    kernel = Kernel("table", tuple(bindings), ("y",), "tile", body, sizes=sizes_in(body))
+    return Job(kernel, bindings, Tiles(boxes.tiles, boxes.work * 2))
 
 
 def _mask(dtype: DType) -> Number:

@@ -32,21 +32,21 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import Flat, Turn, in_turn, vector_width
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
 
-def make_map(step: Step, places: Places) -> Job | None:
+def make_map(step: Step, locations: TensorLocations) -> Job | None:
     """The job of an elementwise primitive, region or fused op; None where something in it is not compiled."""
     op = step.value.op
     if not (op is region or isinstance(op, FusedOp) or (isinstance(op, Primitive) and op.elementwise)):
         return None
-    body = body_of(step.value, places)
+    body = body_of(step.value, locations)
     if not is_known(body) or any(r not in body.order or r.shape != body.results[0].shape for r in body.results):
         return None
-    return _job(step, places, body)
+    return _job(step, locations, body)
 
 
 def elementwise(results: Sequence[Value], leaves: Mapping[Value, Expr]) -> list[Expr]:
@@ -60,34 +60,34 @@ def elementwise(results: Sequence[Value], leaves: Mapping[Value, Expr]) -> list[
     return [found[r] for r in results]
 
 
-def _job(step: Step, places: Places, body: Body) -> Job:
+def _job(step: Step, locations: TensorLocations, body: Body) -> Job:
     """The loops over the result's shape. Axes that are dense in every tensor become one."""
     leaves = {v: body.views[v] for v in reads(body)}
     whole = body.results[0].shape
     spread = [stretched(at.strides, v.shape, whole) for v, at in leaves.items()]
-    shape, strides = collapsed(whole, [*(places(v).strides for v in step.results), *spread])
+    shape, strides = collapsed(whole, [*(locations(v).strides for v in step.results), *spread])
     operands = list(dict.fromkeys(body.arguments[at.root] for at in leaves.values()))
-    shared = lying_beneath(step, places)
+    shared = lying_beneath(step, locations)
     names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
-    points = {name: v for v, name in names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
+    bindings = {name: v for v, name in names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
     names |= dict.fromkeys(shared, "y0")
     targets = [Tensor(f"y{i}", v.dtype, s) for i, (v, s) in enumerate(zip(step.results, strides, strict=False))]
     tensors = {
         v: Tensor(names[body.arguments[at.root]], v.dtype, s, at.offset)
         for (v, at), s in zip(leaves.items(), strides[len(targets) :], strict=True)
     }
-    if places.target.tiles.is_shared:
+    if locations.target.tiles.is_shared:
         every = [*targets, *tensors.values()]
-        width = vector_width(shape, every, places.alignment(points), places.target.tiles)
-        boxes = Flat(shape, width, places.target.tiles.threads)
+        width = vector_width(shape, every, locations.alignment(bindings), locations.target.tiles)
+        boxes = Flat(shape, width, locations.target.tiles.threads)
         loads: dict[Value, Expr] = {v: Load(t, boxes.at) for v, t in tensors.items()}
         stores = [Store(t, boxes.at, e) for t, e in zip(targets, elementwise(body.results, loads), strict=True)]
         statements, tiles, work = in_turn([Turn(boxes, tuple(stores), boxes.work)])
     else:
-        statements, tiles, work = _tiled(shape, body.results, tensors, targets, places.target.tiles)
+        statements, tiles, work = _tiled(shape, body.results, tensors, targets, locations.target.tiles)
     written = tuple(t.pointer for t in targets)
-    kernel = Kernel("map", tuple(points), written, "tile", statements, sizes=sizes_in(statements))
-    return Job(kernel, points, tiles, work)
+    kernel = Kernel("map", tuple(bindings), written, "tile", statements, sizes=sizes_in(statements))
+    return Job(kernel, bindings, Tiles(tiles, work))
 
 
 def _tiled(

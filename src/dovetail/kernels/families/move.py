@@ -12,7 +12,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel, Load, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import Turn, cut, cut_square, in_turn, transposed, vector_width, word
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import Strides, dense_strides
 from dovetail.plan.plan import Step
 
@@ -33,21 +33,21 @@ class Piece:
     target: tuple[Size, ...]
 
 
-def make_move(step: Step, places: Places) -> Job | None:
+def make_move(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a step that only moves elements."""
     value = step.value
     if value.op is ops.merge:
-        pieces = _merged(value, places)
+        pieces = _merged(value, locations)
     elif value.op is ops.concat:
-        pieces = _joined(value, places)
+        pieces = _joined(value, locations)
     elif value.op is ops.pad:
-        pieces = _padded(value, places)
+        pieces = _padded(value, locations)
     else:
         return None
     pieces = [p for p in pieces if 0 not in p.shape]
     operands = {v: f"x{i}" for i, v in enumerate(dict.fromkeys(p.operand for p in pieces))}
-    alignment = places.alignment({"y": value, **{name: v for v, name in operands.items()}})
-    return _job(value, pieces, places.target.tiles, alignment) if len(pieces) <= MOST_PIECES else None
+    alignment = locations.alignment({"y": value, **{name: v for v, name in operands.items()}})
+    return _job(value, pieces, locations.target.tiles, alignment) if len(pieces) <= MOST_PIECES else None
 
 
 def make_copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolicy) -> Job:
@@ -59,32 +59,32 @@ def make_copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolic
     return _job(value, pieces, tiles, {})
 
 
-def _merged(value: Value, places: Places) -> list[Piece]:
+def _merged(value: Value, locations: TensorLocations) -> list[Piece]:
     """Dense elements are the same bytes in either shape."""
     x = value.operands[0]
-    return [Piece(x, x.shape, places(x).strides, 0, dense_strides(x.tensor))]
+    return [Piece(x, x.shape, locations(x).strides, 0, dense_strides(x.tensor))]
 
 
-def _joined(value: Value, places: Places) -> list[Piece]:
+def _joined(value: Value, locations: TensorLocations) -> list[Piece]:
     axis: int = value.attrs["axis"]
-    target = places(value).strides
+    target = locations(value).strides
     pieces: list[Piece] = []
     offset: Size = 0
     for x in value.operands:
-        pieces.append(Piece(x, x.shape, places(x).strides, offset, target))
+        pieces.append(Piece(x, x.shape, locations(x).strides, offset, target))
         offset = offset + x.shape[axis] * target[axis]
     return pieces
 
 
-def _padded(value: Value, places: Places) -> list[Piece]:
+def _padded(value: Value, locations: TensorLocations) -> list[Piece]:
     x, number = value.operands
     at = int(value.attrs["axis"]) + x.rank
-    target = places(value).strides
+    target = locations(value).strides
     pieces: list[Piece] = []
     offset: Size = 0
     for operand, size in ((number, value.attrs["before"]), (x, x.shape[at]), (number, value.attrs["after"])):
         shape = (*x.shape[:at], size, *x.shape[at + 1 :])
-        source = places(x).strides if operand is x else (0,) * x.rank
+        source = locations(x).strides if operand is x else (0,) * x.rank
         pieces.append(Piece(operand, shape, source, offset, target))
         offset = offset + size * target[at]
     return pieces
@@ -97,7 +97,7 @@ def _job(value: Value, pieces: Sequence[Piece], tiles: TilePolicy, alignment: Ma
     turns = [_copied(piece, names[piece.operand], number, tiles, alignment) for number, piece in enumerate(pieces)]
     body, count, work = in_turn(turns)
     kernel = Kernel("move", (*names.values(), "y"), ("y",), "tile", body, sizes=sizes_in(body))
-    return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, count, work)
+    return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, Tiles(count, work))
 
 
 def _copied(piece: Piece, name: str, number: int, tiles: TilePolicy, alignment: Mapping[str, int]) -> Turn:

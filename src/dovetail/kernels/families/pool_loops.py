@@ -30,23 +30,23 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 
 
-def make_plain_pool(step: Step, places: Places) -> Job | None:
+def make_plain_pool(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a pool; a tile is a row of results along the last axis."""
     value = step.value
-    if value.op not in (ops.max_pool, ops.average_pool) or not places.target.scalars.has_dtype(value.dtype):
+    if value.op not in (ops.max_pool, ops.average_pool) or not locations.target.scalars.has_dtype(value.dtype):
         return None
     try:
-        return _job(value, places)
+        return _job(value, locations)
     except GraphError:
         # Sizes that are too long to be written down.
         return None
 
 
-def _job(value: Value, places: Places) -> Job:
+def _job(value: Value, locations: TensorLocations) -> Job:
     (x,), attrs, shape = value.operands, value.attrs, value.shape
     count = len(shape) - 2
     axes = [
@@ -60,7 +60,7 @@ def _job(value: Value, places: Places) -> Job:
     taps = tuple(Name(f"k{i}") for i in range(count))
     seen = tuple(Name(f"p{i}") for i in range(count - 1))
     i, j, last = Name("i"), Name("j"), axes[-1]
-    element = Load(Tensor("x", x.dtype, places(x).strides), (*at[:2], *seen, last.place(j, taps[-1])))
+    element = Load(Tensor("x", x.dtype, locations(x).strides), (*at[:2], *seen, last.place(j, taps[-1])))
     along = Loop(
         "i",
         at_least_zero(Call("sub", (last.end(taps[-1]), Name("first")), i64)),
@@ -88,18 +88,18 @@ def _job(value: Value, places: Places) -> Job:
         Loop(
             "i",
             Extent(last.out),
-            (Store(Tensor("y", value.dtype, places(value).strides), (*at, i), cast_to(result, value.dtype)),),
+            (Store(Tensor("y", value.dtype, locations(value).strides), (*at, i), cast_to(result, value.dtype)),),
         ),
     )
     scratch = last.out * total.itemsize
     kernel = Kernel(value.op.name, ("x", "y"), ("y",), "tile", body, scratch=scratch, sizes=sizes_in(body))
-    return Job(kernel, {"x": x, "y": value}, product(shape[:-1]), last.out * product(attrs["window"]))
+    return Job(kernel, {"x": x, "y": value}, Tiles(product(shape[:-1]), last.out * product(attrs["window"])))
 
 
-def _counted(value: Value, axes: list[Along], places: tuple[Expr, ...]) -> Expr:
+def _counted(value: Value, axes: list[Along], at: tuple[Expr, ...]) -> Expr:
     """How many elements of the window count at a place: those of the array, or those of its padding too."""
     attrs, found = value.attrs, ONE
-    for number, (axis, out) in enumerate(zip(axes, places, strict=True)):
+    for number, (axis, out) in enumerate(zip(axes, at, strict=True)):
         around: Size = attrs["padding"][len(axes) + number] if attrs["count_padding"] else 0
         low = -axis.before if attrs["count_padding"] else 0
         base = axis.place(out, Extent(0))

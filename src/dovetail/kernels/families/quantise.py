@@ -10,22 +10,26 @@ from dovetail.ir.value import Value
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Name, Number, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.loops.tiling import cut
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
 
-def make_quantise(step: Step, places: Places) -> Job | None:
+def make_quantise(step: Step, locations: TensorLocations) -> Job | None:
     """The job of quantise or dequantise."""
     value = step.value
     if value.op not in (ops.quantise, ops.dequantise):
         return None
-    if not all(places.target.scalars.has_dtype(v.dtype) for v in (value, *value.operands)):
+    if not all(locations.target.scalars.has_dtype(v.dtype) for v in (value, *value.operands)):
         return None
     x, *beside = value.operands
-    strides = [dense_strides(value.tensor), places(x).strides, *(_spread(value, places(v).strides) for v in beside)]
+    strides = [
+        dense_strides(value.tensor),
+        locations(x).strides,
+        *(_spread(value, locations(v).strides) for v in beside),
+    ]
     shape, (target, *sources) = collapsed(value.shape, strides)
-    boxes = cut(shape, value.dtype.itemsize * 4, places.target.tiles)
+    boxes = cut(shape, value.dtype.itemsize * 4, locations.target.tiles)
     loads: list[Expr] = [
         Load(Tensor(name, v.dtype, s), boxes.at) for name, v, s in zip("xsz", value.operands, sources, strict=True)
     ]
@@ -33,8 +37,8 @@ def make_quantise(step: Step, places: Places) -> Job | None:
     store = Store(Tensor("y", value.dtype, target), boxes.at, found)
     body = (*boxes.head(Name("tile")), *boxes.nest([store]))
     kernel = Kernel("quantise", ("x", "s", "z", "y"), ("y",), "tile", body, sizes=sizes_in(body))
-    points = dict(zip("xsz", value.operands, strict=True))
-    return Job(kernel, {**points, "y": value}, boxes.tiles, boxes.work * 4)
+    bindings = dict(zip("xsz", value.operands, strict=True))
+    return Job(kernel, {**bindings, "y": value}, Tiles(boxes.tiles, boxes.work * 4))
 
 
 def _spread(value: Value, strides: tuple[Size, ...]) -> tuple[Size, ...]:

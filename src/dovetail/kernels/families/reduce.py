@@ -11,35 +11,35 @@ from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.folds import fold_of
 from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Kernel, Name, Number, Statement, sizes_in
 from dovetail.kernels.loops.nest import Nest, Placed
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 
 _EXTREMES: dict[Op, str] = {ops.arg_max: "max", ops.arg_min: "min"}
 _RUNNING: dict[Op, str] = {ops.cum_sum: "sum", ops.cum_prod: "prod", ops.cum_max: "max", ops.cum_min: "min"}
 
 
-def make_reduce(step: Step, places: Places) -> Job | None:
+def make_reduce(step: Step, locations: TensorLocations) -> Job | None:
     """The job of arg_max, arg_min or a running reduction; None for anything else."""
     value = step.value
     if value.op not in _EXTREMES and value.op not in _RUNNING:
         return None
     x = value.operands[0]
-    if not places.target.scalars.has_dtype(x.dtype):
+    if not locations.target.scalars.has_dtype(x.dtype):
         return None
     axis = int(value.attrs["axis"]) + x.rank
     # Axes are factors here; those of size 1 are no loops.
-    strides = {i: s for i, s in enumerate(places(x).strides) if x.shape[i] != 1}
-    written = {i: s for i, s in enumerate(places(value).strides) if i in strides and value.shape[i] != 1}
+    strides = {i: s for i, s in enumerate(locations(x).strides) if x.shape[i] != 1}
+    written = {i: s for i, s in enumerate(locations(value).strides) if i in strides and value.shape[i] != 1}
     source = Placed("x", x.dtype, 0, strides)
     target = Placed("y", value.dtype, 0, written)
     rows = [i for i in strides if i != axis]
-    tiles, alignment = places.target.tiles, places.alignment({"x": x, "y": value})
+    tiles, alignment = locations.target.tiles, locations.alignment({"x": x, "y": value})
     nest = Nest(x.shape, rows, [source, target], loops={axis}, tiles=tiles, alignment=alignment)
     group = (axis,) if axis in strides else ()
     made = _extreme if value.op in _EXTREMES else _running
     body = nest.tile(made(value, nest, group, source, target))
     kernel = Kernel(value.op.name, ("x", "y"), ("y",), "tile", body, scratch=nest.scratch, sizes=sizes_in(body))
-    return Job(kernel, {"x": x, "y": value}, nest.tiles, x.shape[axis] * nest.lanes * 2)
+    return Job(kernel, {"x": x, "y": value}, Tiles(nest.tiles, x.shape[axis] * nest.lanes * 2))
 
 
 def _extreme(value: Value, nest: Nest, group: tuple[int, ...], source: Placed, target: Placed) -> Sequence[Statement]:

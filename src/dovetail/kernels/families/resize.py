@@ -24,12 +24,12 @@ from dovetail.kernels.loops.ir import (
     indices,
     sizes_in,
 )
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.resize import resize
 from dovetail.plan.plan import Step
 
 
-def make_resize(step: Step, places: Places) -> Job | None:
+def make_resize(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a nearest or linear resize."""
     value = step.value
     if value.op is not resize or value.attrs["coordinates"] == "tf_crop_and_resize":
@@ -37,16 +37,16 @@ def make_resize(step: Step, places: Places) -> Job | None:
     attrs, dtype = value.attrs, value.dtype
     plain = not attrs["antialias"] and not attrs["exclude_outside"]
     is_linear = attrs["mode"] == "linear" and plain and dtype is f32
-    if not is_linear and (attrs["mode"] != "nearest" or not places.target.scalars.has_dtype(dtype)):
+    if not is_linear and (attrs["mode"] != "nearest" or not locations.target.scalars.has_dtype(dtype)):
         return None
     try:
-        return _job(value, places)
+        return _job(value, locations)
     except GraphError:
         # Sizes that are too long to be written down.
         return None
 
 
-def _job(value: Value, places: Places) -> Job:
+def _job(value: Value, locations: TensorLocations) -> Job:
     x = value.operands[0]
     at = (*indices(value.shape[:-1], Name("tile")), Name("i"))
     outside: list[Statement] = []
@@ -58,7 +58,7 @@ def _job(value: Value, places: Places) -> Job:
         # What depends on the row alone is found once for the row.
         body = inside if axis == -1 else outside
         picks[place] = _picked(value, number, at[place], f"p{number}", body)
-    source = Tensor("x", x.dtype, places(x).strides)
+    source = Tensor("x", x.dtype, locations(x).strides)
     found: Expr | None = None
     for pick in every(*picks):
         element: Expr = Load(source, tuple(index for index, _ in pick))
@@ -68,10 +68,10 @@ def _job(value: Value, places: Places) -> Job:
             element = Call("where", (empty, Number(0, f32), Call("mul", (element, weight), f32)), f32)
         found = element if found is None else Call("add", (found, element), f32)
     assert found is not None, "an axis has at least one pick"
-    store = Store(Tensor("y", value.dtype, places(value).strides), at, found)
+    store = Store(Tensor("y", value.dtype, locations(value).strides), at, found)
     body = (*outside, Loop("i", Extent(value.shape[-1]), (*inside, store)))
     kernel = Kernel("resize", ("x", "y"), ("y",), "tile", body, sizes=sizes_in(body))
-    return Job(kernel, {"x": x, "y": value}, product(value.shape[:-1]), value.shape[-1] * 4)
+    return Job(kernel, {"x": x, "y": value}, Tiles(product(value.shape[:-1]), value.shape[-1] * 4))
 
 
 def _picked(value: Value, number: int, at: Expr, name: str, body: list[Statement]) -> list[tuple[Expr, Expr | None]]:

@@ -24,11 +24,11 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
     stretched,
 )
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 
 
-def make_rope(step: Step, places: Places) -> Job | None:
+def make_rope(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a rope or a partial one; None for dtypes that are not floats of 16 bits or more."""
     value = step.value
     if not isinstance(value.op, FusedOp) or value.op not in (library.rope, library.partial_rope):
@@ -42,9 +42,9 @@ def make_rope(step: Step, places: Places) -> Job | None:
         return None
     if value.dtype not in (f16, bf16, f32, f64):
         return None
-    tensors = {"y": Tensor("y", value.dtype, places(value).strides)}
+    tensors = {"y": Tensor("y", value.dtype, locations(value).strides)}
     for name, v in operands.items():
-        tensors[name] = Tensor(name, v.dtype, stretched(places(v).strides, v.shape, value.shape))
+        tensors[name] = Tensor(name, v.dtype, stretched(locations(v).strides, v.shape, value.shape))
     lead = indices(value.shape[:-2], Name("tile"))
     assert isinstance(rotated, int)
     body: list[Statement] = [_turned(tensors, lead, rotated, call["form"], value.dtype)]
@@ -54,7 +54,7 @@ def make_rope(step: Step, places: Places) -> Job | None:
         body.append(Loop("c", Extent(width - rotated), (same,)))
     rows = (Loop("row", Extent(value.shape[-2]), tuple(body)),)
     kernel = Kernel("rope", ("x", "cos", "sin", "y"), ("y",), "tile", rows, sizes=sizes_in(rows))
-    return Job(kernel, {**operands, "y": value}, product(value.shape[:-2]), value.shape[-2] * width)
+    return Job(kernel, {**operands, "y": value}, Tiles(product(value.shape[:-2]), value.shape[-2] * width))
 
 
 def _turned(tensors: dict[str, Tensor], lead: tuple[Expr, ...], rotated: int, form: str, dtype: DType) -> Loop:

@@ -21,7 +21,7 @@ from dovetail.kernels.loops.body import Body, body_of, is_known, is_number, numb
 from dovetail.kernels.loops.folds import Fold, finished, is_reduction, reduced_axes, reduction
 from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Statement, Store, sizes_in
 from dovetail.kernels.loops.nest import Nest, Placed
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
@@ -29,12 +29,12 @@ DEAR = 6
 """From how many steps on a value is kept for a later loop rather than computed again."""
 
 
-def make_rows(step: Step, places: Places) -> Job | None:
+def make_rows(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a reduction, or of a fused op that has one in its body; None where something is not compiled."""
     value = step.value
     if not (isinstance(value.op, FusedOp) or value.op is region or is_reduction(value)):
         return None
-    body = body_of(value, places)
+    body = body_of(value, locations)
     if not any(is_reduction(v) for v in body.order) or not is_known(body, lambda v: is_reduction(v) or is_view(v)):
         return None
     axes = find_axes(body, reduced_axes)
@@ -46,7 +46,7 @@ def make_rows(step: Step, places: Places) -> Job | None:
     (row,) = rows
     if any(r not in body.order or not row <= set(axes.flat(r)) for r in body.results):
         return None
-    return _Rows(step, places, body, axes, row).job()
+    return _Rows(step, locations, body, axes, row).job()
 
 
 @dataclass(slots=True)
@@ -68,12 +68,12 @@ class _Pass:
 class _Rows:
     """One kernel while it is made."""
 
-    def __init__(self, step: Step, places: Places, body: Body, axes: Axes, row: frozenset[int]) -> None:
+    def __init__(self, step: Step, locations: TensorLocations, body: Body, axes: Axes, row: frozenset[int]) -> None:
         self.step, self.body, self.axes, self.row = step, body, axes, row
         read = reads(body)
         operands = list(dict.fromkeys(body.arguments[body.views[v].root] for v in read))
-        self.points: dict[str, Value] = {f"x{i}": v for i, v in enumerate(operands)}
-        names = {v: name for name, v in self.points.items()}
+        self.bindings: dict[str, Value] = {f"x{i}": v for i, v in enumerate(operands)}
+        names = {v: name for name, v in self.bindings.items()}
         self.leaves = {
             v: Placed(
                 names[body.arguments[body.views[v].root]],
@@ -85,14 +85,14 @@ class _Rows:
         }
         self.written: dict[Value, list[Placed]] = {}
         for i, (made, result) in enumerate(zip(step.results, body.results, strict=True)):
-            self.points[f"y{i}"] = made
-            target = Placed(f"y{i}", made.dtype, 0, axes.strides(result, places(made).strides))
+            self.bindings[f"y{i}"] = made
+            target = Placed(f"y{i}", made.dtype, 0, axes.strides(result, locations(made).strides))
             self.written.setdefault(result, []).append(target)
         tensors = [*self.leaves.values(), *(t for targets in self.written.values() for t in targets)]
         order = [f for f in axes.flat(body.results[0]) if f in row]
         loops = {f for t in tensors for f in t.strides} - row
-        alignment = places.alignment(self.points)
-        self.nest = Nest(axes.sizes, order, tensors, loops=loops, tiles=places.target.tiles, alignment=alignment)
+        alignment = locations.alignment(self.bindings)
+        self.nest = Nest(axes.sizes, order, tensors, loops=loops, tiles=locations.target.tiles, alignment=alignment)
         self.kept: dict[Value, str] = {}
         self.inverse: dict[Value, str] = {}
         """The names of 1 / total, for totals that many elements are divided by."""
@@ -108,7 +108,7 @@ class _Rows:
         for one in passes:
             statements += self._written(one)
         body = self.nest.tile(statements)
-        pointers = tuple(self.points)
+        pointers = tuple(self.bindings)
         kernel = Kernel(
             "rows",
             pointers,
@@ -121,7 +121,7 @@ class _Rows:
         work: Size = 0
         for one in passes:
             work = work + product(self.nest.shape(one.group)) * self.nest.lanes * (1 + len(one.inside) // 4)
-        return Job(kernel, self.points, self.nest.tiles, work)
+        return Job(kernel, self.bindings, Tiles(self.nest.tiles, work))
 
     def _group(self, value: Value) -> Factors:
         """The factors that a value has beside those of the row, in the order of loops."""

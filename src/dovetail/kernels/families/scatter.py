@@ -29,7 +29,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.loops.tiling import Cut, word
-from dovetail.kernels.spec import Job, Places, Status
+from dovetail.kernels.spec import Job, Status, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
@@ -40,25 +40,27 @@ MOST_SCRATCH = 1 << 22
 _COMBINED = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 
 
-def make_scatter(step: Step, places: Places) -> Job | None:
+def make_scatter(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a step that writes by index."""
     value = step.value
     if value.op not in (ops.scatter_elements, ops.scatter_nd):
         return None
     reduction: str = value.attrs["reduction"]
     _, indices, _ = value.operands
-    scalars = places.target.scalars
+    scalars = locations.target.scalars
     if not scalars.has_dtype(indices.dtype) or (reduction != "none" and not scalars.has_dtype(value.dtype)):
         return None
-    in_place = bool(lying_beneath(step, places))
+    in_place = bool(lying_beneath(step, locations))
     made = _Elements if value.op is ops.scatter_elements else _Rows
-    return made(value, places, in_place).job()
+    return made(value, locations, in_place).job()
 
 
 class _Scatter(ABC):
     """A kernel while it is made: `boxes` cut the axes that no index names, the `picked` ones are loops of their own."""
 
-    def __init__(self, value: Value, places: Places, in_place: bool, picked: Sequence[int], boxes: Cut) -> None:
+    def __init__(
+        self, value: Value, locations: TensorLocations, in_place: bool, picked: Sequence[int], boxes: Cut
+    ) -> None:
         self.value, self.picked, self.boxes = value, tuple(picked), boxes
         self.in_place = in_place
         self.x, self.indices, self.updates = value.operands
@@ -66,10 +68,10 @@ class _Scatter(ABC):
         self.combine = _COMBINED.get(reduction)
         self.dtype = word(value.dtype) if self.combine is None else value.dtype
         # One memory has one name: pointers of a kernel never overlap.
-        self.read = Tensor("y" if in_place else "x", self.dtype, places(self.x).strides)
+        self.read = Tensor("y" if in_place else "x", self.dtype, locations(self.x).strides)
         self.written = Tensor("y", self.dtype, dense_strides(value.tensor))
-        self.by = places(self.indices).strides
-        self.new = places(self.updates).strides
+        self.by = locations(self.indices).strides
+        self.new = locations(self.updates).strides
         self.sizes = [value.shape[a] for a in picked]
 
     @property
@@ -120,11 +122,11 @@ class _Scatter(ABC):
             scratch=room[1] if room is not None else 0,
             sizes=sizes_in(whole),
         )
-        points = {"i": self.indices, "u": self.updates, "status": Status(), "y": self.value}
+        bindings = {"i": self.indices, "u": self.updates, "status": Status(), "y": self.value}
         if not self.in_place:
-            points["x"] = self.x
+            bindings["x"] = self.x
         work = product((self.boxes.work, *(self.counts if kept else self.sizes)))
-        return Job(kernel, points, self.boxes.tiles, work)
+        return Job(kernel, bindings, Tiles(self.boxes.tiles, work))
 
     def _within(self, picked: Sequence[Expr]) -> tuple[Expr, ...]:
         """The same element in the worker's own room, which begins where the tile does."""
@@ -160,14 +162,14 @@ class _Scatter(ABC):
 class _Elements(_Scatter):
     """Each update has an index of its own along one axis."""
 
-    def __init__(self, value: Value, places: Places, in_place: bool) -> None:
+    def __init__(self, value: Value, locations: TensorLocations, in_place: bool) -> None:
         axis = int(value.attrs["axis"]) + value.rank
         free = tuple(size for a, size in enumerate(value.shape) if a != axis)
         last = free[-1:] if axis != value.rank - 1 else ()
         wide = tuple(min(size, LANES) if isinstance(size, int) else LANES for size in last)
         if 0 in free:
             wide = (1,) * len(wide)
-        super().__init__(value, places, in_place, [axis], Cut(free, (*(1,) * (len(free) - len(last)), *wide)))
+        super().__init__(value, locations, in_place, [axis], Cut(free, (*(1,) * (len(free) - len(last)), *wide)))
 
     @property
     def counts(self) -> tuple[Size, ...]:
@@ -197,7 +199,7 @@ class _Elements(_Scatter):
 class _Rows(_Scatter):
     """Each update is a part of the tensor that a row of indices names."""
 
-    def __init__(self, value: Value, places: Places, in_place: bool) -> None:
+    def __init__(self, value: Value, locations: TensorLocations, in_place: bool) -> None:
         depth = value.operands[1].shape[-1]
         assert isinstance(depth, int), "the type rule asks for it"
         free = value.shape[depth:]
@@ -207,7 +209,7 @@ class _Rows(_Scatter):
             steps.append(min(size, left) if isinstance(size, int) else left)
             left = max(1, left // max(1, steps[-1]))
         boxes = Cut(free, (1,) * len(free) if 0 in free else tuple(reversed(steps)))
-        super().__init__(value, places, in_place, range(depth), boxes)
+        super().__init__(value, locations, in_place, range(depth), boxes)
 
     @property
     def counts(self) -> tuple[Size, ...]:

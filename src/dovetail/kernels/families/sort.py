@@ -32,7 +32,7 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
@@ -45,16 +45,16 @@ class Room:
     """Elements and their indices, in the worker's scratch."""
 
     keys: Tensor
-    places: Tensor
+    indices: Tensor
 
 
-def make_sort(step: Step, places: Places) -> Job | None:
+def make_sort(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a step that sorts."""
     value = step.value
     if value.op not in (ops.sort, ops.top_k):
         return None
     (x,) = value.operands
-    if not places.target.scalars.has_dtype(x.dtype):
+    if not locations.target.scalars.has_dtype(x.dtype):
         return None
     axis = int(value.attrs["axis"]) + x.rank
     length = x.shape[axis]
@@ -72,24 +72,24 @@ def make_sort(step: Step, places: Places) -> Job | None:
     def place(index: Expr) -> tuple[Expr, ...]:
         return (*lane[:axis], index, *lane[axis:])
 
-    read = Tensor("x", x.dtype, places(x).strides)
+    read = Tensor("x", x.dtype, locations(x).strides)
     if is_few and isinstance(kept, int):
         body = order.best(kept, length, Load(read, place(Name("e"))))
     else:
         taken = Store(order.first.keys, (Name("e"),), Load(read, place(Name("e"))))
-        counted = Store(order.first.places, (Name("e"),), Name("e"))
+        counted = Store(order.first.indices, (Name("e"),), Name("e"))
         body = (Loop("e", Extent(length), (taken, counted)), *order.sorted())
     if in_place:
         body = (*body, *_Order(x.dtype, room, descending=False, by_place=True).sorted(kept))
     stores: list[Statement] = []
-    for name, made, source in zip("yz", step.results, (order.first.keys, order.first.places), strict=True):
+    for name, made, source in zip("yz", step.results, (order.first.keys, order.first.indices), strict=True):
         target = Tensor(name, made.dtype, dense_strides(made.tensor))
         stores.append(Store(target, place(Name("o")), Load(source, (Name("o"),))))
     whole = (*head, *body, Loop("o", Extent(kept), tuple(stores)))
     kernel = Kernel("sort", ("x", "y", "z"), ("y", "z"), "tile", whole, scratch=order.scratch, sizes=sizes_in(whole))
     results = dict(zip("yz", step.results, strict=True))
     work = length * (length.bit_length() if isinstance(length, int) else 16) if kept == length else length * 2
-    return Job(kernel, {"x": x, **results}, 0 if kept == 0 else product(lanes), work)
+    return Job(kernel, {"x": x, **results}, Tiles(0 if kept == 0 else product(lanes), work))
 
 
 class _Order:
@@ -134,7 +134,7 @@ class _Order:
         there = minimum(right, Extent(length - 1))
         a, b = Load(source.keys, (Name("here"),)), Load(source.keys, (Name("there"),))
         if self.by_place:
-            a, b = Load(source.places, (Name("here"),)), Load(source.places, (Name("there"),))
+            a, b = Load(source.indices, (Name("here"),)), Load(source.indices, (Name("there"),))
         used_up = Call("greater_equal", (left, mid), bool_)
         takes = Call(
             "bit_and",
@@ -150,7 +150,7 @@ class _Order:
             Set("taken", takes),
             Set("chosen", Call("where", (taken, Name("there"), Name("here")), i64)),
             Store(target.keys, (put,), Load(source.keys, (chosen,))),
-            Store(target.places, (put,), Load(source.places, (chosen,))),
+            Store(target.indices, (put,), Load(source.indices, (chosen,))),
             Set("right", add(right, Call("cast", (taken,), i64))),
             Set("left", add(left, Call("cast", (_not(taken),), i64))),
         )
@@ -180,7 +180,7 @@ class _Order:
                 Call("bit_and", (is_next, self.before(x, Load(room.keys, (Name("lower"),)))), bool_),
                 (
                     Store(room.keys, (slot,), Load(room.keys, (Name("lower"),))),
-                    Store(room.places, (slot,), Load(room.places, (Name("lower"),))),
+                    Store(room.indices, (slot,), Load(room.indices, (Name("lower"),))),
                     Set("slot", Name("lower")),
                 ),
             ),
@@ -190,7 +190,7 @@ class _Order:
             Set("slot", at),
             Loop("t", at, moved),
             Store(room.keys, (slot,), x),
-            Store(room.places, (slot,), Name("e")),
+            Store(room.indices, (slot,), Name("e")),
             Set("have", minimum(add(have, ONE), Extent(count))),
         )
         room_left = Call("less", (have, Extent(count)), bool_)

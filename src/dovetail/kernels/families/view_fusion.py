@@ -25,7 +25,7 @@ from dovetail.kernels.loops.affine import (
 from dovetail.kernels.loops.body import Body, body_of, cast_to, is_known, is_number, number
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Store, Tensor, add, collapsed, mul, sizes_in
 from dovetail.kernels.loops.tiling import Turn, cut, in_turn
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
@@ -33,18 +33,18 @@ MOST_PIECES = 16
 """Each piece has loops of its own, and they all have to be compiled."""
 
 
-def make_weave(step: Step, places: Places) -> Job | None:
+def make_weave(step: Step, locations: TensorLocations) -> Job | None:
     """The job of a fused op or region of elementwise steps and movement; None where something is not compiled."""
     value = step.value
     if not (isinstance(value.op, FusedOp) or value.op is region):
         return None
-    body = body_of(value, places)
+    body = body_of(value, locations)
     if not is_known(body, lambda v: is_followed(v) or v.op in (ops.iota, ops.extent)):
         return None
     if any(r in body.views or r.op is leaf.CONST for r in body.results):
         return None
     try:
-        return _Weave(step, places, body).job()
+        return _Weave(step, locations, body).job()
     except NotAffineError:
         return None
 
@@ -52,22 +52,22 @@ def make_weave(step: Step, places: Places) -> Job | None:
 class _Weave:
     """One kernel while it is made."""
 
-    def __init__(self, step: Step, places: Places, body: Body) -> None:
-        self.step, self.places, self.body = step, places, body
+    def __init__(self, step: Step, locations: TensorLocations, body: Body) -> None:
+        self.step, self.locations, self.body = step, locations, body
         operands = list(dict.fromkeys(body.arguments.values()))
         # What the result is written over is one memory with one name: then nothing overlaps by surprise.
-        shared = [v for v in operands if step.over is not None and places(v).root is step.over]
+        shared = [v for v in operands if step.over is not None and locations(v).root is step.over]
         self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
-        self.points: dict[str, Value] = {name: v for v, name in self.names.items()}
-        self.points |= {f"y{i}": v for i, v in enumerate(step.results)}
+        self.bindings: dict[str, Value] = {name: v for v, name in self.names.items()}
+        self.bindings |= {f"y{i}": v for i, v in enumerate(step.results)}
         self.names |= dict.fromkeys(shared, "y0")
 
     def job(self) -> Job:
         turns = [turn for number in range(len(self.body.results)) for turn in self._turns(number)]
         body, tiles, work = in_turn(turns)
-        written = tuple(name for name in self.points if name.startswith("y"))
-        kernel = Kernel("weave", tuple(self.points), written, "tile", body, sizes=sizes_in(body))
-        return Job(kernel, self.points, tiles, work)
+        written = tuple(name for name in self.bindings if name.startswith("y"))
+        kernel = Kernel("weave", tuple(self.bindings), written, "tile", body, sizes=sizes_in(body))
+        return Job(kernel, self.bindings, Tiles(tiles, work))
 
     def _turns(self, result: int) -> list[Turn]:
         """The pieces of a result, refined until every one reads each operand in one place."""
@@ -87,10 +87,10 @@ class _Weave:
     def _turn(self, result: int, piece: Piece) -> Turn:
         order = self._followed(piece, self.body.results[result])
         made = self.step.results[result]
-        target = _along(piece, piece.place, self.places(made).strides)
+        target = _along(piece, piece.place, self.locations(made).strides)
         reads = {key: self._read(piece, *key) for key in order if self._is_read(key[0])}
         shape, (to, *strides) = collapsed(piece.sizes, [target[1], *(terms for _, terms in reads.values())])
-        boxes = cut(shape, made.dtype.itemsize * 2, self.places.target.tiles)
+        boxes = cut(shape, made.dtype.itemsize * 2, self.locations.target.tiles)
         exprs: dict[tuple[Value, Place], Expr] = {}
         for ((value, place), (start, _)), steps in zip(reads.items(), strides, strict=True):
             exprs[value, place] = self._load(value, start, steps, boxes.at)

@@ -13,7 +13,7 @@ from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.loops.ir import Call, Expr, Number
 from dovetail.kernels.loops.policy import ScalarSupport
-from dovetail.kernels.spec import Places
+from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.alias import Alias, find_aliases
 from dovetail.plan.plan import Step
@@ -33,7 +33,7 @@ class Body:
     """What the target computes with."""
 
 
-def body_of(value: Value, places: Places) -> Body:
+def body_of(value: Value, locations: TensorLocations) -> Body:
     """The body of a fused op or a region; a primitive is its own."""
     given = tuple(leaf.argument(i, v.tensor) for i, v in enumerate(value.operands))
     arguments = dict(zip(given, value.operands, strict=True))
@@ -45,12 +45,12 @@ def body_of(value: Value, places: Places) -> Body:
         spelled = lower
     spelled = rebuild_values([spelled], _multiplied)[spelled]
     results = spelled.operands if spelled.op is leaf.PACK else (spelled,)
-    known = {a: Alias(a, 0, places(operand).strides) for a, operand in arguments.items()}
+    known = {a: Alias(a, 0, locations(operand).strides) for a, operand in arguments.items()}
     everything = walk(results)
     found = find_aliases([v for v in everything if v not in arguments], known)
     views = {v: at for v, at in found.items() if at.root in arguments}
     order = tuple(v for v in walk(results, until=views) if v not in views and v.op is not leaf.CONST)
-    return Body(arguments, results, views, order, places.target.scalars)
+    return Body(arguments, results, views, order, locations.target.scalars)
 
 
 def _multiplied(value: Value, operands: tuple[Value, ...]) -> Value | None:
@@ -70,9 +70,9 @@ def _multiplied(value: Value, operands: tuple[Value, ...]) -> Value | None:
 _BOUNDED: Mapping[Op, Primitive] = {op: op for op in (ops.erf, ops.tanh, ops.sigmoid)}
 
 
-def lying_beneath(step: Step, places: Places) -> list[Value]:
+def lying_beneath(step: Step, locations: TensorLocations) -> list[Value]:
     """The operands that the result is written over: one memory, which needs one name, so that nothing overlaps."""
-    return [] if step.over is None else [v for v in step.operands if places(v).root is step.over]
+    return [] if step.over is None else [v for v in step.operands if locations(v).root is step.over]
 
 
 def reads(body: Body) -> list[Value]:

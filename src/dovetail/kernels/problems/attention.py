@@ -11,7 +11,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16, bool_, f16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import stretched
-from dovetail.kernels.spec import Places
+from dovetail.kernels.spec import TensorLocations
 from dovetail.library.attention import Filled
 from dovetail.library.rope import Form
 from dovetail.library.softmax import Empty
@@ -74,7 +74,7 @@ class Attention:
         return ("q", "k", "v", *rope, *(n for n in ("mask", "keep") if n in self.strides), "y")
 
 
-def attention_of(value: Value, call: Mapping[str, Any], places: Places) -> Attention | None:
+def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> Attention | None:
     """The attention of a value with these arguments; None where a head's features are not known or not dense."""
     q, k, v = call["q"], call["k"], call["v"]
     mask, keep, cos, sin = (call.get(n) for n in ("mask", "keep", "cos", "sin"))
@@ -92,7 +92,7 @@ def attention_of(value: Value, call: Mapping[str, Any], places: Places) -> Atten
     d, dv = q.shape[-1], v.shape[-1]
     if not (isinstance(d, int) and isinstance(dv, int) and d > 0 and dv > 0):
         return None
-    strides = _strides(value, call, places)
+    strides = _strides(value, call, locations)
     rotated: int | None = None
     if cos is not None:
         rotated = d if call["rotated"] is None else int(call["rotated"])
@@ -122,20 +122,20 @@ def attention_of(value: Value, call: Mapping[str, Any], places: Places) -> Atten
     )
 
 
-def _strides(value: Value, call: Mapping[str, Any], places: Places) -> dict[str, tuple[Size, ...]]:
+def _strides(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> dict[str, tuple[Size, ...]]:
     """The strides of every tensor, broadcast to the axes of queries, keys or scores."""
     full = (*value.shape[:-1], call["k"].shape[-2])
-    strides = {name: _shared(call[name], value, places) for name in ("q", "k", "v")}
-    strides["y"] = places(value).strides
+    strides = {name: _shared(call[name], value, locations) for name in ("q", "k", "v")}
+    strides["y"] = locations(value).strides
     for name in ("mask", "keep"):
         x = call.get(name)
         if x is not None:
-            strides[name] = stretched(places(x).strides, x.shape, full)
+            strides[name] = stretched(locations(x).strides, x.shape, full)
     for name, which in (("cos", "q"), ("cos", "k"), ("sin", "q"), ("sin", "k")):
         x = call.get(name)
         if x is not None:
             shape = (*value.shape[:-3], *call[which].shape[-3:])
-            strides[f"{name}_{which}"] = stretched(places(x).strides, x.shape, shape)
+            strides[f"{name}_{which}"] = stretched(locations(x).strides, x.shape, shape)
     return strides
 
 
@@ -144,9 +144,9 @@ def _all_heads(q: Value, k: Value) -> int:
     return q.shape[-3] if isinstance(q.shape[-3], int) and k.shape[-3] == 1 else 1
 
 
-def _shared(x: Value, result: Value, places: Places) -> tuple[Size, ...]:
+def _shared(x: Value, result: Value, locations: TensorLocations) -> tuple[Size, ...]:
     """The strides of queries, keys or values; one batch or head for all of the result's is read again and again."""
-    strides = places(x).strides
+    strides = locations(x).strides
     axes = zip(strides[:-2], x.shape[:-2], result.shape[:-2], strict=True)
     return (*(0 if size == 1 and own != 1 else stride for stride, size, own in axes), *strides[-2:])
 

@@ -46,7 +46,7 @@ def arm_features(info: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
         lines = info.read_text(encoding="utf-8").splitlines()
     except OSError:
         return ()
-    listed = next((line.partition(":")[2].split() for line in lines if line.startswith("Features")), [])
+    listed = next((line.partition(":")[2].split() for line in lines if line.startswith("Features")), list[str]())
     return tuple(
         [name for word, name in (("asimddp", "dotprod"), ("i8mm", "i8mm"), ("bf16", "bf16")) if word in listed]
     )

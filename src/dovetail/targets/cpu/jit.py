@@ -1,4 +1,4 @@
-"""LLVM: text to machine code in memory, for the machine that runs this."""
+"""LLVM as a JIT compiler: text to machine code in memory, for this machine."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
-from dovetail.targets.cpu import fp16_fallback as halves
+from dovetail.targets.cpu import fp16_fallback
 from dovetail.targets.cpu.isa import Host, host, host_device
 from dovetail.targets.runtime.store import Key, Store
 from dovetail.version import __version__
 
 llvm: Any = _untyped
-_kept: list[Compiled] = []
-"""What other code calls, for as long as the process lives."""
+_process_code: list[Compiled] = []
+"""Code that lives as long as the process: fallbacks that any kernel may call."""
 _lock = threading.Lock()
-"""What is loaded shares a context of LLVM; what is compiled has one of its own."""
+"""All loaded code shares LLVM's global context; a module that is compiled has a context of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Machine code in memory; it lives as long as this."""
+    """Machine code in memory; freed with this object."""
 
     engine: Any
 
@@ -38,7 +38,7 @@ class Compiled:
 
 
 def compile_text(text: str, *, vectorize: bool = True, optimize: bool = True, store: Store | None = None) -> Compiled:
-    """Machine code for a module of LLVM's text form; not to `optimize` takes it as it is written."""
+    """Machine code of a module in LLVM's text form; without `optimize` it is compiled as written."""
     return load([machine_code(text, vectorize=vectorize, optimize=optimize, store=store)])
 
 
@@ -55,18 +55,18 @@ def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, st
 
 
 def load(objects: Iterable[bytes]) -> Compiled:
-    """Object files in memory, ready to run. They may refer to each other, and to what `define` made known."""
-    _know_halves()
+    """Object files in memory, ready to run. They may call each other, and functions that `define` announced."""
+    _define_fp16_fallback()
     return _loaded(objects)
 
 
 @cache
-def _know_halves() -> None:
-    """Make conversions of f16 known where LLVM calls them."""
+def _define_fp16_fallback() -> None:
+    """Define the conversions of f16 where LLVM calls functions for them."""
     if not host_device().has("f16_conversion"):
-        code = _loaded([machine_code(halves.TEXT, vectorize=False)])
-        _kept.append(code)
-        for name in halves.NAMES:
+        code = _loaded([machine_code(fp16_fallback.TEXT, vectorize=False)])
+        _process_code.append(code)
+        for name in fp16_fallback.NAMES:
             define(name, code.address(name))
 
 
@@ -80,7 +80,7 @@ def _loaded(objects: Iterable[bytes]) -> Compiled:
 
 
 def code_key(text: str, *, vectorize: bool, optimize: bool) -> Key:
-    """What machine code is made from."""
+    """The key of machine code in the store."""
     return Key(
         "code",
         {
@@ -93,7 +93,7 @@ def code_key(text: str, *, vectorize: bool, optimize: bool) -> Key:
 
 @cache
 def toolchain() -> Mapping[str, str]:
-    """What turns text into machine code here: the processor, LLVM and this package."""
+    """What decides the machine code of a text: the processor, LLVM and this package."""
     here = host()
     return {
         "host": f"{here.triple} {here.cpu} {here.vector_bits}",
@@ -104,13 +104,13 @@ def toolchain() -> Mapping[str, str]:
 
 
 def define(name: str, address: int) -> None:
-    """Make a function known by name to whatever is compiled from here on."""
+    """Announce a function to code that is loaded later; a later definition of a name replaces it."""
     with _lock:
         llvm.add_symbol(name, address)
 
 
 def assembly(text: str, *, vectorize: bool = True, optimize: bool = True, here: Host | None = None) -> str:
-    """The assembly of a module, for people and for tests that look for spills; `here` may be another machine."""
+    """The assembly of a module, for people and for tests of register spills; `here` may be another machine."""
     if here is not None:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
@@ -131,7 +131,13 @@ def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[
     tuning.slp_vectorization = False
     tuning.loop_unrolling = vectorize
     builder = llvm.create_pass_builder(machine, tuning)
-    _freely("LLVMPY_RunNewModulePassManager")(builder.getModulePassManager(), module, builder)
+    passes = builder.getModulePassManager()
+    try:
+        _freely("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    finally:
+        # llvmlite inherits the disposer in an order that hides it: every pipeline would leak 60 KB.
+        llvm.ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
+        passes.detach()
     return module, machine
 
 
@@ -149,10 +155,7 @@ def _emitted(module: Any, machine: Any) -> bytes:
 
 
 def _freely(name: str) -> Any:
-    """A function of LLVM that several threads may call at once, each for a module in a context of its own.
-
-    llvmlite lets one thread in at a time, whatever it does there.
-    """
+    """A function of LLVM without llvmlite's lock: threads may call it concurrently, each for a context of its own."""
     function = getattr(llvm.ffi.lib, name)
     return getattr(function, "_cfn", function)
 

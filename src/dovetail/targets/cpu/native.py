@@ -1,7 +1,7 @@
-"""Plans as compiled code: tables of kernels that one compiled function goes through.
+"""Plans as compiled code: launch tables of kernels that a thread pool runs.
 
-A step without a kernel runs on the host, with NumPy in the same memory. Branches and loops are tables within tables;
-where something in a body runs on the host, they are decided there, and the body is a compiled plan of its own.
+A step without a kernel runs on the host, with NumPy in the same memory. Branches and loops are tables within tables; a
+branch or a loop with host steps in its bodies runs on the host, and each body is a compiled plan of its own.
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.page_advice import reserve
-from dovetail.targets.cpu.threads.pool import crew
-from dovetail.targets.cpu.threads.trace_buffer import Sheet
-from dovetail.targets.runtime.buffer_pool import Spare
-from dovetail.targets.runtime.build import Ready, aligned, make_ready
+from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.threads.pool import thread_pool
+from dovetail.targets.cpu.threads.trace_buffer import TraceBuffer
+from dovetail.targets.runtime.buffer import BufferPool
+from dovetail.targets.runtime.build import Built, build, realigned
 from dovetail.targets.runtime.control.frame import bind_bodies
-from dovetail.targets.runtime.control.host import Bodies
+from dovetail.targets.runtime.control.host import HostControl
 from dovetail.targets.runtime.control.plan import Control
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, sections
-from dovetail.targets.runtime.lru import Recent
+from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.memory_limit import check_fits
-from dovetail.targets.runtime.packed_weights import Packs
-from dovetail.targets.runtime.prepared_call import Calls, Shapes, can_prepare
+from dovetail.targets.runtime.packed_weights import PackedWeights
+from dovetail.targets.runtime.page_advice import reserve
+from dovetail.targets.runtime.prepared_call import PreparedCalls, Shapes, can_prepare
 from dovetail.targets.runtime.store import Store
 
 MOST_FRAMES = 32
-"""For how many sets of sizes the words of sections are kept."""
+"""Sets of sizes for which a runner holds frames (LRU)."""
 
 
 class NativeGraph:
     """A plan with the code of its kernels."""
 
     def __init__(
-        self, plan: Plan, *, threads: int | None = None, store: Store | None = None, ready: Ready | None = None
+        self, plan: Plan, *, threads: int | None = None, store: Store | None = None, built: Built | None = None
     ) -> None:
-        """`store` keeps machine code for other processes; `ready` is what one of them has made of this plan."""
+        """`store` has machine code of other processes; `built` is what one of them made of this plan."""
         self.plan = plan
-        self.crew = crew(threads, store)
-        self.ready = make_ready(plan, store) if ready is None else ready
-        self.sections = sections(plan.phase("run"), self.ready.jobs, self.ready.entries)
-        self.bodies = Bodies(lambda body: NativeGraph(body, threads=threads, store=store))
+        self.pool = thread_pool(threads, store)
+        self.built = build(plan, BACKEND, store) if built is None else built
+        self.sections = sections(plan.phase("run"), self.built.jobs, self.built.entries)
+        self.host_control = HostControl(lambda body: NativeGraph(body, threads=threads, store=store), plan)
 
     @property
     def on_host(self) -> tuple[Step, ...]:
@@ -59,13 +60,13 @@ class NativeGraph:
         return tuple(s for part in self.sections for s, job in zip(part.steps, part.jobs, strict=True) if job is None)
 
     def bind(self, params: Mapping[str, Array]) -> NativeRunner:
-        """Run the bind phase on these parameters, and lay out what kernels want in a layout of their own."""
+        """Run the bind phase on these parameters, and pack the weights of kernels."""
         plan = self.plan
-        params = aligned(plan, self.ready, params)
+        params = realigned(plan, self.built, params)
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
         size = memory.number(plan.bound_size)
-        check_fits(size, f"what {plan.graph.name} keeps when it is bound", plan.memory_limit)
+        check_fits(size, f"the bound memory of {plan.graph.name}", plan.memory_limit)
         memory.pools["bound"] = reserve(size)
         memory.reserve("scratch", plan.scratch_size)
         memory.run(plan.phase("bind"))
@@ -75,7 +76,7 @@ class NativeGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the shapes of inputs tell: symbols, and sizes that were computed from them."""
+    """The symbols that input shapes determine, and sizes computed from them."""
 
     sizes: dict[str, int]
     numbers: dict[Size, int] = field(default_factory=dict[Size, int])
@@ -84,10 +85,10 @@ class _Known:
 class NativeRunner:
     """A compiled plan with its parameters; several threads may run it at once."""
 
-    def __init__(self, graph: NativeGraph, kept: Memory, params: Mapping[str, Array]) -> None:
+    def __init__(self, graph: NativeGraph, bound: Memory, params: Mapping[str, Array]) -> None:
         self.graph = graph
         self.plan = graph.plan
-        self.kept = kept
+        self.bound = bound
         self.inputs = graph.plan.graph.inputs
         self.names = [str(v.attrs["name"]) for v in self.inputs]
         self.symbolic = [
@@ -96,14 +97,14 @@ class NativeRunner:
         self.constraints = graph.plan.graph.constraints
         found = symbols_of(graph.plan.graph)[1]
         self.late = [c for c in self.constraints if not found.isdisjoint(c.symbols)]
-        """What must hold of sizes that are found while a plan runs."""
-        self.packed = Packs(graph.plan, graph.sections, kept, params)
+        """Constraints on sizes that are found while a plan runs."""
+        self.packed = PackedWeights(graph.plan, graph.sections, bound, params)
         controls = [job for part in graph.sections for job in part.jobs if isinstance(job, Control)]
-        self.insides = bind_bodies(controls, kept)
-        self.bindings: Recent[_Known] = Recent(MOST_FRAMES)
-        self.frames: Recent[Frame] = Recent(MOST_FRAMES)
-        self.spare = Spare()
-        self.calls = Calls(graph.plan, graph.crew) if can_prepare(graph.plan, graph.sections) else None
+        self.bodies = bind_bodies(controls, bound)
+        self.known_sizes: LRU[_Known] = LRU(MOST_FRAMES)
+        self.frames: LRU[Frame] = LRU(MOST_FRAMES)
+        self.buffers = BufferPool(bound.allocator)
+        self.calls = PreparedCalls(graph.plan, graph.pool) if can_prepare(graph.plan, graph.sections) else None
 
     def run(
         self,
@@ -114,7 +115,7 @@ class NativeRunner:
     ) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten.
 
-        `sizes` binds symbols beside the shapes. `marks` is given when each step ran.
+        `sizes` binds symbols in addition to the shapes. `marks` collects when each step ran.
         """
         if marks is None and (found := self.quick(inputs, sizes)) is not None:
             return found
@@ -125,22 +126,23 @@ class NativeRunner:
         for value, array in zip(self.inputs, arrays, strict=True):
             memory.own[value] = array.reshape(-1).view(np.uint8)
         size = memory.number(self.plan.arena_size)
-        arena = memory.pools["arena"] = self.spare.take(size, memory.allocate)
+        arena = self.buffers.allocate(size)
+        memory.pools["arena"] = arena.array
         for index, section in enumerate(self.graph.sections):
             self._section(index, section, memory, marks)
             self._check_found(memory.sizes)
         results = memory.results(inputs)
-        self.spare.give(arena)
+        self.buffers.free(arena)
         return results
 
     def quick(self, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> dict[str, Array] | None:
-        """The outputs by name where all is prepared; None asks for a run that looks at everything, and says why."""
+        """The outputs by name from a prepared call; None where `run` must check the inputs and say what is wrong."""
         return None if self.calls is None else self.calls.run(self, inputs, sizes)
 
     def known(self, arrays: Sequence[Array], shapes: Shapes) -> Memory:
-        """Memory with the parameters, and the sizes that these shapes tell; what does not fit is refused."""
-        memory = self.kept.copy()
-        known = self.bindings.get(shapes, lambda: _Known(self._sizes(arrays, dict(shapes[1]))))
+        """Memory with the parameters and the sizes of these shapes; shapes that do not fit are refused."""
+        memory = self.bound.copy()
+        known = self.known_sizes.get(shapes, lambda: _Known(self._sizes(arrays, dict(shapes[1]))))
         memory.sizes = dict(known.sizes)
         memory.numbers = known.numbers
         return memory
@@ -148,15 +150,15 @@ class NativeRunner:
     def frame(self, index: int, memory: Memory, apart: Mapping[Value, Value] | None = None) -> Frame:
         """The frame of a section; see `make_frame`."""
         key = (index, apart is None, tuple(sorted(memory.sizes.items())))
-        section, threads = self.graph.sections[index], self.graph.crew.workers + 1
+        section, threads = self.graph.sections[index], self.graph.pool.threads
         return self.frames.get(
-            key, lambda: make_frame(section, self.plan, memory, self.packed, threads, apart or {}, self.insides)
+            key, lambda: make_frame(section, self.plan, memory, self.packed, threads, apart or {}, self.bodies)
         )
 
     @property
     def threads(self) -> int:
-        """How many threads a run may use."""
-        return self.graph.crew.workers + 1
+        """The threads of a run."""
+        return self.graph.pool.threads
 
     def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
         """The outputs by name, and when each step ran."""
@@ -164,32 +166,31 @@ class NativeRunner:
         return self.run(inputs, marks=marks), marks
 
     def _section(self, index: int, section: Section, memory: Memory, marks: list[Mark] | None) -> None:
-        team = self.graph.crew
-        threads = team.workers + 1
+        pool = self.graph.pool
         frame = self.frame(index, memory)
         status = np.zeros(1, np.int64)
-        words = frame.words(memory, status)
-        scratch = self.spare.take(frame.bytes, memory.allocate)
-        table = frame.rows(words, status, scratch)
-        sheet = None if marks is None else Sheet(section.steps, threads)
+        args = frame.launch_args(memory, status)
+        scratch = self.buffers.allocate(frame.bytes)
+        table = frame.rows(args, status, scratch.array)
+        trace = None if marks is None else TraceBuffer(section.steps, pool.threads)
         count = len(section.steps)
         at = 0
         while at < count:
-            where = 0 if sheet is None else sheet.address
-            at = team.run(table.ctypes.data, at, count, scratch.ctypes.data, frame.scratch, where)
+            where = 0 if trace is None else trace.address
+            at = pool.run(table.ctypes.data, at, count, scratch.address, frame.scratch, where)
             if at < count:
                 started = time.perf_counter_ns()
                 self._on_host(section.steps[at], memory, int(status[0]))
                 status[0] = 0
-                if sheet is not None:
-                    sheet.on_host(at, started)
+                if trace is not None:
+                    trace.on_host(at, started)
                 at += 1
-        if sheet is not None and marks is not None:
-            marks.extend(sheet.marks())
-        self.spare.give(scratch)
+        if trace is not None and marks is not None:
+            marks.extend(trace.marks())
+        self.buffers.free(scratch)
 
-    def _on_host(self, step: Step, memory: Memory, said: int) -> None:
-        if not self.graph.bodies.run(step, memory, said):
+    def _on_host(self, step: Step, memory: Memory, status: int) -> None:
+        if not self.graph.host_control.run(step, memory, status):
             memory.run([step])
 
     def _check_found(self, sizes: Mapping[str, int]) -> None:
@@ -197,9 +198,9 @@ class NativeRunner:
             constraint.bind(sizes)
 
     def _sizes(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> dict[str, int]:
-        """The symbols that the shapes tell, once they are known to fit."""
+        """The symbols that the shapes determine, after all constraints are checked."""
         given = [found_leaf(v, a) for v, a in zip(self.inputs, arrays, strict=True)]
-        found = solve_symbols([*given, *self.symbolic], {**self.kept.sizes, **sizes})
+        found = solve_symbols([*given, *self.symbolic], {**self.bound.sizes, **sizes})
         for constraint in self.constraints:
             constraint.bind(found)
         return found

@@ -20,7 +20,7 @@ from dovetail.kernels.families.rows import make_rows
 from dovetail.kernels.families.scatter import make_scatter
 from dovetail.kernels.families.sort import make_sort
 from dovetail.kernels.families.view_fusion import make_weave
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.attention.variant import make_attend
 from dovetail.targets.cpu.conv.conv1d.variant import make_line
@@ -31,7 +31,7 @@ from dovetail.targets.cpu.gemm.variant import make_contract, make_declared_contr
 from dovetail.targets.cpu.pool.variant import make_pool
 from dovetail.targets.cpu.transpose import make_transpose
 
-ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
+ARCHETYPES: tuple[Callable[[Step, TensorLocations], Job | None], ...] = (
     make_map,
     make_rows,
     make_rope,
@@ -50,7 +50,7 @@ ARCHETYPES: tuple[Callable[[Step, Places], Job | None], ...] = (
 )
 
 
-TEMPLATES: tuple[Callable[[Step, Places, CpuDevice], Job | None], ...] = (
+TEMPLATES: tuple[Callable[[Step, TensorLocations, CpuDevice], Job | None], ...] = (
     make_line,
     make_conv,
     make_conv_transpose,
@@ -63,14 +63,14 @@ TEMPLATES: tuple[Callable[[Step, Places, CpuDevice], Job | None], ...] = (
 """Archetypes that write their vectors themselves, and so ask how wide they are."""
 
 
-def make_job(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
+def make_job(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of a step, or None where it has to run on the host."""
     for template in TEMPLATES:
-        job = template(step, places, vectors)
+        job = template(step, locations, vectors)
         if job is not None:
             return job
     for archetype in ARCHETYPES:
-        job = archetype(step, places)
+        job = archetype(step, locations)
         if job is not None:
             return job
-    return make_declared_contract(step, places, vectors)
+    return make_declared_contract(step, locations, vectors)

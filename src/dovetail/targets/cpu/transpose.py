@@ -11,7 +11,7 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.ir.dim import Size
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.ir import collapsed
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
@@ -44,13 +44,13 @@ class TransposeArgs:
 ARGUMENTS = Arguments(TransposeArgs)
 
 
-def make_transpose(step: Step, places: Places, device: CpuDevice) -> Job | None:
+def make_transpose(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
     """The job of a copy whose operand is contiguous along one axis and whose result is along another."""
     value = step.value
     if value.op is not ops.merge or value.dtype.itemsize != ITEM:
         return None
     x = value.operands[0]
-    shape, (target, source) = collapsed(x.shape, [dense_strides(x.tensor), places(x).strides])
+    shape, (target, source) = collapsed(x.shape, [dense_strides(x.tensor), locations(x).strides])
     if not 2 <= len(shape) <= 2 + MOST_OUTER or 0 in shape or source[-1] in (0, ITEM):
         return None
     across = next((a for a in range(len(shape) - 1) if source[a] == ITEM), None)
@@ -66,7 +66,7 @@ def make_transpose(step: Step, places: Places, device: CpuDevice) -> Job | None:
         }
     )  # fmt: skip
     kernel = _code(device).template(ARGUMENTS.pointers, laid.sizes, laid.scratch)
-    return Job(kernel, {"x": x, "y": value}, _blocks(rows) * _blocks(columns) * n0 * n1, SIDE * SIDE)
+    return Job(kernel, {"x": x, "y": value}, Tiles(_blocks(rows) * _blocks(columns) * n0 * n1, SIDE * SIDE))
 
 
 def _blocks(size: Size) -> Size:

@@ -13,7 +13,7 @@ import numpy as np
 from dovetail.errors import UnsupportedError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import Places
+from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.driver import Buffer, Driver, Function, Module, driver
 from dovetail.targets.cuda.loops import LOOPS
@@ -26,8 +26,8 @@ from dovetail.targets.runtime.memory import Memory
 def kernels_of(plan: Plan) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
     bound = {result for step in plan.phase("bind") for result in step.results}
-    places = Places(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS)
-    found = [(step, make_kernel(step, places)) for step in plan.phase("run")]
+    locations = TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS)
+    found = [(step, make_kernel(step, locations)) for step in plan.phase("run")]
     missing = sorted({step.value.op.name for step, kernel in found if kernel is None})
     if missing:
         raise UnsupportedError(
@@ -86,7 +86,7 @@ class CudaRunner:
         self.fixed: dict[Value | str, Buffer] = {}
         inputs = set(plan.graph.inputs)
         for launch in launches:
-            for value in launch.kernel.points.values():
+            for value in launch.kernel.bindings.values():
                 root = plan.locate(value).root
                 if root not in inputs and root not in plan.slots and root not in self.fixed:
                     content, start = kept.place(root)
@@ -112,7 +112,7 @@ class CudaRunner:
         for launch in self.launches:
             kernel = launch.kernel.kernel
             assert kernel.launch is not None, "it was scheduled"
-            pointers = [self._address(launch.kernel.points[name], memory, buffers) for name in kernel.pointers]
+            pointers = [self._address(launch.kernel.bindings[name], memory, buffers) for name in kernel.pointers]
             sizes = [memory.number(size) for size in kernel.sizes]
             launch.function.launch(memory.number(kernel.launch.grid), kernel.launch.block, [*pointers, *sizes])
         self.device.synchronize()

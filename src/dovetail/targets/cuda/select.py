@@ -15,11 +15,11 @@ from dovetail.kernels.families.rows import make_rows
 from dovetail.kernels.families.view_fusion import make_weave
 from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.loops import SHAPE
 
-FAMILIES: tuple[Callable[[Step, Places], Job | None], ...] = (
+FAMILIES: tuple[Callable[[Step, TensorLocations], Job | None], ...] = (
     make_map,
     make_rows,
     make_reduce,
@@ -35,29 +35,29 @@ class GpuKernel:
 
     kernel: Kernel
     text: str
-    points: Mapping[str, Value]
+    bindings: Mapping[str, Value]
 
 
-def make_kernel(step: Step, places: Places) -> GpuKernel | None:
+def make_kernel(step: Step, locations: TensorLocations) -> GpuKernel | None:
     """The kernel of a step; None where no family takes it."""
     for family in FAMILIES:
-        job = family(step, places)
+        job = family(step, locations)
         if job is not None:
-            return _scheduled(job, step, places)
+            return _scheduled(job, step, locations)
     return None
 
 
-def _scheduled(job: Job, step: Step, places: Places) -> GpuKernel | None:
+def _scheduled(job: Job, step: Step, locations: TensorLocations) -> GpuKernel | None:
     kernel = job.kernel
-    points = {name: v for name, v in job.points.items() if isinstance(v, Value)}
-    if not isinstance(kernel, Kernel) or len(points) != len(job.points):
+    bindings = {name: v for name, v in job.bindings.items() if isinstance(v, Value)}
+    if not isinstance(kernel, Kernel) or len(bindings) != len(job.bindings):
         return None
-    made = schedule(kernel, job.tiles, SHAPE)
+    made = schedule(kernel, job.tiled.tiles, SHAPE)
     if step.over is not None:
         # The result takes the memory of an operand, which must then not be read through the read-only cache.
-        beneath = {name for name, v in points.items() if places(v).root in (step.over, step.value)}
+        beneath = {name for name, v in bindings.items() if locations(v).root in (step.over, step.value)}
         made = replace(made, shared=tuple(sorted(beneath)))
-    return GpuKernel(made, ptx.module(made, places.alignment(points)), points)
+    return GpuKernel(made, ptx.module(made, locations.alignment(bindings)), bindings)
 
 
 __all__ = ["FAMILIES", "GpuKernel", "make_kernel"]

@@ -1,86 +1,195 @@
-"""Machine code of kernels. Kernels with the same text are one, in whatever program they stand."""
+"""Machine code of kernels. Kernels with equal text share one copy in a process; programs hold it, the cache does not.
+
+The cache keeps a few functions that were used last (LRU), so that a program which is compiled again finds its code.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import TypeAlias
 
-from dovetail.codegen.llvm import loops as llvm
-from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.spec import Form, Job, Part, Template
-from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
-from dovetail.targets.cpu.threads.pool import available_threads
+from dovetail.kernels.spec import Job, SharedFunction, Template, Variant
+from dovetail.targets.runtime.compiler import Compiler, LoadedCode, Module
 from dovetail.targets.runtime.store import Store
 
+HasKernel: TypeAlias = Job | Variant
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A function in memory: where it starts, the code that it lies in, and the object file that it came from."""
+MOST_RECENT = 128
+"""Functions that the cache holds without a program."""
+
+COMPILE_THREADS = 4
+"""Threads that compile for one program, at most; more would compete for memory bandwidth."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Function:
+    """A function in memory. Whoever may call it holds this object: the code is freed with the last reference."""
 
     address: int
-    code: Compiled
-    made: bytes
+    code: LoadedCode
+    """Code that was loaded together; functions of one load share its memory."""
+    object_file: bytes
+    callees: tuple[Function, ...] = ()
+    """Shared functions that it calls."""
 
 
-_compiled: dict[str, Loaded] = {}
-_lock = threading.Lock()
+class CodeCache:
+    """The functions of a process by name, for one compiler. Programs hold them; the cache holds recent ones."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self._functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, Function] = OrderedDict()
+        self._lock = threading.Lock()
+        self._early: dict[str, tuple[threading.Thread, list[bytes]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._functions
+
+    def functions(
+        self, jobs: Iterable[HasKernel], store: Store | None = None, background: BackgroundCompiler | None = None
+    ) -> list[Function]:
+        """The function of each job's kernel: in memory already, from the store, or compiled."""
+        found = BackgroundCompiler(self, store) if background is None else background
+        listed = [found.modules(job) for job in jobs]
+        with self._lock:
+            held = self._held(module for modules in listed for module in modules)
+            fresh = {m.name: m for modules in listed for m in modules if m.name not in held}
+            if fresh:
+                made = {name: found.made.get(name) or self.compile(m, store) for name, m in fresh.items()}
+                callees = {modules[-1].name: [m.name for m in modules[:-1]] for modules in listed}
+                self._load(fresh.values(), made, callees, held)
+            self._used(held)
+            return [held[modules[-1].name] for modules in listed]
+
+    def adopt(self, objects: Mapping[Module, bytes]) -> list[Function]:
+        """The functions of object files that another process compiled, callees first."""
+        with self._lock:
+            held = self._held(objects)
+            fresh = {m.name: m for m in objects if m.name not in held}
+            if fresh:
+                shared = [m.name for m in objects if m.is_shared]
+                made = {m.name: content for m, content in objects.items()}
+                callees = {name: shared for name, m in fresh.items() if not m.is_shared}
+                self._load(fresh.values(), made, callees, held)
+            self._used(held)
+            return list(held.values())
+
+    def modules(self, job: HasKernel) -> tuple[Module, ...]:
+        """The modules of the functions that a job's kernel shares with others, then its own."""
+        return self.compiler.modules(job.kernel)
+
+    def compile(self, module: Module, store: Store | None) -> bytes:
+        """The object file of a module."""
+        return self.compiler.compile(module, store)
+
+    def object_of(self, name: str) -> bytes:
+        """The object file of a function that is in memory."""
+        return self._functions[name].object_file
+
+    def precompile(self, function: SharedFunction, store: Store | None) -> None:
+        """Compile a function in a thread of its own, while the program that needs it is still lowered."""
+        module = shared_module(function)
+        with self._lock:
+            if module.name in self._functions or module.name in self._early:
+                return
+            made: list[bytes] = []
+            thread = threading.Thread(target=self._precompile, args=(module, store, made))
+            self._early[module.name] = (thread, made)
+        thread.start()
+
+    def precompiled(self, name: str) -> bytes | None:
+        """The object file of a precompiled function; None where there is none, or it failed."""
+        with self._lock:
+            found = self._early.pop(name, None)
+        if found is None:
+            return None
+        thread, made = found
+        thread.join()
+        return made[0] if made else None
+
+    def _precompile(self, module: Module, store: Store | None, made: list[bytes]) -> None:
+        with suppress(Exception):  # the program that needs it reports the error
+            made.append(self.compile(module, store))
+
+    def _held(self, modules: Iterable[Module]) -> dict[str, Function]:
+        """Strong references to the functions that are in memory."""
+        found = {module.name: self._functions.get(module.name) for module in modules}
+        return {name: function for name, function in found.items() if function is not None}
+
+    def _used(self, functions: Mapping[str, Function]) -> None:
+        """Hold functions as the most recent ones, and let the least recent ones go."""
+        for name, function in functions.items():
+            self._recent[name] = function
+            self._recent.move_to_end(name)
+        while len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
+
+    def _load(
+        self,
+        modules: Iterable[Module],
+        objects: Mapping[str, bytes],
+        callees: Mapping[str, Sequence[str]],
+        held: dict[str, Function],
+    ) -> None:
+        """Load object files and add the functions to `held`. Shared functions come first; they call no others."""
+        modules = sorted(modules, key=lambda module: not module.is_shared)
+        code = self.compiler.load([objects[module.name] for module in modules])
+        for module in modules:
+            called = tuple([held[name] for name in callees.get(module.name, ())])
+            function = Function(code.address(module.name), code, objects[module.name], called)
+            held[module.name] = self._functions[module.name] = function
+            if module.is_shared:
+                # A later definition replaces the address of one that was freed.
+                self.compiler.define(module.name, function.address)
 
 
-def addresses(jobs: Iterable[Job | Form], store: Store | None = None, ahead: Ahead | None = None) -> list[int]:
-    """The entry of each job's kernel; what is not compiled yet is taken from the store, or compiled."""
-    found = Ahead(store) if ahead is None else ahead
-    listed = [found.modules(job) for job in jobs]
-    with _lock:
-        fresh = {m.name: m for modules in listed for m in modules if m.name not in _compiled}
-        if fresh:
-            _load(fresh.values(), [found.made.get(name) or module.code(store) for name, module in fresh.items()])
-        return [_compiled[modules[-1].name].address for modules in listed]
+class BackgroundCompiler:
+    """Compiles the kernels of one program in threads, while later steps are still selected.
 
-
-_THREADS = 4
-"""Threads that compile for one program, at most; more would wait for each other's memory."""
-
-
-class Ahead:
-    """Compiles kernels in threads of its own, while those behind them are still written.
-
-    LLVM does not hold Python's lock, so that all go on side by side.
+    LLVM runs without Python's lock.
     """
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, cache: CodeCache, store: Store | None) -> None:
+        self.cache = cache
         self.store = store
         self.made: dict[str, bytes] = {}
-        """Object files by name; what cannot be compiled is missing, and fails where it is used."""
+        """Object files by name. A module that cannot be compiled is missing, and raises where it is used."""
         self._modules: dict[int, tuple[Kernel | Template, tuple[Module, ...]]] = {}
-        self._asked: set[str] = set()
+        self._queued: set[str] = set()
         self._queue: SimpleQueue[Module | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._most = min(_THREADS, available_threads())
+        self._most = min(COMPILE_THREADS, cache.compiler.threads)
 
-    def add(self, job: Job | Form) -> None:
-        """Compile the kernel of a job, and what it shares with others, unless somebody did."""
+    def add(self, job: HasKernel) -> None:
+        """Queue the kernel of a job and its shared functions, unless they are in memory."""
         for module in self.modules(job):
-            if module.name not in _compiled and module.name not in self._asked:
-                self._asked.add(module.name)
+            if module.name not in self.cache and module.name not in self._queued:
+                self._queued.add(module.name)
                 self._queue.put(module)
                 if len(self._threads) < self._most:
                     self._threads.append(threading.Thread(target=self._run))
                     self._threads[-1].start()
 
-    def modules(self, job: Job | Form) -> tuple[Module, ...]:
-        """See `modules_of`; written once for each kernel, which steps that are alike share."""
+    def modules(self, job: HasKernel) -> tuple[Module, ...]:
+        """The modules of a job, written once for each kernel: steps with equal signatures share one."""
         kernel = job.kernel
         if id(kernel) not in self._modules:
-            self._modules[id(kernel)] = (kernel, modules_of(job))
+            self._modules[id(kernel)] = (kernel, self.cache.modules(job))
         return self._modules[id(kernel)][1]
 
     def finish(self) -> None:
-        """Wait until all is compiled."""
+        """Wait until everything is compiled."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -89,96 +198,12 @@ class Ahead:
     def _run(self) -> None:
         while (module := self._queue.get()) is not None:
             with suppress(Exception):
-                self.made[module.name] = foreseen(module.name) or module.code(self.store)
+                self.made[module.name] = self.cache.precompiled(module.name) or self.cache.compile(module, self.store)
 
 
-_early: dict[str, tuple[threading.Thread, list[bytes]]] = {}
-
-
-def foresee(part: Part, store: Store | None) -> None:
-    """Compile a function that a program will need, while the program is still being made."""
-    module = shared(part)
-    with _lock:
-        if module.name in _compiled or module.name in _early:
-            return
-        made: list[bytes] = []
-        thread = threading.Thread(target=_make, args=(module, store, made))
-        _early[module.name] = (thread, made)
-    thread.start()
-
-
-def foreseen(name: str) -> bytes | None:
-    """The object file of a function that was foreseen; None where it was not, or could not be compiled."""
-    with _lock:
-        found = _early.pop(name, None)
-    if found is None:
-        return None
-    thread, made = found
-    thread.join()
-    return made[0] if made else None
-
-
-def _make(module: Module, store: Store | None, made: list[bytes]) -> None:
-    with suppress(Exception):  # whoever needs it is told
-        made.append(module.code(store))
-
-
-def adopt(objects: Mapping[Module, bytes]) -> None:
-    """Take over object files that another process made, in the order in which they need each other."""
-    with _lock:
-        fresh = {module: made for module, made in objects.items() if module.name not in _compiled}
-        if fresh:
-            _load(fresh, list(fresh.values()))
-
-
-def object_of(name: str) -> bytes:
-    """The object file of a function that was compiled in this process."""
-    with _lock:
-        return _compiled[name].made
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """A function that is compiled on its own, as a whole module of LLVM's text form."""
-
-    name: str
-    text: str
-    optimize: bool = True
-    is_shared: bool = False
-    """Whether kernels call it."""
-
-    def code(self, store: Store | None) -> bytes:
-        return machine_code(self.text, optimize=self.optimize, store=store)
-
-
-def modules_of(job: Job | Form) -> tuple[Module, ...]:
-    """The modules of the functions that a job's kernel shares with others, then its own."""
-    name, text, uses = written(job.kernel)
-    ready, is_final = (job.kernel.ready, job.kernel.is_final) if isinstance(job.kernel, Template) else ((), False)
-    return *map(shared, ready), Module(name, "\n".join([maths.library(uses), text]), optimize=not is_final)
-
-
-def shared(part: Part) -> Module:
+def shared_module(function: SharedFunction) -> Module:
     """The module of a function that kernels share."""
-    return Module(part.name, part.text, part.optimize, is_shared=True)
+    return Module(function.name, function.text, function.optimize, is_shared=True)
 
 
-def _load(modules: Iterable[Module], objects: Sequence[bytes]) -> None:
-    """Bring the object files of modules into memory; functions that kernels share are made known to later ones."""
-    code = load(objects)
-    for module, made in zip(modules, objects, strict=True):
-        _compiled[module.name] = Loaded(code.address(module.name), code, made)
-        if module.is_shared:
-            define(module.name, code.address(module.name))
-
-
-def written(kernel: Kernel | Template) -> tuple[str, str, tuple[str, ...]]:
-    """The name of a kernel, which tells its text; the text; and the functions that it calls."""
-    if isinstance(kernel, Template):
-        return kernel.name, kernel.text, kernel.uses
-    text, uses = llvm.function(replace(kernel, name=_PLACE))
-    name = f"{kernel.name}_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
-    return name, text.replace(f"@{_PLACE}", f"@{name}"), uses
-
-
-_PLACE = "kernel"
+__all__ = ["BackgroundCompiler", "CodeCache", "Function", "shared_module"]

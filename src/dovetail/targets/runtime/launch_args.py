@@ -1,6 +1,6 @@
-"""Words of a frame while they are laid out: what kernels are given, and tables and records inside of a frame.
+"""Launch arguments while a frame is laid out: 64-bit words that kernels, tables and control records read.
 
-A word is an offset from a base. Some move from trip to trip of a loop; the loop is told which.
+A word is a base and an offset. Some bases move from trip to trip of a loop, whose record lists the words to update.
 """
 
 from __future__ import annotations
@@ -14,57 +14,97 @@ import numpy as np
 from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import Job, Packed, Status
+from dovetail.kernels.spec import Binding, Job, Packed, Status
+from dovetail.plan.plan import Plan
+from dovetail.targets.runtime.address import address
+from dovetail.targets.runtime.memory import Memory
 
 WORTH_SHARING = 16_384
-"""Work of a chunk of tiles below which handing it to another thread costs more than it brings."""
+"""Work of a chunk below which handing it to another thread costs more than it saves."""
 
-NOTHING, ARENA, STATUS, FIRST = 0, 1, 2, 3
-"""The bases that words are counted from; the tensors outside the arena come behind these."""
-SELF, LOCAL = -1, -2
-"""Bases of words that speak of the words themselves, and of memory that loops have for their bodies."""
+ABSOLUTE, ARENA, STATUS, FIRST_OUTSIDE = 0, 1, 2, 3
+"""Bases of words. Those of tensors outside the arena come after these."""
+ARGUMENTS, LOCALS = -1, -2
+"""Bases of words that point to other launch arguments, and to the workspace of loop bodies."""
 
 
 @dataclass(slots=True, eq=False)
-class Moving:
-    """A base that moves: where it is in trips 0, 2, 4… of a loop, where in the others, and what each trip adds."""
+class MovingBase:
+    """A base that alternates or advances: its address in even trips of a loop, in odd trips, and the step of a trip."""
 
-    one: Place
-    other: Place
+    even: Address
+    odd: Address
     step: int = 0
-    words: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """The words that are counted from it, by number, and how far from it they are."""
+    uses: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """The words relative to it, by index, with their offsets."""
 
 
-Place: TypeAlias = tuple["int | Moving", int]
-"""A base and an offset."""
-Placing: TypeAlias = Callable[[Value | Packed | Status], Place]
-"""Where what a kernel points to lies."""
+Address: TypeAlias = tuple["int | MovingBase", int]
+"""A base and an offset in bytes."""
+Resolve: TypeAlias = Callable[[Binding], Address]
+"""The address of what a pointer argument points to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
-    """The words that are no tensor's: counted from the words themselves, and from the memory of bodies."""
+class Relocations:
+    """The words that are relative to the launch arguments and to the workspace of loop bodies."""
 
-    selves: Array
-    locals: Array
-    bytes: int
-    """What bodies need."""
+    to_arguments: Array
+    to_locals: Array
+    local_bytes: int
+    """The workspace that loop bodies need."""
 
-    def settle(self, words: Array, local: int) -> None:
-        """Let them point to these words and to memory at this address."""
-        if self.selves.size:
-            words[self.selves] += words.ctypes.data
-            words[self.locals] += local
-
-
-def pointed(job: Job, place: Placing) -> list[Place]:
-    """Where the pointers of a job point, in their order."""
-    return [place(job.points[name]) for name in job.kernel.pointers]
+    def apply(self, args: Array, local: int) -> None:
+        """Make the words absolute: the arguments are this array, the workspace is at this address."""
+        if self.to_arguments.size:
+            args[self.to_arguments] += args.ctypes.data
+            args[self.to_locals] += local
 
 
-class Words:
-    """The words so far."""
+class Resolver:
+    """Resolves bindings of one plan: the error flag, packed weights, and tensors by their root and offset."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Memory,
+        number: Callable[[Size], int],
+        packed: Callable[[Packed], Array],
+        arena: Address,
+        elsewhere: Callable[[Value], Address | None],
+    ) -> None:
+        """`elsewhere` gives the address of a root that is neither in the arena nor in memory known at bind time."""
+        self._plan, self._memory, self._number, self._packed = plan, memory, number, packed
+        self._arena, self._elsewhere = arena, elsewhere
+
+    def __call__(self, binding: Binding) -> Address:
+        if isinstance(binding, Status):
+            return STATUS, 0
+        if isinstance(binding, Packed):
+            return ABSOLUTE, address(self._packed(binding))
+        alias = self._plan.locate(binding)
+        base, start = self._root(alias.root)
+        return base, start + self._number(alias.offset)
+
+    def _root(self, root: Value) -> Address:
+        found = self._elsewhere(root)
+        if found is not None:
+            return found
+        slot = self._plan.slots.get(root)
+        if slot is not None and slot.pool == "arena":
+            base, start = self._arena
+            return base, start + self._number(slot.offset)
+        buffer, start = self._memory.place(root)
+        return ABSOLUTE, address(buffer) + start
+
+
+def pointers_of(job: Job, resolve: Resolve) -> list[Address]:
+    """The addresses of a job's pointers, in their order."""
+    return [resolve(job.bindings[name]) for name in job.kernel.pointers]
+
+
+class LaunchArgs:
+    """The launch arguments so far."""
 
     def __init__(self, sizes: Mapping[str, int], threads: int) -> None:
         self.sizes = sizes
@@ -72,51 +112,53 @@ class Words:
         self.bases: list[int] = []
         self.offsets: list[int] = []
         self.scratch = 0
-        self._selves: list[int] = []
-        self._locals: list[int] = []
-        self._bytes = 0
+        self._to_arguments: list[int] = []
+        self._to_locals: list[int] = []
+        self._local_bytes = 0
 
     def number(self, size: Size) -> int:
         return number(size, self.sizes)
 
-    def add(self, places: Sequence[Place]) -> int:
-        """More words; gives the number of the first."""
+    def add(self, words: Sequence[Address]) -> int:
+        """Append words; gives the index of the first."""
         first = len(self.offsets)
-        for index, (base, offset) in enumerate(places, first):
-            if isinstance(base, Moving):
-                base.words.append((index, offset))
-            # Whatever moves is set before it is read.
-            while isinstance(base, Moving):
-                base, start = base.one
+        for index, (base, offset) in enumerate(words, first):
+            if isinstance(base, MovingBase):
+                base.uses.append((index, offset))
+            # The loop sets a moving word before anything reads it.
+            while isinstance(base, MovingBase):
+                base, start = base.even
                 offset += start
-            if base in (SELF, LOCAL):
-                (self._selves if base == SELF else self._locals).append(index)
-            self.bases.append(max(base, NOTHING))
+            if base in (ARGUMENTS, LOCALS):
+                (self._to_arguments if base == ARGUMENTS else self._to_locals).append(index)
+            self.bases.append(max(base, ABSOLUTE))
             self.offsets.append(offset)
         return first
 
-    def arguments(self, job: Job, places: Sequence[Place]) -> tuple[int, int, int]:
-        """What a job is given, with these places for its pointers: its first word, tiles, and tiles of a chunk."""
-        tiles = self.number(job.tiles)
-        chunk = chunk_of(tiles, self.number(job.work), self.threads, keeps=job.keeps)
+    def launch(self, job: Job, pointers: Sequence[Address]) -> tuple[int, int, int]:
+        """Append the arguments of a job; gives the index of the first, the tiles, and the tiles of a chunk."""
+        launch = job.tiled
+        tiles = self.number(launch.tiles)
+        chunk = chunk_of(tiles, self.number(launch.work), self.threads, keeps=launch.keeps)
         self.scratch = max(self.scratch, self.number(job.scratch))
-        return self.add([*places, *((NOTHING, self.number(size)) for size in job.sizes)]), tiles, chunk
+        return self.add([*pointers, *((ABSOLUTE, self.number(size)) for size in job.sizes)]), tiles, chunk
 
-    def reserve(self, size: int) -> Place:
-        """Memory for a body, aligned as arenas are."""
-        start = self._bytes
-        self._bytes += -(-size // 64) * 64
-        return LOCAL, start
+    def reserve(self, size: int) -> Address:
+        """Workspace for a loop body, aligned like an arena."""
+        start = self._local_bytes
+        self._local_bytes += -(-size // 64) * 64
+        return LOCALS, start
 
     @property
-    def inner(self) -> Inner:
-        return Inner(np.array(self._selves, np.int64), np.array(self._locals, np.int64), self._bytes)
+    def relocations(self) -> Relocations:
+        found = (np.array(self._to_arguments, np.int64), np.array(self._to_locals, np.int64))
+        return Relocations(*found, self._local_bytes)
 
 
 def chunk_of(tiles: int, work: int, threads: int, *, keeps: bool = False) -> int:
-    """How many tiles are claimed at once: enough to be worth it, few enough that all threads end together.
+    """The tiles of a chunk: enough to be worth handing out, few enough that all threads finish together.
 
-    Tiles that go on with what their neighbours laid out are claimed in as few chunks as there are threads.
+    Tiles that reuse the workspace of their neighbours are handed out in one chunk for each thread.
     """
     return max(1, -(-WORTH_SHARING // max(1, work)), -(-tiles // threads) if keeps else tiles // (8 * threads))
 

@@ -1,7 +1,7 @@
-"""Frames: what the kernels of a section are given, for one set of sizes.
+"""Frames: the launch table and the launch arguments of a section, for one set of sizes.
 
-A section is a run of steps between which no new size becomes known. Its words are offsets from a few bases, which are
-all that differs from run to run: the arena, the inputs, and tensors that are allocated alone.
+A section is a run of steps in which no new size becomes known. Its launch arguments are offsets from a few bases, and
+only the bases differ from run to run: the arena, the inputs, and tensors that are allocated alone.
 """
 
 from __future__ import annotations
@@ -15,18 +15,26 @@ import numpy as np
 from dovetail.ir import leaf
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import Job, Packed, Status
+from dovetail.kernels.spec import Job, Packed
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.address import address
-from dovetail.targets.cpu.threads.pool_text import KIND_COMPILED, KIND_HOST, STEP_WORDS
-from dovetail.targets.runtime.control.frame import Bound, Layout
-from dovetail.targets.runtime.control.plan import Control, Inside
-from dovetail.targets.runtime.launch_args import ARENA, FIRST, NOTHING, STATUS, Inner, Words, pointed
+from dovetail.targets.runtime.address import address
+from dovetail.targets.runtime.control.frame import BoundBody, ControlLayout
+from dovetail.targets.runtime.control.plan import CompiledBody, Control
+from dovetail.targets.runtime.launch_args import (
+    ARENA,
+    FIRST_OUTSIDE,
+    Address,
+    LaunchArgs,
+    Relocations,
+    Resolver,
+    pointers_of,
+)
+from dovetail.targets.runtime.launch_table import KIND_COMPILED, KIND_HOST, empty_table
 from dovetail.targets.runtime.memory import Memory
 
-_NOBODY: Mapping[Value, Value] = MappingProxyType({})
-_NO_BODIES: Mapping[Inside, Bound] = MappingProxyType({})
+_NO_ROOTS: Mapping[Value, Value] = MappingProxyType({})
+_NO_BODIES: Mapping[CompiledBody, BoundBody] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +44,13 @@ class Section:
     steps: tuple[Step, ...]
     jobs: tuple[Job | Control | None, ...]
     entries: tuple[tuple[int, ...], ...]
-    """For each step where its code starts, and that of its forms."""
+    """For each step the address of its kernel, then those of its variants."""
 
 
 def sections(
     steps: Sequence[Step], jobs: Sequence[Job | Control | None], entries: Sequence[tuple[int, ...]]
 ) -> list[Section]:
-    """The steps cut behind each one that finds a size while it runs."""
+    """The steps split after each one that finds a size while it runs."""
     found: list[Section] = []
     start = 0
     for index, step in enumerate(steps):
@@ -55,41 +63,41 @@ def sections(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The words of a section's kernels."""
+    """The launch table and the launch arguments of a section, relative to their bases."""
 
     bases: Array
-    """For each word the base that it is counted from."""
+    """The base of each launch argument."""
     offsets: Array
     table: Array
-    """The steps; their arguments count from the first word, and 1 says that a step may set the status."""
+    """The steps. `arguments` is an index of a launch argument, `status` is 1 for a step that may set the error flag."""
     outside: tuple[Value, ...]
     """The roots outside the arena, in the order of their bases."""
     scratch: int
-    """Bytes that each thread has for itself."""
+    """Bytes of workspace for each thread."""
     threads: int
-    inner: Inner
+    relocations: Relocations
 
     @property
     def bytes(self) -> int:
-        """What threads have for themselves, and bodies behind it."""
-        return max(64, self.scratch * self.threads + self.inner.bytes)
+        """The workspace of all threads and of loop bodies."""
+        return max(64, self.scratch * self.threads + self.relocations.local_bytes)
 
-    def words(self, memory: Memory, status: Array) -> Array:
-        """The words of one run; `status` is the word that kernels set to have the host look at a step again."""
-        return self.counted_from(
+    def launch_args(self, memory: Memory, status: Array) -> Array:
+        """The launch arguments of one run; `status` is its error flag."""
+        return self.relative_to(
             address(memory.pools["arena"]), address(status), [address(memory.place(root)[0]) for root in self.outside]
         )
 
-    def counted_from(self, arena: int, status: int, outside: Sequence[int]) -> Array:
-        """The words where the bases lie at these addresses."""
+    def relative_to(self, arena: int, status: int, outside: Sequence[int]) -> Array:
+        """The launch arguments with the bases at these addresses."""
         return np.array([0, arena, status, *outside], np.int64)[self.bases] + self.offsets
 
-    def rows(self, words: Array, status: Array, scratch: Array) -> Array:
-        """The table of steps whose arguments are these words, which get to know where they and the scratch lie."""
-        self.inner.settle(words, address(scratch) + self.scratch * self.threads)
+    def rows(self, args: Array, status: Array, scratch: Array) -> Array:
+        """The launch table with these launch arguments, which are made absolute."""
+        self.relocations.apply(args, address(scratch) + self.scratch * self.threads)
         table = self.table.copy()
-        table[:, 1] = address(words) + 8 * table[:, 1]
-        table[:, 5] *= address(status)
+        table["arguments"] = address(args) + 8 * table["arguments"]
+        table["status"] *= address(status)
         return table
 
 
@@ -99,47 +107,37 @@ def make_frame(
     memory: Memory,
     packed: Callable[[Packed], Array],
     threads: int,
-    apart: Mapping[Value, Value] = _NOBODY,
-    bodies: Mapping[Inside, Bound] = _NO_BODIES,
+    apart: Mapping[Value, Value] = _NO_ROOTS,
+    bodies: Mapping[CompiledBody, BoundBody] = _NO_BODIES,
 ) -> Frame:
     """The frame of a section for the sizes that are known in `memory`.
 
-    `apart` are roots that lie outside the arena for once, each with the root whose memory it lies in.
+    `apart` are roots that are outside the arena in this frame, each with the root whose memory holds it.
     """
-    words = Words(memory.sizes, threads)
-    layout = Layout(words, bodies)
+    args = LaunchArgs(memory.sizes, threads)
+    layout = ControlLayout(args, bodies)
     outside: dict[Value, int] = {}
-    table = np.zeros((len(section.steps), STEP_WORDS), np.int64)
+    table = empty_table(len(section.steps))
 
-    def place(point: Value | Packed | Status) -> tuple[int, int]:
-        if isinstance(point, Status):
-            return STATUS, 0
-        if isinstance(point, Packed):
-            return NOTHING, int(packed(point).ctypes.data)
-        alias = plan.locate(point)
-        offset = words.number(alias.offset)
-        if alias.root in apart:
-            return FIRST + outside.setdefault(apart[alias.root], len(outside)), offset
-        slot = plan.slots.get(alias.root)
-        if slot is not None and slot.pool == "arena":
-            return ARENA, offset + words.number(slot.offset)
+    def elsewhere(root: Value) -> Address | None:
+        slot = plan.slots.get(root)
         if slot is not None and slot.donor is not None:
-            return FIRST + outside.setdefault(slot.donor, len(outside)), offset
-        if alias.root.op is leaf.INPUT or (slot is not None and slot.pool == "heap"):
-            return FIRST + outside.setdefault(alias.root, len(outside)), offset
-        buffer, start = memory.place(alias.root)
-        return NOTHING, int(buffer.ctypes.data) + start + offset
+            root = slot.donor
+        if root in apart or root.op is leaf.INPUT or (slot is not None and slot.pool == "heap"):
+            return FIRST_OUTSIDE + outside.setdefault(apart.get(root, root), len(outside)), 0
+        return None
 
+    resolve = Resolver(plan, memory, args.number, packed, (ARENA, 0), elsewhere)
     for row, (job, starts) in enumerate(zip(section.jobs, section.entries, strict=True)):
         if job is None:
-            table[row, 4] = KIND_HOST
+            table["kind"][row] = KIND_HOST
         elif isinstance(job, Control):
-            kind, first = layout.control(job, place)
-            table[row] = [0, first, 0, 0, kind, True]
+            kind, first = layout.control(job, resolve)
+            table[row] = (0, first, 0, 0, kind, True)
         else:
-            form, job = job.chosen(words.number)
-            first, tiles, chunk = words.arguments(job, pointed(job, place))
-            table[row] = [starts[form], first, tiles, chunk, KIND_COMPILED, job.is_checked]
-    scratch = -(-words.scratch // 64) * 64
-    bases, offsets = np.array(words.bases, np.int64), np.array(words.offsets, np.int64)
-    return Frame(bases, offsets, table, tuple(outside), scratch, threads, words.inner)
+            variant, job = job.chosen(args.number)
+            first, tiles, chunk = args.launch(job, pointers_of(job, resolve))
+            table[row] = (starts[variant], first, tiles, chunk, KIND_COMPILED, job.is_checked)
+    scratch = -(-args.scratch // 64) * 64
+    bases, offsets = np.array(args.bases, np.int64), np.array(args.offsets, np.int64)
+    return Frame(bases, offsets, table, tuple(outside), scratch, threads, args.relocations)

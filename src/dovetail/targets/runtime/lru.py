@@ -1,4 +1,4 @@
-"""What was made last, kept for the next time."""
+"""A least-recently-used cache that several threads may use."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class _Entry(Generic[V]):
     made: list[V] = field(default_factory=list[V])
 
 
-class Recent(Generic[V]):
-    """Values by key, made once each; beyond `most`, the one that was asked for longest ago is dropped."""
+class LRU(Generic[V]):
+    """Values by key, made once each; beyond `most`, the least recently used one is dropped."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -26,7 +26,7 @@ class Recent(Generic[V]):
         self._entries: OrderedDict[Hashable, _Entry[V]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value of a key. Threads that ask for one key wait for one of them to make it; others do not wait."""
+        """The value of a key. Threads that want the same key wait for one of them to make it; others do not wait."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)

@@ -1,4 +1,4 @@
-"""Memory of a plan while it runs: bytes of each pool, arrays of the leaves, and the sizes that are known so far."""
+"""The memory of a plan while it runs: bytes of each pool, arrays of the leaves, and the sizes that are known."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.plan.arena import Pool
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.reference.interpreter import evaluate_values
+from dovetail.targets.runtime.buffer import HostAllocator
 from dovetail.targets.runtime.feeds import found_leaf
+from dovetail.targets.runtime.interpreter import evaluate_values
 from dovetail.targets.runtime.memory_limit import check_fits
 
 _GARBAGE = 0xA5
 
 
 class Memory:
-    """Bytes of each pool, arrays of the leaves, and the sizes that are known so far."""
+    """Bytes of each pool, arrays of the leaves, and the sizes that are known."""
 
     def __init__(self, plan: Plan, prove: bool) -> None:
         self.plan = plan
         self.prove = prove
+        purpose = f"a run of {plan.graph.name}"
+        self.allocator = HostAllocator(plan.alignment, purpose, plan.memory_limit, _GARBAGE if prove else None)
         self.pools: dict[Pool, Array] = {}
         self.own: dict[Value, Array] = {}
-        """Memory that is no pool's: of leaves, and of tensors whose size was found while running."""
+        """Memory outside the pools: leaves, and tensors whose size was found while running."""
         self.again: dict[Value, Callable[[], Array]] = {}
-        """Leaves whose memory was given up, and what makes their content again."""
+        """Leaves whose memory was freed, and functions that rebuild their content."""
         self.sizes: dict[str, int] = {}
         self.numbers: dict[Size, int] = {}
-        """Sizes that were computed already, for the symbols that are known now."""
+        """Sizes that are computed already, for the symbols that are known."""
 
     def copy(self) -> Memory:
-        """The same bytes, to which another run adds its own."""
+        """The same bytes; another run adds its own to the copy."""
         other = Memory(self.plan, self.prove)
         other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
         other.again = self.again
@@ -60,12 +63,8 @@ class Memory:
         del self.pools[pool]
 
     def allocate(self, count: int) -> Array:
-        """Bytes whose first one is aligned as the plan's offsets are."""
-        alignment = self.plan.alignment
-        check_fits(count, f"a run of {self.plan.graph.name}", self.plan.memory_limit)
-        raw = np.full(count + alignment, _GARBAGE, np.uint8) if self.prove else np.empty(count + alignment, np.uint8)
-        start = -raw.ctypes.data % alignment
-        return raw[start : start + count]
+        """Bytes with the alignment of the plan's offsets."""
+        return self.allocator.allocate(count).array
 
     def number(self, size: Size) -> int:
         if isinstance(size, int):
@@ -76,7 +75,7 @@ class Memory:
         return found
 
     def view(self, value: Value) -> Array:
-        """A tensor where it lies."""
+        """A tensor as a view of its memory."""
         type = value.tensor
         shape = tuple(map(self.number, type.shape))
         if 0 in shape:
@@ -88,7 +87,7 @@ class Memory:
         return np.ndarray(shape, type.dtype.numpy, buffer, offset, strides)
 
     def copied(self, value: Value) -> Array:
-        """A tensor in memory of its own; where one element stands for many, that is more than it takes here."""
+        """A tensor in new memory; a broadcast tensor takes more bytes there than in its view."""
         view = self.view(value)
         check_fits(view.nbytes, f"a result of {self.plan.graph.name}, {value.type},", self.plan.memory_limit)
         return np.array(view, order="C")
@@ -108,7 +107,7 @@ class Memory:
         return found
 
     def place(self, root: Value) -> tuple[Array, int]:
-        """The bytes that hold a root, and where in them it starts."""
+        """The bytes that hold a root, and its offset in them."""
         if root.op is leaf.CONST:
             return _bytes(root.attrs["value"].array), 0
         slot = self.plan.slots.get(root)
@@ -140,7 +139,7 @@ class Memory:
         return evaluate_values(step.results, given, sizes=self.sizes, limit=self.plan.memory_limit)
 
     def in_place(self, step: Step, array: Array) -> Array:
-        """The result with one half computed after the other is written: reading what was overwritten shows."""
+        """The result with its second half computed after the first is written: shows reads of overwritten memory."""
         written = self.view(step.value)
         half = array.size // 2
         written.reshape(-1)[:half] = array.reshape(-1)[:half]

@@ -1,4 +1,4 @@
-"""Weights that were laid out for kernels, shared by the programs of a process that bind the same arrays."""
+"""Packed weights, shared by the programs of a process that bind the same arrays."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from dovetail.targets.runtime.weights import Cell
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One layout of arrays; it holds neither them nor itself."""
+    """One packed array, with weak references to it and to the arrays that it was packed from."""
 
     owners: tuple[weakref.ref[Cell] | weakref.ref[Array], ...]
     packed: weakref.ref[Array]
 
 
-class Shelf:
-    """Packed arrays by layout and by whose content they hold. What no program uses any more is not there."""
+class PackedWeightCache:
+    """Packed arrays by layout and source arrays. It holds no strong reference: an entry dies with its programs."""
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, _Entry] = {}
         self._lock = threading.Lock()
 
     def get(self, layout: Hashable, cells: Sequence[Cell], pack: Callable[[], Array]) -> Array:
-        """The layout of these cells. Arrays that their owner can change are packed anew, and shared if they did not."""
+        """The packed form of these cells. Writeable arrays are packed again, and shared if equal."""
         constant = all(cell.is_constant for cell in cells)
-        # Whoever asks holds the arrays of the cells meanwhile.
+        # The caller holds the arrays of the cells meanwhile.
         owners = tuple([cell if cell.is_constant else cell.array() for cell in cells])
         key = (layout, *map(id, owners))
         found = self._find(key, owners)
@@ -40,7 +40,7 @@ class Shelf:
         fresh = pack()
         if found is not None and _equal(found, fresh):
             return found
-        self._keep(key, owners, fresh)
+        self._add(key, owners, fresh)
         return fresh
 
     def _find(self, key: Hashable, owners: Sequence[Cell | Array]) -> Array | None:
@@ -50,7 +50,7 @@ class Shelf:
             return None
         return entry.packed()
 
-    def _keep(self, key: Hashable, owners: Sequence[Cell | Array], packed: Array) -> None:
+    def _add(self, key: Hashable, owners: Sequence[Cell | Array], packed: Array) -> None:
         def gone(_: object) -> None:
             if self._entries.get(key) is entry:
                 self._entries.pop(key, None)
@@ -69,6 +69,6 @@ def _equal(one: Array, other: Array) -> bool:
     return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
 
 
-SHELF = Shelf()
+PACKED_WEIGHTS = PackedWeightCache()
 
-__all__ = ["SHELF", "Shelf"]
+__all__ = ["PACKED_WEIGHTS", "PackedWeightCache"]

@@ -1,4 +1,4 @@
-"""What kernels read in a layout of their own, made when parameters are bound; originals that nobody reads then go."""
+"""Weights packed for kernels at bind time. Originals that no kernel reads are freed, if they can be unpacked again."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from dovetail.ir.walk import walk
 from dovetail.kernels.spec import Job, Packed
 from dovetail.plan.alias import Alias
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.page_advice import give_back, trim, unload
 from dovetail.targets.runtime.launch_frame import Section
 from dovetail.targets.runtime.memory import Memory
-from dovetail.targets.runtime.packed_weight_cache import SHELF
+from dovetail.targets.runtime.packed_weight_cache import PACKED_WEIGHTS
+from dovetail.targets.runtime.page_advice import give_back, trim, unload
 from dovetail.targets.runtime.weights import Cell, Weights
 
 WORTH_TRIMMING = 1 << 20
+"""Freed bytes from which the allocator is trimmed."""
 
 Key: TypeAlias = tuple[Value | str, ...]
-Again: TypeAlias = Callable[[], Array]
-"""Makes the content of a root again."""
+Rebuild: TypeAlias = Callable[[], Array]
+"""Rebuilds the content of a root."""
 
 
 @runtime_checkable
 class Reversible(Protocol):
-    """A layout that tells what was laid out, to the last bit."""
+    """A packing that can be undone, to the last bit."""
 
     def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        """Whether every element of tensors of these shapes is laid out."""
+        """Whether the packed array holds every element of tensors of these shapes."""
         ...
 
     def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
@@ -44,54 +45,54 @@ class Reversible(Protocol):
         ...
 
 
-class Packs:
-    """What kernels want packed. Steps with forms have that made which sizes ask for, and their originals stay."""
+class PackedWeights:
+    """The packed weights of a program. Steps with variants pack when sizes choose one, and their originals stay."""
 
-    def __init__(self, plan: Plan, sections: Sequence[Section], kept: Memory, params: Mapping[str, Array]) -> None:
-        self.plan, self.kept = plan, kept
+    def __init__(self, plan: Plan, sections: Sequence[Section], bound: Memory, params: Mapping[str, Array]) -> None:
+        self.plan, self.bound = plan, bound
         self.cells = params.cells if isinstance(params, Weights) else {}
         self.made: dict[Key, Array] = {}
         self._lock = threading.Lock()
-        jobs = [job for part in sections for job in part.jobs if isinstance(job, Job) and not job.forms]
-        points = {p.key: p for job in jobs for p in job.points.values() if isinstance(p, Packed)}
-        if points:
-            self.made.update(zip(points, _by_two(self._laid_out, list(points.values())), strict=True))
+        jobs = [job for part in sections for job in part.jobs if isinstance(job, Job) and not job.variants]
+        bindings = {p.key: p for job in jobs for p in job.bindings.values() if isinstance(p, Packed)}
+        if bindings:
+            self.made.update(zip(bindings, _in_two_threads(self._packed, list(bindings.values())), strict=True))
         if isinstance(params, Weights):
-            _let_go(plan, sections, kept, params, _routes(plan, points, self.made))
+            _free_originals(plan, sections, bound, params, _routes(plan, bindings, self.made))
 
-    def __call__(self, point: Packed) -> Array:
-        """A layout, made when it is asked for first."""
+    def __call__(self, binding: Packed) -> Array:
+        """A packed array, made on first use."""
         with self._lock:
-            found = self.made.get(point.key)
+            found = self.made.get(binding.key)
             if found is None:
-                found = self.made[point.key] = self._laid_out(point)
+                found = self.made[binding.key] = self._packed(binding)
             return found
 
-    def _laid_out(self, point: Packed) -> Array:
-        values = (point.value, *point.beside)
+    def _packed(self, binding: Packed) -> Array:
+        values = (binding.value, *binding.beside)
         owners = [_owners(self.plan, value, self.cells) for value in values]
-        pack = partial(_pack, point, self.kept)
+        pack = partial(_pack, binding, self.bound)
         if any(o is None for o in owners):
             return pack()
-        layout = (point.layout, *[_place(self.plan, value) for value in values])
-        return SHELF.get(layout, [cell for o in owners for cell in o or ()], pack)
+        layout = (binding.layout, *[_part_of_root(self.plan, value) for value in values])
+        return PACKED_WEIGHTS.get(layout, [cell for o in owners for cell in o or ()], pack)
 
 
-def _by_two(lay_out: Callable[[Packed], Array], points: Sequence[Packed]) -> list[Array]:
-    """Each laid out, by two threads: to copy arrays does not take Python's lock."""
+def _in_two_threads(pack: Callable[[Packed], Array], bindings: Sequence[Packed]) -> list[Array]:
+    """Pack each with two threads: NumPy copies without Python's lock."""
     made: dict[Key, Array] = {}
     failed: list[BaseException] = []
-    waiting = iter(points)
+    waiting = iter(bindings)
     lock = threading.Lock()
 
     def work() -> None:
         while not failed:
             with lock:
-                point = next(waiting, None)
-            if point is None:
+                binding = next(waiting, None)
+            if binding is None:
                 return
             try:
-                made[point.key] = lay_out(point)
+                made[binding.key] = pack(binding)
             except BaseException as error:
                 failed.append(error)
 
@@ -101,77 +102,77 @@ def _by_two(lay_out: Callable[[Packed], Array], points: Sequence[Packed]) -> lis
     other.join()
     if failed:
         raise failed[0]
-    return [made[point.key] for point in points]
+    return [made[binding.key] for binding in bindings]
 
 
-def _pack(point: Packed, kept: Memory) -> Array:
-    return point.pack(*(kept.view(v) for v in (point.value, *point.beside)))
+def _pack(binding: Packed, bound: Memory) -> Array:
+    return binding.pack(*(bound.view(v) for v in (binding.value, *binding.beside)))
 
 
 def _owners(plan: Plan, value: Value, cells: Mapping[str, Cell]) -> list[Cell] | None:
-    """The cells that decide what a tensor holds; None where an array has none."""
+    """The cells of the parameters that a tensor is computed from; None where an array has none."""
     found = [cells.get(str(v.attrs["name"])) for v in walk([plan.locate(value).root]) if v.op is leaf.PARAM]
     return None if None in found else [cell for cell in found if cell is not None]
 
 
-def _place(plan: Plan, value: Value) -> tuple[object, ...]:
-    """Which part of its root a tensor is, and how the root is computed; parameters are told by cells, not by names."""
+def _part_of_root(plan: Plan, value: Value) -> tuple[object, ...]:
+    """Which part of its root a tensor is, and how the root is computed. Cells identify parameters, names do not."""
     at = plan.locate(value)
     root = at.root.tensor if at.root.op is leaf.PARAM else at.root
     return (root, at.offset, at.strides, value.tensor)
 
 
-def _let_go(
-    plan: Plan, sections: Sequence[Section], kept: Memory, params: Weights, routes: Mapping[Value, Again]
+def _free_originals(
+    plan: Plan, sections: Sequence[Section], bound: Memory, params: Weights, routes: Mapping[Value, Rebuild]
 ) -> None:
-    """Give up every original that no step of a run reads, if it can be made again from what is packed."""
+    """Free every original that no step of a run reads, if it can be unpacked again."""
     read = _read(plan, sections)
     freed = 0
     for value in plan.graph.parameters:
         if value not in read and value in routes:
-            original = kept.own.pop(value)
+            original = bound.own.pop(value)
             unload(original)
             freed += original.nbytes
-            kept.again[value] = routes[value]
+            bound.again[value] = routes[value]
             params.cells[str(value.attrs["name"])].let_go(routes[value])
     for root, slot in plan.slots.items():
         if slot.pool == "bound" and root not in read:
-            start, size = kept.number(slot.offset), kept.number(slot.size)
-            give_back(kept.pools["bound"], start, start + size)
+            start, size = bound.number(slot.offset), bound.number(slot.size)
+            give_back(bound.pools["bound"], start, start + size)
     if freed >= WORTH_TRIMMING:
         trim()
 
 
 def _read(plan: Plan, sections: Sequence[Section]) -> set[Value]:
-    """The roots that a run reads where they lie."""
+    """The roots that a run reads as they are, not packed."""
     found = {plan.locate(v).root for v in plan.graph.outputs.values()}
     for part in sections:
         for step, job in zip(part.steps, part.jobs, strict=True):
-            # What a kernel refuses is computed by the host from all operands, and forms are packed when they run.
-            told = isinstance(job, Job) and not job.is_checked and not job.forms
-            given = job.points.values() if isinstance(job, Job) and told else step.operands
+            # The host runs a step again that set the error flag, from all operands; variants pack later.
+            final = isinstance(job, Job) and not job.is_checked and not job.variants
+            given = job.bindings.values() if isinstance(job, Job) and final else step.operands
             found |= {plan.locate(v).root for v in given if isinstance(v, Value)}
     return found
 
 
-def _routes(plan: Plan, points: Mapping[Key, Packed], packed: Mapping[Key, Array]) -> dict[Value, Again]:
-    """For roots whose whole content is in what was packed, how it is made again."""
-    found: dict[Value, Again] = {}
-    for key, point in points.items():
-        values = (point.value, *point.beside)
+def _routes(plan: Plan, bindings: Mapping[Key, Packed], packed: Mapping[Key, Array]) -> dict[Value, Rebuild]:
+    """Functions that rebuild roots whose whole content was packed."""
+    found: dict[Value, Rebuild] = {}
+    for key, binding in bindings.items():
+        values = (binding.value, *binding.beside)
         shapes = [cast("tuple[int, ...]", v.shape) for v in values if v.dtype is f32 and v.tensor.is_static]
-        if len(shapes) < len(values) or not isinstance(point.pack, Reversible) or not point.pack.holds(shapes):
+        if len(shapes) < len(values) or not isinstance(binding.pack, Reversible) or not binding.pack.holds(shapes):
             continue
         for index, value in enumerate(values):
-            _add_route(found, plan.locate(value), value, partial(_unpacked, point.pack, packed[key], shapes, index))
+            _add_route(found, plan.locate(value), value, partial(_unpacked, binding.pack, packed[key], shapes, index))
     for step in reversed(plan.phase("bind")):
         if step.value.op is ops.concat and step.value in found and step.value.tensor.is_static:
             _add_parts(found, plan, step)
     return found
 
 
-def _add_parts(found: dict[Value, Again], plan: Plan, step: Step) -> None:
-    """What was joined can be cut apart."""
+def _add_parts(found: dict[Value, Rebuild], plan: Plan, step: Step) -> None:
+    """The operands of a concatenation are slices of it."""
     axis = int(step.value.attrs["axis"]) + step.value.rank
     start = 0
     for operand in step.operands:
@@ -182,7 +183,7 @@ def _add_parts(found: dict[Value, Again], plan: Plan, step: Step) -> None:
         start += size
 
 
-def _add_route(found: dict[Value, Again], at: Alias, value: Value, content: Again) -> None:
+def _add_route(found: dict[Value, Rebuild], at: Alias, value: Value, content: Rebuild) -> None:
     if at.root not in found and _is_whole(value, at):
         found[at.root] = partial(_rebuilt, at, value, content)
 
@@ -204,11 +205,11 @@ def _unpacked(pack: Reversible, packed: Array, shapes: Sequence[tuple[int, ...]]
     return pack.unpack(packed, shapes)[index]
 
 
-def _cut(whole: Again, cut: tuple[slice, ...]) -> Array:
+def _cut(whole: Rebuild, cut: tuple[slice, ...]) -> Array:
     return whole()[cut]
 
 
-def _rebuilt(at: Alias, value: Value, content: Again) -> Array:
+def _rebuilt(at: Alias, value: Value, content: Rebuild) -> Array:
     """The root of a view that holds this content."""
     sizes: list[tuple[int, ...]] = [cast(Any, s) for s in (at.root.shape, value.shape, at.strides)]
     root = np.empty(sizes[0], at.root.dtype.numpy)
@@ -216,4 +217,4 @@ def _rebuilt(at: Alias, value: Value, content: Again) -> Array:
     return root
 
 
-__all__ = ["Packs"]
+__all__ = ["PackedWeights"]

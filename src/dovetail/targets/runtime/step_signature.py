@@ -1,70 +1,67 @@
-"""Steps that are alike: a kernel that was written for one is that of the other, pointed elsewhere."""
+"""Steps with equal signatures: the kernel of one serves the other, with other bindings."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import Form, Job, Packed, Places, Status
+from dovetail.kernels.spec import Binding, Job, Packed, Status, TensorLocations
 from dovetail.plan.plan import Step
 
-Point: TypeAlias = Value | Packed | Status
 
-
-def look_of(step: Step, places: Places) -> Hashable:
-    """All that a kernel is written by: the op, types, numbers that are known, and where each tensor lies."""
+def step_signature(step: Step, locations: TensorLocations) -> Hashable:
+    """Everything that decides the kernel of a step: op, attributes, types, constants, and where tensors are stored."""
     value = step.value
     roots: dict[Value, int] = {}
-    laid = tuple([_lie(v, places, roots) for v in value.operands])
-    over = None if step.over is None else roots.get(places(step.over).root, -1)
-    return value.op, value.attrs_key, value.type, laid, over
+    operands = tuple([_operand(v, locations, roots) for v in value.operands])
+    over = None if step.over is None else roots.get(locations(step.over).root, -1)
+    return value.op, value.attrs_key, value.type, operands, over
 
 
-def _lie(value: Value, places: Places, roots: dict[Value, int]) -> Hashable:
-    at = places(value)
+def _operand(value: Value, locations: TensorLocations, roots: dict[Value, int]) -> Hashable:
+    at = locations(value)
     root = at.root
-    seen: list[Hashable] = []
+    views: list[Hashable] = []
     while value is not root and value.operands:
-        seen.append((value.op, value.attrs_key, value.type))
+        views.append((value.op, value.attrs_key, value.type))
         value = value.operands[0]
-    # A constant is written into the kernel; of what others hold, only whose it is counts.
+    # The kernel contains the numbers of a constant; of another leaf only its kind counts.
     held = root if root.op is leaf.CONST else root.op if not root.operands else None
     number = roots.setdefault(root, len(roots))
-    return tuple(seen), value.type, root.type, at.offset, at.strides, held, root in places.bound, number
+    return tuple(views), value.type, root.type, at.offset, at.strides, held, root in locations.bound, number
 
 
-def carried(job: Job, was: Step, now: Step) -> Job | None:
-    """The job of a step for one that is alike; None where it points to what neither reads nor makes."""
+def rebound(job: Job, was: Step, now: Step) -> Job | None:
+    """The job of a step for one with an equal signature; None where it binds what neither step reads nor makes."""
     move: dict[Value, Value] = {}
     for old, new in zip(_tensors(was), _tensors(now), strict=True):
         if move.setdefault(old, new) is not new:
             return None
-    points = _moved(job.points, move)
-    forms = [_moved(form.points, move) for form in job.forms]
-    if points is None:
+    bindings = _moved(job.bindings, move)
+    moved = [(variant, _moved(variant.bindings, move)) for variant in job.variants]
+    if bindings is None:
         return None
-    told = [replace(form, points=moved) for form, moved in zip(job.forms, forms, strict=True) if moved is not None]
-    return replace(job, points=points, forms=tuple[Form, ...](told)) if len(told) == len(forms) else None
+    variants = tuple([replace(variant, bindings=new) for variant, new in moved if new is not None])
+    return replace(job, bindings=bindings, variants=variants) if len(variants) == len(moved) else None
 
 
 def _tensors(step: Step) -> tuple[Value, ...]:
     return step.value, *step.results, *step.operands
 
 
-def _moved(points: Mapping[str, Point], move: Mapping[Value, Value]) -> dict[str, Point] | None:
-    found: dict[str, Point] = {}
-    for name, point in points.items():
-        if isinstance(point, Status):
-            found[name] = point
+def _moved(bindings: Mapping[str, Binding], move: Mapping[Value, Value]) -> dict[str, Binding] | None:
+    found: dict[str, Binding] = {}
+    for name, binding in bindings.items():
+        if isinstance(binding, Status):
+            found[name] = binding
             continue
-        packed = isinstance(point, Packed)
-        known = _all([point.value, *point.beside] if packed else [point], move)
+        packed = isinstance(binding, Packed)
+        known = _all([binding.value, *binding.beside] if packed else [binding], move)
         if known is None:
             return None
-        found[name] = replace(point, value=known[0], beside=tuple(known[1:])) if packed else known[0]
+        found[name] = replace(binding, value=known[0], beside=tuple(known[1:])) if packed else known[0]
     return found
 
 
@@ -72,4 +69,4 @@ def _all(values: Sequence[Value], move: Mapping[Value, Value]) -> list[Value] | 
     return [move[v] for v in values] if all([v in move for v in values]) else None
 
 
-__all__ = ["carried", "look_of"]
+__all__ = ["rebound", "step_signature"]

@@ -6,55 +6,33 @@ from collections.abc import Hashable, Mapping
 
 from dovetail.declare.machine import estimate
 from dovetail.ir.dim import Size
-from dovetail.ir.value import Value, attrs_key
-from dovetail.kernels.spec import Job, Places
-from dovetail.plan.plan import Plan, Step
-from dovetail.targets.runtime.build import Writer
+from dovetail.ir.value import Value
+from dovetail.kernels.spec import Job, Template
+from dovetail.plan.plan import Plan
+from dovetail.targets.runtime.backend import Backend
+from dovetail.targets.runtime.build import builder_of
 from dovetail.targets.runtime.control.plan import Control
-
-FORMS = {
-    "conv": "direct",
-    "depth_conv": "depthwise",
-    "conv1d": "line",
-    "panel_conv": "panel",
-    "point_conv": "point",
-    "row_conv": "row",
-    "small_conv": "small",
-    "window_conv": "window",
-    "winograd": "winograd 4×4",
-    "winograd_2": "winograd 2×2",
-}
-"""What people are told of kernels that serve the same op, by what stands before the mark of their text."""
+from dovetail.targets.runtime.step_signature import step_signature
 
 
-def forms(plan: Plan, sizes: Mapping[str, Size]) -> dict[Value, str | None]:
-    """By value of the run phase, the form of its kernel at these sizes: None without a kernel, "" without a choice.
-
-    Layers repeat: of steps that are alike one is asked about.
-    """
-    writer = Writer(plan)
+def variants(plan: Plan, sizes: Mapping[str, Size], backend: Backend) -> dict[Value, str | None]:
+    """By value of the run phase, the kernel variant at these sizes: None on the host, "" where there is one kernel."""
+    builder = builder_of(plan, backend)
     known: dict[Hashable, str | None] = {}
     found: dict[Value, str | None] = {}
     for step in plan.phase("run"):
-        key = _key(step, writer.places)
-        if key not in known:
-            known[key] = _form(writer.job(step), sizes)
-        found[step.value] = known[key]
+        signature = step_signature(step, builder.locations)
+        if signature not in known:
+            known[signature] = _variant(builder.job(step), sizes)
+        found[step.value] = known[signature]
     return found
 
 
-def _form(job: Job | Control | None, sizes: Mapping[str, Size]) -> str | None:
+def _variant(job: Job | Control | None, sizes: Mapping[str, Size]) -> str | None:
     if not isinstance(job, Job):
         return None if job is None else ""
-    _, chosen = job.chosen(lambda size: estimate(size, sizes))
-    return FORMS.get(chosen.kernel.name.rpartition("_")[0], "")
+    kernel = job.chosen(lambda size: estimate(size, sizes))[1].kernel
+    return kernel.variant if isinstance(kernel, Template) else ""
 
 
-def _key(step: Step, places: Places) -> Hashable:
-    """All that decides which kernel takes a step."""
-    value = step.value
-    laid = tuple([(v.type, places(v).strides, places(v).offset, places.is_bound(v)) for v in step.operands])
-    return value.op, attrs_key(value.attrs), value.type, laid, step.over is None, step.over in step.operands
-
-
-__all__ = ["FORMS", "forms"]
+__all__ = ["variants"]

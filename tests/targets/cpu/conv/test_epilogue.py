@@ -16,9 +16,10 @@ from dovetail.kernels.spec import Job
 from dovetail.library.activation import Activation
 from dovetail.ops.build import slice_axis
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.runtime.build import make_ready
+from dovetail.targets.runtime.build import build
 from tests.kernels.convolving import WIDE, compared, normal, on_a_machine_of, params_of
 
 KERNELS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -60,7 +61,7 @@ def feeds_of(graph: Graph) -> dict[str, Array]:
 
 
 def stems(graph: Graph) -> list[str]:
-    jobs = make_ready(make_plan(graph, target=CPU)).jobs
+    jobs = build(make_plan(graph, target=CPU), BACKEND).jobs
     return [job.kernel.name.rpartition("_")[0] for job in jobs if isinstance(job, Job)]
 
 

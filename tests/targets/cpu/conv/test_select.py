@@ -11,10 +11,11 @@ from dovetail.ir.dim import evaluate as evaluate_size
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job
 from dovetail.plan.plan import Plan, make_plan
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime import serial as record
-from dovetail.targets.runtime.build import make_ready
+from dovetail.targets.runtime.build import build
 from tests.kernels.convolving import around, compared, normal
 
 AREAS = [("winograd", 1, (25, 26)), ("small_conv", 1, (5, 10)), ("small_conv", 1, (3, 7)), ("conv", 2, (80, 82))]
@@ -30,7 +31,7 @@ def params() -> dict[str, Array]:
 
 
 def job_of(plan: Plan) -> Job:
-    (job,) = make_ready(plan).jobs
+    (job,) = build(plan, BACKEND).jobs
     assert isinstance(job, Job)
     return job
 
@@ -49,7 +50,7 @@ def name_at(job: Job, sizes: dict[str, int]) -> str:
 def test_sizes_that_come_late_choose_as_those_that_are_known(kernel: str, stride: int, area: tuple[int, int]) -> None:
     late = job_of(make_plan(network("height", "width", stride), target=CPU))
     early = job_of(make_plan(network(*area, stride), target=CPU))
-    assert early.forms == () and early.kernel.name.rpartition("_")[0] == kernel
+    assert early.variants == () and early.kernel.name.rpartition("_")[0] == kernel
     assert name_at(late, sized(*area)) == kernel
 
 
@@ -79,15 +80,15 @@ def test_one_program_runs_them_all(stride: int) -> None:
 
 def test_forms_come_back_from_bytes() -> None:
     plan = make_plan(network("height", "width"), target=CPU)
-    ready = make_ready(plan)
-    again = record.from_bytes(plan, record.to_bytes(plan, ready.jobs))
-    assert again.entries == ready.entries and len(ready.entries[0]) == 1 + len(job_of(plan).forms)
+    ready = build(plan, BACKEND)
+    again = record.from_bytes(plan, record.to_bytes(plan, ready.jobs, BACKEND), BACKEND)
+    assert again.entries == ready.entries and len(ready.entries[0]) == 1 + len(job_of(plan).variants)
     for _, _, area in AREAS:
         x = {"x": normal(1, 32, *area)}
-        (one,), (other,) = (NativeGraph(plan, ready=r).bind(params()).run(x).values() for r in (ready, again))
+        (one,), (other,) = (NativeGraph(plan, built=r).bind(params()).run(x).values() for r in (ready, again))
         assert (one.view(np.uint32) == other.view(np.uint32)).all()
 
 
 def test_strict_programs_sum_in_the_plain_way() -> None:
     plan = make_plan(network("height", "width"), target=CPU, options={"strict": True})
-    assert all(not form.kernel.name.startswith("winograd") for form in job_of(plan).forms)
+    assert all(not form.kernel.name.startswith("winograd") for form in job_of(plan).variants)

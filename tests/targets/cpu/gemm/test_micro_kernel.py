@@ -13,12 +13,11 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cpu import native
+from dovetail.targets.cpu import backend, native
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.gemm.micro_kernel import PREFETCHING, micro_kernel_text, tile_of
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime import build as ready
 from tests.tolerances import assert_close
 
 WIDTHS = [(128, 32), (256, 16), (512, 32)]
@@ -48,7 +47,7 @@ def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.M
     if bits > host().vector_bits:
         pytest.skip("wider than the vectors here")
     narrow = replace(host(), vector_bits=bits, vector_registers=registers)
-    monkeypatch.setattr(ready, "host_device", lambda: narrow.device)
+    monkeypatch.setattr(backend, "host_device", lambda: narrow.device)
     rng = np.random.default_rng(0)
     for k, n in ((5, 7), (70, 50), (203, 36)):
         x = input("x", f32[symbol("m"), k])

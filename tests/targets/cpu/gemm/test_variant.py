@@ -274,4 +274,4 @@ def test_a_declared_op_of_ones_own_is_a_contraction_too() -> None:
 def test_rows_of_a_product_with_few_columns_are_shared() -> None:
     graph = Graph.of(library.linear(input("x", f32[128, 64]), param("w", f32[64, 10])))
     (job,) = [j for part in NativeGraph(make_plan(graph, target=CPU)).sections for j in part.jobs]
-    assert isinstance(job, Job) and job.tiles != 1
+    assert isinstance(job, Job) and job.tiled.tiles != 1

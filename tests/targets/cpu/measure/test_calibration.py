@@ -12,7 +12,8 @@ import pytest
 
 from dovetail.settings import Settings
 from dovetail.targets.cpu.measure import calibration
-from dovetail.targets.cpu.measure.bandwidth import Gauge, cache_sizes
+from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
+from dovetail.targets.cpu.measure.caches import cache_sizes
 from dovetail.targets.cpu.measure.calibration import (
     BUILT_IN,
     Calibration,
@@ -169,10 +170,10 @@ def test_between_the_numbers_of_threads_figures_grow_evenly() -> None:
 
 
 def test_the_gauge_counts_what_it_reads() -> None:
-    gauge = Gauge(1)
-    assert gauge.read(1 << 14) > 0 and gauge.dispatch() > 0
+    meter = BandwidthMeter(1)
+    assert meter.read(1 << 14) > 0 and meter.dispatch() > 0
     for threads in (1, 2, 3):
-        assert Gauge(threads).passed(1 << 16) > 0
+        assert BandwidthMeter(threads).passed(1 << 16) > 0
 
 
 def test_caches_are_what_the_system_tells(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from dovetail.errors import OptionError
 from dovetail.targets.cpu.measure import peak as limits
-from dovetail.targets.cpu.measure.peak import Limits, Meter, pin
+from dovetail.targets.cpu.measure.peak import Limits, Meter
+from dovetail.targets.cpu.measure.threads import pin
 
 
 def test_the_best_so_far_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:

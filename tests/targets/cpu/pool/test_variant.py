@@ -13,10 +13,10 @@ from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime import build as ready
 from tests.tolerances import assert_close
 
 POOLS = [ops.max_pool, ops.average_pool]
@@ -108,7 +108,7 @@ def test_nan_wins_and_padding_does_not() -> None:
 
 @pytest.mark.parametrize(("lanes", "registers"), [(4, 16), (8, 16)])
 def test_other_machines(monkeypatch: pytest.MonkeyPatch, lanes: int, registers: int) -> None:
-    monkeypatch.setattr(ready, "host_device", lambda: CpuDevice(32 * lanes, registers))
+    monkeypatch.setattr(backend, "host_device", lambda: CpuDevice(32 * lanes, registers))
     for pool in POOLS:
         graph = Graph.of(pool(input("x", f32[1, 3, 13, 21]), window=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)))
         check(graph, {"x": normal(1, 3, 13, 21)})

@@ -1,4 +1,4 @@
-"""The crew: every tile once, for any number of threads, and nobody waits for who does not come."""
+"""The thread pool: every tile runs once, for any number of threads, and no run waits for a worker that never comes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from dovetail.errors import OptionError
+from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.jit import Compiled, compile_text
-from dovetail.targets.cpu.threads.pool import Crew, available_threads, crew
-from dovetail.targets.cpu.threads.pool_text import KIND_HOST, STEP_WORDS
+from dovetail.targets.cpu.threads.pool import ThreadPool, thread_pool
+from dovetail.targets.runtime.launch_table import KIND_COMPILED, KIND_HOST, STEP, empty_table
 
 COUNTS = """
 define void @count(ptr %a, i64 %begin, i64 %end, ptr %scratch) nounwind {
@@ -47,21 +48,21 @@ class Counted:
     def __init__(self, code: Compiled, steps: int, tiles: int, chunk: int) -> None:
         self.counts = np.zeros(max(1, tiles), np.int32)
         self.words = np.array([self.counts.ctypes.data], np.int64)
-        row = [code.address("count"), self.words.ctypes.data, tiles, chunk, 0, 0]
-        self.table = np.array([row] * steps, np.int64)
+        self.table = empty_table(steps)
+        self.table[:] = (code.address("count"), self.words.ctypes.data, tiles, chunk, KIND_COMPILED, 0)
 
-    def run(self, team: Crew, first: int = 0) -> int:
-        return team.run(self.table.ctypes.data, first, len(self.table), 0, 0)
+    def run(self, pool: ThreadPool, first: int = 0) -> int:
+        return pool.run(self.table.ctypes.data, first, len(self.table), 0, 0)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize(("tiles", "chunk"), [(1, 1), (2, 1), (7, 3), (1000, 1), (1000, 999), (5, 100)])
 def test_every_tile_is_run_once(code: Compiled, threads: int, tiles: int, chunk: int) -> None:
-    team = Crew(threads - 1)
+    pool = ThreadPool(threads - 1)
     table = Counted(code, 200, tiles, chunk)
-    assert table.run(team) == 200
+    assert table.run(pool) == 200
     assert (table.counts == 200).all()
-    team.stop()
+    pool.stop()
 
 
 NOTES = """
@@ -89,33 +90,34 @@ def test_a_kernel_finds_what_it_left_in_scratch_within_a_step_alone(threads: int
     tiles, code = 12, compile_text(NOTES)
     notes = np.zeros((tiles, 2), np.int64)
     words = np.array([notes.ctypes.data], np.int64)
-    table = np.array([[code.address("note"), words.ctypes.data, tiles, 1, 0, 0]] * 50, np.int64)
+    table = empty_table(50)
+    table[:] = (code.address("note"), words.ctypes.data, tiles, 1, KIND_COMPILED, 0)
     scratch = np.zeros(8 * threads, np.int64)
-    team = Crew(threads - 1)
-    assert team.run(table.ctypes.data, 0, 50, scratch.ctypes.data, 64) == 50
+    pool = ThreadPool(threads - 1)
+    assert pool.run(table.ctypes.data, 0, 50, scratch.ctypes.data, 64) == 50
     firsts = notes[:, 0] == -1
     assert 1 <= firsts.sum() <= threads, "a thread begins a step once"
     assert (notes[firsts] == -1).all()
     later = notes[~firsts]
     assert (later[:, 1] == later[:, 0] + 1).all()
     assert len(set(later[:, 0].tolist())) == len(later), "calls of one thread follow each other"
-    team.stop()
+    pool.stop()
 
 
 def test_a_step_of_the_host_comes_back_to_it(code: Compiled) -> None:
     table = Counted(code, 3, 4, 1)
-    table.table[1, 4] = KIND_HOST
-    team = crew(2)
-    assert table.run(team) == 1
-    assert table.run(team, 2) == 3
+    table.table["kind"][1] = KIND_HOST
+    pool = thread_pool(2)
+    assert table.run(pool) == 1
+    assert table.run(pool, 2) == 3
     assert (table.counts == 2).all()
-    assert table.table.shape[1] == STEP_WORDS
+    assert STEP.itemsize == 8 * len(STEP.fields or {}), "64-bit fields without gaps"
 
 
-def test_many_threads_share_one_crew(code: Compiled) -> None:
-    team = crew(2)
+def test_many_threads_share_one_pool(code: Compiled) -> None:
+    pool = thread_pool(2)
     tables = [Counted(code, 300, 64, 1) for _ in range(8)]
-    threads = [threading.Thread(target=t.run, args=(team,)) for t in tables]
+    threads = [threading.Thread(target=t.run, args=(pool,)) for t in tables]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -124,40 +126,42 @@ def test_many_threads_share_one_crew(code: Compiled) -> None:
 
 
 def test_workers_that_sleep_wake_again(code: Compiled) -> None:
-    team = Crew(2)
+    pool = ThreadPool(2)
     table = Counted(code, 1, 64, 1)
     for _ in range(5):
-        table.run(team)
-        threading.Event().wait(0.05)  # long enough for everybody to fall asleep
+        table.run(pool)
+        threading.Event().wait(0.05)  # long enough for all workers to fall asleep
     assert (table.counts == 5).all()
-    team.stop()
+    pool.stop()
 
 
-def test_a_crew_that_stopped_starts_again(code: Compiled) -> None:
-    team = Crew(1)
+def test_a_pool_that_stopped_starts_again(code: Compiled) -> None:
+    pool = ThreadPool(1)
     table = Counted(code, 1, 64, 1)
     for _ in range(3):
-        table.run(team)
-        team.stop()
+        table.run(pool)
+        pool.stop()
     assert (table.counts == 3).all()
 
 
-def test_a_process_with_a_crew_ends(code: Compiled) -> None:
-    script = "from dovetail.targets.cpu.threads.pool import crew; c = crew(3); c._start()"
+def test_a_process_with_a_pool_ends(code: Compiled) -> None:
+    script = "from dovetail.targets.cpu.threads.pool import thread_pool; c = thread_pool(3); c._start()"
     done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
     assert done.returncode == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_child_has_a_crew_of_its_own(code: Compiled) -> None:
-    Counted(code, 1, 64, 1).run(crew(2))
+def test_a_child_has_a_pool_of_its_own(code: Compiled) -> None:
+    Counted(code, 1, 64, 1).run(thread_pool(2))
     script = (
         "import os\n"
-        "from dovetail.targets.cpu.threads.pool import crew\n"
-        "crew(2)._start()\n"
+        "from dovetail.targets.cpu.threads.pool import thread_pool\n"
+        "thread_pool(2)._start()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    crew(2)._start(); os._exit(0 if len(crew(2)._threads) == 1 and crew(2)._threads[0].is_alive() else 1)\n"
+        "    thread_pool(2)._start()\n"
+        "    threads = thread_pool(2)._threads\n"
+        "    os._exit(0 if len(threads) == 1 and threads[0].is_alive() else 1)\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60, check=False)
@@ -165,7 +169,7 @@ def test_a_child_has_a_crew_of_its_own(code: Compiled) -> None:
 
 
 def test_the_number_of_threads_is_what_the_machine_lends(monkeypatch: pytest.MonkeyPatch) -> None:
-    quota: Any = "dovetail.targets.cpu.threads.pool._quota"
+    quota: Any = "dovetail.targets.cpu.cores._quota"
     monkeypatch.setattr(quota, lambda: 1)
     assert available_threads() == 1
     monkeypatch.setattr(quota, lambda: None)
@@ -175,4 +179,4 @@ def test_the_number_of_threads_is_what_the_machine_lends(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("threads", [0, -1, 5000])
 def test_odd_numbers_of_threads_are_refused(threads: int) -> None:
     with pytest.raises(OptionError, match="threads"):
-        crew(threads)
+        thread_pool(threads)

@@ -1,4 +1,4 @@
-"""The crew by a clock of the test's own: who is waited for too long is kept away, for how long, and comes back."""
+"""The thread pool by a clock of the test's own: stragglers are quarantined, for how long, and come back."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import compile_text
 from dovetail.targets.cpu.threads.pool_text import (
-    BARRED,
-    FOR,
     INSIDE,
-    LONGEST,
-    OWN,
-    PATIENCE,
+    LAST_QUARANTINE_END,
+    MAX_QUARANTINE_NS,
+    QUARANTINE_NS,
+    QUARANTINED_UNTIL,
     STOP,
-    UNTIL,
+    STRAGGLER_NS,
+    WORKERS,
     block_bytes,
-    crew_text,
+    pool_text,
 )
 
 TILES = 4
@@ -39,7 +39,7 @@ _CLOCK = re.compile(r"define internal i64 @now\(\) nounwind \{.*?\n\}\n", re.DOT
 
 
 class Bench:
-    """A crew of one worker whose clock the test moves, with one step that counts the tiles that are run."""
+    """A pool of one worker whose clock the test moves, with one step that counts the tiles that are run."""
 
     def __init__(self) -> None:
         self.clock: Callable[[], int] = lambda: 0
@@ -52,10 +52,12 @@ entry:
   ret i64 %time
 }}
 """
-        plain = crew_text(arm=host().is_arm, linux=sys.platform == "linux", spins=100)
+        plain = pool_text(arm=host().is_arm, linux=sys.platform == "linux", spins=100)
         text, found = _CLOCK.subn(asked, plain)
         assert found == 1
-        self.code = compile_text(text.replace("define internal void @bar(", "define void @bar("), vectorize=False)
+        self.code = compile_text(
+            text.replace("define internal void @quarantine(", "define void @quarantine("), vectorize=False
+        )
         self.count = compile_text(COUNT)
         self._memory = np.zeros(block_bytes(1) + 64, np.uint8)
         self.block = (self._memory.ctypes.data + 63) // 64 * 64
@@ -63,19 +65,19 @@ entry:
 
     def word(self, name: int) -> Any:
         """A word of the worker's line."""
-        return ctypes.c_int64.from_address(self.block + OWN + name)
+        return ctypes.c_int64.from_address(self.block + WORKERS + name)
 
     def half(self, at: int) -> Any:
         """The gate, or whether all are to go home."""
         return ctypes.c_int32.from_address(self.block + at)
 
     @property
-    def kept_away(self) -> tuple[int, int, int]:
-        return self.word(FOR).value, self.word(UNTIL).value, self.word(BARRED).value
+    def quarantined(self) -> tuple[int, int, int]:
+        return self.word(QUARANTINE_NS).value, self.word(LAST_QUARANTINE_END).value, self.word(QUARANTINED_UNTIL).value
 
-    def bar(self, waited: int) -> None:
+    def quarantine(self, waited: int) -> None:
         kind: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
-        kind(self.code.address("bar"))(self.block + OWN, waited)
+        kind(self.code.address("quarantine"))(self.block + WORKERS, waited)
 
     def lead(self, workers: int = 1) -> None:
         """Run the step; whoever is inside when its tiles are done is waited for."""
@@ -106,19 +108,19 @@ def bench(compiled: Bench) -> Bench:
 
 def test_a_worker_is_kept_away_for_as_long_as_it_was_waited_for(bench: Bench) -> None:
     bench.clock = lambda: 10_000
-    bench.bar(500)
-    assert bench.kept_away == (500, 10_500, 10_500)
+    bench.quarantine(500)
+    assert bench.quarantined == (500, 10_500, 10_500)
 
 
 def test_twice_as_long_if_it_is_late_again_soon_after(bench: Bench) -> None:
     bench.clock = lambda: 10_000
-    bench.bar(500)
+    bench.quarantine(500)
     bench.clock = lambda: 10_500 + 499
-    bench.bar(20)
-    assert bench.kept_away == (1000, 11_999, 11_999)
+    bench.quarantine(20)
+    assert bench.quarantined == (1000, 11_999, 11_999)
     bench.clock = lambda: 11_999 + 1000
-    bench.bar(20)
-    assert bench.kept_away == (20, 13_019, 13_019), "that was not soon any more"
+    bench.quarantine(20)
+    assert bench.quarantined == (20, 13_019, 13_019), "that was not soon any more"
 
 
 def test_never_longer_than_the_longest(bench: Bench) -> None:
@@ -126,14 +128,14 @@ def test_never_longer_than_the_longest(bench: Bench) -> None:
     bench.clock = lambda: now
     lengths: list[int] = []
     for _ in range(40):
-        bench.bar(PATIENCE)
-        lengths.append(bench.word(FOR).value)
-        now = bench.word(UNTIL).value + 1
-    assert lengths[:3] == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE]
-    assert lengths[-1] == max(lengths) == LONGEST
+        bench.quarantine(STRAGGLER_NS)
+        lengths.append(bench.word(QUARANTINE_NS).value)
+        now = bench.word(LAST_QUARANTINE_END).value + 1
+    assert lengths[:3] == [STRAGGLER_NS, 2 * STRAGGLER_NS, 4 * STRAGGLER_NS]
+    assert lengths[-1] == max(lengths) == MAX_QUARANTINE_NS
 
 
-@pytest.mark.parametrize(("waits", "late"), [(PATIENCE, False), (PATIENCE + 100 + 1, True)])
+@pytest.mark.parametrize(("waits", "late"), [(STRAGGLER_NS, False), (STRAGGLER_NS + 100 + 1, True)])
 def test_the_leader_bars_whom_it_misses(bench: Bench, waits: int, late: bool) -> None:
     """The worker is inside when the leader is done, and leaves after a while; the leader worked for 100."""
     bench.word(INSIDE).value = 1
@@ -149,7 +151,7 @@ def test_the_leader_bars_whom_it_misses(bench: Bench, waits: int, late: bool) ->
     bench.clock = clock
     bench.lead()
     assert bench.tiles[0] == TILES, "the leader has run all that the worker did not"
-    assert bench.kept_away == ((waits, 1100 + 2 * waits, 1100 + 2 * waits) if late else (0, 0, 0))
+    assert bench.quarantined == ((waits, 1100 + 2 * waits, 1100 + 2 * waits) if late else (0, 0, 0))
 
 
 @pytest.mark.parametrize(("time", "comes"), [(4999, False), (5000, True)])
@@ -158,10 +160,10 @@ def test_a_worker_that_is_barred_leaves_jobs_alone_until_its_time_is_over(bench:
     bench.lead(workers=1)
     assert bench.tiles[0] == TILES
     # The job once more, with all of its tiles in the range of the worker, and the gate open.
-    ranges = (ctypes.c_int64 * 2).from_address(bench.block + OWN + 64)
+    ranges = (ctypes.c_int64 * 2).from_address(bench.block + WORKERS + 64)
     ranges[1] = TILES << 32
     bench.half(0).value += 1
-    bench.word(BARRED).value = 5000
+    bench.word(QUARANTINED_UNTIL).value = 5000
 
     def clock() -> int:
         bench.half(STOP).value = 1
@@ -170,5 +172,5 @@ def test_a_worker_that_is_barred_leaves_jobs_alone_until_its_time_is_over(bench:
     bench.clock = clock
     bench.work()
     assert bench.tiles[0] == (2 * TILES if comes else TILES)
-    assert bench.word(BARRED).value == (0 if comes else 5000)
-    assert bench.half(OWN + INSIDE).value == 0, "it is not inside"
+    assert bench.word(QUARANTINED_UNTIL).value == (0 if comes else 5000)
+    assert bench.half(WORKERS + INSIDE).value == 0, "it is not inside"

@@ -16,9 +16,9 @@ from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.maths.vectors import LOG2_E, exp2_of_negative
 from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Part
+from dovetail.kernels.spec import SharedFunction
 
-Shared: TypeAlias = tuple[Part, Signature]
+Shared: TypeAlias = tuple[SharedFunction, Signature]
 """A function that kernels share, and how to call it."""
 DEPTH = 4
 """Features of one iteration along them, at least."""

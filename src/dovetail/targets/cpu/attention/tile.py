@@ -9,7 +9,7 @@ from dovetail.codegen.llvm.handles import I64, Handle, Int, Mask, Ptr, Vec, VecI
 from dovetail.codegen.llvm.kernel import SCRATCH
 from dovetail.codegen.llvm.vector import ZERO, Stored, VectorBuilder
 from dovetail.ir.dim import Dim, Size
-from dovetail.kernels.spec import Part
+from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.attention.parts import Shared
 from dovetail.targets.cpu.attention.shape import Attend, offsets_of
 
@@ -24,7 +24,7 @@ class AttendBuilder(VectorBuilder):
         self.problem = problem
         self.sizes: dict[Dim, I64] = {}
         """Sizes that only a run knows, in the order of their words."""
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, SharedFunction] = {}
         """The functions that the kernel shares with others."""
 
     def regions(self, sizes: Mapping[str, int]) -> dict[str, Ptr]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.errors import GraphError
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.depthwise.variant import depth
 from dovetail.targets.cpu.conv.direct.variant import Convolution, direct, first_of
@@ -16,15 +16,15 @@ from dovetail.targets.cpu.conv.pointwise_packed.variant import panel
 from dovetail.targets.cpu.conv.winograd.variant import winograd
 
 
-def make_conv(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
+def make_conv(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of a convolution with weights that are known when parameters are bound."""
     found = Convolution.of(step.value)
-    if found is None or not found.is_served(places):
+    if found is None or not found.is_served(locations):
         return None
     try:
-        expanse = found.expanse(places)
+        expanse = found.expanse(locations)
         # Winograd's sums are in another order: not where that matters.
-        others = [] if places.strict else winograd(found, expanse, vectors)
+        others = [] if locations.strict else winograd(found, expanse, vectors)
         others += [*depth(found, expanse, vectors), *row(found, expanse, vectors), *panel(found, expanse, vectors)]
         others += [*window(found, expanse, vectors), *small(found, expanse, vectors), *point(found, expanse, vectors)]
         return first_of([*others, direct(found, expanse, vectors)])

@@ -12,7 +12,7 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import FALSE, I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
-from dovetail.kernels.spec import Part
+from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.micro_kernel import (
     SMALLEST_M,
     UNROLL,
@@ -54,7 +54,7 @@ def kc_of(tile: Tile) -> int:
 
 
 @cache
-def block_function(tile: Tile) -> tuple[Part, Signature]:
+def block_function(tile: Tile) -> tuple[SharedFunction, Signature]:
     """The cache block as a function that kernels share, and how to call it."""
     return shared_function(_block(tile))
 

@@ -19,7 +19,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, stretched
-from dovetail.kernels.spec import Job, Packed, Places
+from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE
@@ -99,18 +99,20 @@ class ByteSteps(Quantised):
         return np.array([1.0 / scale if scale else 0.0, zero], np.float32)
 
 
-def make_byte_contract(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
+def make_byte_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of a product of two tensors that were bytes; None for others, and on machines without such sums."""
     if not vectors.has("vnni") or step.value.op not in SERVED:
         return None
-    found = find_contraction(step.value, places)
+    found = find_contraction(step.value, locations)
     if found is None or found.parts != 1 or len(found.products) != 1:
         return None
     left, right = (found.body.arguments.get(v) for v in found.products[0].operands)
-    if left is None or right is None or not _is_of_bytes(left, places) or left.attrs["axis"] is not None:
+    if left is None or right is None or not _is_of_bytes(left, locations) or left.attrs["axis"] is not None:
         return None
     parts = right.operands if right.op is ops.concat and right.attrs["axis"] == -1 else (right,)
-    if not all(part.rank == 2 and _is_of_bytes(part, places) and places.is_bound(part.operands[0]) for part in parts):
+    if not all(
+        part.rank == 2 and _is_of_bytes(part, locations) and locations.is_bound(part.operands[0]) for part in parts
+    ):
         return None
     scale = leaf.scalar_of(left.operands[1])
     if (
@@ -119,27 +121,29 @@ def make_byte_contract(step: Step, places: Places, vectors: CpuDevice) -> Job | 
         or any(p.attrs["axis"] not in (None, -1) for p in parts)
     ):
         return None
-    return _job(step, found, left, parts, places)
+    return _job(step, found, left, parts, locations)
 
 
-def _is_of_bytes(value: Value, places: Places) -> bool:
+def _is_of_bytes(value: Value, locations: TensorLocations) -> bool:
     """Whether floats stand for bytes, with a scale and a zero point that are known."""
     if value.op is not ops.dequantise or value.dtype is not f32:
         return False
     q, *beside = value.operands
-    return q.dtype in (i8, u8) and beside[0].dtype is f32 and all(map(places.is_bound, beside))
+    return q.dtype in (i8, u8) and beside[0].dtype is f32 and all(map(locations.is_bound, beside))
 
 
-def _job(step: Step, found: Contraction, left: Value, parts: tuple[Value, ...], places: Places) -> Job | None:
+def _job(
+    step: Step, found: Contraction, left: Value, parts: tuple[Value, ...], locations: TensorLocations
+) -> Job | None:
     value = step.value
     deep, columns = left.shape[-1], value.shape[-1]
     if not isinstance(deep, int) or not isinstance(columns, int) or not 0 < deep <= DEEPEST:
         return None
     views = found.body.views
-    if value.dtype is not f32 or not is_dense(left.tensor, places(left).strides):
+    if value.dtype is not f32 or not is_dense(left.tensor, locations(left).strides):
         return None
     operands: dict[Value, tuple[str, bool]] = {}
-    beneath = lying_beneath(step, places)
+    beneath = lying_beneath(step, locations)
     for view in found.operands:
         strides = stretched(views[view].strides, view.shape, value.shape)
         has_rows = is_dense(value.tensor, strides)
@@ -148,7 +152,7 @@ def _job(step: Step, found: Contraction, left: Value, parts: tuple[Value, ...], 
         if found.operand(view) in beneath:
             continue
         operands[view] = (f"e{len(operands)}", has_rows)
-    points: dict[str, Value | Packed] = {"a": left}
+    bindings: dict[str, Value | Packed] = {"a": left}
     signed, count = left.operands[0].dtype is i8, len(parts)
     given = [v for part in parts for v in part.operands] + list(left.operands[1:])
     for name, pack in (
@@ -156,15 +160,15 @@ def _job(step: Step, found: Contraction, left: Value, parts: tuple[Value, ...], 
         ("c", ByteColumns(count, signed)),
         ("g", ByteSteps(count, signed)),
     ):
-        points[name] = Packed(given[0], f"bytes {name} {count} {signed}", pack, tuple(given[1:]))
-    points |= {name: found.operand(view) for view, (name, _) in operands.items()}
-    shape = Bytes(deep, columns, tuple(operands.values()), (*points, "y"))
+        bindings[name] = Packed(given[0], f"bytes {name} {count} {signed}", pack, tuple(given[1:]))
+    bindings |= {name: found.operand(view) for view, (name, _) in operands.items()}
+    shape = Bytes(deep, columns, tuple(operands.values()), (*bindings, "y"))
     epilogue = _epilogue(shape, found, {view: name for view, (name, _) in operands.items()})
     rows = product(value.shape[:-1])
     scratch = shape.layout(epilogue)["end"]
     template = int8_code(shape, epilogue).template(shape.pointers, (rows,), scratch)
     tiles = (rows + (BLOCK - 1)) // BLOCK * shape.panels
-    return Job(template, {**points, "y": value}, tiles, BLOCK * deep * COLUMNS // 4)
+    return Job(template, {**bindings, "y": value}, Tiles(tiles, BLOCK * deep * COLUMNS // 4))
 
 
 def _is_a_row(strides: tuple[Size, ...]) -> bool:

@@ -26,7 +26,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
     stretched,
 )
-from dovetail.kernels.spec import Job, Packed, Places
+from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE, Shape, Source, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
@@ -77,27 +77,29 @@ class Contraction:
         return self.body.arguments[self.body.views[view].root]
 
 
-def make_contract(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
+def make_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of a contraction of floats, summed in f32; None where something in it is not compiled."""
-    return _made(step, places, vectors) if step.value.op in SERVED else None
+    return _made(step, locations, vectors) if step.value.op in SERVED else None
 
 
-def make_declared_contract(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
+def make_declared_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The same for whatever declared op is such a contraction; who asks has tried everything else."""
     op = step.value.op
     return (
-        _made(step, places, vectors) if isinstance(op, FusedOp) and not isinstance(step.value.type, TupleType) else None
+        _made(step, locations, vectors)
+        if isinstance(op, FusedOp) and not isinstance(step.value.type, TupleType)
+        else None
     )
 
 
-def _made(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
-    found = find_contraction(step.value, places)
-    return None if found is None else _Writer(step, found, places, tile_of(vectors, len(found.streams))).job()
+def _made(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
+    found = find_contraction(step.value, locations)
+    return None if found is None else _Writer(step, found, locations, tile_of(vectors, len(found.streams))).job()
 
 
-def find_contraction(value: Value, places: Places) -> Contraction | None:
+def find_contraction(value: Value, locations: TensorLocations) -> Contraction | None:
     """A step as products of one left operand and elementwise work on them."""
-    body = body_of(value, places)
+    body = body_of(value, locations)
     result = body.results[0]
     products = tuple(v for v in body.order if v.op is ops.matmul)
     cuts = [v for v in body.order if v.op is ops.part]
@@ -123,10 +125,10 @@ def find_contraction(value: Value, places: Places) -> Contraction | None:
 class _Writer:
     """The job of one contraction while it is put together."""
 
-    def __init__(self, step: Step, found: Contraction, places: Places, tile: Tile) -> None:
-        self.value, self.found, self.places, self.tile = step.value, found, places, tile
+    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, tile: Tile) -> None:
+        self.value, self.found, self.locations, self.tile = step.value, found, locations, tile
         self.body = found.body
-        beneath = lying_beneath(step, places)
+        beneath = lying_beneath(step, locations)
         self.beneath = {v for v in found.operands if found.operand(v) in beneath}
         self.beside = tuple(v for v in found.operands if v not in self.beneath)
         self.width = tile.columns // len(found.streams)
@@ -135,7 +137,7 @@ class _Writer:
         # Both sides say how deep a product is; a number is worth more than a symbol that has to equal it.
         depths = (found.left.shape[-1], *(right.shape[-2] for right in found.rights))
         self.deep = next((size for size in depths if isinstance(size, int)), depths[0])
-        self.points: dict[str, Value | Packed] = {}
+        self.bindings: dict[str, Value | Packed] = {}
         self.fronts: dict[str, tuple[Size, ...]] = {}
         """Strides of each pointer along the axes of the result but the last."""
         self.sizes: dict[str, Size] = {"columns": columns, "deep": self.deep, "panels": self.panels}
@@ -144,7 +146,7 @@ class _Writer:
         rows = self._rows()
         panels = self._panels()
         operands = self._operands()
-        self._point("c", self.value, self.places(self.value).strides, self.value.shape)
+        self._point("c", self.value, self.locations(self.value).strides, self.value.shape)
         count, batch = self._fold()
         block = self._block()
         blocks = (count + (block - 1)) // block
@@ -158,18 +160,18 @@ class _Writer:
             panels,
             operands,
             len(batch),
-            tuple(self.points),
+            tuple(self.bindings),
             tuple(self.sizes),
         )
         code = gemm_code(shape, epilogue)
-        template = code.template(self.points, tuple(self.sizes.values()), scratch)
+        template = code.template(self.bindings, tuple(self.sizes.values()), scratch)
         tiles = product(batch) * blocks * self.panels
-        return Job(template, self.points, tiles, count * self.deep * self.tile.columns)
+        return Job(template, self.bindings, Tiles(tiles, count * self.deep * self.tile.columns))
 
     def _point(self, name: str, of: Value, strides: tuple[Size, ...], shape: tuple[Size, ...]) -> None:
         """A tensor that is read or written at rows and columns of the result."""
         spread = stretched(strides, shape, self.found.result.shape)
-        self.points[name] = of
+        self.bindings[name] = of
         self.fronts[name] = spread[:-1]
         self.sizes[f"{name}_column"] = spread[-1]
 
@@ -177,7 +179,7 @@ class _Writer:
         """The left operand; where it is not dense f32 along k, rows are copied."""
         left = self.found.left
         strides = self.body.views[left].strides
-        self.points["a"] = self.found.operand(left)
+        self.bindings["a"] = self.found.operand(left)
         self.fronts["a"] = stretched(strides[:-1], left.shape[:-1], self.found.result.shape[:-1])
         if left.dtype is f32 and (strides[-1] == f32.itemsize or self.deep == 1):
             return None
@@ -191,10 +193,10 @@ class _Writer:
         of = [found.operand(r) for r in rights]
         front = found.result.shape[:-2]
         turned = {_is_turned(right, self.body) for right in rights}
-        if all(map(self.places.is_bound, of)) and len(turned) == 1 and None not in turned:
+        if all(map(self.locations.is_bound, of)) and len(turned) == 1 and None not in turned:
             streams = tuple((i, _whole(first)) for i, first in found.streams)
             pack = Panels(self.tile.columns, streams, _whole(self.sizes["columns"]), True in turned)
-            self.points["b0"] = Packed(of[0], pack.layout, pack, tuple(of[1:]))
+            self.bindings["b0"] = Packed(of[0], pack.layout, pack, tuple(of[1:]))
             own = rights[0].shape[:-2]
             self.fronts["b0"] = (
                 *stretched(_steps(own, _whole(self.panels * self.deep) * self.tile.row_bytes), own, front),
@@ -203,7 +205,7 @@ class _Writer:
             return ()
         for i, right in enumerate(rights):
             strides = views[right].strides
-            self.points[f"b{i}"] = of[i]
+            self.bindings[f"b{i}"] = of[i]
             self.fronts[f"b{i}"] = (*stretched(strides[:-2], right.shape[:-2], front), 0)
             self.sizes |= {f"b{i}_k": strides[-2], f"b{i}_column": strides[-1]}
         for stream, (i, first) in enumerate(found.streams):

@@ -1,97 +1,85 @@
-"""Short measurements of the host by compiled loops: how fast each level of memory is read, how fast tensors pass from
-step to step, and what a step costs.
+"""Short measurements by compiled loops: the read bandwidth of each memory level, the bandwidth of tensors from step to
+step, and the cost of a dispatch.
 
-What is measured is what kernels meet: all threads of a crew at once, each with memory of its own.
+All threads of a pool run at once, each with memory of its own, as kernels do.
 """
 
 from __future__ import annotations
 
 import ctypes
 import statistics
-import threading
 import time
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
-from dovetail.targets.cpu.measure.peak import pin
-from dovetail.targets.cpu.threads.pool import crew
-from dovetail.targets.cpu.threads.pool_text import STEP_WORDS
+from dovetail.targets.cpu.measure.threads import pinned_times
+from dovetail.targets.cpu.threads.pool import thread_pool
+from dovetail.targets.runtime.launch_table import empty_table
 
 _STREAMS = 8
-"""Sums that hide each other's latency, so that loads are what takes the time."""
+"""Accumulators that hide the latency of additions, so that loads take the time."""
 _STEPS = 64
 _BYTES = 1 << 25
-"""What a thread reads at least in one measurement, to be longer than the clock and the start."""
+"""Bytes that a thread reads at least in one measurement, to outlast the clock and the start."""
 _ROUNDS = 5
 _STRIDE = 4096
 
 
-class Gauge:
-    """Measures with so many threads."""
+class BandwidthMeter:
+    """Measures with a number of threads."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.scratch = np.zeros(_STRIDE * threads, np.uint8)
 
     def read(self, bytes: int) -> float:
-        """Bytes a second that all threads read together, each from so many bytes of its own, again and again."""
+        """Bytes that all threads read in a second, each from `bytes` of its own, repeatedly."""
         step = 4 * host().lanes * _STREAMS
         size = max(step, bytes // step * step)
-        turns = max(1, _BYTES // size)
+        iterations = max(1, _BYTES // size)
         memory = np.ones(size * self.threads, np.uint8)
-        words = np.array([memory.ctypes.data, size, turns], np.int64)
-        times = np.ones((_ROUNDS, self.threads))
-        gate = threading.Barrier(self.threads)
+        args = np.array([memory.ctypes.data, size, iterations], np.int64)
+        scratch, sweep = self.scratch.ctypes.data, _sweep()
 
-        def work(number: int) -> None:
-            pin(number)
-            sweep = _sweep()
-            for turn in range(_ROUNDS):
-                gate.wait()
-                started = time.perf_counter()
-                sweep(words.ctypes.data, number, number + 1, self.scratch.ctypes.data + _STRIDE * number)
-                times[turn, number] = time.perf_counter() - started
+        def loop(number: int) -> None:
+            sweep(args.ctypes.data, number, number + 1, scratch + _STRIDE * number)
 
-        team = [threading.Thread(target=work, args=(number,)) for number in range(self.threads)]
-        for thread in team:
-            thread.start()
-        for thread in team:
-            thread.join()
-        return float((size * turns / times).sum(1).max())
+        begins, ends = pinned_times(self.threads, [loop] * _ROUNDS)
+        return float((size * iterations / (ends - begins)).sum(0).max())
 
     def passed(self, bytes: int) -> float:
-        """Bytes a second that steps read and write which copy to and fro; each thread reads what another one wrote."""
+        """Bytes that copying steps read and write in a second; each thread reads what another one wrote."""
         step = 4 * host().lanes
         size = max(step, bytes // (2 * self.threads) // step * step)
         moved = 2 * size * self.threads
         memory = np.ones(moved, np.uint8)
         here, there = memory.ctypes.data, memory.ctypes.data + moved // 2
-        words = np.array([[here, there, size, self.threads], [there, here, size, self.threads]], np.int64)
+        args = np.array([[here, there, size, self.threads], [there, here, size, self.threads]], np.int64)
         steps = _STEPS if moved * _STEPS < _BYTES else max(2, _BYTES // moved)
-        times = self._steps("pass", [words[i % 2].ctypes.data for i in range(steps)], _ROUNDS)
-        # What a step costs that does nothing is counted apart, as far as it can be told.
+        times = self._steps("pass", [args[i % 2].ctypes.data for i in range(steps)], _ROUNDS)
+        # The cost of an empty step is subtracted, as far as it can be measured.
         return moved / max(min(times) / steps - self.dispatch(), min(times) / steps / 4)
 
     def dispatch(self) -> float:
-        """Seconds between two steps that do nothing and have a tile for each thread."""
-        words = np.zeros(1, np.int64)
-        return statistics.median(self._steps("nothing", [words.ctypes.data] * _STEPS, 4 * _ROUNDS)) / _STEPS
+        """Seconds of an empty step that has a tile for each thread."""
+        args = np.zeros(1, np.int64)
+        return statistics.median(self._steps("nothing", [args.ctypes.data] * _STEPS, 4 * _ROUNDS)) / _STEPS
 
-    def _steps(self, name: str, words: Sequence[int], rounds: int) -> list[float]:
-        """The seconds of a table of steps that call one function, a tile for each thread, with these words."""
-        team = crew(self.threads)
-        table = np.zeros((len(words), STEP_WORDS), np.int64)
-        table[:, 0], table[:, 1], table[:, 2], table[:, 3] = _code().address(name), words, self.threads, 1
+    def _steps(self, name: str, arguments: Sequence[int], rounds: int) -> list[float]:
+        """The seconds of a launch table of steps that call one function, a tile for each thread."""
+        pool = thread_pool(self.threads)
+        table = empty_table(len(arguments))
+        table["function"], table["arguments"] = _code().address(name), arguments
+        table["tiles"], table["chunk"] = self.threads, 1
         times: list[float] = []
         for _ in range(rounds):
             started = time.perf_counter()
-            team.run(table.ctypes.data, 0, len(words), self.scratch.ctypes.data, _STRIDE)
+            pool.run(table.ctypes.data, 0, len(arguments), self.scratch.ctypes.data, _STRIDE)
             times.append(time.perf_counter() - started)
         return times
 
@@ -103,21 +91,8 @@ def _code() -> Compiled:
 
 @cache
 def _sweep() -> Any:
-    words = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    return ctypes.CFUNCTYPE(None, *words)(_code().address("sweep"))
-
-
-def cache_sizes(root: Path = Path("/")) -> tuple[int, ...]:
-    """Bytes of the caches for data, the nearest to a core first, as the system tells; empty if it does not."""
-    found: dict[int, int] = {}
-    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
-            if kind != "Instruction":
-                found[int(level)] = int(size.removesuffix("K")) * 1024
-        except (OSError, ValueError):
-            continue
-    return tuple(found[level] for level in sorted(found))
+    given = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    return ctypes.CFUNCTYPE(None, *given)(_code().address("sweep"))
 
 
 def _text(lanes: int) -> str:
@@ -149,9 +124,9 @@ outer:
   %tile = phi i64 [ %begin, %entry ], [ %tiled, %copied ]
   %tiled = add nuw nsw i64 %tile, 1
   %other = urem i64 %tiled, %tiles
-  %behind = mul i64 %other, %size
+  %offset = mul i64 %other, %size
   %start = mul i64 %tile, %size
-  %source = getelementptr i8, ptr %from, i64 %behind
+  %source = getelementptr i8, ptr %from, i64 %offset
   %target = getelementptr i8, ptr %to, i64 %start
   br label %inner
 inner:
@@ -203,4 +178,4 @@ done:
 """
 
 
-__all__ = ["Gauge", "cache_sizes"]
+__all__ = ["BandwidthMeter"]

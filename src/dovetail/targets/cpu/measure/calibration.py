@@ -1,4 +1,4 @@
-"""The figures of this host that prices are made of: measured once when somebody asks, and kept for later processes."""
+"""The calibration of this host, which prices use: measured on request, and stored for later processes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from typing import Any, cast
 from dovetail.declare.cost import Level, Machine, Reach
 from dovetail.progress import phase
 from dovetail.settings import OFF, Settings
+from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.isa import host
-from dovetail.targets.cpu.measure.bandwidth import Gauge, cache_sizes
+from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
+from dovetail.targets.cpu.measure.caches import cache_sizes
 from dovetail.targets.cpu.measure.peak import Limits, Meter
-from dovetail.targets.cpu.threads.pool import available_threads
 from dovetail.targets.runtime.folder import Folder, Unsafe
 from dovetail.targets.runtime.store import folder_of
 from dovetail.version import __version__
 
 VERSION = 2
-"""Of the file; another one is not read."""
+"""The version of the file; others are not read."""
 HOW = (
     "best of several rounds of loops of a few milliseconds: multiply-adds, reads of blocks of each size, "
     "copies from thread to thread, steps that do nothing"
@@ -44,39 +45,39 @@ REACH = Reach(
 )
 OVERLAP = 0.3
 START = 5e-7
-"""How our kernels use a machine, in round figures that come near the times of the benchmark's workloads and of real
-models (`dovetail explain --measure` shows both). Activations behind a convolution took 0.2 to 1 of the peak. With 0.2,
-the search moves them into kernels that seem to wait for memory: measured on rapidocr det, that is 1.6 % slower."""
+"""The efficiency of our kernels, in round figures near the times of the benchmark's workloads and of real models
+(`dovetail explain --measure` shows both). Activations after a convolution took 0.2 to 1 of the peak. With 0.2, the
+search moves them into kernels that seem to be bound by memory: measured on rapidocr det, that is 1.6 % slower."""
 
 ENOUGH = 3
-"""Rounds that have to come near the best one before it is believed: others may use the machine in all the rest."""
+"""Rounds that must come near the best one before it counts: other tenants may use the machine in all others."""
 _NEAR = 0.97
 _MOST_ROUNDS = 8
 _BETTER = 1.01
-"""How much better a figure has to be that somebody saw in passing, to be worth a new file."""
+"""The factor by which a figure measured elsewhere must be better to be worth a new file."""
 _LARGE = (8 << 20, 32 << 20, 128 << 20)
-"""Blocks beyond the caches of a core: shared ones are of any size, and a virtual machine has only a part of them."""
+"""Blocks larger than the private caches: shared caches have any size, and a virtual machine has a part of them."""
 _TYPICAL = (32 << 10, 1 << 20)
-"""Caches of a core, where the system does not tell."""
+"""Private caches, where the system does not report them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the host does with so many threads."""
+    """The figures of the host with a number of threads."""
 
     threads: int
     flops: float
     bytes: float
-    """From main memory in a second."""
+    """Bytes from main memory in a second."""
     levels: tuple[tuple[int, float, float], ...]
-    """Bytes that all threads hold together, how many they read in a second, and how many pass from step to step."""
+    """For each level: bytes that all threads hold together, bytes read in a second, and bytes from step to step."""
     dispatch: float
-    """Seconds that a step takes which does nothing."""
+    """Seconds of an empty step."""
     seen: int = 1
-    """In how many rounds the machine came near its peak and its bandwidth."""
+    """Rounds in which the machine came near its peak and its bandwidth."""
 
     def better(self, other: Figures) -> Figures:
-        """Each figure as the better of two measurements found it: nobody makes a machine faster than it is."""
+        """The better of two measurements, figure by figure: noise only makes a machine slower."""
         if (self.threads, [size for size, *_ in self.levels]) != (other.threads, [size for size, *_ in other.levels]):
             return self
         levels = [
@@ -140,13 +141,13 @@ BUILT_IN = Machine(
 
 
 def machine_of(settings: Settings) -> Machine:
-    """The host as it was measured, or the built-in figures where nobody has measured it. It measures nothing."""
+    """The calibrated machine, or the built-in figures where there is no calibration. It measures nothing."""
     found = stored(settings)
     return BUILT_IN if found is None else found.machine(settings.threads or available_threads())
 
 
 def stored(settings: Settings) -> Calibration | None:
-    """What was measured on this host."""
+    """The stored calibration of this host."""
     return None if settings.cache == OFF else _stored(folder_of(settings))
 
 
@@ -164,9 +165,9 @@ def _stored(path: Path) -> Calibration | None:
 
 
 def calibrate(settings: Settings) -> Calibration:
-    """Measure the host, and keep the figures for later processes where there is a folder for them.
+    """Measure the host, and store the figures for later processes where there is a folder for them.
 
-    Better ones that an earlier process found stay.
+    Better figures of an earlier process stay.
     """
     before = stored(settings)
     known = {} if before is None else {one.threads: one for one in before.figures}
@@ -178,45 +179,45 @@ def calibrate(settings: Settings) -> Calibration:
             figures.append(_figures(threads, known.get(threads), figures[-1] if figures else None))
     made = Calibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(figures))
     if settings.cache != OFF:
-        _keep(folder_of(settings), made)
+        _store(folder_of(settings), made)
     return made
 
 
 def learn(settings: Settings, seen: Limits) -> None:
-    """Take over what somebody saw who measured the limits for a reason of his own, where it is better."""
+    """Take over limits that were measured for another purpose, where they are better."""
     known = stored(settings)
     for one in known.figures if known is not None else ():
         if one.threads == seen.threads and (seen.flops > _BETTER * one.flops or seen.bytes > _BETTER * one.bytes):
             assert known is not None
             found = one.better(replace(one, flops=seen.flops, bytes=seen.bytes, seen=1))
-            _keep(
+            _store(
                 folder_of(settings),
                 replace(known, figures=tuple(found if f is one else f for f in known.figures)),
             )
 
 
-def _keep(path: Path, made: Calibration) -> None:
+def _store(path: Path, made: Calibration) -> None:
     try:
         folder = Folder(path)
         folder.write(_name(), [json.dumps({"version": VERSION, **asdict(made)}, indent=2).encode()])
         folder.close()
     except (Unsafe, OSError):
-        return  # a calibration that cannot be kept is measured again
+        return  # a calibration that cannot be stored is measured again
     finally:
         _stored.cache_clear()
 
 
 def _figures(threads: int, known: Figures | None, fewer: Figures | None) -> Figures:
-    """The best of some rounds, until it was seen several times; more threads are never slower than fewer."""
-    meter, gauge = Meter(threads), Gauge(threads)
-    best = _round(meter, gauge)
+    """The best of several rounds, until enough came near it; more threads are never slower than fewer."""
+    meter, bandwidth = Meter(threads), BandwidthMeter(threads)
+    best = _round(meter, bandwidth)
     best = best if known is None else best.better(known)
     for _ in range(_MOST_ROUNDS - 1):
         if best.seen >= ENOUGH:
             break
-        best = best.better(_round(meter, gauge))
+        best = best.better(_round(meter, bandwidth))
     if fewer is not None:
-        # Caches grow with the threads, so that levels are compared by number; what passes on does so between threads.
+        # Caches grow with the threads, so levels are compared by index; steps transfer between threads.
         levels = tuple(
             (size, max(read, slow), passed)
             for (size, read, passed), (_, slow, _) in zip(best.levels, fewer.levels, strict=True)
@@ -226,19 +227,19 @@ def _figures(threads: int, known: Figures | None, fewer: Figures | None) -> Figu
     return replace(best, levels=_falling(best.levels, best.bytes))
 
 
-def _round(meter: Meter, gauge: Gauge) -> Figures:
+def _round(meter: Meter, bandwidth: BandwidthMeter) -> Figures:
     meter.measure()
-    limits, threads = meter.last, gauge.threads
+    limits, threads = meter.last, bandwidth.threads
     near = cache_sizes()[:2] or _TYPICAL
-    # Half of a cache is what a loop finds there again, beside everything else that wants to lie in it.
-    levels = [(size * threads, gauge.read(size // 2), gauge.passed(size * threads // 2)) for size in near]
-    levels += [(size, gauge.read(size // threads), gauge.passed(size)) for size in _LARGE]
-    return Figures(threads, limits.flops, limits.bytes, tuple(levels), gauge.dispatch())
+    # A loop finds half of a cache again; other data takes the rest.
+    levels = [(size * threads, bandwidth.read(size // 2), bandwidth.passed(size * threads // 2)) for size in near]
+    levels += [(size, bandwidth.read(size // threads), bandwidth.passed(size)) for size in _LARGE]
+    return Figures(threads, limits.flops, limits.bytes, tuple(levels), bandwidth.dispatch())
 
 
 def _falling(levels: Sequence[tuple[int, float, float]], main: float) -> tuple[tuple[int, float, float], ...]:
-    """Rates that fall from level to level, whatever noise there was. None is read slower than main memory, and
-    nothing passes on faster than it is read."""
+    """Bandwidths that fall from level to level despite noise. No level is slower than main memory, and transfers are
+    not faster than reads."""
     found: list[tuple[int, float, float]] = []
     least = 0.0
     for size, read, passed in reversed(levels):
@@ -262,7 +263,7 @@ def _name() -> str:
 
 
 def _parsed(text: bytes) -> Calibration | None:
-    """The calibration in a file; None for what is no such thing."""
+    """The calibration in a file; None for other content."""
     try:
         given = json.loads(text)
         if given["version"] != VERSION:

@@ -8,7 +8,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Field
-from dovetail.kernels.spec import Job, Packed, Places
+from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.pooling import average_pool, max_pool
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.pool.kernel import MOST_COLUMNS, Window, pool_text
@@ -17,21 +17,21 @@ TILE = 4096
 """Places of a tile, about."""
 
 
-def make_pool(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
+def make_pool(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of a pool of f32."""
     value = step.value
     if value.op not in (max_pool, average_pool) or value.rank > 4 or value.dtype is not f32:
         return None
     try:
-        return _job(value, places, vectors)
+        return _job(value, locations, vectors)
     except GraphError:
         # Sizes that are too long to be written down.
         return None
 
 
-def _job(value: Value, places: Places, vectors: CpuDevice) -> Job:
+def _job(value: Value, locations: TensorLocations, vectors: CpuDevice) -> Job:
     x, attrs = value.operands[0], value.attrs
-    strides, padding = places(x).strides, attrs["padding"]
+    strides, padding = locations(x).strides, attrs["padding"]
     field = Field.of(
         x.shape[2:], strides[2:], value.shape[2:], attrs["window"], attrs["strides"], attrs["dilations"], padding
     )
@@ -54,8 +54,8 @@ def _job(value: Value, places: Places, vectors: CpuDevice) -> Job:
         *field.sizes, *field.steps, *field.out, *field.window, *field.strides, *field.dilations, *field.before,
         rows, down, x.shape[1], *strides[:2], *ends, kept,
     )  # fmt: skip
-    points: dict[str, Value | Packed] = {"x": x, "y": value}
+    bindings: dict[str, Value | Packed] = {"x": x, "y": value}
     scratch = 4 * (kept + width + 3 * lanes)
     tiles = value.shape[0] * value.shape[1] * down
     work = rows * (field.sizes[1] * field.window[0] + width * field.window[1]) // 4
-    return Job(code.template(points, sizes, scratch), points, tiles, work)
+    return Job(code.template(bindings, sizes, scratch), bindings, Tiles(tiles, work))

@@ -1,4 +1,4 @@
-"""Worker threads that sit in compiled code: Python threads that enter it once and come back when the process ends."""
+"""The thread pool: Python threads that enter compiled code once and return when the process ends."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from dovetail.errors import OptionError
 from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
-from dovetail.targets.cpu.threads.pool_text import STOP, block_bytes, crew_text
+from dovetail.targets.cpu.threads.futex import FUTEX_WAKE_PRIVATE, WAKE_ALL, futex_number
+from dovetail.targets.cpu.threads.pool_text import EPOCH, STOP, block_bytes, pool_text
 from dovetail.targets.runtime.store import Store
 
 SPINS = 20_000
-"""How often a worker looks before it sleeps: about the time between two runs of a busy program."""
-PARTING = 5.0
+"""Spins of a worker before it sleeps: about the time between two runs of a busy program."""
+EXIT_SECONDS = 5.0
 """Seconds that the end of the process waits for a run that is under way."""
 
 _codes: list[Compiled] = []
-"""The code of crews, once it is there."""
+"""The code of thread pools, once it is compiled."""
 
 
 def _code(store: Store | None) -> Compiled:
     if not _codes:
-        text = crew_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS)
+        text = pool_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS)
         _codes.append(compile_text(text, vectorize=False, store=store))
     return _codes[0]
 
 
-_alive: weakref.WeakSet[Crew] = weakref.WeakSet()
+_alive: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 
-class Crew:
-    """So many workers beside the thread that leads. One run at a time has them; another that comes runs alone."""
+class ThreadPool:
+    """Workers in addition to the leading thread. One run at a time uses them; a concurrent run has the leader only."""
 
     def __init__(self, workers: int, store: Store | None = None) -> None:
         self.workers = workers
         self._memory = np.zeros(block_bytes(workers) + 64, np.uint8)
         self._block = (self._memory.ctypes.data + 63) // 64 * 64
-        self._renew()
+        self._reset()
         code = _code(store)
-        words = [
+        given = [
             ctypes.c_void_p,
             ctypes.c_void_p,
             *[ctypes.c_int64] * 2,
@@ -56,29 +57,34 @@ class Crew:
             *[ctypes.c_int64] * 2,
             ctypes.c_void_p,
         ]
-        self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *words)(code.address("run"))
+        self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *given)(code.address("run"))
         self._work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address("worker"))
         _alive.add(self)
 
-    def _renew(self) -> None:
-        """A closed gate and no threads: how a crew begins, also in a child, where threads do not follow."""
+    def _reset(self) -> None:
+        """A closed epoch and no threads: how a pool begins, also in a forked child, which has no workers."""
         self._memory[:] = 0
-        ctypes.c_int32.from_address(self._block).value = 1
+        ctypes.c_int32.from_address(self._block + EPOCH).value = 1
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
-    def run(self, table: int, first: int, count: int, scratch: int, stride: int, marks: int = 0) -> int:
-        """Run steps of a table; gives the number of the step where the host has to go on, or `count`.
+    @property
+    def threads(self) -> int:
+        """Threads of a run, the leader included."""
+        return self.workers + 1
 
-        `marks` is where the times of steps and threads are wanted, or 0.
+    def run(self, table: int, first: int, count: int, scratch: int, stride: int, trace: int = 0) -> int:
+        """Run steps of a launch table; gives the index of the step that the host must run, or `count`.
+
+        `trace` is the address of a trace buffer, or 0.
         """
         if self.workers and self._lock.acquire(blocking=False):
             try:
                 self._start()
-                return self._run(self._block, table, first, count, scratch, stride, self.workers, marks)
+                return self._run(self._block, table, first, count, scratch, stride, self.workers, trace)
             finally:
                 self._lock.release()
-        return self._run(self._block, table, first, count, scratch, stride, 0, marks)
+        return self._run(self._block, table, first, count, scratch, stride, 0, trace)
 
     def _start(self) -> None:
         if self._threads:
@@ -92,68 +98,69 @@ class Crew:
         atexit.register(self._end)
 
     def _end(self) -> None:
-        """The process ends: the workers go home, and runs of threads that are still there go alone."""
-        if self._lock.acquire(timeout=PARTING):
+        """The process ends: stop the workers; later runs of other threads have the leader only."""
+        if self._lock.acquire(timeout=EXIT_SECONDS):
             self._lock.release()
             self.workers = 0
             self.stop()
         else:
-            # Somebody is still inside, who keeps on reading this memory.
+            # A run is still under way, and reads this memory.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))
 
     def stop(self) -> None:
-        """Send the workers home."""
+        """Stop the workers and wait for them."""
         with self._lock:
             ctypes.c_int32.from_address(self._block + STOP).value = 1
             for thread in self._threads:
                 while thread.is_alive():
-                    self._rouse()
+                    self._wake()
                     thread.join(timeout=0.01)
             self._threads = []
             ctypes.c_int32.from_address(self._block + STOP).value = 0
 
-    def _rouse(self) -> None:
-        """Move the gate by two, so that who sleeps on its number wakes."""
-        gate = ctypes.c_int32.from_address(self._block)
-        gate.value = gate.value + 2
+    def _wake(self) -> None:
+        """Advance the epoch by two, so that workers that sleep on its value wake."""
+        epoch = ctypes.c_int32.from_address(self._block + EPOCH)
+        epoch.value = epoch.value + 2
         if sys.platform == "linux":
-            number = 98 if host().is_arm else 202
-            ctypes.CDLL(None).syscall(number, ctypes.c_void_p(self._block), 129, 2**31 - 1, None, None, 0)
+            at = ctypes.c_void_p(self._block + EPOCH)
+            number = futex_number(arm=host().is_arm)
+            ctypes.CDLL(None).syscall(number, at, FUTEX_WAKE_PRIVATE, WAKE_ALL, None, None, 0)
 
 
-_crews: dict[int, Crew] = {}
-_crews_lock = threading.Lock()
+_pools: dict[int, ThreadPool] = {}
+_pools_lock = threading.Lock()
 
 
-def crew(threads: int | None = None, store: Store | None = None) -> Crew:
-    """The crew of this process for so many threads, the leader included; as many as the machine lends if None."""
+def thread_pool(threads: int | None = None, store: Store | None = None) -> ThreadPool:
+    """The pool of this process with `threads` threads, the leader included; None is as many as are available."""
     count = available_threads() if threads is None else threads
     if not 1 <= count <= 1024:
         raise OptionError(f"{count} threads", hint="use 1 to 1024")
-    with _crews_lock:
-        if count not in _crews:
-            _crews[count] = Crew(count - 1, store)
-        return _crews[count]
+    with _pools_lock:
+        if count not in _pools:
+            _pools[count] = ThreadPool(count - 1, store)
+        return _pools[count]
 
 
-def _begin_again() -> None:
-    """In a child: what others held or ran when it was forked is not there."""
-    global _crews_lock
-    _crews_lock = threading.Lock()
-    for one in list(_alive):
-        one._renew()  # pyright: ignore[reportPrivateUsage]
+def _after_fork() -> None:
+    """In a forked child: locks are free and there are no workers."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    for pool in list(_alive):
+        pool._reset()  # pyright: ignore[reportPrivateUsage]
 
 
-def call_up(threads: int | None = None, store: Store | None = None) -> None:
-    """Have the code of crews compiled while others go on; who asks for a crew waits for it."""
+def warm_up(threads: int | None = None, store: Store | None = None) -> None:
+    """Compile the code of thread pools in the background; `thread_pool` waits for it."""
     if not _codes:
-        threading.Thread(target=_call_up, args=(threads, store)).start()
+        threading.Thread(target=_warm_up, args=(threads, store)).start()
 
 
-def _call_up(threads: int | None, store: Store | None) -> None:
-    with suppress(Exception):  # whoever asks for the crew is told
-        crew(threads, store)
+def _warm_up(threads: int | None, store: Store | None) -> None:
+    with suppress(Exception):  # `thread_pool` raises the error
+        thread_pool(threads, store)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_again)
+    os.register_at_fork(after_in_child=_after_fork)

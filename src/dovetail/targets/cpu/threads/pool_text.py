@@ -1,78 +1,79 @@
-"""The crew of worker threads as LLVM's text: how steps are run one after the other, and their tiles side by side.
+"""The thread pool as LLVM text: `run` runs the steps of a launch table in order, and the tiles of a step in parallel.
 
-`run` goes through a table of steps. A step with more than one chunk of tiles is opened to the workers, who claim tiles
-as `claim_text` says; whoever comes late or not at all is not waited for, so that a loaded machine slows a run down and
-never stops it. What a tile computes does not depend on who claims it. A worker's scratch begins with two words
-that are -1 when it begins with a step, for what a kernel keeps there from chunk to chunk.
+`run` opens a step with more than one chunk to the workers, which share its tiles by work stealing (`stealing_text`). It
+does not wait for a worker that comes late: a loaded machine slows a run down and never stops it. What a tile computes
+does not depend on the thread that runs it. A thread's workspace begins with two words that are -1 at the start of a
+step, for what a kernel keeps there from chunk to chunk.
 
-The gate of the crew is a number: even while a job is open, odd while it is closed. A worker enters, looks at the gate
-again, and leaves if it moved; the leader closes the gate and waits until nobody is inside before it writes a new job.
+The epoch of the pool is a number: even while a step is open, odd while none is. A worker enters, reads the epoch again,
+and leaves if it moved; the leader closes the epoch and waits until no worker is inside before it writes the next step.
 """
 
 from __future__ import annotations
 
 from dovetail.targets.cpu.threads.control_text import control_text
-from dovetail.targets.cpu.threads.stealing_text import MOST_TILES, claim_text
+from dovetail.targets.cpu.threads.fields import LAUNCH, Record
+from dovetail.targets.cpu.threads.futex import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, WAKE_ALL, futex_number
+from dovetail.targets.cpu.threads.stealing_text import MOST_TILES, stealing_text
+from dovetail.targets.runtime.launch_table import KIND_BRANCH, KIND_HOST, KIND_LOOP, OFFSETS, STEP
 
-STEP_WORDS = 6
-"""Words of a step in the table: function, arguments, tiles, tiles in a chunk, kind, and the word that it may set to
-have the host look at it again, or 0."""
-KIND_COMPILED, KIND_HOST, KIND_LOOP, KIND_BRANCH = 0, 1, 2, 3
+EPOCH, ASLEEP, STOP, OPEN_STEP, WORKERS = 0, 64, 128, 192, 256
+"""Offsets in the pool's block, each on a cache line of its own: the epoch, the number of sleeping workers, whether
+workers stop, and the open step. From `WORKERS` on each worker has a line; after the lines each thread has a word for
+its range of tiles, the leader first: the first tile in the low half, the end in the high half."""
+INSIDE, QUARANTINED_UNTIL, QUARANTINE_NS, LAST_QUARANTINE_END = 0, 8, 16, 24
+"""A worker's line: whether it works on the open step; the time until which it stays away, or 0; the length and the end
+of its last quarantine. All times are nanoseconds."""
 
-GATE, ASLEEP, STOP, JOB, OWN = 0, 64, 128, 192, 256
-"""Where things lie in the crew's block, each on a cache line of its own; a job is eight words.
-From `OWN` on each worker has a line of its own; behind them each thread has a word for its range, the leader first: the
-first tile in the low half, the end in the high."""
-INSIDE, BARRED, FOR, UNTIL = 0, 8, 16, 24
-"""A worker's line: whether it works on the job, until when it keeps away from jobs, in nanoseconds, or 0; and for how
-long and until when it was last kept away."""
+MARK_FIELDS = ("begin", "end")
+"""A mark in a trace buffer, in nanoseconds. A step has one for itself, then one for each thread. The buffer begins with
+the bytes of a step's marks."""
 
+SPINS_BEFORE_YIELD = 500
+"""Spins before `sched_yield`: the thread that we wait for may be descheduled."""
+STRAGGLER_NS = 1_000_000
+"""Straggler timeout, beyond the leader's own work. A worker that exceeds it has lost its core: it is quarantined for as
+long as the leader waited, with exponential back-off if it is late again soon after."""
+MAX_QUARANTINE_NS = 64_000_000
 
-def block_bytes(workers: int) -> int:
-    """The size of the crew's block."""
-    return OWN + 64 * workers + 8 * (workers + 1)
+_ROW = Record({name: "ptr" if name in ("function", "arguments", "status") else "i64" for name in OFFSETS})
+"""A row of the launch table."""
 
-
-MARK_WORDS = 2
-"""Where times are wanted, words of a mark: when it began and ended, in nanoseconds. A step has one as a whole, then one
-for each thread. What `marks` points to begins with the bytes of a step's marks."""
-
-POLITE = 500
-"""Turns after which who waits lets others have the processor: whom it waits for may have none."""
-PATIENCE = 1_000_000
-"""Nanoseconds beyond its own work after which the leader misses a worker: it has lost its processor to somebody else,
-and is kept away for as long as it was waited for; each time that it is late again soon after, for twice as long."""
-LONGEST = 64_000_000
-"""Nanoseconds for which a worker is kept away at most."""
-
-# The yield of aarch64 takes no time at all on most processors; a barrier of instructions waits as pause does.
+# `yield` on aarch64 takes no time on most cores; an instruction barrier waits as long as `pause` does on x86.
 _PAUSE = {True: "call void @llvm.aarch64.isb(i32 15)", False: "call void @llvm.x86.sse2.pause()"}
 _PAUSE_DECLARED = {
     True: "declare void @llvm.aarch64.isb(i32)",
     False: "declare void @llvm.x86.sse2.pause()",
 }
-_FUTEX = {True: 98, False: 202}
-_NOTHING_MORE = "ptr null, ptr null, i64 0"
+_LOCATED = "\n".join(
+    f"  %{name} = getelementptr i8, ptr %pool, i64 {offset}"
+    for name, offset in {"asleep": ASLEEP, "stop": STOP, "open": OPEN_STEP}.items()
+)
 
 
-def _sleep(arm: bool, linux: bool) -> str:
-    if not linux:
-        return "  call i32 @usleep(i32 50)"
-    return (
-        f"  call i64 (i64, ...) @syscall(i64 {_FUTEX[arm]}, ptr %crew, i64 128, i32 %seen, ptr null, ptr null, i64 0)"
+def block_bytes(workers: int) -> int:
+    """The size of the pool's block."""
+    return WORKERS + 64 * workers + 8 * (workers + 1)
+
+
+def pool_text(*, arm: bool, linux: bool, spins: int) -> str:
+    """`worker(pool, number)` and `run(pool, table, first, count, scratch, stride, workers, trace)`."""
+    assert STEP.itemsize == _ROW.bytes, "rows are 64-bit fields"
+    return "\n".join(
+        [
+            _declarations(arm),
+            _clock(),
+            _tracing(),
+            _quarantine(),
+            stealing_text(WORKERS),
+            _worker(arm, linux, spins),
+            _run(arm, linux),
+            control_text(),
+        ]
     )
 
 
-def _wake(arm: bool, linux: bool) -> str:
-    if not linux:
-        return ""
-    return f"  call i64 (i64, ...) @syscall(i64 {_FUTEX[arm]}, ptr %crew, i64 129, i32 2147483647, {_NOTHING_MORE})"
-
-
-def crew_text(*, arm: bool, linux: bool, spins: int) -> str:
-    """`worker(crew, number)` and `run(crew, table, first, count, scratch, stride, workers, marks)`."""
-    at = {"asleep": ASLEEP, "stop": STOP, "job": JOB}
-    places = "\n".join(f"  %{name} = getelementptr i8, ptr %crew, i64 {offset}" for name, offset in at.items())
+def _declarations(arm: bool) -> str:
     return f"""
 declare i64 @syscall(i64, ...)
 declare i32 @usleep(i32)
@@ -81,8 +82,29 @@ declare i32 @clock_gettime(i32, ptr)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 {_PAUSE_DECLARED[arm]}
+"""
 
-define internal i64 @now() nounwind {{
+
+def _futex(arm: bool, operation: int, value: str) -> str:
+    """The system call on the epoch."""
+    return (
+        f"  call i64 (i64, ...) @syscall(i64 {futex_number(arm=arm)}, ptr %pool, i64 {operation}, i32 {value}, "
+        f"ptr null, ptr null, i64 0)"
+    )
+
+
+def _sleep(arm: bool, linux: bool) -> str:
+    """Sleep while the epoch is the one that was seen."""
+    return _futex(arm, FUTEX_WAIT_PRIVATE, "%seen") if linux else "  call i32 @usleep(i32 50)"
+
+
+def _wake(arm: bool, linux: bool) -> str:
+    return _futex(arm, FUTEX_WAKE_PRIVATE, str(WAKE_ALL)) if linux else ""
+
+
+def _clock() -> str:
+    return """
+define internal i64 @now() nounwind {
 entry:
   %time = alloca [2 x i64]
   call i32 @clock_gettime(i32 1, ptr %time)
@@ -92,85 +114,97 @@ entry:
   %whole = mul i64 %seconds, 1000000000
   %all = add i64 %whole, %rest
   ret i64 %all
+}
+"""
+
+
+def _tracing() -> str:
+    """The marks of a step, the time at which something begins, and a mark; without a trace buffer they do nothing."""
+    return f"""
+define internal ptr @marks_of(ptr %trace, i64 %i) nounwind alwaysinline {{
+entry:
+  %off = icmp eq ptr %trace, null
+  br i1 %off, label %without, label %with
+without:
+  ret ptr null
+with:
+  %bytes = load i64, ptr %trace
+  %far = mul i64 %i, %bytes
+  %first = getelementptr i8, ptr %trace, i64 8
+  %marks = getelementptr i8, ptr %first, i64 %far
+  ret ptr %marks
 }}
 
-; The marks of a step, or nothing where nobody wants times.
-define internal ptr @marks_of(ptr %marks, i64 %i) nounwind alwaysinline {{
+define internal i64 @begin(ptr %marks) nounwind alwaysinline {{
 entry:
   %off = icmp eq ptr %marks, null
-  br i1 %off, label %none, label %some
-none:
-  ret ptr null
-some:
-  %bytes = load i64, ptr %marks
-  %far = mul i64 %i, %bytes
-  %first = getelementptr i8, ptr %marks, i64 8
-  %mine = getelementptr i8, ptr %first, i64 %far
-  ret ptr %mine
-}}
-
-define internal i64 @begin(ptr %row) nounwind alwaysinline {{
-entry:
-  %off = icmp eq ptr %row, null
-  br i1 %off, label %none, label %some
-none:
+  br i1 %off, label %without, label %with
+without:
   ret i64 0
-some:
+with:
   %time = call i64 @now()
   ret i64 %time
 }}
 
-define internal void @mark(ptr %row, i64 %who, i64 %begun) nounwind alwaysinline {{
+define internal void @mark(ptr %marks, i64 %row, i64 %begun) nounwind alwaysinline {{
 entry:
-  %off = icmp eq ptr %row, null
-  br i1 %off, label %none, label %some
-some:
-  %far = mul i64 %who, {8 * MARK_WORDS}
-  %at = getelementptr i8, ptr %row, i64 %far
+  %off = icmp eq ptr %marks, null
+  br i1 %off, label %done, label %with
+with:
+  %far = mul i64 %row, {8 * len(MARK_FIELDS)}
+  %at = getelementptr i8, ptr %marks, i64 %far
   store i64 %begun, ptr %at
   %time = call i64 @now()
   %end = getelementptr i8, ptr %at, i64 8
   store i64 %time, ptr %end
-  br label %none
-none:
+  br label %done
+done:
   ret void
 }}
+"""
 
-; Keep a worker away that was waited for.
-define internal void @bar(ptr %line, i64 %waited) nounwind {{
+
+def _quarantine() -> str:
+    """Quarantine a straggler, with exponential back-off if the last quarantine ended less than its length ago."""
+    return f"""
+define internal void @quarantine(ptr %line, i64 %waited) nounwind {{
 entry:
-  %for_at = getelementptr i8, ptr %line, i64 {FOR}
-  %until_at = getelementptr i8, ptr %line, i64 {UNTIL}
-  %before = load i64, ptr %for_at
-  %until = load i64, ptr %until_at
+  %length.at = getelementptr i8, ptr %line, i64 {QUARANTINE_NS}
+  %end.at = getelementptr i8, ptr %line, i64 {LAST_QUARANTINE_END}
+  %before = load i64, ptr %length.at
+  %ended = load i64, ptr %end.at
   %time = call i64 @now()
-  %since = sub i64 %time, %until
+  %since = sub i64 %time, %ended
   %soon = icmp slt i64 %since, %before
   %twice = shl i64 %before, 1
-  %again = select i1 %soon, i64 %twice, i64 0
-  %more = call i64 @llvm.smax.i64(i64 %again, i64 %waited)
-  %length = call i64 @llvm.smin.i64(i64 %more, i64 {LONGEST})
+  %back_off = select i1 %soon, i64 %twice, i64 0
+  %longer = call i64 @llvm.smax.i64(i64 %back_off, i64 %waited)
+  %length = call i64 @llvm.smin.i64(i64 %longer, i64 {MAX_QUARANTINE_NS})
   %end = add i64 %time, %length
-  store i64 %length, ptr %for_at
-  store i64 %end, ptr %until_at
-  %barred = getelementptr i8, ptr %line, i64 {BARRED}
-  store atomic i64 %end, ptr %barred release, align 8
+  store i64 %length, ptr %length.at
+  store i64 %end, ptr %end.at
+  %until = getelementptr i8, ptr %line, i64 {QUARANTINED_UNTIL}
+  store atomic i64 %end, ptr %until release, align 8
   ret void
 }}
+"""
 
-{claim_text(OWN)}
-define void @worker(ptr %crew, i64 %number) nounwind {{
+
+def _worker(arm: bool, linux: bool, spins: int) -> str:
+    """A worker: wait for a new epoch, spinning first, then asleep; enter the open step unless in quarantine."""
+    return f"""
+define void @worker(ptr %pool, i64 %number) nounwind {{
 entry:
-{places}
-  %mine = call ptr @line_of(ptr %crew, i64 %number)
-  %barred = getelementptr i8, ptr %mine, i64 {BARRED}
+{_LOCATED}
+  %line = call ptr @line_of(ptr %pool, i64 %number)
+  %until.at = getelementptr i8, ptr %line, i64 {QUARANTINED_UNTIL}
   br label %wait
 wait:
   %last = phi i32 [ 1, %entry ], [ %seen, %done ], [ %last, %slept ], [ %last, %moved ]
   br label %spin
 spin:
-  %turns = phi i32 [ 0, %wait ], [ %turned, %counted ]
-  %seen = load atomic i32, ptr %crew acquire, align 4
+  %spins = phi i32 [ 0, %wait ], [ %spun, %counted ]
+  %seen = load atomic i32, ptr %pool acquire, align 4
   %stopped = load atomic i32, ptr %stop acquire, align 4
   %over = icmp ne i32 %stopped, 0
   br i1 %over, label %leave, label %look
@@ -182,21 +216,21 @@ look:
   br i1 %enter, label %go, label %pause
 pause:
   {_PAUSE[arm]}
-  %turned = add i32 %turns, 1
-  %long = icmp sgt i32 %turned, {POLITE}
+  %spun = add i32 %spins, 1
+  %long = icmp sgt i32 %spun, {SPINS_BEFORE_YIELD}
   br i1 %long, label %yield, label %counted
 yield:
   call i32 @sched_yield()
   br label %counted
 counted:
-  %patient = icmp slt i32 %turned, {spins}
-  br i1 %patient, label %spin, label %rest
+  %spinning = icmp slt i32 %spun, {spins}
+  br i1 %spinning, label %spin, label %rest
 rest:
   atomicrmw add ptr %asleep, i32 1 seq_cst
-  %still = load atomic i32, ptr %crew seq_cst, align 4
+  %still = load atomic i32, ptr %pool seq_cst, align 4
   %same = icmp eq i32 %still, %seen
-  br i1 %same, label %doze, label %wakes
-doze:
+  br i1 %same, label %sleep, label %wakes
+sleep:
 {_sleep(arm, linux)}
   br label %wakes
 wakes:
@@ -205,42 +239,48 @@ wakes:
 slept:
   br label %wait
 go:
-  %bar = load atomic i64, ptr %barred acquire, align 8
-  %welcome = icmp eq i64 %bar, 0
-  br i1 %welcome, label %enters, label %asked
-asked:
+  %until = load atomic i64, ptr %until.at acquire, align 8
+  %free = icmp eq i64 %until, 0
+  br i1 %free, label %enters, label %quarantined
+quarantined:
   %time = call i64 @now()
-  %served = icmp sge i64 %time, %bar
-  br i1 %served, label %back, label %done
-back:
-  store atomic i64 0, ptr %barred release, align 8
+  %served = icmp sge i64 %time, %until
+  br i1 %served, label %release, label %done
+release:
+  store atomic i64 0, ptr %until.at release, align 8
   br label %enters
 enters:
-  store atomic i32 1, ptr %mine seq_cst, align 4
-  %again = load atomic i32, ptr %crew seq_cst, align 4
+  store atomic i32 1, ptr %line seq_cst, align 4
+  %again = load atomic i32, ptr %pool seq_cst, align 4
   %valid = icmp eq i32 %again, %seen
   br i1 %valid, label %work, label %moved.out
 work:
-  call void @claim(ptr %crew, ptr %job, i64 %number)
-  store atomic i32 0, ptr %mine release, align 4
+  call void @work_and_steal(ptr %pool, ptr %open, i64 %number)
+  store atomic i32 0, ptr %line release, align 4
   br label %done
 done:
   br label %wait
 moved.out:
-  store atomic i32 0, ptr %mine release, align 4
+  store atomic i32 0, ptr %line release, align 4
   br label %moved
 moved:
   br label %wait
 leave:
   ret void
 }}
+"""
 
-; Steps from %first on; gives the number of the step where the host has to go on, or %count. A step that sets its word
-; has run, and the host decides.
-define i64 @run(ptr %crew, ptr %table, i64 %first, i64 %count, ptr %scratch, i64 %stride, i64 %workers,
-                ptr %marks) nounwind {{
+
+def _run(arm: bool, linux: bool) -> str:
+    """The leader: run the steps from %first on; gives the index of the step that the host must run, or %count.
+
+    A step that sets its error flag has run, and the host decides.
+    """
+    return f"""
+define i64 @run(ptr %pool, ptr %table, i64 %first, i64 %count, ptr %scratch, i64 %stride, i64 %workers,
+                ptr %trace) nounwind {{
 entry:
-{places}
+{_LOCATED}
   br label %head
 head:
   %i = phi i64 [ %first, %entry ], [ %following, %passed ]
@@ -248,32 +288,37 @@ head:
   br i1 %more, label %step, label %finished
 finished:
   ret i64 %count
-step:
-  %far = mul i64 %i, {8 * STEP_WORDS}
+{_dispatch()}
+{_share(arm, linux)}
+{_await_workers(arm)}
+{_check_status()}
+passed:
+  %following = add nuw nsw i64 %i, 1
+  br label %head
+}}
+"""
+
+
+def _dispatch() -> str:
+    """One row of the table: a host step ends the run, control flow runs its own tables, a small kernel runs at once."""
+    return f"""step:
+  %far = mul i64 %i, {_ROW.bytes}
   %row = getelementptr i8, ptr %table, i64 %far
-  %function = load ptr, ptr %row
-  %r1 = getelementptr i8, ptr %row, i64 8
-  %arguments = load ptr, ptr %r1
-  %r2 = getelementptr i8, ptr %row, i64 16
-  %tiles = load i64, ptr %r2
-  %r3 = getelementptr i8, ptr %row, i64 24
-  %chunk = load i64, ptr %r3
-  %r4 = getelementptr i8, ptr %row, i64 32
-  %kind = load i64, ptr %r4
+{_ROW.load("%row", "function", "arguments", "tiles", "chunk", "kind")}
   %host = icmp eq i64 %kind, {KIND_HOST}
   br i1 %host, label %stops, label %compiled
 stops:
   ret i64 %i
 compiled:
-  %marked = call ptr @marks_of(ptr %marks, i64 %i)
-  %begun = call i64 @begin(ptr %marked)
+  %marks = call ptr @marks_of(ptr %trace, i64 %i)
+  %begun = call i64 @begin(ptr %marks)
   switch i64 %kind, label %kernel [ i64 {KIND_LOOP}, label %loops
                                     i64 {KIND_BRANCH}, label %branches ]
 loops:
-  call void @loop(ptr %crew, ptr %arguments, ptr %scratch, i64 %stride, i64 %workers)
+  call void @loop(ptr %pool, ptr %arguments, ptr %scratch, i64 %stride, i64 %workers)
   br label %stepped
 branches:
-  call void @branch(ptr %crew, ptr %arguments, ptr %scratch, i64 %stride, i64 %workers)
+  call void @branch(ptr %pool, ptr %arguments, ptr %scratch, i64 %stride, i64 %workers)
   br label %stepped
 kernel:
   %one = icmp sle i64 %tiles, %chunk
@@ -283,91 +328,84 @@ kernel:
   %alone = or i1 %few, %many
   br i1 %alone, label %direct, label %shared
 direct:
-  call void @forget(ptr %scratch, i64 %stride)
+  call void @invalidate(ptr %scratch, i64 %stride)
   call void %function(ptr %arguments, i64 0, i64 %tiles, ptr %scratch)
-  call void @mark(ptr %marked, i64 1, i64 %begun)
-  br label %stepped
-shared:
-  store ptr %function, ptr %job
-  %j1 = getelementptr i8, ptr %job, i64 8
-  store ptr %arguments, ptr %j1
-  %j2 = getelementptr i8, ptr %job, i64 16
-  store i64 %tiles, ptr %j2
-  %j3 = getelementptr i8, ptr %job, i64 24
-  store i64 %chunk, ptr %j3
-  %j4 = getelementptr i8, ptr %job, i64 32
-  store ptr %scratch, ptr %j4
-  %j5 = getelementptr i8, ptr %job, i64 40
-  store i64 %stride, ptr %j5
-  %j6 = getelementptr i8, ptr %job, i64 48
-  store ptr %marked, ptr %j6
-  %j7 = getelementptr i8, ptr %job, i64 56
-  store i64 %workers, ptr %j7
-  call void @share(ptr %crew, i64 %tiles, i64 %workers)
-  atomicrmw add ptr %crew, i32 1 seq_cst
+  call void @mark(ptr %marks, i64 1, i64 %begun)
+  br label %stepped"""
+
+
+def _share(arm: bool, linux: bool) -> str:
+    """Open a step to the workers: partition its tiles, advance the epoch, wake sleepers, work, close the epoch."""
+    fields = {name: f"%{name}" for name in LAUNCH.kinds} | {"trace": "%marks"}
+    return f"""shared:
+{LAUNCH.store("%open", fields)}
+  call void @partition(ptr %pool, i64 %tiles, i64 %workers)
+  atomicrmw add ptr %pool, i32 1 seq_cst
   %sleepers = load atomic i32, ptr %asleep seq_cst, align 4
   %some = icmp ne i32 %sleepers, 0
-  br i1 %some, label %rouse, label %lead
-rouse:
+  br i1 %some, label %wake, label %lead
+wake:
 {_wake(arm, linux)}
   br label %lead
 lead:
   %started = call i64 @now()
-  call void @claim(ptr %crew, ptr %job, i64 0)
+  call void @work_and_steal(ptr %pool, ptr %open, i64 0)
   %ended = call i64 @now()
-  atomicrmw add ptr %crew, i32 1 seq_cst
-  br label %drain
-drain:
+  atomicrmw add ptr %pool, i32 1 seq_cst
+  br label %drain"""
+
+
+def _await_workers(arm: bool) -> str:
+    """Wait until each worker is out of the step, and quarantine those that exceed the straggler timeout."""
+    return f"""drain:
   %worker = phi i64 [ 1, %lead ], [ %other, %arrived ]
   %all = icmp sgt i64 %worker, %workers
   br i1 %all, label %stepped, label %await
 await:
-  %line = call ptr @line_of(ptr %crew, i64 %worker)
+  %line = call ptr @line_of(ptr %pool, i64 %worker)
   br label %watch
 watch:
-  %held = phi i32 [ 0, %await ], [ %holding, %again ]
+  %spins = phi i32 [ 0, %await ], [ %spun, %again ]
   %late = phi i64 [ 0, %await ], [ %later, %again ]
-  %busy = load atomic i32, ptr %line seq_cst, align 4
-  %empty = icmp eq i32 %busy, 0
-  br i1 %empty, label %arrives, label %hold
-hold:
+  %inside = load atomic i32, ptr %line seq_cst, align 4
+  %empty = icmp eq i32 %inside, 0
+  br i1 %empty, label %arrives, label %pause
+pause:
   {_PAUSE[arm]}
-  %holding = add i32 %held, 1
-  %tired = icmp sgt i32 %holding, {POLITE}
-  br i1 %tired, label %resign, label %again
-resign:
+  %spun = add i32 %spins, 1
+  %long = icmp sgt i32 %spun, {SPINS_BEFORE_YIELD}
+  br i1 %long, label %yield, label %again
+yield:
   %here = call i64 @now()
   %waited = sub i64 %here, %ended
   %worked = sub i64 %ended, %started
-  %bearable = add i64 %worked, {PATIENCE}
-  %missed = icmp sgt i64 %waited, %bearable
-  %missing = select i1 %missed, i64 %waited, i64 %late
+  %timeout = add i64 %worked, {STRAGGLER_NS}
+  %exceeded = icmp sgt i64 %waited, %timeout
+  %lateness = select i1 %exceeded, i64 %waited, i64 %late
   call i32 @sched_yield()
   br label %again
 again:
-  %later = phi i64 [ %late, %hold ], [ %missing, %resign ]
+  %later = phi i64 [ %late, %pause ], [ %lateness, %yield ]
   br label %watch
 arrives:
   %in_time = icmp eq i64 %late, 0
-  br i1 %in_time, label %arrived, label %scold
-scold:
-  call void @bar(ptr %line, i64 %late)
+  br i1 %in_time, label %arrived, label %straggler
+straggler:
+  call void @quarantine(ptr %line, i64 %late)
   br label %arrived
 arrived:
   %other = add i64 %worker, 1
-  br label %drain
-stepped:
-  call void @mark(ptr %marked, i64 0, i64 %begun)
-  %r5 = getelementptr i8, ptr %row, i64 40
-  %word = load ptr, ptr %r5
-  %silent = icmp eq ptr %word, null
-  br i1 %silent, label %passed, label %ask
-ask:
-  %said = load i64, ptr %word
-  %fine = icmp eq i64 %said, 0
-  br i1 %fine, label %passed, label %stops
-passed:
-  %following = add nuw nsw i64 %i, 1
-  br label %head
-}}
-{control_text()}"""
+  br label %drain"""
+
+
+def _check_status() -> str:
+    """The step is done: mark it, and stop where it set its error flag."""
+    return f"""stepped:
+  call void @mark(ptr %marks, i64 0, i64 %begun)
+{_ROW.load("%row", "status")}
+  %unchecked = icmp eq ptr %status, null
+  br i1 %unchecked, label %passed, label %check
+check:
+  %flag = load i64, ptr %status
+  %fine = icmp eq i64 %flag, 0
+  br i1 %fine, label %passed, label %stops"""

@@ -1,6 +1,6 @@
-"""Branches and loops on the host: where a body is not compiled whole, or finds sizes while it runs.
+"""Branches and loops on the host, for bodies that have host steps or find sizes while they run.
 
-What they decide is decided by their meaning, and their bodies are compiled plans of their own.
+The NumPy meaning of the op decides; each body is a compiled plan of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from dovetail.ops.control import FAMILY as CONTROL
 from dovetail.ops.control import MOST_TRIPS, check_trips
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.plan import Plan, Step, make_plan
-from dovetail.targets.cpu.claims import CLAIMS
-from dovetail.targets.cpu.threads.control_text import ENDLESS
 from dovetail.targets.runtime.control.plan import body_graph
+from dovetail.targets.runtime.control.records import ENDLESS
 from dovetail.targets.runtime.memory import Memory
 
 
@@ -31,13 +30,13 @@ class Runner(Protocol):
     def run(self, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> dict[str, Array]: ...
 
 
-class Compiler(Protocol):
-    """What makes one of a plan."""
+class Executable(Protocol):
+    """A compiled plan without its parameters."""
 
-    def __call__(self, plan: Plan) -> Any: ...
+    def bind(self, params: Mapping[str, Array]) -> Runner: ...
 
 
-class Body:
+class HostBody:
     """A sub-graph as a function of arrays."""
 
     def __init__(self, body: Subgraph, runner: Runner, sizes: Mapping[str, int]) -> None:
@@ -55,19 +54,20 @@ class Body:
         return tuple(found[f"r{i}"] for i in range(len(self.body.results)))
 
 
-class Bodies:
+class HostControl:
     """The bodies of a plan, each compiled when it is first run."""
 
-    def __init__(self, compile: Callable[[Plan], Any]) -> None:
+    def __init__(self, compile: Callable[[Plan], Executable], outer: Plan) -> None:
         self._compile = compile
+        self._outer = outer
         self._runners: dict[Subgraph, Runner] = {}
 
-    def run(self, step: Step, memory: Memory, said: int = 0) -> bool:
-        """Run a step that branches or loops, of which compiled code said this; False where it is another."""
+    def run(self, step: Step, memory: Memory, status: int = 0) -> bool:
+        """Run a step that branches or loops, after compiled code set this status; False for other steps."""
         op = step.value.op
         if op not in CONTROL or not isinstance(op, Primitive):
             return False
-        if said == ENDLESS:
+        if status == ENDLESS:
             check_trips(MOST_TRIPS)
         attrs = {
             name: self._attribute(a, op.kinds[name].name == "fresh", memory) for name, a in step.value.attrs.items()
@@ -82,7 +82,7 @@ class Bodies:
 
     def _attribute(self, attr: Any, fresh: bool, memory: Memory) -> Any:
         if isinstance(attr, Subgraph):
-            return Body(attr, self._runner(attr), dict(memory.sizes))
+            return HostBody(attr, self._runner(attr), dict(memory.sizes))
         if isinstance(attr, Dim):
             known = symbols(attr) <= memory.sizes.keys()
             return evaluate(attr, memory.sizes) if known or not fresh else attr
@@ -90,5 +90,6 @@ class Bodies:
 
     def _runner(self, body: Subgraph) -> Runner:
         if body not in self._runners:
-            self._runners[body] = self._compile(make_plan(body_graph(body), target=CLAIMS)).bind({})
+            plan = make_plan(body_graph(body), target=self._outer.target, rules=self._outer.rules)
+            self._runners[body] = self._compile(plan).bind({})
         return self._runners[body]

@@ -1,4 +1,4 @@
-"""Branches and loops whose bodies are compiled: each body planned, with a kernel for each of its steps."""
+"""Branches and loops with compiled bodies: a plan for each body, with a kernel for each of its steps."""
 
 from __future__ import annotations
 
@@ -12,49 +12,47 @@ from dovetail.ir.graph import Graph, Subgraph, walk_into
 from dovetail.ir.inline import inline
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
-from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.move import make_copy
 from dovetail.kernels.loops.policy import TilePolicy
-from dovetail.kernels.spec import Job, Places
+from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.ops.control import if_, scan_, while_
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.alias import Strides, is_dense
 from dovetail.plan.plan import Plan, Step, make_plan
-from dovetail.targets.cpu.claims import CLAIMS
-from dovetail.targets.cpu.select import make_job
+from dovetail.targets.runtime.backend import Select
 
 MOST_DEPTH = 8
-"""Bodies within bodies, at most; deeper ones run on the host."""
+"""Levels of nested bodies, at most; deeper ones run on the host."""
 
 Role: TypeAlias = Literal["carry", "slice", "whole"]
-"""What an argument of a body is of its operand: what the trip before gave, a slice along the first axis, or all."""
+"""What an argument of a body is: carried from the trip before, a slice along the first axis, or a whole operand."""
 
 
 @dataclass(slots=True, eq=False)
-class Coded:
-    """A kernel and its entry, which is known once it is compiled."""
+class KernelEntry:
+    """A kernel inside a body, and its address once it is compiled."""
 
     job: Job
     entry: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inside:
-    """A body whose every step has a kernel."""
+class CompiledBody:
+    """A body in which each step has a kernel."""
 
     plan: Plan
     operands: tuple[Value, ...]
-    """What its arguments are given by, outside."""
+    """The outer values that its arguments take."""
     roles: tuple[Role, ...]
     known: tuple[int, ...]
-    """The arguments that are known before a run."""
-    steps: tuple[Coded | Control, ...]
-    dense: tuple[Coded | None, ...]
-    """For each argument how it is brought into the dense layout that the body reads; None where it lies so."""
+    """The indices of arguments that are known at bind time."""
+    steps: tuple[KernelEntry | Control, ...]
+    dense: tuple[KernelEntry | None, ...]
+    """For each argument the copy into the dense layout that the body reads; None where it is dense."""
     made: tuple[Value | None, ...]
-    """For each result the root that is made where the result is wanted."""
-    results: tuple[Coded | None, ...]
-    """For each of the others how it is brought there."""
+    """For each result the root that is computed directly in the result's memory."""
+    results: tuple[KernelEntry | None, ...]
+    """For each of the others the copy into the result's memory."""
 
     @property
     def arguments(self) -> tuple[Value, ...]:
@@ -66,11 +64,11 @@ class Inside:
 
     @property
     def read(self) -> set[Value]:
-        """Where what kernels point to lies, what they have in a layout of their own left out."""
-        jobs = [step.job for step in self.steps if isinstance(step, Coded)]
-        points = [point for job in jobs for point in job.points.values() if isinstance(point, Value)]
-        points += [v for step in self.steps if isinstance(step, Control) for v in step.step.operands]
-        return {self.plan.locate(v).root for v in (*points, *self.outputs)}
+        """The roots that kernels read as they are, not packed."""
+        jobs = [step.job for step in self.steps if isinstance(step, KernelEntry)]
+        bindings = [binding for job in jobs for binding in job.bindings.values() if isinstance(binding, Value)]
+        bindings += [v for step in self.steps if isinstance(step, Control) for v in step.step.operands]
+        return {self.plan.locate(v).root for v in (*bindings, *self.outputs)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,14 +76,14 @@ class Control:
     """A step that branches or loops. The bodies are those of its branches, or the condition and the body of a loop."""
 
     step: Step
-    bodies: tuple[Inside | None, ...]
-    ends: tuple[Coded, ...] = ()
-    """For each carry of a loop how the last one is brought to where it is wanted."""
+    bodies: tuple[CompiledBody | None, ...]
+    ends: tuple[KernelEntry, ...] = ()
+    """For each carry of a loop the copy of its last value into the result."""
     pitches: tuple[Size, ...] = ()
-    """How far apart the slices of each operand lie that a loop goes along."""
+    """For each scanned operand the stride between slices, in bytes."""
 
     @property
-    def codes(self) -> Iterator[Coded]:
+    def entries(self) -> Iterator[KernelEntry]:
         """Every kernel inside."""
         yield from self.ends
         for body in self.bodies:
@@ -93,7 +91,7 @@ class Control:
                 yield from (c for c in (*body.dense, *body.results) if c is not None)
                 for step in body.steps:
                     if isinstance(step, Control):
-                        yield from step.codes
+                        yield from step.entries
                     else:
                         yield step
 
@@ -105,93 +103,103 @@ def body_graph(body: Subgraph) -> Graph:
     return Graph.of(results, name="body", inputs=inputs)
 
 
-def make_control(step: Step, places: Places, vectors: CpuDevice, depth: int = 0) -> Control | None:
-    """A step that branches or loops, compiled; None where it is none, or something in it runs on the host.
+def make_control(step: Step, locations: TensorLocations, select: Select, outer: Plan, depth: int = 0) -> Control | None:
+    """The compiled form of a step that branches or loops; None for other steps, and where a body runs on the host.
 
-    Of a branch one side may be left to the host.
+    One side of a branch may be left to the host.
     """
     value = step.value
     if value.op not in (if_, scan_, while_) or depth == MOST_DEPTH or any(fresh_symbols(value)):
         return None
     if value.op is if_:
-        given = _Given(value.operands[1:], ("whole",) * (len(value.operands) - 1), places, vectors, depth)
-        branches = (given.inside(value.attrs["then"]), given.inside(value.attrs["otherwise"]))
+        given = _Given(value.operands[1:], ("whole",) * (len(value.operands) - 1), locations, select, outer, depth)
+        branches = (given.compiled(value.attrs["then"]), given.compiled(value.attrs["otherwise"]))
         return None if branches == (None, None) else Control(step, branches)
     count = int(value.attrs["carries"])
     scanned = int(value.attrs["scanned"]) if value.op is scan_ else 0
     numbers = range(len(value.operands))
     roles: list[Role] = ["carry" if i < count else "slice" if i < count + scanned else "whole" for i in numbers]
-    given = _Given(value.operands, tuple(roles), places, vectors, depth)
-    ends = [_copy(v, v.tensor, places(v).strides, places.target.tiles) for v in step.results[:count]]
-    bodies = [given.inside(value.attrs[name]) for name in ("condition", "body") if name in value.attrs]
+    given = _Given(value.operands, tuple(roles), locations, select, outer, depth)
+    ends = [_copy(v, v.tensor, locations(v).strides, locations.target.tiles) for v in step.results[:count]]
+    bodies = [given.compiled(value.attrs[name]) for name in ("condition", "body") if name in value.attrs]
     if None in bodies or None in ends:
         return None
-    pitches = [places(v).strides[0] for v in value.operands[count : count + scanned]]
+    pitches = [locations(v).strides[0] for v in value.operands[count : count + scanned]]
     return Control(step, tuple(bodies), tuple(c for c in ends if c is not None), tuple(pitches))
 
 
-def _copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolicy) -> Coded | None:
-    return Coded(make_copy(value, type, strides, tiles)) if type.dtype.itemsize in (1, 2, 4, 8) else None
+def _copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolicy) -> KernelEntry | None:
+    return KernelEntry(make_copy(value, type, strides, tiles)) if type.dtype.itemsize in (1, 2, 4, 8) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a body is given, and how it is compiled."""
+    """The operands of a body, and how its kernels are selected."""
 
     operands: tuple[Value, ...]
     roles: tuple[Role, ...]
-    places: Places
-    vectors: CpuDevice
+    locations: TensorLocations
+    select: Select
+    outer: Plan
     depth: int
 
-    def inside(self, body: Subgraph) -> Inside | None:
-        """A body compiled; None where something in it runs on the host."""
+    def compiled(self, body: Subgraph) -> CompiledBody | None:
+        """The compiled body; None where a step of it runs on the host."""
         if any(name for value in walk_into(body.results) for name in fresh_symbols(value)):
             return None
-        plan = make_plan(body_graph(body), target=CLAIMS)
+        plan = make_plan(body_graph(body), target=self.outer.target, rules=self.outer.rules)
         if any(slot.pool == "heap" for slot in plan.slots.values()):
             return None
-        known = [i for i, role in enumerate(self.roles) if role == "whole" and self.places.is_bound(self.operands[i])]
+        known = [
+            i for i, role in enumerate(self.roles) if role == "whole" and self.locations.is_bound(self.operands[i])
+        ]
         inputs = plan.graph.inputs
         bound = {r for step in plan.phase("bind") for r in step.results} | {inputs[i] for i in known}
-        inner = Places(plan.locate, bound, self.places.strict, target=self.places.target)
+        inner = TensorLocations(plan.locate, bound, self.locations.strict, target=self.locations.target)
         made = made_in_place(plan)
         steps = [self._step(step, inner, made) for step in plan.phase("run")]
         dense = [None if i in known else self._dense(i) for i in range(len(inputs))]
         outputs = list(plan.graph.outputs.values())
         results = [
-            None if at is not None else _copy(v, v.tensor, plan.locate(v).strides, self.places.target.tiles)
+            None if at is not None else _copy(v, v.tensor, plan.locate(v).strides, self.locations.target.tiles)
             for v, at in zip(outputs, made, strict=True)
         ]
         sizes = [v.dtype.itemsize for v in (*inputs, *outputs)]
         if None in steps or max(sizes, default=1) > 8:
             return None
-        kept = tuple(s for s in steps if s is not None)
-        return Inside(plan, self.operands, self.roles, tuple(known), kept, tuple(dense), tuple(made), tuple(results))
+        kernels = tuple(s for s in steps if s is not None)
+        copies = (tuple(dense), tuple(made), tuple(results))
+        return CompiledBody(plan, self.operands, self.roles, tuple(known), kernels, *copies)
 
-    def _step(self, step: Step, places: Places, made: Sequence[Value | None]) -> Coded | Control | None:
+    def _step(
+        self, step: Step, locations: TensorLocations, made: Sequence[Value | None]
+    ) -> KernelEntry | Control | None:
         if step.over is not None and any(r in made for r in step.results):
-            # It is made elsewhere, and so not over what it reads.
+            # It is computed in the result's memory, so not in place.
             step = replace(step, over=None)
-        job = make_job(step, places, self.vectors)
-        return Coded(job) if job is not None else make_control(step, places, self.vectors, self.depth + 1)
+        job = self.select(step, locations)
+        return (
+            KernelEntry(job)
+            if job is not None
+            else make_control(step, locations, self.select, self.outer, self.depth + 1)
+        )
 
-    def _dense(self, index: int) -> Coded | None:
+    def _dense(self, index: int) -> KernelEntry | None:
         operand, role = self.operands[index], self.roles[index]
-        strides = self.places(operand).strides
+        strides = self.locations(operand).strides
         if role == "carry":
-            return _copy(operand, operand.tensor, strides, self.places.target.tiles)
+            return _copy(operand, operand.tensor, strides, self.locations.target.tiles)
         skipped = 1 if role == "slice" else 0
         type = TensorType(operand.dtype, operand.shape[skipped:])
         if is_dense(type, strides[skipped:]):
             return None
-        return _copy(operand, type, strides[skipped:], self.places.target.tiles)
+        return _copy(operand, type, strides[skipped:], self.locations.target.tiles)
 
 
 def made_in_place(plan: Plan) -> list[Value | None]:
-    """For each result of a body the root that can be made where the result is wanted, or None where it is copied.
+    """For each result of a body the root that can be computed in the result's memory; None where it is copied.
 
-    A root that is several results is made where the first is wanted.
+    A root that is several results is computed in the memory of the first.
     """
     found: list[Value | None] = []
     for value in plan.graph.outputs.values():

@@ -6,7 +6,7 @@ not known may be one of those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.ir.dim import Size, smallest, symbol
 from dovetail.ir.dtype import f32, i64
@@ -30,7 +30,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
     stretched,
 )
-from dovetail.kernels.spec import Job, Packed, Places
+from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv
 from dovetail.plan.plan import Step
@@ -64,21 +64,21 @@ class LinePanels:
         return Panels(self.columns, ((0, 0),), of.shape[0])(matrix)
 
 
-def make_line(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
+def make_line(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of a convolution along one axis, with filters that are known when parameters are bound."""
     value = step.value
     if value.op not in (conv, conv_bias_act) or value.rank != 3 or value.attrs["groups"] != 1:
         return None
     if isinstance(value.shape[2], int) and value.shape[2] > FEW * vectors.lanes:
         return None
-    body = body_of(value, places)
+    body = body_of(value, locations)
     found = [v for v in body.order if v.op is conv]
     others = [v for v in body.order if v.op is not conv]
     if len(found) != 1 or any(v.dtype is not f32 for v in (*step.operands, *body.order)):
         return None
     x, w = found[0].operands
     known = {*body.order, *body.views}
-    if x not in body.views or w not in body.arguments or not places.is_bound(body.arguments[w]):
+    if x not in body.views or w not in body.arguments or not locations.is_bound(body.arguments[w]):
         return None
     if any(v.shape != value.shape or not is_compiled(v, body.scalars) for v in others):
         return None
@@ -90,14 +90,14 @@ def make_line(step: Step, places: Places, vectors: CpuDevice) -> Job | None:
     # With few filters most of a panel is empty, which pays where channels lie side by side already.
     if filters < vectors.lanes and body.views[x].strides[1] != f32.itemsize:
         return None
-    return _Writer(value, body, found[0], places, tile_of(vectors)).job()
+    return _Writer(value, body, found[0], locations, tile_of(vectors)).job()
 
 
 class _Writer:
     """The job of one convolution while it is put together."""
 
-    def __init__(self, value: Value, body: Body, found: Value, places: Places, tile: Tile) -> None:
-        self.value, self.body, self.found, self.places, self.tile = value, body, found, places, tile
+    def __init__(self, value: Value, body: Body, found: Value, locations: TensorLocations, tile: Tile) -> None:
+        self.value, self.body, self.found, self.locations, self.tile = value, body, found, locations, tile
         x, w = found.operands
         beside = {v for other in body.order if other is not found for v in other.operands}
         self.operands = {v: f"e{i}" for i, v in enumerate(v for v in reads(body) if v in beside)}
@@ -120,27 +120,28 @@ class _Writer:
         self.sizes["blocks"] = (count + (block - 1)) // block
 
     def job(self) -> Job:
-        points: dict[str, Value | Packed] = {"x": self.x}
-        strides = {"y": self.places(self.value).strides}
+        bindings: dict[str, Value | Packed] = {"x": self.x}
+        strides = {"y": self.locations(self.value).strides}
         for view, name in self.operands.items():
             at = self.body.views[view]
             strides[name] = stretched(at.strides, view.shape, self.value.shape)
-            points[name] = self.body.arguments[at.root]
+            bindings[name] = self.body.arguments[at.root]
             self.sizes[f"{name}_offset"] = at.offset
         for name, (image, of_filter, step) in strides.items():
             self.sizes |= {f"{name}_image": image, f"{name}_filter": of_filter, f"{name}_step": step}
         epilogue = self._epilogue()
         line = self._line(("x", "w", *self.operands.values(), "y"))
         pack = LinePanels(self.tile.columns, line.along_channels)
-        points |= {"w": Packed(self.w, pack.layout, pack), "y": self.value}
+        bindings |= {"w": Packed(self.w, pack.layout, pack), "y": self.value}
         sums = HEAD + line.totals(epilogue) + self.block * self.tile.row_bytes
         start = sums + self.block * self.tile.row_bytes
         self.sizes |= {"sums": sums, "copy": start}
         line = self._line(line.pointers)
         scratch = start + self.block * line.pitch
         template = conv1d_code(line, epilogue).template(line.pointers, tuple(self.sizes.values()), scratch)
+        template = replace(template, variant="conv1d")
         work = self.block * line.deep * self.tile.columns
-        return Job(template, points, self.sizes["blocks"] * line.panels, work)
+        return Job(template, bindings, Tiles(self.sizes["blocks"] * line.panels, work))
 
     def _line(self, pointers: tuple[str, ...]) -> Conv1d:
         filters, channels, taps = (n for n in self.w.shape if isinstance(n, int))

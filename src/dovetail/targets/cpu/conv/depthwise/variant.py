@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Field
-from dovetail.kernels.spec import Cut, Number
+from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.depthwise.kernel import Depth, depth_text
-from dovetail.targets.cpu.conv.direct.variant import Choice, Convolution, Expanse, known
+from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
 from dovetail.targets.cpu.conv.patch import HEAD
 
 MOST_TAPS = 81
@@ -29,7 +29,7 @@ PART_WORK = 4000
 """Products of vectors that a tile has, about."""
 
 
-def depth(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
+def depth(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
     """The kernel of a convolution whose groups have one channel and one filter each."""
     is_level = expanse.is_level
     # A channel times one number is one long row.
@@ -50,7 +50,7 @@ def depth(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choi
     most = 1 if field.window[0] == 1 else most
     heights = _heights(Bands.of(field, vectors), most) if field.is_known else tuple(range(1, most + 1))
     of = Depth(vectors, field.window, field.strides, field.dilations, heights, found.epilogue)
-    return [Choice(found.packed(1), DepthCut(expanse, of), lambda: depth_text(of))]
+    return [Candidate(found.packed(1), DepthTiler(expanse, of), lambda: depth_text(of), "depthwise")]
 
 
 def rows_of(vectors: CpuDevice, window: int, stride: int) -> int:
@@ -91,16 +91,16 @@ def _heights(bands: Bands, most: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthCut:
+class DepthTiler:
     """How the work of `conv_depth_text` is cut."""
 
     expanse: Expanse
     depth: Depth
 
-    def __call__(self, number: Number) -> Cut | None:
-        return self.cut(self.expanse.known(number))
+    def __call__(self, number: Number) -> Tiling | None:
+        return self.tiling(self.expanse.known(number))
 
-    def cut(self, of: Expanse) -> Cut | None:
+    def tiling(self, of: Expanse) -> Tiling | None:
         """The cut, where there are results and rows are not too long."""
         field, vectors = of.field, self.depth.vectors
         if 0 in (*field.out, *field.sizes):
@@ -123,4 +123,4 @@ class DepthCut:
         )  # fmt: skip
         # What is read behind the last row is not used.
         scratch = HEAD + together * plane + 4 * vectors.lanes * 8 + 4 * field.over[1]
-        return Cut(sizes, scratch, of.images * parts * bands.count, work * part // 2 + 1)
+        return Tiling(sizes, scratch, of.images * parts * bands.count, work * part // 2 + 1)

@@ -16,7 +16,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Field
-from dovetail.kernels.spec import Cut, Form, Job, Number, Packed, Places
+from dovetail.kernels.spec import Job, Number, Packed, Template, TensorLocations, Tiling, Variant
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv
@@ -61,50 +61,54 @@ class Expanse:
         return self.channels * self.field.taps
 
 
-class Cutter(Protocol):
+class ConvTiler(Protocol):
     """How the work of one kernel is cut, for sizes that are known now or later."""
 
     @property
     def expanse(self) -> Expanse: ...
 
-    def __call__(self, number: Number) -> Cut | None: ...
+    def __call__(self, number: Number) -> Tiling | None: ...
 
-    def cut(self, of: Expanse) -> Cut | None:
+    def tiling(self, of: Expanse) -> Tiling | None:
         """The cut where all spatial sizes are known; None where another kernel is better."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Candidate:
     """A kernel that may serve a convolution; its text is written once it is wanted."""
 
-    points: Mapping[str, Value | Packed]
-    cutter: Cutter
+    bindings: Mapping[str, Value | Packed]
+    tiler: ConvTiler
     code: Callable[[], Code]
+    name: str
+    """What reports call it."""
 
     @property
     def is_known(self) -> bool:
         """Whether sizes tell now whether it is the one."""
-        return self.cutter.expanse.field.is_known
+        return self.tiler.expanse.field.is_known
 
-    def form(self) -> Form:
+    def variant(self) -> Variant:
         """The kernel, for sizes that are known later."""
-        return Form(self.code().template(self.points, (), 0), self.points, self.cutter)
+        return Variant(self._template((), 0), self.bindings, self.tiler)
 
-    def job(self, forms: tuple[Form, ...] = ()) -> Job | None:
+    def job(self, variants: tuple[Variant, ...] = ()) -> Job | None:
         """The kernel with its work cut for the sizes as they are."""
-        cut = self.cutter.cut(self.cutter.expanse)
-        if cut is None:
+        tiling = self.tiler.tiling(self.tiler.expanse)
+        if tiling is None:
             return None
-        template = self.code().template(self.points, cut.sizes, cut.scratch)
-        return Job(template, self.points, cut.tiles, cut.work, forms=forms)
+        return Job(self._template(tiling.sizes, tiling.scratch), self.bindings, tiling.launch, variants=variants)
+
+    def _template(self, sizes: tuple[Size, ...], scratch: Size) -> Template:
+        return replace(self.code().template(self.bindings, sizes, scratch), variant=self.name)
 
 
-def first_of(choices: Sequence[Choice]) -> Job | None:
+def first_of(candidates: Sequence[Candidate]) -> Job | None:
     """The job of the first that suits; the last one suits all sizes, and where they are not known, the others wait."""
-    if all(choice.is_known for choice in choices):
-        return next((job for choice in choices if (job := choice.job()) is not None), None)
-    return choices[-1].job(tuple([choice.form() for choice in choices]))
+    if all(candidate.is_known for candidate in candidates):
+        return next((job for candidate in candidates if (job := candidate.job()) is not None), None)
+    return candidates[-1].job(tuple([candidate.variant() for candidate in candidates]))
 
 
 def _added_to(value: Value) -> Value:
@@ -140,16 +144,16 @@ class Convolution:
         """What becomes of its sums."""
         return Epilogue(self.act, self.b is not None, self.residual is not None)
 
-    def is_served(self, places: Places) -> bool:
+    def is_served(self, locations: TensorLocations) -> bool:
         """Whether it is of f32 along one or two axes, with weights that are known when parameters are bound."""
         weights = [self.w] if self.b is None else [self.w, self.b]
         read = [self.x, *weights] if self.residual is None else [self.x, self.residual, *weights]
         plain = self.x.rank <= 4 and all(v.dtype is f32 for v in read)
-        return plain and 0 not in self.w.shape and all(places.is_bound(v) for v in weights)
+        return plain and 0 not in self.w.shape and all(locations.is_bound(v) for v in weights)
 
-    def expanse(self, places: Places) -> Expanse:
+    def expanse(self, locations: TensorLocations) -> Expanse:
         """Its sizes, as they lie."""
-        attrs, steps, groups = self.result.attrs, places(self.x).strides, int(self.result.attrs["groups"])
+        attrs, steps, groups = self.result.attrs, locations(self.x).strides, int(self.result.attrs["groups"])
         field = Field.of(
             self.x.shape[2:], steps[2:], self.result.shape[2:], [known(s) for s in self.w.shape[2:]],
             attrs["strides"], attrs["dilations"], attrs["padding"],
@@ -157,7 +161,7 @@ class Convolution:
         filters, channels = known(self.w.shape[0]) // groups, known(self.w.shape[1])
         beside: tuple[Size, ...] = ()
         if self.residual is not None:
-            first, channel, *spatial = places(self.residual).strides
+            first, channel, *spatial = locations(self.residual).strides
             beside = (
                 (first, channel, *spatial)
                 if len(spatial) == 2
@@ -165,7 +169,7 @@ class Convolution:
             )
         return Expanse(self.x.shape[0], groups, filters, channels, field, (steps[0], steps[1]), beside)
 
-    def points(self, w: Packed, rows: int) -> dict[str, Value | Packed]:
+    def bindings(self, w: Packed, rows: int) -> dict[str, Value | Packed]:
         """What a kernel points to, with so many filters together in the bias."""
         groups = int(self.result.attrs["groups"])
         b = {} if self.b is None else {"b": Packed(self.b, f"conv {groups} {rows}", Packing(groups, rows))}
@@ -175,15 +179,15 @@ class Convolution:
     def packed(self, rows: int) -> dict[str, Value | Packed]:
         """The same, with so many filters together in the weights too."""
         groups = int(self.result.attrs["groups"])
-        return self.points(Packed(self.w, f"conv {groups} {rows}", Packing(groups, rows)), rows)
+        return self.bindings(Packed(self.w, f"conv {groups} {rows}", Packing(groups, rows)), rows)
 
 
-def direct(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> Choice:
+def direct(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> Candidate:
     """The kernel that serves every convolution."""
     if expanse.is_level:
         expanse = replace(expanse, field=expanse.field.flat())
     shape = Shape.of(vectors, expanse.filters, found.epilogue, expanse.field.taps == 1)
-    return Choice(found.packed(shape.rows), Direct(expanse, shape), lambda: conv_text(shape))
+    return Candidate(found.packed(shape.rows), Direct(expanse, shape), lambda: conv_text(shape), "direct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +198,10 @@ class Direct:
     shape: Shape
     spread: tuple[int, ...] = ()
 
-    def __call__(self, number: Number) -> Cut:
-        return self.cut(self.expanse.known(number))
+    def __call__(self, number: Number) -> Tiling:
+        return self.tiling(self.expanse.known(number))
 
-    def cut(self, of: Expanse) -> Cut:
+    def tiling(self, of: Expanse) -> Tiling:
         """The cut of work that may have symbols in its sizes."""
         shape, field, lanes = self.shape, of.field, self.shape.vectors.lanes
         blocks = field.blocks(of.channels, lanes, shape.columns)
@@ -218,7 +222,7 @@ class Direct:
             + 4 * (shape.rows * (field.run(blocks) + lanes) + field.seen(blocks, of.channels) + 2 * lanes)
         )
         # Multiplications are done a vector at a time, and two at once.
-        return Cut(sizes, scratch, tiles, work * part // (2 * lanes) + 1)
+        return Tiling(sizes, scratch, tiles, work * part // (2 * lanes) + 1)
 
 
 def known(size: Size) -> int:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks
-from dovetail.kernels.spec import Cut, Number
+from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.broadcast_tile import square_of
-from dovetail.targets.cpu.conv.direct.variant import Choice, Convolution, Expanse, known
+from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
 from dovetail.targets.cpu.conv.few_channels.kernel import row_text
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square
 from dovetail.targets.cpu.conv.patch import HEAD
@@ -25,14 +25,14 @@ PART_PLACES = 450
 """Places of a tile, about."""
 
 
-def row(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
+def row(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
     """The kernel of a convolution with few channels, a large window and many places."""
     square = square_of(vectors, expanse.filters, found.epilogue, point=False)
     full = -(-expanse.filters // square.block) * square.block <= MOST_WASTE * expanse.filters
     fitting = FEWEST_SUMS <= expanse.sums <= MOST_SUMS and expanse.groups == 1 and expanse.field.taps > 1
     if not full or not fitting or not expanse.is_level:
         return []
-    return [Choice(found.packed(square.block), Row(expanse, square), lambda: row_text(square))]
+    return [Candidate(found.packed(square.block), Row(expanse, square), lambda: row_text(square), "few_channels")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Row:
     expanse: Expanse
     square: Square
 
-    def __call__(self, number: Number) -> Cut | None:
-        return self.cut(self.expanse.known(number))
+    def __call__(self, number: Number) -> Tiling | None:
+        return self.tiling(self.expanse.known(number))
 
-    def cut(self, of: Expanse) -> Cut | None:
+    def tiling(self, of: Expanse) -> Tiling | None:
         """The cut, where there are many places, and rows are long."""
         field, square = of.field, self.square
         height, width = known(field.out[0]), known(field.out[1])
@@ -59,4 +59,4 @@ class Row:
         seen = 4 * (known(field.seen(blocks, of.channels)) + 2 * square.vectors.lanes)
         work = rows * width * square.block * of.sums // (2 * square.vectors.lanes)
         tiles = of.images * blocks.down * -(-of.filters // square.block)
-        return Cut(sizes, HEAD + listed + 4 * width * square.block + seen, tiles, work + 1)
+        return Tiling(sizes, HEAD + listed + 4 * width * square.block + seen, tiles, work + 1)

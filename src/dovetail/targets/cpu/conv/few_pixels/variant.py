@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks
-from dovetail.kernels.spec import Cut, Number
-from dovetail.targets.cpu.conv.direct.variant import Choice, Convolution, Expanse, known
+from dovetail.kernels.spec import Number, Tiling
+from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square, forms_of, least_waste, small_text
 from dovetail.targets.cpu.conv.patch import HEAD
 
@@ -26,7 +26,7 @@ PART_PLACES = 112
 """Places of a tile, about."""
 
 
-def small(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
+def small(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
     """The kernels of a convolution with few places and many filters."""
     # Padding decides whether an image is copied.
     if (
@@ -39,12 +39,12 @@ def small(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choi
     squares = [Square(vectors, *form, found.epilogue, point) for form in forms_of(vectors)]
     # Lanes without a filter are as bad as those without a place.
     full = [s for s in squares if -(-expanse.filters // s.block) * s.block <= 1.1 * expanse.filters]
-    return [_choice(found, expanse, square) for square in full]
+    return [_candidate(found, expanse, square) for square in full]
 
 
-def _choice(found: Convolution, expanse: Expanse, square: Square) -> Choice:
-    cutter = Small(expanse, square, any(found.result.attrs["padding"]))
-    return Choice(found.packed(square.block), cutter, lambda: small_text(square))
+def _candidate(found: Convolution, expanse: Expanse, square: Square) -> Candidate:
+    tiler = Small(expanse, square, any(found.result.attrs["padding"]))
+    return Candidate(found.packed(square.block), tiler, lambda: small_text(square), "few_pixels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class Small:
     square: Square
     padded: bool
 
-    def __call__(self, number: Number) -> Cut | None:
-        return self.cut(self.expanse.known(number))
+    def __call__(self, number: Number) -> Tiling | None:
+        return self.tiling(self.expanse.known(number))
 
-    def cut(self, of: Expanse) -> Cut | None:
+    def tiling(self, of: Expanse) -> Tiling | None:
         """The cut, where there are few places and no other form wastes less of them."""
         field, square = of.field, self.square
         count = known(field.out[0]) * known(field.out[1])
@@ -85,4 +85,4 @@ class Small:
         scratch += 4 * (rows * columns * of.channels + 2 * square.vectors.lanes) if self.padded else 0
         tiles = of.images * of.groups * -(-of.filters // square.block) * parts
         work = part * square.block * of.sums // (2 * square.vectors.lanes)
-        return Cut(sizes, scratch, tiles, work + 1)
+        return Tiling(sizes, scratch, tiles, work + 1)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks
-from dovetail.kernels.spec import Cut, Number
+from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.broadcast_tile import square_of
-from dovetail.targets.cpu.conv.direct.variant import Choice, Convolution, Expanse, known
+from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square
 from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import APART, window_text
 from dovetail.targets.cpu.conv.patch import HEAD
@@ -25,13 +25,14 @@ PART_PLACES = 112
 """Places of a tile, about."""
 
 
-def window(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
+def window(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
     """The kernel of a convolution with few places, many filters and a window of several taps."""
     square = square_of(vectors, expanse.filters, found.epilogue, point=True)
     full = -(-expanse.filters // square.block) * square.block <= MOST_WASTE * expanse.filters
     if not full or expanse.sums < FEWEST_SUMS or expanse.field.taps == 1 or not expanse.is_level:
         return []
-    return [Choice(found.packed(square.block), Window(expanse, square), lambda: window_text(square))]
+    tiler = Window(expanse, square)
+    return [Candidate(found.packed(square.block), tiler, lambda: window_text(square), "few_pixels_kxk")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,10 @@ class Window:
     expanse: Expanse
     square: Square
 
-    def __call__(self, number: Number) -> Cut | None:
-        return self.cut(self.expanse.known(number))
+    def __call__(self, number: Number) -> Tiling | None:
+        return self.tiling(self.expanse.known(number))
 
-    def cut(self, of: Expanse) -> Cut | None:
+    def tiling(self, of: Expanse) -> Tiling | None:
         """The cut, where there are few places."""
         field, square = of.field, self.square
         height, width = known(field.out[0]), known(field.out[1])
@@ -65,4 +66,4 @@ class Window:
         scratch = HEAD + 64 * -(-field.taps // 8) + 4 * part * square.block + laid + seen
         tiles = of.images * of.groups * -(-of.filters // square.block) * parts
         work = part * square.block * of.sums // (2 * square.vectors.lanes)
-        return Cut(sizes, scratch, tiles, work + 1)
+        return Tiling(sizes, scratch, tiles, work + 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Cut, Number
+from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.direct.kernel import Shape
-from dovetail.targets.cpu.conv.direct.variant import PART_WORK, Choice, Convolution, Expanse, known
+from dovetail.targets.cpu.conv.direct.variant import PART_WORK, Candidate, Convolution, Expanse, known
 from dovetail.targets.cpu.conv.patch import HEAD
 from dovetail.targets.cpu.conv.pointwise.kernel import point_text
 
@@ -23,13 +23,13 @@ TOGETHER, FEWEST_TILES = 8, 16
 """Register tiles of filters that go together even where that is much work, unless it leaves too few tiles to share."""
 
 
-def point(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
+def point(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
     """The kernel of a convolution whose places lie side by side, and see a pixel each."""
     flat = replace(expanse, field=expanse.field.flat())
     if not flat.field.is_point or flat.field.sizes[0] != 1 or flat.field.steps[1] != 4 or not expanse.is_level:
         return []
     shape = Shape.of(vectors, expanse.filters, found.epilogue, True)
-    return [Choice(found.packed(shape.rows), Point(flat, shape), lambda: point_text(shape))]
+    return [Candidate(found.packed(shape.rows), Point(flat, shape), lambda: point_text(shape), "pointwise")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Point:
     expanse: Expanse
     shape: Shape
 
-    def __call__(self, number: Number) -> Cut | None:
-        return self.cut(self.expanse.known(number))
+    def __call__(self, number: Number) -> Tiling | None:
+        return self.tiling(self.expanse.known(number))
 
-    def cut(self, of: Expanse) -> Cut | None:
+    def tiling(self, of: Expanse) -> Tiling | None:
         """The cut, where there are places enough."""
         shape, places, lanes = self.shape, known(of.field.out[1]), self.shape.vectors.lanes
         vectors = -(-places // lanes)
@@ -63,7 +63,7 @@ class Point:
         wide = 4 * lanes * shape.columns
         scratch = HEAD + wide * (filter_part * shape.rows + of.channels)
         count = of.images * of.groups * place_parts * filter_parts
-        return Cut(sizes, scratch, count, work * filter_part * place_part // (2 * lanes) + 1)
+        return Tiling(sizes, scratch, count, work * filter_part * place_part // (2 * lanes) + 1)
 
     @staticmethod
     def _fewest(of: Expanse, places: int) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Cut, Number
-from dovetail.targets.cpu.conv.direct.variant import Choice, Convolution, Expanse, known
+from dovetail.kernels.spec import Number, Tiling
+from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square
 from dovetail.targets.cpu.conv.patch import HEAD
 from dovetail.targets.cpu.conv.pointwise_packed.kernel import panel_text
@@ -34,7 +34,7 @@ MOST_BYTES = 464 * 1024
 """What some places see, at most, and half of it where they are many: it stays in the second cache beside weights."""
 
 
-def panel(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
+def panel(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
     """The kernels of a convolution whose places see a pixel each, none of it beside the image."""
     plain = expanse.field.window == (1, 1) and not any(found.result.attrs["padding"])
     if not plain or not expanse.is_level or expanse.channels < FEWEST_CHANNELS:
@@ -46,7 +46,8 @@ def panel(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choi
         return []
     square = Square(vectors, *form, found.epilogue, True)
     lines = LINES if places >= FEW * square.places else MANY_LINES
-    return [Choice(found.packed(square.block), Panel(expanse, square), partial(panel_text, square, lines))]
+    code = partial(panel_text, square, lines)
+    return [Candidate(found.packed(square.block), Panel(expanse, square), code, "pointwise_packed")]
 
 
 def _best(vectors: CpuDevice, filters: int, places: int) -> tuple[int, int] | None:
@@ -71,10 +72,10 @@ class Panel:
     expanse: Expanse
     square: Square
 
-    def __call__(self, number: Number) -> Cut | None:
-        return self.cut(self.expanse.known(number))
+    def __call__(self, number: Number) -> Tiling | None:
+        return self.tiling(self.expanse.known(number))
 
-    def cut(self, of: Expanse) -> Cut | None:
+    def tiling(self, of: Expanse) -> Tiling | None:
         """The cut, where places are not too few for its lanes, nor too many for its filters."""
         square, field = self.square, of.field
         width = known(field.out[1])
@@ -104,7 +105,7 @@ class Panel:
         )  # fmt: skip
         scratch = HEAD + 4 * part * square.block + part // square.places * size + 8 * part
         work = part * square.block * of.channels // (2 * square.vectors.lanes)
-        return Cut(sizes, scratch, blocks * panels, work + 1)
+        return Tiling(sizes, scratch, blocks * panels, work + 1)
 
     @staticmethod
     def _worth_it(of: Expanse, places: int, panels: int) -> bool:

@@ -9,9 +9,9 @@ import numpy as np
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks, Field
-from dovetail.kernels.spec import Cut, Number, Packed
+from dovetail.kernels.spec import Number, Packed, Tiling
 from dovetail.targets.cpu.conv.broadcast_tile import square_of
-from dovetail.targets.cpu.conv.direct.variant import Choice, Convolution, Expanse, known
+from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
 from dovetail.targets.cpu.conv.few_pixels.kernel import Square
 from dovetail.targets.cpu.conv.patch import HEAD
 from dovetail.targets.cpu.conv.winograd.kernel import winograd_text
@@ -29,7 +29,7 @@ PIECE = 64
 """Channels that one register tile takes at a time: their weights stay in the first cache."""
 
 
-def winograd(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Choice]:
+def winograd(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
     """The kernels of a convolution of 3 by 3, where these schemes may be faster."""
     field = expanse.field
     fitting = (field.window, field.strides, field.dilations, expanse.groups) == ((3, 3), (1, 1), (1, 1), 1)
@@ -37,16 +37,16 @@ def winograd(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[C
         return []
     square = square_of(vectors, expanse.filters, found.epilogue, point=True)
     return [
-        _choice(found, expanse, scheme, square)
+        _candidate(found, expanse, scheme, square)
         for scheme, (channels, filters) in FEWEST.items()
         if expanse.channels >= channels and expanse.filters >= filters
     ]
 
 
-def _choice(found: Convolution, expanse: Expanse, scheme: Scheme, square: Square) -> Choice:
+def _candidate(found: Convolution, expanse: Expanse, scheme: Scheme, square: Square) -> Candidate:
     w = Packed(found.w, f"winograd {scheme.out} {square.block}", Transforming(scheme, square.block))
-    cutter = Winograd(expanse, scheme, square)
-    return Choice(found.points(w, square.block), cutter, lambda: winograd_text(scheme, square))
+    tiler, name = Winograd(expanse, scheme, square), f"winograd {scheme.out}×{scheme.out}"
+    return Candidate(found.bindings(w, square.block), tiler, lambda: winograd_text(scheme, square), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Winograd:
     scheme: Scheme
     square: Square
 
-    def __call__(self, number: Number) -> Cut | None:
-        return self.cut(self.expanse.known(number))
+    def __call__(self, number: Number) -> Tiling | None:
+        return self.tiling(self.expanse.known(number))
 
-    def cut(self, of: Expanse) -> Cut | None:
+    def tiling(self, of: Expanse) -> Tiling | None:
         """The cut, where the number of patches suits the scheme."""
         scheme, square, lanes = self.scheme, self.square, self.square.vectors.lanes
         height, width = known(of.field.out[0]), known(of.field.out[1])
@@ -83,7 +83,7 @@ class Winograd:
         scratch = HEAD + 8 * (scheme.spots + 8) + scheme.spots * (entered + sums) + results + seen
         tiles = of.images * blocks.down * blocks.across * patches.parts * -(-of.filters // square.block)
         work = patches.part * of.channels * scheme.spots * square.filters // 2
-        return Cut(sizes, scratch, tiles, work + 1)
+        return Tiling(sizes, scratch, tiles, work + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.targets.cpu.page_advice import give_back, reserve, trim, unload
+from dovetail.targets.runtime.page_advice import give_back, reserve, trim, unload
 
 PAGE = mmap.PAGESIZE
 

@@ -1,4 +1,4 @@
-"""Where the elements of an array lie."""
+"""The address of an array's first element."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _word: Any = ctypes.c_void_p.from_address
 
 
 def _read(array: Array) -> int:
-    """The first word behind the header of an array, a tenth of the time that NumPy takes to tell it."""
+    """The data pointer, read from the word after the object header: ten times faster than `array.ctypes.data`."""
     return _word(id(array) + _HEADER).value or 0
 
 

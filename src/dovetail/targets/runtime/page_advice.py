@@ -1,4 +1,4 @@
-"""Memory that can be given back to the system in parts, and memory that the allocator holds for nobody."""
+"""Pages of host memory: return them to the system (madvise), and trim the allocator's free lists."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, cast
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.targets.cpu.address import address
+from dovetail.targets.runtime.address import address
 
 _CAN_GIVE_BACK = sys.platform == "linux" and hasattr(mmap, "MADV_DONTNEED")
 
 
 def reserve(count: int) -> Array:
-    """So many bytes, from the start of a page on."""
+    """`count` bytes that start at a page boundary."""
     if not count or not _CAN_GIVE_BACK:
         return np.empty(count, np.uint8)
     return np.frombuffer(mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
 
 
 def give_back(pages: Array, start: int, end: int) -> None:
-    """Nobody reads these bytes of a reserved piece any more: whole pages of them go back to the system."""
+    """Return the whole pages in this byte range of a reserved array to the system; their content is lost."""
     held = _mapped(pages)
     if held is not None:
         _drop(held, start, end)
 
 
 def unload(array: Array) -> None:
-    """Pages of a file that is mapped for reading leave memory; who reads them again gets them from the file."""
+    """Drop the resident pages of an array in a read-only file mapping; a later read faults them in again."""
     file = _mapped(array)
     if file is not None and memoryview(file).readonly:
         start = address(array) - address(np.frombuffer(file, np.uint8))
@@ -38,7 +38,7 @@ def unload(array: Array) -> None:
 
 
 def _mapped(array: Array) -> mmap.mmap | None:
-    """What an array is a view of, if that is mapped."""
+    """The mapping that an array is a view of, if any."""
     held: Any = array
     while isinstance(held, np.ndarray):
         held = cast(Any, held).base
@@ -53,7 +53,7 @@ def _drop(held: mmap.mmap, start: int, end: int) -> None:
 
 
 def trim() -> None:
-    """What was freed and is still held by the allocator goes back to the system, where the allocator can do that."""
+    """Return freed memory that malloc still holds to the system, where malloc can do that."""
     if sys.platform == "linux":
         free: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if free is not None:

@@ -1,0 +1,40 @@
+"""The CPU target as the shared runtime sees it."""
+
+from __future__ import annotations
+
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.loops.policy import LoopTarget
+from dovetail.kernels.spec import Job, TensorLocations
+from dovetail.plan.plan import Step
+from dovetail.targets.cpu.compiler import LlvmCompiler
+from dovetail.targets.cpu.isa import host_device
+from dovetail.targets.cpu.loops import loops_of
+from dovetail.targets.cpu.records import RECORDS
+from dovetail.targets.cpu.select import make_job
+from dovetail.targets.runtime.backend import Backend
+from dovetail.targets.runtime.code_cache import CodeCache
+
+
+def _select(step: Step, locations: TensorLocations) -> Job | None:
+    return make_job(step, locations, host_device())
+
+
+def _loops() -> LoopTarget:
+    return loops_of(host_device())
+
+
+_CODE = CodeCache(LlvmCompiler())
+BACKEND = Backend("cpu", _select, _loops, _CODE, RECORDS)
+"""This machine."""
+
+
+def backend_for(device: CpuDevice) -> Backend:
+    """Kernels of another processor, to look at: their code does not run here."""
+
+    def select(step: Step, locations: TensorLocations) -> Job | None:
+        return make_job(step, locations, device)
+
+    return Backend("cpu", select, lambda: loops_of(device), _CODE, RECORDS)
+
+
+__all__ = ["BACKEND", "backend_for"]

@@ -1,0 +1,102 @@
+"""Stored jobs name registered dataclasses and nothing else."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import dovetail
+from dovetail.ir.dim import Dim
+from dovetail.ir.value import Value
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.spec import Job, Template
+from dovetail.plan.plan import Plan, make_plan
+from dovetail.runtime.compile import compilation, make_request
+from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cpu.records import RECORDS
+from dovetail.targets.runtime.build import build, builder_of
+from dovetail.targets.runtime.registry import CORE, Registry
+from dovetail.targets.runtime.serial import from_bytes, to_bytes
+from tests.kernels.convolving import WIDE, on_a_machine_of
+from tests.targets.cpu.conv.test_epilogue import KERNELS, made
+from tests.targets.runtime.test_serial import plan
+
+EXPORTED = sorted((Path(__file__).parents[2] / "data").rglob("*.onnx"))
+
+
+def held(item: Any) -> Iterator[type[Any]]:
+    """The classes of everything that a job holds, but for what has a spelling of its own."""
+    if item is None or isinstance(item, bool | int | str | float | Dim | Value):
+        return
+    if isinstance(item, tuple):
+        for part in cast("tuple[Any, ...]", item):
+            yield from held(part)
+    elif isinstance(item, Mapping):
+        for part in cast("Mapping[str, Any]", item).values():
+            yield from held(part)
+    else:
+        kind = cast("type[Any]", type(item))
+        yield kind
+        if is_dataclass(item) and not isinstance(item, Kernel | Template):
+            for field in fields(item):
+                yield from held(getattr(item, field.name))
+
+
+def unregistered(plan: Plan) -> set[str]:
+    builder = builder_of(plan, BACKEND)
+    jobs = [job for step in plan.phase("run") if isinstance(job := builder.job(step), Job)]
+    kinds = {kind for job in jobs for kind in held(job)} - {Kernel}
+    return {kind.__name__ for kind in kinds if RECORDS.name_of(kind) is None}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_record_of_a_convolution_is_registered(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    on_a_machine_of(WIDE, monkeypatch)
+    assert not unregistered(make_plan(made(kernel), target=CPU))
+
+
+@pytest.mark.parametrize("path", EXPORTED, ids=lambda path: path.stem)
+def test_every_record_of_an_exported_model_is_registered(path: Path) -> None:
+    try:
+        graph = dovetail.load(path)
+    except dovetail.DovetailError:
+        pytest.skip("the file is not a model that loads")
+    assert not unregistered(compilation(graph, make_request(target="cpu")).plan)
+
+
+def stored(job: Any) -> tuple[Plan, bytes]:
+    """A file whose jobs are all this one."""
+    of = plan()
+    head = json.dumps({"jobs": [job] * len(of.phase("run")), "modules": []}).encode()
+    return of, struct.pack("<Q", len(head)) + head
+
+
+@pytest.mark.parametrize("name", ["pathlib.PosixPath", "dovetail.kernels.spec.Job", "os.system", "Job", ""])
+def test_other_names_are_refused(name: str) -> None:
+    of, content = stored([name, "x"])
+    with pytest.raises(ValueError, match="not a record"):
+        from_bytes(of, content, BACKEND)
+
+
+def test_what_is_stored_names_registered_records_only() -> None:
+    of = plan()
+    built = build(of, BACKEND)
+    content = to_bytes(of, built.jobs, BACKEND)
+    (length,) = struct.unpack_from("<Q", content)
+    head = json.loads(content[8 : 8 + length])
+    assert b"dovetail." not in content[8 : 8 + length]
+    assert head["jobs"][0][0] == "job"
+
+
+def test_a_name_or_a_class_is_registered_once() -> None:
+    with pytest.raises(AssertionError):
+        Registry({"another job": CORE["job"]})
+    with pytest.raises(AssertionError):
+        Registry({"number": int})
