@@ -28,6 +28,7 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.library.heads import split_heads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import compile_text, host
 from dovetail.targets.cpu.loops import loops_of
@@ -89,7 +90,7 @@ class Kernel:
         value = library.attention(
             given["q"], given["k"], given["v"], scale=work.d**-0.5, groups=groups, causal=work.causal, fill=fill
         )
-        plan = make_plan(Graph.of(value), target="cpu")
+        plan = make_plan(Graph.of(value), target=CPU)
         (step,) = plan.phase("run")
         job = make_job(step, TensorLocations(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None

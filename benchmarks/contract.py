@@ -130,6 +130,7 @@ class Product:
         from dovetail.kernels.spec import TensorLocations
         from dovetail.plan.plan import make_plan
         from dovetail.targets.cpu.backend import BACKEND
+        from dovetail.targets.cpu.claims import CLAIMS as CPU
         from dovetail.targets.cpu.isa import host_device
         from dovetail.targets.cpu.loops import loops_of
         from dovetail.targets.cpu.select import make_job
@@ -139,7 +140,7 @@ class Product:
         x, weight = input("x", f32[symbol("m"), k]), param("w", f32[k, n])
         chosen: Any = act
         graph = Graph.of(x @ weight if act is None else library.linear(x, weight, act=chosen))
-        plan = make_plan(graph, target="cpu")
+        plan = make_plan(graph, target=CPU)
         (step,) = plan.phase("run")
         job = make_job(step, TensorLocations(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None

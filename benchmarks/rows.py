@@ -27,6 +27,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
@@ -99,7 +100,7 @@ class Kernel:
     """The compiled code of one step on arrays, called without anything around it."""
 
     def __init__(self, value: Value, feeds: Mapping[str, Array]) -> None:
-        plan = make_plan(Graph.of(value), target="cpu")
+        plan = make_plan(Graph.of(value), target=CPU)
         (step,) = plan.phase("run")
         job = make_job(step, TensorLocations(plan.locate, (), target=loops_of(host_device())), host_device())
         assert job is not None

@@ -53,3 +53,15 @@ def test_sizes_that_are_not_known_are_text(shell: Shell, layer: str) -> None:
     assert "symbols      rows" in shell("plan", layer).out
     special = shell("plan", layer, "--size", "rows=5", "--json").data
     assert special["arena_bytes"] == 64 and special["steps"][0]["slots"][0]["size"] == 5 * 3 * 4
+
+
+def test_donations_are_told(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "append.txt"
+    lines = ["graph append(x: f32[8, 4], at: i64[1, 1], row: f32[1, 4]) {", "  %0 = scatter_nd(x, at, row)"]
+    path.write_text("\n".join([*lines, "  return y = %0 into x", "}", ""]))
+    said = shell("plan", str(path)).out
+    assert "donated      x to y, in place" in said and "memory of x in place of x" in said
+    told = shell("plan", str(path), "--json").data
+    assert told["donations"] == [{"output": "y", "input": "x", "copied_bytes": 0, "reason": ""}]
+    assert told["steps"][0]["slots"][0]["donor"] == "x" and told["arena_bytes"] == 0
+    assert shell("run", str(path), "--random", "0").code == 0

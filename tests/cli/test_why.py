@@ -108,6 +108,11 @@ def test_assembly_is_that_of_this_host(shell: Shell, layer: str) -> None:
     assert "its code (assembly for this host)" in said and "\\t" not in said and "        ret" in said
 
 
+def test_a_notation_that_the_target_has_not_is_refused_with_those_it_has(shell: Shell, layer: str) -> None:
+    said = shell.fails(1, "why", layer, "%0", "--code", "ptx")
+    assert "cpu does not show code as 'ptx'" in said and "llvm, asm" in said
+
+
 def test_what_has_no_code_is_refused_with_its_reason(shell: Shell, layer: str, tmp_path: Path) -> None:
     said = shell.fails(2, "why", layer, "%0", "--code", "llvm", "--target", "reference")
     assert "the target reference has no code to show" in said

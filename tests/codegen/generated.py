@@ -31,6 +31,7 @@ from dovetail.runtime.load import load
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.vocabulary import vocabulary
 from dovetail.targets.cpu.backend import backend_for
+from dovetail.targets.cpu.claims import CLAIMS
 from dovetail.targets.cpu.target import TARGET
 from dovetail.targets.runtime.build import builder_of, kernels_of
 from dovetail.targets.runtime.control.plan import Control
@@ -126,7 +127,7 @@ def corpus() -> Iterator[tuple[str, Plan]]:
 
 
 def planned(graph: Graph, *, strict: bool) -> Plan:
-    return make_plan(graph, target="cpu", options={"strict": strict})
+    return make_plan(graph, target=CLAIMS, options={"strict": strict})
 
 
 def modules(plan: Plan, device: CpuDevice) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -20,7 +21,7 @@ NAMES = ("attention", "rope_attention")
 
 def compiled(graph: Graph) -> NativeRunner:
     """The graph with its attention in a kernel."""
-    native = NativeGraph(make_plan(graph, target="cpu"))
+    native = NativeGraph(make_plan(graph, target=CPU))
     assert not [s.name for s in native.on_host if s.value.op.name in NAMES], "it runs on the host"
     return native.bind({})
 

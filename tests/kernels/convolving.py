@@ -16,6 +16,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.conv.select import make_conv
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
@@ -84,7 +85,7 @@ def params_of(graph: Graph) -> dict[str, Array]:
 
 def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> list[str]:
     """What the kernel of the last step is called, and those that serve it at other sizes."""
-    plan = make_plan(graph, target="cpu")
+    plan = make_plan(graph, target=CPU)
     job = make_conv(
         plan.phase("run")[-1], TensorLocations(plan.locate, set(), strict, target=loops_of(vectors)), vectors
     )
@@ -102,7 +103,7 @@ def served(
 ) -> NativeRunner:
     """A convolution that is bound, after it was looked up that a kernel of this name serves it."""
     assert serves(stem, graph, vectors), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target="cpu"), threads=threads).bind(params)
+    return NativeGraph(make_plan(graph, target=CPU), threads=threads).bind(params)
 
 
 def checked(stem: str, graph: Graph, *feeds: Mapping[str, Array], vectors: CpuDevice = WIDE) -> Array:

@@ -11,6 +11,7 @@ from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -25,7 +26,7 @@ def native_of(
 ) -> NativeGraph:
     """A compiled graph. No step runs on the host, or none of `served`; the name of a kernel begins with `kernel`."""
     graph = outputs if isinstance(outputs, Graph) else Graph.of(outputs)
-    native = NativeGraph(make_plan(graph, target="cpu"), threads=threads)
+    native = NativeGraph(make_plan(graph, target=CPU), threads=threads)
     ops = [s.value.op.name for s in native.on_host]
     assert not [name for name in ops if served is None or name in served], f"on the host: {ops}"
     names = [job.kernel.name for part in native.sections for job in part.jobs if isinstance(job, Job)]

@@ -10,6 +10,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.graph import Subgraph
 from dovetail.plan.phases import bind_values
 from dovetail.plan.plan import make_plan
+from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 
 X = leaf.input("x", f32["s", 4])
 W, V = leaf.param("w", f32[4, 8]), leaf.param("v", f32[4, 8])
@@ -19,7 +20,7 @@ def test_weights_are_joined_once() -> None:
     """Trap: three weights of one input are concatenated at every run."""
     joined = ops.concat(W, ops.neg(V), axis=-1)
     graph = Graph.of(X @ joined)
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     assert [s.value for s in plan.phase("bind")] == [ops.neg(V), joined]
     assert [s.value.op for s in plan.phase("run")] == [ops.matmul]
     assert plan.slots[joined].pool == "bound" and plan.bound_size == 256
@@ -64,5 +65,5 @@ def test_sizes_found_at_bind_time_are_known_there() -> None:
     ones = ops.expand(leaf.constant(np.ones(1), f32), axis=0, size=n)
     graph = Graph.of({"y": X, "places": doubled, "ones": ones * 1.0})
     assert {places, doubled, ones} <= bind_values(graph)
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     assert plan.slots[places].pool == plan.slots[doubled].pool == "heap"

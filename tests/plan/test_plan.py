@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 
-from dovetail import Graph, OptionError, Value, f32, ops
+from dovetail import Graph, OptionError, Value, VerifyError, f32, ops
 from dovetail.declare.cost import is_free
 from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.library.linear import linear
+from dovetail.passes.memory_rules import NO_RULES
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.plan.verify import verify_plan
+from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 from tests.strategies import graphs
 
 X, W = leaf.input("x", f32[8, 16]), leaf.param("w", f32[16, 16])
 
 
 def plan_of(outputs: Value | dict[str, Value]) -> Plan:
-    plan = make_plan(Graph.of(outputs), target="reference")
+    plan = make_plan(Graph.of(outputs), target=REFERENCE)
     verify_plan(plan)
     return plan
 
@@ -40,7 +43,7 @@ def test_every_value_that_is_computed_is_one_step() -> None:
 @given(graphs(empty=True))
 def test_random_plans_keep_their_promises(drawn: tuple[Graph, dict[str, Any]]) -> None:
     graph, _ = drawn
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     assert isinstance(plan.arena_size, int) and isinstance(plan.peak, int) and isinstance(plan.unshared_bytes, int)
     assert plan.peak <= plan.arena_size <= plan.unshared_bytes
     assert plan.bytes_saved == plan.unshared_bytes - plan.arena_size <= plan.unshared_bytes
@@ -114,11 +117,11 @@ def test_symbols_get_no_empty_slots() -> None:
 @pytest.mark.parametrize("alignment", [0, -64, 3, 96])
 def test_alignment_is_a_power_of_two(alignment: int) -> None:
     with pytest.raises(OptionError, match=f"the alignment is {alignment}"):
-        make_plan(Graph.of(X), target="reference", alignment=alignment)
+        make_plan(Graph.of(X), target=REFERENCE, alignment=alignment)
 
 
 def test_other_alignments() -> None:
-    plan = make_plan(Graph.of({"a": ops.exp(X), "b": ops.tanh(X)}), target="reference", alignment=4096)
+    plan = make_plan(Graph.of({"a": ops.exp(X), "b": ops.tanh(X)}), target=REFERENCE, alignment=4096)
     verify_plan(plan)
     assert {slot.offset for slot in plan.slots.values()} == {0, 4096} and plan.arena_size == 8192
 
@@ -134,7 +137,7 @@ def long_chain(count: int) -> Graph:
 
 def test_deep_graphs_do_not_recurse() -> None:
     """Trap: recursion that dies on a chain of 200 layers."""
-    plan = make_plan(long_chain(10_000), target="reference")
+    plan = make_plan(long_chain(10_000), target=REFERENCE)
     assert plan.arena_size == 2 * 256 and len(plan.steps) == 8_000
     verify_plan(plan)
 
@@ -146,7 +149,19 @@ def test_time_grows_with_the_graph_and_no_faster() -> None:
         best = float("inf")
         for _ in range(3):
             started = time.process_time()
-            make_plan(graph, target="reference")
+            make_plan(graph, target=REFERENCE)
             best = min(best, time.process_time() - started)
         seconds.append(best)
     assert seconds[1] < 4 * 4 * seconds[0]
+
+
+def test_without_rules_a_plan_is_right_for_any_kernel() -> None:
+    """A name brings no rules: nothing is written over what a step reads, and every result is dense."""
+    value = ops.tanh(ops.exp(X) + 1.0)
+    bare, ruled = make_plan(Graph.of(value), target="reference"), make_plan(Graph.of(value), target=REFERENCE)
+    assert all(s.over is None for s in bare.steps) and any(s.over is not None for s in ruled.steps)
+    assert bare.target == ruled.target == "reference"
+    verify_plan(bare)
+    verify_plan(ruled)
+    with pytest.raises(VerifyError, match="may not write over"):
+        verify_plan(replace(ruled, rules=NO_RULES))

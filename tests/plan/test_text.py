@@ -14,6 +14,7 @@ from dovetail.ir.dim import symbol
 from dovetail.library.linear import linear
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.plan.text import parse_plan, print_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 
 X, W = leaf.input("x", f32["s", 4]), leaf.param("layer.0/w", f32[4, 4])
 VOCABULARY = (*ops.ALL, linear)
@@ -31,7 +32,7 @@ def plan() -> Plan:
         "c": leaf.constant(np.arange(100.0), f32),
     }
     options = {"fast": True, "tiles": (8, (12,), ()), "limit": -math.inf, "name": 'a "b"\n', "none": None, "f": 0.5}
-    return make_plan(Graph.of(outputs, name="two words"), target="cpu-v2", options=options)
+    return make_plan(Graph.of(outputs, name="two words"), target=replace(CPU, target="cpu-v2"), options=options)
 
 
 def test_reads_back() -> None:

@@ -15,6 +15,7 @@ from dovetail.plan.alias import Alias
 from dovetail.plan.arena import Slot
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.plan.verify import verify_plan
+from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 
 X, W = leaf.input("x", f32[8, 4]), leaf.param("w", f32[4, 4])
 NEGATED = ops.neg(W)
@@ -24,7 +25,7 @@ HALF = ops.part(PRODUCT, axis=-1, index=1, parts=2)
 GATE = ops.exp(HALF)
 Y = GATE * HALF
 SEVERAL = ops.top_k(Y, k=2, axis=-1)
-PLAN = make_plan(Graph.of({"y": Y, "most": SEVERAL[0], "at": SEVERAL[1]}), target="reference")
+PLAN = make_plan(Graph.of({"y": Y, "most": SEVERAL[0], "at": SEVERAL[1]}), target=REFERENCE)
 NAMES = {s.value: s.name for s in PLAN.steps}
 
 
@@ -83,7 +84,7 @@ def test_refused(plan: Plan, message: str) -> None:
 def test_output_that_is_written_over() -> None:
     first = ops.exp(X)
     second = ops.tanh(X) @ W
-    plan = make_plan(Graph.of({"first": first, "second": second}), target="reference")
+    plan = make_plan(Graph.of({"first": first, "second": second}), target=REFERENCE)
     assert len({plan.slots[v].offset for v in (first, second)}) == 2
     verify_plan(plan)
     with pytest.raises(VerifyError, match=r"the output first reads .*exp.*, which is not there"):
@@ -93,7 +94,7 @@ def test_output_that_is_written_over() -> None:
 def test_symbolic_plans_are_tried_with_numbers() -> None:
     x = leaf.input("x", f32["s", 4])
     first, second = ops.exp(x), ops.tanh(x)
-    plan = make_plan(Graph.of({"y": ops.concat(first, second, axis=0)}), target="reference")
+    plan = make_plan(Graph.of({"y": ops.concat(first, second, axis=0)}), target=REFERENCE)
     verify_plan(plan)
     with pytest.raises(VerifyError, match="which is not there"):
         verify_plan(moved(plan, second, plan.slots[first]))
@@ -112,4 +113,4 @@ def test_numbers_that_are_tried_fit_the_constraints() -> None:
         "joined": ops.concat(rest, ops.tanh(ops.slice_(y, axis=0, start=7, stop=t)), axis=0),
         "divided": ops.exp(ops.slice_(leaf.input("z", f32[12 // (s - 840) + 99]), axis=0, start=0, stop=2)),
     }
-    verify_plan(make_plan(Graph.of(outputs), target="reference"))
+    verify_plan(make_plan(Graph.of(outputs), target=REFERENCE))

@@ -110,7 +110,7 @@ def test_what_a_kernel_costs() -> None:
     machine = CPU.machine
     # All of it fits the nearest level; a part of the traffic is hidden behind the work.
     least, traffic = kernel.flops / machine.flops_per_second, kernel.bytes / machine.levels[0].bytes_per_second
-    work = least / machine.reach.contract
+    work = least / machine.reach.of("contract")
     hidden = machine.overlap * min(work, traffic)
     assert math.isclose(kernel.seconds, work + traffic - hidden + machine.launch_seconds)
     assert math.isclose(kernel.floor_seconds, max(least, traffic))

@@ -17,6 +17,7 @@ from dovetail.ir.dim import symbol
 from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.runtime.program import MOST_SPECIALIZED, Program
+from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 from dovetail.targets.reference.planned import BoundGraph, PlannedGraph
 
 Array = NDArray[Any]
@@ -56,13 +57,13 @@ class Compiler:
         self.made: list[Counting] = []
 
     def program(self) -> Program:
-        plan = make_plan(self.graph, target="reference")
+        plan = make_plan(self.graph, target=REFERENCE)
         return Program(plan, None, report=written(f"report on {self.graph.symbols}"), specializer=self.specialize)
 
     def specialize(self, sizes: Mapping[str, int]) -> Program:
         self.asked.append(dict(sizes))
         graph = specialize(self.graph, sizes)
-        made = Counting(make_plan(graph, target="reference"))
+        made = Counting(make_plan(graph, target=REFERENCE))
         self.made.append(made)
         return Program(
             made.plan, made, report=written(f"report on {graph.outputs['y'].type}"), specializer=self.specialize
@@ -71,7 +72,7 @@ class Compiler:
 
 def static(rows: int = 3) -> tuple[Program, Counting, Array, Array]:
     x = leaf.input("x", f32[rows, 4])
-    made = Counting(make_plan(Graph.of(x @ JOINED), target="reference"))
+    made = Counting(make_plan(Graph.of(x @ JOINED), target=REFERENCE))
     return Program(made.plan, made, report=written("a report")), made, numbers(4, 2), numbers(4, 2)
 
 
@@ -124,7 +125,7 @@ def test_a_refused_binding_leaves_the_program_as_it_was() -> None:
 def test_parameters_that_came_with_the_graph() -> None:
     x, w, v = numbers(3, 4), numbers(4, 2), numbers(4, 2)
     graph = replace(Graph.of(leaf.input("x", f32[3, 4]) @ JOINED), params={"w": w, "v": v, "unused": numbers(1)})
-    made = Counting(make_plan(graph, target="reference"))
+    made = Counting(make_plan(graph, target=REFERENCE))
     program = Program(made.plan, made)
     assert made.binds == 0
     np.testing.assert_allclose(program(x=x)["y"], np.concatenate([x @ w, x @ v], axis=1), rtol=1e-5)
@@ -252,7 +253,7 @@ def test_shapes_that_contradict_each_other() -> None:
 def test_parameter_whose_size_only_an_input_tells() -> None:
     """The shape of p says nothing of s alone; it is checked once x does."""
     graph = Graph.of({"y": X, "p": ops.neg(leaf.param("p", f32[symbol("s") // 2]))})
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     for program in (Compiler(graph).program(), Program(plan, PlannedGraph(plan))):
         bound = program.bind({"p": numbers(3)})
         for rows in (6, 7):
@@ -264,7 +265,7 @@ def test_parameter_whose_size_only_an_input_tells() -> None:
 def test_static_program_does_not_specialise() -> None:
     with pytest.raises(BindError, match="graph has no symbols"):
         static()[0].specialize({"s": 3})
-    symbolic = Program(make_plan(Graph.of(X), target="reference"), None)
+    symbolic = Program(make_plan(Graph.of(X), target=REFERENCE), None)
     with pytest.raises(BindError, match="graph was made without a specializer"):
         symbolic.specialize({"s": 3})
     with pytest.raises(BindError, match="graph has sizes that are not known: s"):
@@ -272,7 +273,7 @@ def test_static_program_does_not_specialise() -> None:
 
 
 def test_symbolic_executable_runs_without_a_specializer() -> None:
-    plan = make_plan(Graph.of(X * 2.0), target="reference")
+    plan = make_plan(Graph.of(X * 2.0), target=REFERENCE)
     x = numbers(5, 4)
     np.testing.assert_array_equal(Program(plan, PlannedGraph(plan))(x=x)["y"], x * 2)
 

@@ -21,6 +21,7 @@ from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.plan.text import parse_plan, print_plan
 from dovetail.plan.verify import verify_plan
+from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.reference.planned import PlannedGraph
 from tests.strategies import binding_of, graphs
@@ -39,7 +40,7 @@ def run(plan: Plan, feeds: dict[str, Array], params: dict[str, Array] | None = N
 
 def check(graph: Graph, feeds: dict[str, Array], judged: Graph | None = None) -> Plan:
     """The plan holds together, reads back, and gives what the judged graph gives in float64."""
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     verify_plan(plan)
     found = run(plan, feeds)
     expected = evaluate(judged or graph, feeds, lift=True)
@@ -95,7 +96,7 @@ def test_symbolic_graphs_are_specialised(drawn: Drawn) -> None:
 
 @given(graphs(empty=True))
 def test_plans_read_back(drawn: Drawn) -> None:
-    plan = make_plan(drawn[0], target="reference", options={"tiles": (8, 12), "fast": True})
+    plan = make_plan(drawn[0], target=REFERENCE, options={"tiles": (8, 12), "fast": True})
     assert parse_plan(print_plan(plan), ops.ALL) == plan
 
 
@@ -129,7 +130,7 @@ def test_outputs_of_every_kind(outputs: dict[str, Value]) -> None:
 
 def test_caller_owns_what_comes_out() -> None:
     graph, feeds = filled({"x": X, "again": X, "w": W, "turned": ops.flip(X, axes=(0,))})
-    bound = PlannedGraph(make_plan(graph, target="reference")).bind(graph.params)
+    bound = PlannedGraph(make_plan(graph, target=REFERENCE)).bind(graph.params)
     kept = feeds["x"].copy()
     out = bound.run(feeds)
     for found in out.values():
@@ -142,7 +143,7 @@ def test_caller_owns_what_comes_out() -> None:
 def test_layout_of_what_is_given_does_not_matter() -> None:
     graph, feeds = filled({"y": ops.permute(X, order=(-1, -2)) + 1.0})
     turned = {"x": np.asfortranarray(feeds["x"])}
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     np.testing.assert_array_equal(run(plan, turned)["y"], feeds["x"].T + np.float32(1))
 
 
@@ -173,7 +174,7 @@ def test_branches() -> None:
     chosen = ops.if_(flag, ops.neg(X), then=body(a * 2.0, arguments=types), otherwise=body(a - 1.0, arguments=types))
     graph = Graph.of({"y": chosen[0] + X})
     x = array(f32[6, 4])
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     verify_plan(plan)
     np.testing.assert_array_equal(run(plan, {"x": x, "flag": np.array(True)})["y"], -x * 2 + x)
     np.testing.assert_array_equal(run(plan, {"x": x, "flag": np.array(False)})["y"], -x - 1 + x)
@@ -202,7 +203,7 @@ def test_sizes_that_depend_on_data() -> None:
     ones = ops.expand(leaf.constant(np.ones(1), f32), axis=0, size=symbol("n")) * 3.0
     for outputs in ({"ones": ones, "rows": doubled}, {"rows": doubled, "ones": ones}):
         graph = Graph.of(outputs)
-        plan = make_plan(graph, target="reference")
+        plan = make_plan(graph, target=REFERENCE)
         verify_plan(plan)
         assert plan.symbols == ("n",)
         assert {plan.slots[v].pool for v in (places, doubled, ones)} == {"heap"}
@@ -216,7 +217,7 @@ def test_sizes_that_depend_on_data() -> None:
 
 def test_constraint_that_fails_in_a_run() -> None:
     x = leaf.input("x", f32["s"])
-    plan = make_plan(Graph.of(ops.slice_(x, axis=0, start=0, stop=3)), target="reference")
+    plan = make_plan(Graph.of(ops.slice_(x, axis=0, start=0, stop=3)), target=REFERENCE)
     assert run(plan, {"x": np.arange(4, dtype=np.float32)})["y"].tolist() == [0, 1, 2]
     with pytest.raises(BindError, match="s at least 3 does not hold"):
         run(plan, {"x": np.arange(2, dtype=np.float32)})
@@ -227,7 +228,7 @@ def test_step_in_place_that_reads_what_it_overwrites_is_found_out() -> None:
     hidden = ops.exp(X)
     value = hidden + ops.flip(hidden, axes=(0,))
     graph, feeds = filled({"y": value})
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     assert [s.over for s in plan.steps] == [None, None]
     broken = replace(
         plan,
@@ -242,7 +243,7 @@ def test_step_in_place_that_reads_what_it_overwrites_is_found_out() -> None:
 def test_parameters_are_bound_again() -> None:
     joined = ops.concat(W, ops.neg(W), axis=-1)
     graph, feeds = filled({"y": X @ joined})
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     assert [(s.value, s.phase) for s in plan.steps][:2] == [(ops.neg(W), "bind"), (joined, "bind")]
     planned = PlannedGraph(plan)
     first, second = array(f32[4, 4]), array(f32[4, 4])

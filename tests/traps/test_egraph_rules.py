@@ -35,6 +35,8 @@ from dovetail.plan.text import parse_plan, print_plan
 from dovetail.report.json_form import as_json
 from dovetail.runtime.compile import compilation, compile, make_request
 from dovetail.runtime.vocabulary import vocabulary
+from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 from dovetail.targets.reference.interpreter import evaluate
 from tests.library import judge
 from tests.library.judge import Array, near, numbers, run
@@ -264,7 +266,7 @@ def test_trap_39_names_are_no_part_of_any_language() -> None:
     """
     graph = hostile_graph()
     again = [parse_graph(print_graph(graph), vocabulary()), serial.from_buffer(serial.to_bytes(graph), vocabulary())]
-    planned = make_plan(graph, target="reference")
+    planned = make_plan(graph, target=REFERENCE)
     again.append(parse_plan(print_plan(planned), vocabulary()).graph)
     for other in again:
         assert other.name == graph.name
@@ -284,7 +286,7 @@ def test_trap_39_names_are_no_part_of_any_language() -> None:
         np.testing.assert_allclose(got[name], wanted, rtol=1e-5)
     joined = Graph.of({"a, b = c": ops.exp(input("x", f32[2])), "d": ops.exp(input("y", f32[2]))})
     split = Graph.of({"a": joined.outputs["a, b = c"], "b = c, d": joined.outputs["d"]})
-    assert make_plan(joined, target="cpu").fingerprint != make_plan(split, target="cpu").fingerprint
+    assert make_plan(joined, target=CPU).fingerprint != make_plan(split, target=CPU).fingerprint
 
 
 def test_trap_39_words_of_a_declaration_are_quoted_in_rules_and_pages() -> None:

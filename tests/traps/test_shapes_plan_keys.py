@@ -26,6 +26,7 @@ from dovetail.plan import fingerprint
 from dovetail.plan.plan import make_plan
 from dovetail.plan.verify import verify_plan
 from dovetail.runtime.compile import compile
+from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.reference.planned import PlannedGraph
 from tests.library import judge
@@ -111,7 +112,7 @@ def test_trap_43_sizes_that_are_not_known_take_memory() -> None:
     x, w = input("x", f32["b", "s", 4]), param("w", f32[4, 4])
     hidden = ops.tanh(x @ w)
     graph = Graph.of({"y": hidden @ w + x, "sums": ops.reduce_sum(hidden, axes=(-1,))})
-    plan = make_plan(graph, target="reference")
+    plan = make_plan(graph, target=REFERENCE)
     verify_plan(plan)
     assert plan.symbols == ("b", "s")
     for sizes in ({"b": 1, "s": 1}, {"b": 3, "s": 5}, {"b": 2, "s": 0}):

@@ -63,7 +63,8 @@ def search(task: Task, target: str, bound: float, output: str | None) -> tuple[s
     def run_compiled(graph: Graph) -> Mapping[str, Array]:
         known = {str(v.attrs["name"]) for v in graph.parameters}
         params = {name: array for name, array in task.drawn.params.items() if name in known}
-        return compile(graph, target=target, without=_OPTIONAL, params=params).run(task.drawn.feeds)
+        program = compile(graph, target=target, without=_OPTIONAL, params=params)
+        return program.run(program.undonated(task.drawn.feeds))
 
     return f"on {target}", bisect(task.history, run_compiled, wanted, bound, output=output)
 

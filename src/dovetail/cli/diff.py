@@ -90,7 +90,7 @@ def _measured(
     feeds = sides[0].feeds
     if set(feeds) != set(sides[1].feeds):
         raise OptionError("the models have other inputs", hint="compare them without --measure")
-    results = [side.program.run(dict(feeds)) for side in sides]
+    results = [side.program.run(side.program.undonated(feeds)) for side in sides]
     took = medians([Ready(side.program, feeds) for side in sides], args.runs)
     return (
         replace(first, measured_seconds=took[0]),

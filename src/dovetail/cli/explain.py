@@ -14,12 +14,12 @@ from dovetail.cli.options import COMPILING, JSON, compiled, numbers
 from dovetail.cli.progress import tell
 from dovetail.cli.terminal import look_of
 from dovetail.errors import GateError
+from dovetail.plan.marks import Mark
 from dovetail.report.json_form import as_json
 from dovetail.report.measured import Measured
 from dovetail.report.text import as_text
 from dovetail.runtime.compile import check_gates
 from dovetail.runtime.page import watched, write_page
-from dovetail.targets.runtime.marks import Mark
 
 
 def run(args: argparse.Namespace) -> Answer:

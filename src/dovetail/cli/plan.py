@@ -56,6 +56,10 @@ def as_dict(plan: Plan) -> dict[str, Any]:
             }
             for step in plan.steps
         ],
+        "donations": [
+            {"output": d.output, "input": d.input, "copied_bytes": _plain(d.copied), "reason": d.reason}
+            for d in plan.donations
+        ],
         "views": [
             {
                 "value": names[value],
@@ -80,6 +84,9 @@ def as_text(plan: Plan) -> str:
         f"bound        {plan.bound_size} bytes kept from the bind phase, which needs {plan.scratch_size} of scratch",
         f"fingerprint  {plan.fingerprint}",
     ]
+    for one in plan.donations:
+        how = f"copied, {one.copied} bytes a run: {one.reason}" if one.reason else "in place"
+        lines.append(f"donated      {one.input} to {one.output}, {how}")
     if plan.symbols:
         lines.append(f"symbols      {', '.join(plan.symbols)}")
     for phase in _PHASES:
@@ -92,7 +99,9 @@ def as_text(plan: Plan) -> str:
 
 def _cells(step: Step, plan: Plan, names: dict[Any, str]) -> tuple[str, str, str, str]:
     slots = [plan.slots[r] for r in step.results]
-    places = ", ".join(f"{s.pool} {s.offset}+{s.size}" for s in slots)
+    places = ", ".join(
+        f"{s.pool} {s.offset}+{s.size}" if s.donor is None else f"memory of {names[s.donor]}" for s in slots
+    )
     over = f" in place of {names[step.over]}" if step.over is not None else ""
     return step.name, names[step.value], str(step.value.type), places + over
 
@@ -104,7 +113,8 @@ def _columns(rows: list[tuple[str, ...]]) -> Iterable[str]:
 
 def _slot(plan: Plan, value: Any) -> dict[str, Any]:
     slot = plan.slots[value]
-    return {"pool": slot.pool, "offset": _plain(slot.offset), "size": _plain(slot.size)}
+    told: dict[str, Any] = {"pool": slot.pool, "offset": _plain(slot.offset), "size": _plain(slot.size)}
+    return told if slot.donor is None else {**told, "donor": str(slot.donor.attrs["name"])}
 
 
 def _plain(size: Size) -> int | str:

@@ -13,11 +13,11 @@ from dovetail.cli.options import COMPILING, JSON, asked_graph, ways
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
 from dovetail.models.weights import random_weights
+from dovetail.plan.marks import Mark
 from dovetail.report.atomic_write import write_atomically
 from dovetail.report.trace import Span, trace_of
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.marks import Mark
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> Answer:
     # The first run wakes caches and threads; it is traced as well, under its own name.
     for number in range(args.runs + 1):
         begun = time.perf_counter_ns()
-        marks = list(program.run_marked(feeds)[1])
+        marks = list(program.run_marked(program.undonated(feeds))[1])
         name = f"run {number}" if number else "first run"
         runs.append((Span(name, begun, time.perf_counter_ns()), marks))
     threads = 1 + max((work.thread for _, marks in runs for mark in marks for work in mark.work), default=0)

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.options import COMPILING, JSON, compiled
@@ -26,7 +26,7 @@ from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
 from dovetail.report.text import bytes_text, percent, served, time_text
 from dovetail.runtime.compile import Compilation
 from dovetail.sanitize import visible
-from dovetail.targets.target import Notation
+from dovetail.targets import ALL as TARGETS
 
 _MOST_LISTED = 20
 
@@ -47,7 +47,7 @@ class Story:
     apart: tuple[Boundary, ...]
     """Why that kernel is not one with its neighbours."""
     code: Code | None = None
-    """That kernel's code, where somebody asked."""
+    """That kernel's code, on request."""
     links: tuple[Link, ...] = ()
     """Every rule application that led from the nodes as written to that kernel."""
 
@@ -56,7 +56,10 @@ class Story:
 class Code:
     """The code of a kernel."""
 
-    form: Notation
+    form: str
+    """The name of its notation."""
+    doc: str
+    """What that notation shows."""
     text: str
 
 
@@ -67,7 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(as_text(story, look_of(sys.stdout)), painted=True)
 
 
-def story_of(made: Compilation, asked: str, form: Notation | None = None) -> Story:
+def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
     """Follow the node that was asked for through every rule to its kernel; `form` asks for that kernel's code."""
     written = made.lowered.written
     names = local_names(written, written.values)
@@ -86,27 +89,30 @@ def story_of(made: Compilation, asked: str, form: Notation | None = None) -> Sto
         kernel=kernel,
         missed=tuple(m for m in report.missed if name in m.kernels) if name else (),
         apart=tuple(b for b in report.boundaries if name in (b.producer, b.consumer)) if name else (),
-        code=None if form is None else Code(form, code_of(made, report.kernels, kernel, node, form)),
+        code=None if form is None else code_of(made, report.kernels, kernel, node, form),
         links=() if kernel is None else links_to(made, made.plan.steps[report.kernels.index(kernel)].value),
     )
 
 
 def links_to(made: Compilation, value: Value) -> tuple[Link, ...]:
-    """The chain behind a value of the final graph, where edits were written down."""
+    """The chain that led to a value of the final graph, where edits were recorded."""
     history = made.lowered.history
     return () if history is None else Teller(history).chain(value)
 
 
-def code_of(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None, node: Node, form: Notation) -> str:
+def code_of(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None, node: Node, form: str) -> Code:
     """The code of the kernel that a node ended in."""
     if kernel is None:
         hint = "ask about a value that reads it, or leave --code out"
         raise UnsupportedError(f"{node.op} {node.name} has no code: no kernel computes it", hint=hint)
     target = made.target
     if target.code is None:
-        raise UnsupportedError(f"the target {target.name} has no code to show", hint="--target cpu has")
+        showing = " and ".join(t.name for t in TARGETS if t.code is not None)
+        raise UnsupportedError(f"the target {target.name} has no code to show", hint=f"code is shown by {showing}")
+    notation = target.code.notation(form)
     # Kernels are reported in the order of the steps.
-    return target.code(made.plan, made.plan.steps[kernels.index(kernel)], form)
+    text = target.code.listing(made.plan, made.plan.steps[kernels.index(kernel)], notation)
+    return Code(notation.name, notation.doc, text)
 
 
 def _tried(made: Compilation, value: Value) -> Why:
@@ -174,7 +180,7 @@ def as_dict(story: Story) -> dict[str, Any]:
             for m in story.missed
         ],
         "boundaries": [asdict(b) for b in story.apart],
-        "code": None if story.code is None else asdict(story.code),
+        "code": None if story.code is None else {"form": story.code.form, "text": story.code.text},
     }
 
 
@@ -199,12 +205,11 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
     if story.code is None:
         return shown(lines, look)
     # Code is never wrapped: it is to be read by tools too.
-    title = line(Piece(f"its code ({_FORMS[story.code.form]})", "strong"))
+    title = line(Piece(f"its code ({story.code.doc})", "strong"))
     code = "\n".join(map(visible, story.code.text.expandtabs(8).split("\n")))
     return "\n".join([shown([*lines, line(), title], look), code])
 
 
-_FORMS: dict[Notation, str] = {"llvm": "LLVM, as it is compiled", "asm": "assembly for this host"}
 _INDENT = 14
 _TONES: dict[str, Tone] = {"fused": "good", "refused": "warn", "mismatched": "dim"}
 
@@ -255,6 +260,15 @@ def _apart(boundary: Boundary, kernel: Kernel | None) -> list[Line]:
     return [line(f"  {side}", hang=4), *_because(f"{rule}{boundary.reason}", boundary.message, boundary.hint)]
 
 
+def _notations() -> str:
+    """The notations of every target, for the help."""
+    return "; ".join(
+        f"{target.name} has {', '.join(f'{n.name} ({n.doc})' for n in target.code.notations)}"
+        for target in TARGETS
+        if target.code is not None
+    )
+
+
 COMMAND = Command(
     "why",
     "Say of one node which rules were tried, how far each got, what refused, and which kernel computes it.",
@@ -268,8 +282,8 @@ COMMAND = Command(
         *COMPILING[1:],
         Argument(
             "--code",
-            "show the code of that kernel too: llvm as it is compiled, or asm as it runs on this host",
-            {"choices": get_args(Notation)},
+            f"show the code of that kernel too, in a notation of the target: {_notations()}",
+            {"metavar": "NOTATION"},
         ),
         JSON,
     ),

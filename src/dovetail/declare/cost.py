@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from dovetail.declare.fused import FusedOp
-from dovetail.declare.machine import ASSUMED_SIZE, Cost, Kind, Level, Machine, Reach, estimate
+from dovetail.declare.machine import ASSUMED_SIZE, MAP, Cost, Level, Machine, Peak, Reach, base_kind, estimate
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
+from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import Type, tensors
 from dovetail.ir.value import Op, Value, make
-from dovetail.ops import contraction, convolution, indexing
+from dovetail.ops import indexing
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import is_prologue, region
 
@@ -38,33 +39,35 @@ def flops_of(value: Value) -> Size:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Arithmetic, how much of it is multiply-adds of contractions, and what kind of kernel that makes."""
+    """Arithmetic, how much of it runs at the rate of its kind, that kind, and the dtype of the operands."""
 
     flops: Size
     dense: Size
-    kind: Kind
+    kind: str = MAP
+    dtype: DType | None = None
 
     def __add__(self, other: Effort) -> Effort:
-        kinds = (self.kind, other.kind)
-        return Effort(self.flops + other.flops, self.dense + other.dense, next(k for k in _RANK if k in kinds))
+        """Work of both in one kernel, which is of the kind that matters more."""
+        first, second = (self, other) if _rank(self.kind) <= _rank(other.kind) else (other, self)
+        dtype = first.dtype or second.dtype
+        return Effort(self.flops + other.flops, self.dense + other.dense, first.kind, dtype)
 
 
-_RANK: tuple[Kind, ...] = ("conv", "conv_3x3", "conv_apart", "contract", "map")
-"""Which kind a kernel is that has several in it: the first of them."""
-_NOTHING = Effort(0, 0, "map")
-_CONVOLUTIONS = frozenset(convolution.FAMILY)
-_CONTRACTIONS = frozenset(contraction.FAMILY)
+def _rank(kind: str) -> tuple[int, bool, str]:
+    """Of several kinds in one kernel, the lowest rank names it: convolution, other dense work, maps."""
+    base = base_kind(kind)
+    return {"conv": 0, MAP: 2}.get(base, 1), kind != base, kind
+
+
+_NOTHING = Effort(0, 0)
 
 
 def _effort(value: Value) -> Effort:
     op = value.op
     if isinstance(op, Primitive):
-        flops = op.flops(value.type, tuple([v.type for v in value.operands]), value.attrs)
-        if op in _CONTRACTIONS:
-            return Effort(flops, flops, "contract")
-        if op in _CONVOLUTIONS:
-            return Effort(flops, flops, _conv_kind(value))
-        return Effort(flops, 0, "map")
+        types = tuple([v.type for v in value.operands])
+        flops, kind = op.flops(value.type, types, value.attrs), op.cost_kind(types, value.attrs)
+        return Effort(flops, 0 if kind == MAP else flops, kind, _computed_in(value) if flops != 0 else None)
     if isinstance(op, FusedOp):
         _, _, body = op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
         return _body_effort(body, frozenset([i for i, v in enumerate(value.operands) if is_weight(v)]))
@@ -74,13 +77,10 @@ def _effort(value: Value) -> Effort:
     return total
 
 
-def _conv_kind(value: Value) -> Kind:
-    """Whether windows overlap so much that sums can be shared between them, or filters have nothing in common."""
-    weights, groups = value.operands[1].shape, value.attrs["groups"]
-    if value.op is not convolution.conv or (groups > 1 and weights[1] == 1):
-        return "conv_apart"
-    steps = (*value.attrs["strides"], *value.attrs["dilations"])
-    return "conv_3x3" if groups == 1 and weights[2:] == (3, 3) and all(s == 1 for s in steps) else "conv"
+def _computed_in(value: Value) -> DType | None:
+    """The dtype of the first floating-point operand, else of the first tensor."""
+    dtypes = [t.dtype for v in (*value.operands, value) for t in tensors(v.type)]
+    return next((d for d in dtypes if d.is_float), dtypes[0] if dtypes else None)
 
 
 _MOST_KNOWN = 1 << 16
@@ -112,8 +112,12 @@ def kernel_cost(value: Value) -> Cost:
     op = value.op
     if isinstance(op, FusedOp) and op.cost_of is not None:
         declared = op.cost_of
-        return _looked_up(declared, value, lambda: declared(**op.of(value).names))
+        return _looked_up(declared, value, lambda: _in_its_dtype(declared(**op.of(value).names), value))
     return default_cost(value)
+
+
+def _in_its_dtype(cost: Cost, value: Value) -> Cost:
+    return replace(cost, dtype=_effort(value).dtype) if cost.dtype is None else cost
 
 
 def default_cost(value: Value) -> Cost:
@@ -128,7 +132,7 @@ def _each_once(value: Value) -> Cost:
         traffic = traffic + read
         given = given + read if is_given(operand) else given
     effort = _effort(value)
-    return Cost(effort.flops, traffic, given, effort.dense, effort.kind)
+    return Cost(effort.flops, traffic, given, effort.dense, effort.kind, effort.dtype)
 
 
 def _read_bytes(value: Value, index: int, operand: Value) -> Size:
@@ -266,11 +270,12 @@ class Prices:
 
 __all__ = [
     "ASSUMED_SIZE",
+    "MAP",
     "Cost",
     "Effort",
-    "Kind",
     "Level",
     "Machine",
+    "Peak",
     "Prices",
     "Reach",
     "default_cost",

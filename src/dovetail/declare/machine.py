@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from dovetail.ir.dim import Dim, Size, substitute, symbols
+from dovetail.ir.dtype import DType
+from dovetail.ops.primitive import MAP
 
 ASSUMED_SIZE = 128
 """What an unbound symbol counts as in an estimate."""
 
-Kind = Literal["map", "contract", "conv", "conv_3x3", "conv_apart"]
-"""What decides how much of the peak a kernel reaches with its multiply-adds: products, convolutions, those of them that
-can do with fewer multiply-adds than they stand for, and those whose sums share no factors."""
+
+def base_kind(kind: str) -> str:
+    """The kind that another one refines: "conv" of "conv.depthwise"."""
+    return kind.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,11 @@ class Cost:
     given: Size = 0
     """Those of the bytes that no kernel has just written: parameters, constants and inputs."""
     dense: Size = 0
-    """Those of the flops that are multiply-adds of contractions."""
-    kind: Kind = "map"
+    """Those of the flops that run at the rate of the kind; the rest runs as a map."""
+    kind: str = MAP
+    """What decides which share of the peak its dense work reaches, as ops declare it: contract, conv.depthwise."""
+    dtype: DType | None = None
+    """What it computes in; None counts as f32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +48,24 @@ class Level:
 class Reach:
     """The share of the peak that kernels of each kind come to."""
 
-    contract: float = 1.0
-    conv: float = 1.0
-    conv_3x3: float = 1.0
-    conv_apart: float = 1.0
-    map: float = 1.0
+    kinds: Mapping[str, float] = field(default_factory=dict[str, float])
+    """A kind that is not listed reaches what the kind reaches that it refines, else all of the peak."""
     epilogue: float | None = None
-    """What is done to the sums of a convolution while they lie in registers; None is as in a map."""
+    """The share of elementwise work on the accumulators of a convolution; None is that of a map."""
 
-    def of(self, kind: Kind) -> float:
-        match kind:
-            case "contract":
-                return self.contract
-            case "conv":
-                return self.conv
-            case "conv_3x3":
-                return self.conv_3x3
-            case "conv_apart":
-                return self.conv_apart
-            case "map":
-                return self.map
+    def of(self, kind: str) -> float:
+        found = self.kinds.get(kind)
+        return self.kinds.get(base_kind(kind), 1.0) if found is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A peak that differs from the machine's: of one kind of work in one dtype."""
+
+    kind: str
+    """Kinds that refine it are meant too."""
+    dtype: str
+    flops_per_second: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +73,29 @@ class Machine:
     """Peak arithmetic, the bandwidth of main memory and of the levels before it, and what starting a kernel costs."""
 
     flops_per_second: float
+    """Of f32, and of every kind and dtype that `peaks` does not list."""
     bytes_per_second: float
     launch_seconds: float
     levels: tuple[Level, ...] = ()
-    """The nearest first; what fits none lies in main memory."""
+    """The nearest first; what fits none is in main memory."""
     given_per_second: float | None = None
-    """Bytes a second of parameters and inputs, which a whole run has passed over since; None asks the levels."""
+    """Bytes a second of parameters and inputs, which a run has evicted from caches; None is by the levels."""
     reach: Reach = field(default_factory=Reach)
+    peaks: tuple[Peak, ...] = ()
+    """Where arithmetic has a peak of its own: matrix units for narrow dtypes, half the rate for f64."""
     overlap: float = 1.0
-    """The share of the shorter of work and traffic that is hidden behind the longer."""
+    """The share of the shorter of work and traffic that overlaps with the longer."""
     source: str = "built-in"
     """Where the figures come from."""
 
     def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The time of one kernel."""
         flops, dense = estimate(cost.flops, sizes), estimate(cost.dense, sizes)
-        is_conv = cost.kind not in ("map", "contract")
-        other = self.reach.epilogue if is_conv and self.reach.epilogue is not None else self.reach.map
-        work = (dense / self.reach.of(cost.kind) + (flops - dense) / other) / self.flops_per_second
+        is_conv = base_kind(cost.kind) == "conv"
+        other = self.reach.epilogue if is_conv and self.reach.epilogue is not None else self.reach.of(MAP)
+        slower, rest_slower = self._slower(cost.kind, cost.dtype), self._slower(MAP, cost.dtype)
+        work = dense / self.reach.of(cost.kind) * slower + (flops - dense) / other * rest_slower
+        work = work / self.flops_per_second
         given = estimate(cost.given, sizes)
         traffic = self.moving(estimate(cost.bytes, sizes) - given) + self._given(given)
         return max(work, traffic) + (1 - self.overlap) * min(work, traffic) + self.launch_seconds
@@ -97,19 +105,34 @@ class Machine:
         given = estimate(cost.given, sizes)
         made = estimate(cost.bytes, sizes) - given
         traffic = made / self.bandwidth(made) + self._given(given)
-        return max(estimate(cost.flops, sizes) / self.flops_per_second, traffic)
+        flops, dense = estimate(cost.flops, sizes), estimate(cost.dense, sizes)
+        work = dense * self._slower(cost.kind, cost.dtype) + (flops - dense) * self._slower(MAP, cost.dtype)
+        return max(work / self.flops_per_second, traffic)
+
+    def peak(self, dtype: DType | None = None, kind: str = MAP) -> float:
+        """Flops a second that work of a kind can reach in a dtype."""
+        if dtype is not None:
+            base = base_kind(kind)
+            for peak in self.peaks:
+                if peak.dtype == dtype.name and peak.kind in (kind, base):
+                    return peak.flops_per_second
+        return self.flops_per_second
+
+    def _slower(self, kind: str, dtype: DType | None) -> float:
+        """By how much the peak of a kind and dtype stays below the machine's."""
+        return self.flops_per_second / self.peak(dtype, kind) if self.peaks else 1.0
 
     def moving(self, bytes: float) -> float:
         """Seconds to write or read a tensor of a run."""
         return bytes / self.passing(bytes)
 
     def bandwidth(self, bytes: float) -> float:
-        """Bytes a second that are read of the level that holds so many."""
+        """Bytes a second from the level that holds this many bytes."""
         level = self._level(bytes)
         return self.bytes_per_second if level is None else level.bytes_per_second
 
     def passing(self, bytes: float) -> float:
-        """Bytes a second from kernel to kernel, if they move so many."""
+        """Bytes a second from kernel to kernel for a tensor of this many bytes."""
         level = self._level(bytes)
         return self.bytes_per_second if level is None else level.passed_per_second or level.bytes_per_second
 
@@ -120,11 +143,11 @@ class Machine:
         return None
 
     def streaming(self, bytes: int) -> Machine:
-        """The machine for a model with so many bytes of parameters: they lie in no level that is smaller."""
+        """The machine for a model with this many bytes of parameters: no smaller level holds them."""
         return replace(self, given_per_second=self.bandwidth(bytes))
 
     def flat(self, bytes: int) -> Machine:
-        """A machine that moves every tensor of a run as it does one of so many bytes.
+        """A machine that moves every tensor of a run as it does one of this many bytes.
 
         Then two kernels are never cheaper than one that does the same, only because each has less to hold.
         """
@@ -136,7 +159,7 @@ class Machine:
 
 
 def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:
-    """A size as a number; symbols that nobody bound count as ASSUMED_SIZE."""
+    """A size as a number; unbound symbols count as ASSUMED_SIZE."""
     if size.__class__ is int:
         return size  # type: ignore[return-value]
     if isinstance(size, Dim):
@@ -146,4 +169,4 @@ def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:
     return size if isinstance(size, int) else 0
 
 
-__all__ = ["ASSUMED_SIZE", "Cost", "Kind", "Level", "Machine", "Reach", "estimate"]
+__all__ = ["ASSUMED_SIZE", "MAP", "Cost", "Level", "Machine", "Peak", "Reach", "base_kind", "estimate"]

@@ -242,7 +242,9 @@ def _made_private(
         new = zip(value.operands, operands, strict=True)
         return value.with_operands(tuple(stand_ins[o] if o in others else n for o, n in new))
 
-    left = replace(graph, outputs={name: v for name, v in graph.outputs.items() if name not in dropped})
+    outputs = {name: v for name, v in graph.outputs.items() if name not in dropped}
+    donated = {name: source for name, source in graph.donated.items() if name in outputs}
+    left = replace(graph, outputs=outputs, donated=donated)
     return rebuild(left, detach), dropped, tuple(told)
 
 

@@ -182,7 +182,7 @@ def _fold(
         at = position[value]
         if not begin <= at < end:
             outputs[name] = short[at] if at >= end else value
-    fold = Fold(graph, replace(graph, outputs=outputs, origins={}, moved={}), place, starts[0])
+    fold = Fold(graph, replace(graph, outputs=outputs, origins={}, moved={}, donated={}), place, starts[0])
     model = starts[_HEAD - 1]
     # A choice may look back as far as its window shows, and ahead to the next layer.
     ahead = [short[at] for at in range(end, end + period)]

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from dovetail.errors import GraphError
 from dovetail.ir import leaf, origin
+from dovetail.ir.donation import check_donated
 from dovetail.ir.fact import Constraint
 from dovetail.ir.literal import Array
 from dovetail.ir.origin import Origin
@@ -74,6 +75,8 @@ class Graph:
     """Arrays for the parameters, where the model came with them."""
     moved: Mapping[Value, Value] = field(default_factory=dict[Value, Value])
     """Where the values of an earlier form of this graph are now; what is not listed stands as it stood."""
+    donated: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Output -> the input whose memory it is written into, both by name."""
 
     @staticmethod
     def of(
@@ -134,6 +137,12 @@ class Graph:
         followed = follow(self.moved, moved or {})
         return replace(self, outputs=dict(outputs), origins=origins, assumed=self.constraints, moved=followed)
 
+    def donate(self, donated: Mapping[str, str]) -> Graph:
+        """This graph with outputs written into the memory of inputs: output name -> input name, of one type."""
+        both = {**self.donated, **donated}
+        check_donated(both, self.inputs, self.outputs)
+        return replace(self, donated=both)
+
     def settled(self) -> Graph:
         """This graph as a starting point: `moved` is counted from here."""
         return replace(self, moved={}) if self.moved else self
@@ -175,6 +184,7 @@ class Builder:
         self.inputs: list[Value] = []
         self.outputs: dict[str, Value] = {}
         self.params: dict[str, Array] = {}
+        self.donated: dict[str, str] = {}
         self.recorder = origin.Recorder(lines=lines)
         self._declared: dict[str, Value] = {}
 
@@ -196,16 +206,20 @@ class Builder:
             self.params[name] = array
         return value
 
-    def output(self, name: str, value: Value) -> None:
+    def output(self, name: str, value: Value, *, into: str = "") -> None:
+        """Name a value as an output; `into` names an input that is donated: the output is written into its memory."""
         if name in self.outputs and self.outputs[name] is not value:
             raise GraphError(f"two outputs are named {name!r}", hint="give each output a name of its own")
         self.outputs[name] = value
+        if into:
+            self.donated[name] = into
 
     def graph(self) -> Graph:
         if not self.outputs:
             raise GraphError(f"{self.name} has no outputs", hint="name at least one with .output(name, value)")
         origins = {v: o for v in walk_into(self.outputs.values()) if (o := self.recorder.origins.get(v))}
-        return Graph(self.name, tuple(self.inputs), dict(self.outputs), origins, (), dict(self.params))
+        made = Graph(self.name, tuple(self.inputs), dict(self.outputs), origins, (), dict(self.params))
+        return made.donate(self.donated) if self.donated else made
 
     def _declare(self, value: Value) -> Value:
         name: str = value.attrs["name"]

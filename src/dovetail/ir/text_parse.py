@@ -9,6 +9,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 from dovetail.errors import DovetailError, GraphError
 from dovetail.ir import attribute, leaf
+from dovetail.ir.donation import check_donated
 from dovetail.ir.dtype import BY_NAME
 from dovetail.ir.fact import Constraint, Relation
 from dovetail.ir.graph import Graph, Subgraph, walk_into
@@ -88,13 +89,18 @@ class _Parser(Lexer):
                         "write %0 = op(...), param, assume or return",
                         start,
                     )
-        outputs = self.outputs(scope)
+        outputs, donated = self.outputs(scope)
+        end = self.at
         self.need("}")
         if self.at < len(self.text):
             self.expected("the end of the text", "a text holds one graph")
         alive = (*inputs, *walk_into(outputs.values()))
         origins = {v: self.found[v] for v in alive if v in self.found}
-        return Graph(name, tuple(inputs), outputs, origins, tuple(assumed))
+        try:
+            check_donated(donated, inputs, outputs)
+        except GraphError as error:
+            self.fail(error.message, error.hint, end)
+        return Graph(name, tuple(inputs), outputs, origins, tuple(assumed), donated=donated)
 
     def here_at(self, at: int) -> str:
         self.at = at
@@ -131,8 +137,10 @@ class _Parser(Lexer):
             self.fail(f"{len(sizes)} sizes in an assumption", "a relation has two: equals(s, t)", start)
         return Constraint(sizes[0], cast("Relation", relation), sizes[1], self.string())
 
-    def outputs(self, scope: _Scope) -> dict[str, Value]:
+    def outputs(self, scope: _Scope) -> tuple[dict[str, Value], dict[str, str]]:
+        """Outputs by name, and the inputs whose memory some of them take."""
         outputs: dict[str, Value] = {}
+        donated: dict[str, str] = {}
         while not self.sees("}"):
             if outputs:
                 self.need(",")
@@ -142,7 +150,12 @@ class _Parser(Lexer):
                 self.fail(f"two outputs are named {name!r}", "give each output a name of its own", start)
             self.need("=")
             outputs[name] = self.operand(scope)
-        return outputs
+            start = self.at
+            if self.word() == "into":
+                donated[name] = self.name()
+            else:
+                self.at = start
+        return outputs, donated
 
     def values(self, scope: _Scope) -> None:
         """The lines that compute something."""

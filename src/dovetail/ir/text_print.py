@@ -64,7 +64,8 @@ class _Printer:
         self.body(values, names, "  ")
         for fact in of.assumed:
             self.lines.append(f"  assume {fact.relation}({fact.left}, {fact.right}) {quote(fact.why)}")
-        results = ", ".join(f"{name(str(k))} = {names[v]}" for k, v in of.outputs.items())
+        into = {output: f" into {name(source)}" for output, source in of.donated.items()}
+        results = ", ".join(f"{name(str(k))} = {names[v]}{into.get(k, '')}" for k, v in of.outputs.items())
         self.lines += [f"  return {results}".rstrip(), "}", ""]
         return "\n".join(self.lines)
 

@@ -11,6 +11,7 @@ from dovetail.errors import DovetailError, GraphError, VerifyError
 from dovetail.ir import leaf
 from dovetail.ir.attribute import DEEPEST, check_attribute, check_type
 from dovetail.ir.dim import check_size
+from dovetail.ir.donation import check_donated
 from dovetail.ir.dtype import of_numpy
 from dovetail.ir.fact import Constraint, Facts
 from dovetail.ir.graph import Graph, Subgraph, subgraphs
@@ -92,6 +93,10 @@ class _Verifier:
             if value in listed:
                 self.fail(f"the input {value.attrs['name']!r} is listed twice", "list each input once", value)
             listed.add(value)
+        try:
+            check_donated(self.graph.donated, self.graph.inputs, self.graph.outputs)
+        except GraphError as error:
+            self.fail(error.message, error.hint)
         for value in self.order:
             if value.op is leaf.PARAM:
                 self.declare(declared, value)

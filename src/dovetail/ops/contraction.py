@@ -31,7 +31,7 @@ def _matmul_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, 
     return tensor(result).count * 2 * tensor(operands[0]).shape[-1]
 
 
-@primitive(_matmul, flops=_matmul_flops)
+@primitive(_matmul, flops=_matmul_flops, cost_kind="contract")
 def matmul(x: Array, y: Array) -> Array:
     """Matrix product over the last two axes; axes in front broadcast."""
     # Of bf16 NumPy makes f32.
@@ -71,7 +71,7 @@ def _dot_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any
     return total
 
 
-@primitive(_dot, flops=_dot_flops)
+@primitive(_dot, flops=_dot_flops, cost_kind="contract")
 def dot(x: Array, y: Array, *, left: Ints, right: Ints, left_batch: Ints = (), right_batch: Ints = ()) -> Array:
     """General contraction: batch axes first, then the rest of x, then the rest of y."""
     a, b = range(x.ndim), range(x.ndim, x.ndim + y.ndim)

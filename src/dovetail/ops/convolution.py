@@ -54,7 +54,16 @@ def _conv_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, An
     return tensor(result).count * 2 * product(tensor(operands[1]).shape[1:])
 
 
-@primitive(_conv, flops=_conv_flops)
+def _conv_kind(operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
+    """Depthwise filters share no operands; dense 3×3 windows of stride 1 overlap, as Winograd's algorithm needs it."""
+    filters, groups = tensor(operands[1]).shape, attrs["groups"]
+    if groups > 1 and filters[1] == 1:
+        return "conv.depthwise"
+    steps = (*attrs["strides"], *attrs["dilations"])
+    return "conv.3x3" if groups == 1 and filters[2:] == (3, 3) and all(s == 1 for s in steps) else "conv"
+
+
+@primitive(_conv, flops=_conv_flops, cost_kind=_conv_kind)
 def conv(
     x: Array,
     w: Array,
@@ -128,7 +137,7 @@ def _conv_transpose_flops(result: Type, operands: tuple[Type, ...], attrs: Mappi
     return tensor(operands[0]).count * 2 * product(tensor(operands[1]).shape[1:])
 
 
-@primitive(_conv_transpose, flops=_conv_transpose_flops)
+@primitive(_conv_transpose, flops=_conv_transpose_flops, cost_kind="conv.transposed")
 def conv_transpose(
     x: Array,
     w: Array,
@@ -189,7 +198,7 @@ def _deform_conv(
     return result
 
 
-@primitive(_deform_conv, flops=_conv_flops)
+@primitive(_deform_conv, flops=_conv_flops, cost_kind="conv.deformed")
 def deform_conv(
     x: Array,
     w: Array,

@@ -119,6 +119,11 @@ _PLAIN: dict[Any, Kind] = {
 
 TypeRule = Callable[..., Type]
 Flops = Callable[[Type, tuple[Type, ...], Mapping[str, Any]], Size]
+CostKind = Callable[[tuple[Type, ...], Mapping[str, Any]], str]
+"""From the types of operands and the attributes to the name of a cost kind, as in "conv.depthwise"."""
+
+MAP = "map"
+"""The cost kind of work that is no contraction."""
 
 
 def one_per_element(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
@@ -146,6 +151,7 @@ class Primitive(Op):
         type_rule: TypeRule,
         *,
         flops: Flops = one_per_element,
+        cost_kind: CostKind | str = MAP,
         commutative: bool = False,
         elementwise: bool = False,
         view: bool = False,
@@ -156,6 +162,7 @@ class Primitive(Op):
         self.meaning = meaning
         self.type_rule = type_rule
         self.flops = flops
+        self._cost_kind = cost_kind
         self.commutative = commutative
         self.elementwise = elementwise
         self.view = view
@@ -163,6 +170,11 @@ class Primitive(Op):
         self.doc = doc or (inspect.getdoc(meaning) or "").split("\n")[0]
         self.kinds, self.defaults = _attributes(meaning)
         self.arity = _arity(meaning)
+
+    def cost_kind(self, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
+        """What decides which share of the peak its arithmetic reaches. A dot refines a kind: "conv.depthwise"."""
+        kind = self._cost_kind
+        return kind if isinstance(kind, str) else kind(operands, attrs)
 
     def __call__(self, *operands: Operand, **attrs: Any) -> Value:
         values = as_values(operands)
@@ -289,6 +301,7 @@ def primitive(
     type_rule: TypeRule,
     *,
     flops: Flops = one_per_element,
+    cost_kind: CostKind | str = MAP,
     commutative: bool = False,
     elementwise: bool = False,
     view: bool = False,
@@ -303,6 +316,7 @@ def primitive(
             meaning,
             type_rule,
             flops=flops,
+            cost_kind=cost_kind,
             commutative=commutative,
             elementwise=elementwise,
             view=view,

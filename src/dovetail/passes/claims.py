@@ -10,6 +10,7 @@ from dovetail.declare.cost import Machine
 from dovetail.ir.dtype import DType
 from dovetail.ir.type import tensors
 from dovetail.ir.value import Value
+from dovetail.passes.memory_rules import MemoryRules
 from dovetail.passes.regions import RegionLimits
 
 Dispatch = Literal["prefer_native", "force_common", "force_native"]
@@ -41,6 +42,8 @@ class Claims:
     """Whether elementwise kernels stretch operands themselves or need equal shapes."""
     unrolls_at_most: int = 64
     """How many trips of a loop are unrolled where loops are not native."""
+    memory: MemoryRules = field(default_factory=MemoryRules)
+    """What its kernels may do with memory; without rules no step writes over what it reads."""
 
     def refusal(self, value: Value) -> Condition | None:
         """Why the target does not run this value natively; None when it does."""

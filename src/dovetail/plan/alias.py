@@ -1,4 +1,4 @@
-"""Views as strides: a value that lies in the memory of another."""
+"""Views as strides: a value that is stored in the memory of another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Strides: TypeAlias = tuple[Size, ...]
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """The root that holds a value's elements, where the first one lies, and how far apart they are, in bytes."""
+    """The root that holds a value's elements, the offset of the first one and the strides, in bytes."""
 
     root: Value
     offset: Size
@@ -28,7 +28,7 @@ class Alias:
 def find_aliases(values: Iterable[Value], known: Mapping[Value, Alias] | None = None) -> dict[Value, Alias]:
     """Every value that needs no memory of its own; views of views lead to the root at once.
 
-    `known` says where values lie that do not lie densely in memory of their own.
+    `known` gives the layout of values that are not dense in memory of their own.
     """
     found: dict[Value, Alias] = dict(known or {})
     for value in values:
@@ -47,7 +47,7 @@ def find_aliases(values: Iterable[Value], known: Mapping[Value, Alias] | None = 
 
 
 def locate(value: Value, aliases: Mapping[Value, Alias]) -> Alias:
-    """Where a value lies: in its root if it is a view, else densely in memory of its own."""
+    """Where a value is stored: in its root if it is a view, else densely in memory of its own."""
     return aliases.get(value) or Alias(value, 0, dense_strides(value.tensor))
 
 
@@ -58,12 +58,12 @@ def root_of(value: Value, aliases: Mapping[Value, Alias]) -> Value:
 
 
 def is_view(value: Value, aliases: Mapping[Value, Alias]) -> bool:
-    """Whether a value lies in the memory of another."""
+    """Whether a value is stored in the memory of another."""
     return root_of(value, aliases) is not value
 
 
 def dense_strides(type: TensorType) -> Strides:
-    """Byte strides of rows one behind the other, the last axis innermost."""
+    """Byte strides of a dense tensor in row-major order."""
     strides: list[Size] = []
     step: Size = type.dtype.itemsize
     for size in reversed(type.shape):
@@ -74,7 +74,7 @@ def dense_strides(type: TensorType) -> Strides:
 
 
 def is_dense(type: TensorType, strides: Strides) -> bool:
-    """Whether elements lie one behind the other; the stride of an axis of size 1 says nothing."""
+    """Whether strides are those of a dense tensor; the stride of an axis of size 1 does not count."""
     dense = dense_strides(type)
     return strides == dense or all(
         size == 1 or found == wanted for size, found, wanted in zip(type.shape, strides, dense, strict=True)
@@ -87,7 +87,7 @@ _Rule: TypeAlias = Callable[[Value, Size, Strides], "_Seen | None"]
 
 
 def _nowhere(value: Value) -> _Seen:
-    """A view without elements lies anywhere; a flip or an empty slice would point outside."""
+    """A view without elements needs no offset; a flip or an empty slice would point outside."""
     return 0, dense_strides(value.tensor)
 
 
@@ -146,12 +146,12 @@ def _expand(value: Value, offset: Size, strides: Strides) -> _Seen:
 
 
 def _flip(value: Value, offset: Size, strides: Strides) -> _Seen:
-    turned = list(strides)
+    flipped = list(strides)
     axes: tuple[int, ...] = value.attrs["axes"]
     for axis in axes:
         offset = offset + (value.shape[axis] - 1) * strides[axis]
-        turned[axis] = -strides[axis]
-    return offset, tuple(turned)
+        flipped[axis] = -strides[axis]
+    return offset, tuple(flipped)
 
 
 def _sized(value: Value, offset: Size, strides: Strides) -> _Seen:

@@ -1,6 +1,6 @@
 """The arena: one piece of memory that all tensors of a phase share, each where it fits while it lives.
 
-Numbers are placed by best fit. Symbolic sizes come behind them, in cells that only equal sizes share.
+Numbers are placed by best fit. Symbolic sizes follow, in cells that only equal sizes share.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Literal, TypeAlias
 
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, check_size, divide, floordiv, total
+from dovetail.ir.value import Value
 from dovetail.plan.liveness import Flow, round_up
 
-Pool: TypeAlias = Literal["arena", "scratch", "bound", "heap"]
-"""What a slot lies in: memory of a run, of the bind phase, of bound results, or memory of its own."""
+Pool: TypeAlias = Literal["arena", "scratch", "bound", "heap", "donated"]
+"""What a slot is in: memory of a run, of the bind phase, of bound results, of its own, or of a donated input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,13 @@ class Slot:
     offset: Size
     size: Size
     pool: Pool = "arena"
+    donor: Value | None = None
+    """The input whose memory it is, where that is donated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where each tensor lies, by number, and which steps write over an operand."""
+    """The slot of each tensor, by number, and which steps write over an operand."""
 
     slots: dict[int, Slot]
     over: dict[int, int]
@@ -53,7 +56,7 @@ class _Block:
 
 
 def allocate(flow: Flow, order: Sequence[int], pool: Pool, alignment: int, elsewhere: Collection[int] = ()) -> Arena:
-    """Places for the tensors of a schedule but those that lie elsewhere."""
+    """Slots for the tensors of a schedule, except those that are stored `elsewhere`."""
     aligned = Aligned(alignment)
     blocks, over, worst = _find_blocks(flow, order, aligned, elsewhere)
     extent = _place([b for b in blocks if isinstance(b.size, int)])
@@ -274,7 +277,7 @@ def _tightest_gap(taken: list[tuple[int, int]], size: int) -> int:
 
 
 def _place_cells(blocks: list[_Block], start: Size) -> Size:
-    """Offsets for blocks of symbolic size behind `start`, and the end of them all; what no sum reaches gets none."""
+    """Offsets for blocks of symbolic size from `start` on, and the end of all; a block that no sum reaches has none."""
     end = start
     free: dict[Size, list[Size]] = {}
     ends = _by_end(blocks)

@@ -33,6 +33,8 @@ def fingerprint(graph: Graph, *, target: str, alignment: int, options: Mapping[s
     parts = [encoder.attribute(tuple(head)), encoder.values([*read, *unread], (*graph.inputs, *graph.outputs.values()))]
     parts += [encoder.attribute((c.left, c.relation, c.right)) for c in graph.constraints]
     parts.append(encoder.attribute((len(graph.inputs), tuple(graph.outputs))))
+    if graph.donated:
+        parts.append(encoder.attribute(tuple(sorted(graph.donated.items()))))
     return _digest(parts)
 
 

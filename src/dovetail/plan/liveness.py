@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-from dovetail import ops
 from dovetail.declare.cost import estimate
-from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
-from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
-from dovetail.ir.walk import walk
-from dovetail.ops.region import region
+from dovetail.passes.memory_rules import NO_RULES, MemoryRules
 from dovetail.plan.alias import Alias, is_dense
 
 
@@ -38,7 +33,7 @@ class Flow:
     readers: tuple[int, ...]
     """How many steps read each tensor; what is held to the end counts one more."""
     ordered: bool
-    """Whether every step stands behind those that go before it."""
+    """Whether every step comes after those that go before it."""
 
 
 def results_of(value: Value) -> tuple[Value, ...]:
@@ -71,10 +66,11 @@ def make_flow(
     steps: Sequence[Value],
     aliases: Mapping[Value, Alias],
     held: Collection[Value],
-    bound_by: Mapping[Value, Sequence[Value]],
+    goes_after: Mapping[Value, Sequence[Value]],
     measure: Measure,
+    rules: MemoryRules = NO_RULES,
 ) -> Flow:
-    """The flow of these steps. `held` lives to the end; `bound_by` lists steps that bind the sizes of another."""
+    """The flow of these steps. `held` lives to the end; `goes_after` lists the steps that must run before another."""
     number: dict[Value, int] = {}
     makes: list[tuple[int, ...]] = []
     maker: list[int] = []
@@ -89,7 +85,7 @@ def make_flow(
             sizes.append(size)
             weights.append(weight)
         makes.append(tuple(range(first, len(maker))))
-    place = {value: i for i, value in enumerate(steps)} if bound_by else {}
+    place = {value: i for i, value in enumerate(steps)} if goes_after else {}
     readers = [1 if v in held else 0 for v in number]
     reads: list[tuple[int, ...]] = []
     over: list[tuple[int, ...]] = []
@@ -105,11 +101,11 @@ def make_flow(
                 readers[root] += 1
         reads.append(tuple(roots))
         before = dict.fromkeys([maker[r] for r in roots])
-        if bound_by:
-            before.update((place[v], None) for v in bound_by.get(value, ()) if v in place)
+        if goes_after:
+            before.update((place[v], None) for v in goes_after.get(value, ()) if v in place)
             ordered = ordered and max(before, default=-1) < step
         after.append(tuple(before))
-        over.append(tuple([number[v] for v in may_overwrite(value, aliases) if v in number]) if roots else ())
+        over.append(tuple([number[v] for v in may_overwrite(value, aliases, rules) if v in number]) if roots else ())
     return Flow(
         tuple(number),
         tuple(sizes),
@@ -123,23 +119,23 @@ def make_flow(
     )
 
 
-def may_overwrite(value: Value, aliases: Mapping[Value, Alias]) -> list[Value]:
-    """The roots whose memory the result may take, element for element, once nobody else needs them."""
-    direct = _read_directly(value)
-    if not direct or not isinstance(value.type, TensorType):
+def may_overwrite(value: Value, aliases: Mapping[Value, Alias], rules: MemoryRules) -> list[Value]:
+    """The roots whose memory the result may take, element for element, once no other step needs them."""
+    direct = rules.read_in_place(value) if isinstance(value.type, TensorType) else ()
+    if not direct:
         return []
     found: dict[Value, bool] = {}
     for index, operand in enumerate(value.operands):
         alias = aliases.get(operand)
         root = operand if alias is None else alias.root
         # Another way to look at the same root would see elements that are already written over.
-        fits = index in direct and _same_elements(value.type, operand.tensor, alias)
+        fits = index in direct and _same_elements(value.tensor, operand.tensor, alias)
         found[root] = fits and found.get(root, True)
     return [root for root, fits in found.items() if fits]
 
 
 def _same_elements(result: TensorType, type: TensorType, alias: Alias | None) -> bool:
-    """Whether element i of the operand lies in the bytes that element i of a dense result would take."""
+    """Whether element i of the operand is stored in the bytes of element i of a dense result."""
     if type.dtype.itemsize != result.dtype.itemsize:
         return False
     if type.shape != result.shape and type.count != result.count:
@@ -147,33 +143,3 @@ def _same_elements(result: TensorType, type: TensorType, alias: Alias | None) ->
     if alias is None:
         return True
     return alias.root.tensor.bytes == result.bytes and is_dense(type, alias.strides)
-
-
-def _read_directly(value: Value) -> Collection[int]:
-    """The operands that are read at the index of the element that is written, and nowhere else."""
-    if value.op.elementwise:
-        return range(len(value.operands))
-    if value.op is region:
-        body: Subgraph = value.attrs["body"]
-        return _beside(body) if body.results[0].op.elementwise else ()
-    if isinstance(value.op, FusedOp):
-        _, _, body = value.op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
-        # Kernels keep the sums of products to themselves until they write results, once; other sums may not wait.
-        return _beside(body) if _is_product(body) else ()
-    return ()
-
-
-@lru_cache(maxsize=1 << 10)
-def _beside(body: Subgraph) -> Collection[int]:
-    """The arguments that only elementwise values read, and nothing but such values reads what comes of them."""
-    moved = set(walk([v for reader in body.values if not reader.op.elementwise for v in reader.operands]))
-    return {int(v.attrs["index"]) for v in body.values if v.op is leaf.ARGUMENT and v not in moved}
-
-
-@lru_cache(maxsize=1 << 10)
-def _is_product(body: Subgraph) -> bool:
-    """Whether it is a product of matrices, or a convolution of all channels, with elementwise work on it."""
-    others = [v for v in body.values if v.operands and not v.op.elementwise and v.op is not ops.permute]
-    if len(others) != 1 or not body.results[0].op.elementwise:
-        return False
-    return others[0].op is ops.matmul or (others[0].op is ops.conv and others[0].attrs["groups"] == 1)

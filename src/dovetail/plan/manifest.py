@@ -16,8 +16,8 @@ from dovetail.ir.value import Value
 class Manifest:
     """Names and types of inputs, parameters and outputs, in the order of the graph.
 
-    Inputs are the caller's memory and parameters the binder's; nobody writes to either. Outputs are copied out of
-    wherever they lie at the end of a run, so that the caller owns them.
+    Inputs are the caller's memory and parameters the binder's. A run writes to donated inputs alone. Other outputs are
+    in new memory, which the caller owns.
     """
 
     inputs: Mapping[str, TensorType]

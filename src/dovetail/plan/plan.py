@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,14 +13,17 @@ from dovetail.ir.dim import Size, check_size, symbols
 from dovetail.ir.graph import Graph
 from dovetail.ir.type import type_symbols
 from dovetail.ir.value import Value
+from dovetail.passes.claims import Claims
+from dovetail.passes.memory_rules import NO_RULES, MemoryRules
 from dovetail.passes.specialize import fresh_symbols, symbols_of, value_symbols
 from dovetail.plan.alias import Alias, find_aliases, is_view, locate, root_of
 from dovetail.plan.arena import Aligned, Arena, Pool, Slot, allocate
+from dovetail.plan.donation import Donated, Donation, joined, plan_donations
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.liveness import Flow, Measure, make_flow, results_of
 from dovetail.plan.manifest import Manifest, manifest_of
-from dovetail.plan.order import turned_results
 from dovetail.plan.phases import Phase, bind_values
+from dovetail.plan.result_layout import permuted_results
 from dovetail.plan.schedule import schedule
 
 
@@ -47,7 +50,7 @@ class Step:
 class Plan:
     """How a graph runs. Steps of the bind phase come first and run when parameters are bound, the rest in every run.
 
-    Every tensor lies in a slot, in an alias of one, or in the memory of an input, parameter or constant.
+    Every tensor is in a slot, in an alias of one, or in the memory of an input, parameter or constant.
     """
 
     graph: Graph = field(compare=False)
@@ -72,8 +75,12 @@ class Plan:
     symbols: tuple[str, ...]
     """Sizes that are not known yet: of inputs, or found while running."""
     fingerprint: str
+    donations: tuple[Donation, ...] = ()
+    """Outputs in the memory of inputs, which a run overwrites."""
     memory_limit: int = field(default=0, compare=False)
     """The most bytes that a run may ask for at once; 0 is what the machine has left."""
+    rules: MemoryRules = field(default=NO_RULES, compare=False)
+    """What the planner knew of the target's kernels; a plan that was read from text has none."""
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
@@ -87,19 +94,33 @@ class Plan:
         return tuple([s for s in self.steps if s.phase == phase])
 
     def locate(self, value: Value) -> Alias:
-        """The root that holds a tensor, and where in it the tensor lies."""
+        """The root that holds a tensor, with the tensor's offset and strides."""
         return locate(value, self.aliases)
 
 
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_NOTHING_DONATED: Mapping[Value, Value] = MappingProxyType({})
 
 
-def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mapping[str, Any] = _NO_OPTIONS) -> Plan:
-    """Plan a graph whose every value the target runs as one kernel."""
+def make_plan(
+    graph: Graph,
+    *,
+    target: str | Claims,
+    alignment: int = 64,
+    options: Mapping[str, Any] = _NO_OPTIONS,
+    rules: MemoryRules | None = None,
+) -> Plan:
+    """Plan a graph whose every value the target runs as one kernel.
+
+    Claims bring the memory rules of a target. A name brings none unless `rules` are given: the plan is then right for
+    any kernel.
+    """
     if alignment < 1 or alignment & (alignment - 1):
         raise OptionError(f"the alignment is {alignment}", hint="it is a power of two, such as 64")
+    name, known = (target, NO_RULES) if isinstance(target, str) else (target.target, target.memory)
+    rules = known if rules is None else rules
     manifest = manifest_of(graph)
-    aliases = find_aliases(graph.values, turned_results(graph))
+    aliases = find_aliases(graph.values, permuted_results(graph, rules.strided_results))
     bind = bind_values(graph)
     steps = [v for v in graph.values if v.op not in leaf.LEAVES and not is_view(v, aliases)]
     early = [v for v in steps if v in bind]
@@ -109,16 +130,20 @@ def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mappin
     read = {root_of(v, aliases) for step in late for v in step.operands} if early else outputs
     kept = {v for value in early for v in results_of(value) if v in outputs or v in read}
     measure = Measure(alignment)
-    at_bind = _Phase.of(make_flow(early, aliases, kept, sizes.sources, measure), sizes, "scratch", alignment, kept)
-    at_run = _Phase.of(make_flow(late, aliases, outputs, sizes.sources, measure), sizes, "arena", alignment)
+    at_bind = _Phase.of(
+        make_flow(early, aliases, kept, sizes.sources, measure, rules), sizes, "scratch", alignment, kept
+    )
+    donated = plan_donations(graph, late, aliases, rules, sizes.sources)
+    flow = make_flow(late, aliases, outputs, joined(sizes.sources, donated.after), measure, rules)
+    at_run = _Phase.of(_without(flow, donated.donors), sizes, "arena", alignment, donated.donors)
     bound, bound_size = _keep(at_bind.flow, kept, sizes, alignment)
     return Plan(
         graph=graph,
-        target=target,
+        target=name,
         alignment=alignment,
         options=dict(options),
-        steps=(*at_bind.steps(early, "bind", 0), *at_run.steps(late, "run", len(early))),
-        slots={**bound, **at_bind.slots, **at_run.slots},
+        steps=(*at_bind.steps(early, "bind", 0), *at_run.steps(late, "run", len(early), donated.over)),
+        slots={**bound, **at_bind.slots, **at_run.slots, **_donated_slots(donated)},
         aliases=aliases,
         manifest=manifest,
         arena_size=at_run.arena.size,
@@ -127,21 +152,35 @@ def make_plan(graph: Graph, *, target: str, alignment: int = 64, options: Mappin
         unshared_bytes=at_run.arena.unshared,
         peak=at_run.arena.peak,
         symbols=sizes.symbols,
-        fingerprint=fingerprint(graph, target=target, alignment=alignment, options=options),
+        fingerprint=fingerprint(graph, target=name, alignment=alignment, options=options),
+        donations=tuple(donated.donations),
+        rules=rules,
     )
+
+
+def _donated_slots(donated: Donated) -> dict[Value, Slot]:
+    return {tensor: Slot(0, tensor.tensor.bytes, "donated", donor) for tensor, donor in donated.donors.items()}
+
+
+def _without(flow: Flow, donors: Mapping[Value, Value]) -> Flow:
+    """The flow with nothing to hold for tensors in the memory of inputs."""
+    if not donors:
+        return flow
+    weights = [0 if t in donors else w for t, w in zip(flow.tensors, flow.weights, strict=True)]
+    return replace(flow, weights=tuple(weights))
 
 
 class _Sizes:
     """The symbols of a graph, and which steps find those that depend on data."""
 
     def __init__(self, graph: Graph, steps: Sequence[Value], aliases: Mapping[Value, Alias]) -> None:
-        asked, found = symbols_of(graph)
-        self.symbols = tuple(sorted(asked | found))
+        given, found = symbols_of(graph)
+        self.symbols = tuple(sorted(given | found))
         self.found = found
         self.sources = _sources(steps, aliases, found) if found else {}
 
     def is_found(self, size: Size) -> bool:
-        """Whether only running the graph tells a size."""
+        """Whether only a run finds a size."""
         return bool(self.found) and not self.found.isdisjoint(symbols(size))
 
 
@@ -187,18 +226,20 @@ class _Phase:
         slots |= {flow.tensors[t]: Slot(0, flow.sizes[t], "heap") for t in alone - aside}
         return _Phase(flow, order, arena, slots)
 
-    def steps(self, values: Sequence[Value], phase: Phase, first: int) -> list[Step]:
-        """The values in order as steps, numbered from `first`."""
+    def steps(
+        self, values: Sequence[Value], phase: Phase, first: int, donated: Mapping[Value, Value] = _NOTHING_DONATED
+    ) -> list[Step]:
+        """The values in order as steps, numbered from `first`; `donated` is what steps overwrite outside the arena."""
         steps: list[Step] = []
         for number, i in enumerate(self.order, first):
             taken = self.arena.over.get(i)
-            over = None if taken is None else self.flow.tensors[taken]
+            over = donated.get(values[i]) if taken is None else self.flow.tensors[taken]
             steps.append(Step(f"{values[i].op.name}_{number}", values[i], phase, over))
         return steps
 
 
 def _keep(flow: Flow, kept: Collection[Value], sizes: _Sizes, alignment: int) -> tuple[dict[Value, Slot], Size]:
-    """Slots one behind the other for the results that are kept, and the bytes of them all."""
+    """Consecutive slots for the results that are kept, and their total size."""
     aligned = Aligned(alignment)
     end: Size = 0
     slots: dict[Value, Slot] = {}

@@ -13,9 +13,11 @@ from dovetail.ir.spell import name, quote
 from dovetail.ir.text import local_names, parse_graph, print_graph
 from dovetail.ir.text_lex import WORDS, Lexer
 from dovetail.ir.value import Op, Value
+from dovetail.passes.memory_rules import NO_RULES
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.alias import Alias
 from dovetail.plan.arena import Pool, Slot
+from dovetail.plan.donation import Donation
 from dovetail.plan.liveness import results_of
 from dovetail.plan.manifest import manifest_of
 from dovetail.plan.phases import Phase
@@ -38,6 +40,9 @@ def print_plan(plan: Plan) -> str:
     lines += [f"  option {name(key)} = {_spell(value)}" for key, value in plan.options.items()]
     lines += [f"  {total}({getattr(plan, total)})" for total in _MEMORY]
     lines += [_step(step, plan, names) for step in plan.steps]
+    for one in plan.donations:
+        why = f" copied({one.copied}) {quote(one.reason)}" if one.reason else ""
+        lines.append(f"  donate {name(one.input)} to {name(one.output)}{why}")
     for value, alias in plan.aliases.items():
         sizes = ", ".join(map(str, (alias.offset, *alias.strides)))
         lines.append(f"  view {names[value]} of {names[alias.root]} ({sizes})")
@@ -45,9 +50,14 @@ def print_plan(plan: Plan) -> str:
 
 
 def _step(step: Step, plan: Plan, names: Mapping[Value, str]) -> str:
-    slots = " ".join(f"{s.pool}({s.offset}, {s.size})" for s in (plan.slots[r] for r in step.results))
+    slots = " ".join(_slot(plan.slots[r], names) for r in step.results)
     over = f" over {names[step.over]}" if step.over is not None else ""
     return f"  {step.phase} {name(step.name)}: {names[step.value]} in {slots}{over}"
+
+
+def _slot(slot: Slot, names: Mapping[Value, str]) -> str:
+    donor = f" of {names[slot.donor]}" if slot.donor is not None else ""
+    return f"{slot.pool}({slot.offset}, {slot.size}){donor}"
 
 
 def _spell(option: Any) -> str:
@@ -86,6 +96,7 @@ class _Parser(Lexer):
         self.steps: list[Step] = []
         self.slots: dict[Value, Slot] = {}
         self.aliases: dict[Value, Alias] = {}
+        self.donations: list[Donation] = []
         self.options: dict[str, Any] = {}
         self.totals: dict[str, Size] = {}
         self.alignment = 0
@@ -102,7 +113,7 @@ class _Parser(Lexer):
         missing = [m for m in _MEMORY if m not in self.totals] + [m for m, given in known.items() if not given]
         if missing:
             self.fail(f"a plan without {' and '.join(missing)}", "print the plan again")
-        asked, found = symbols_of(self.graph)
+        given, found = symbols_of(self.graph)
         return Plan(
             graph=self.graph,
             target=target,
@@ -112,9 +123,11 @@ class _Parser(Lexer):
             slots=self.slots,
             aliases=self.aliases,
             manifest=manifest_of(self.graph),
-            symbols=tuple(sorted(asked | found)),
+            symbols=tuple(sorted(given | found)),
             fingerprint=self.fingerprint,
+            donations=tuple(self.donations),
             memory_limit=0,
+            rules=NO_RULES,
             **self.totals,
         )
 
@@ -135,10 +148,12 @@ class _Parser(Lexer):
                 self.step("run")
             case "view":
                 self.view()
+            case "donate":
+                self.donate()
             case str() as total if total in _MEMORY:
                 self.totals[total] = self.listed(1)[0]
             case _:
-                self.fail("a line that is no part of a plan", "write run, bind, view, option or a total", start)
+                self.fail("a line that is no part of a plan", "write run, bind, view, donate, option or a total", start)
 
     def step(self, phase: Phase) -> None:
         label = self.name()
@@ -150,12 +165,28 @@ class _Parser(Lexer):
             if pool not in _POOLS:
                 self.fail(f"{pool!r} is no memory", f"use one of {', '.join(_POOLS)}", start)
             offset, size = self.listed(2)
-            self.slots[result] = Slot(offset, size, cast(Pool, pool))
+            donor = None
+            if pool == "donated":
+                self.keyword("of")
+                donor = self.value()
+            self.slots[result] = Slot(offset, size, cast(Pool, pool), donor)
         start = self.at
         over = self.value() if self.word() == "over" else None
         if over is None:
             self.at = start
         self.steps.append(Step(label, value, phase, over))
+
+    def donate(self) -> None:
+        given = self.name()
+        self.keyword("to")
+        output = self.name()
+        start = self.at
+        if self.word() == "copied":
+            (copied,) = self.listed(1)
+            self.donations.append(Donation(output, given, copied, self.string()))
+        else:
+            self.at = start
+            self.donations.append(Donation(output, given))
 
     def view(self) -> None:
         value = self.value()

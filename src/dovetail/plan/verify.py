@@ -21,7 +21,10 @@ _HINT = "make the plan again with make_plan"
 
 
 def verify_plan(plan: Plan) -> None:
-    """Raise unless the plan computes its graph. Symbolic sizes are checked for one choice of numbers."""
+    """Raise unless the plan computes its graph. Symbolic sizes are checked for one choice of numbers.
+
+    Results in place are checked by the plan's rules, which a plan that was read from text is to be given again.
+    """
     _check_steps(plan)
     trial = _Trial(plan, _numbers(plan))
     for value in plan.aliases:
@@ -33,6 +36,20 @@ def verify_plan(plan: Plan) -> None:
         trial.run(step)
     for name, value in plan.graph.outputs.items():
         trial.need(value, f"the output {name}")
+    _check_donations(plan)
+
+
+def _check_donations(plan: Plan) -> None:
+    """Each donation of the graph is planned once; one without a copy has the output in the memory of the input."""
+    if {d.output: d.input for d in plan.donations} != dict(plan.graph.donated):
+        raise VerifyError("the donations are not those of the graph", hint=_HINT)
+    inputs = {str(v.attrs["name"]): v for v in plan.graph.inputs}
+    for donation in plan.donations:
+        at, donor = plan.locate(plan.graph.outputs[donation.output]), inputs[donation.input]
+        slot = plan.slots.get(at.root)
+        there = at.root is donor or (slot is not None and slot.donor is donor)
+        if not donation.reason and not (there and at.offset == 0):
+            raise VerifyError(f"the output {donation.output} is not in the memory of {donation.input}", hint=_HINT)
 
 
 def _check_steps(plan: Plan) -> None:
@@ -83,6 +100,7 @@ class _Trial:
     def __init__(self, plan: Plan, binding: Mapping[str, Size]) -> None:
         self.plan = plan
         self.binding = binding
+        self.donated = set(plan.graph.donated.values())
         self.extents: dict[Pool, int] = {
             "arena": self.number(plan.arena_size),
             "scratch": self.number(plan.scratch_size),
@@ -91,12 +109,14 @@ class _Trial:
         self.starts: dict[Pool, list[int]] = {pool: [] for pool in self.extents}
         self.owners: dict[tuple[Pool, int], Value] = {}
         self.alive: set[Value] = set()
+        self.lent: dict[Value, Value] = {}
+        """Donated input -> the tensor that is in its memory now, once that is another."""
 
     def number(self, size: Size) -> int:
         return size if isinstance(size, int) else evaluate(size, self.binding)
 
     def check_alias(self, value: Value) -> None:
-        """The elements of a view lie inside its root, which is no view itself."""
+        """The elements of a view are inside its root, which is no view itself."""
         alias = self.plan.aliases[value]
         shape = [self.number(s) for s in value.shape]
         first = last = self.number(alias.offset)
@@ -111,6 +131,8 @@ class _Trial:
 
     def need(self, value: Value, who: str) -> None:
         root = root_of(value, self.plan.aliases)
+        if root in self.lent:
+            raise VerifyError(f"{who} reads {root!r}, which {self.lent[root]!r} was written over", hint=_HINT)
         if root.op in (leaf.INPUT, leaf.PARAM, leaf.CONST) or root in self.alive or root.tensor.count == 0:
             return
         raise VerifyError(f"{who} reads {root!r}, which is not there", hint=_HINT)
@@ -123,7 +145,7 @@ class _Trial:
         for operand in step.operands:
             self.need(operand, f"the step {step.name}")
         read = {root_of(v, self.plan.aliases) for v in step.operands}
-        if step.over is not None and step.over not in may_overwrite(step.value, self.plan.aliases):
+        if step.over is not None and step.over not in may_overwrite(step.value, self.plan.aliases, self.plan.rules):
             raise _wrong(self.plan, step, f"may not write over {step.over!r}")
         if step.over is not None and not self.same_place(step.over, step.value):
             raise _wrong(self.plan, step, f"is not where {step.over!r} lies")
@@ -138,6 +160,8 @@ class _Trial:
 
     def same_place(self, one: Value, other: Value) -> bool:
         slots = self.plan.slots
+        if other in slots and slots[other].donor is one:
+            return True
         return one in slots and other in slots and slots[one] == slots[other]
 
     def write(self, step: Step, result: Value) -> list[Value]:
@@ -149,6 +173,13 @@ class _Trial:
         end = start + self.number(slot.size)
         if pool == "heap" or start == end:
             return []
+        if pool == "donated":
+            donor = slot.donor
+            if donor is None or donor.tensor.bytes != slot.size or str(donor.attrs["name"]) not in self.donated:
+                raise _wrong(self.plan, step, f"puts {result!r} into memory that is not donated")
+            lost = self.lent.get(donor, donor)
+            self.lent[donor] = result
+            return [lost]
         if start % self.plan.alignment or start < 0 or end > self.extents[pool]:
             raise _wrong(
                 self.plan, step, f"puts {result!r} at {slot.offset}, which is unaligned or outside of the {pool}"
@@ -159,9 +190,9 @@ class _Trial:
         at = bisect_left(starts, start)
         if at and starts[at - 1] + self.length(pool, starts[at - 1]) > start:
             at -= 1
-        behind = bisect_left(starts, end)
-        lost = [self.owners.pop((pool, s)) for s in starts[at:behind]]
-        starts[at:behind] = [start]
+        after = bisect_left(starts, end)
+        lost = [self.owners.pop((pool, s)) for s in starts[at:after]]
+        starts[at:after] = [start]
         self.owners[pool, start] = result
         return lost
 

@@ -7,20 +7,31 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from dovetail.declare.cost import ASSUMED_SIZE, Cost, Machine, estimate, is_free, kernel_cost, standing, type_bytes
+from dovetail.declare.cost import (
+    ASSUMED_SIZE,
+    Cost,
+    Machine,
+    estimate,
+    is_free,
+    is_given,
+    kernel_cost,
+    standing,
+    type_bytes,
+)
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import COST, Applied, Missed
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Size, total
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
 from dovetail.ops.region import region
 from dovetail.passes.legalize import DispatchRow
+from dovetail.passes.memory_rules import UPDATE
 from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.kernels import KernelMap, kernel_map
-from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Node, PassEntry, StoppedEntry
+from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, MissedEntry, Node, PassEntry, StoppedEntry
 from dovetail.report.repeats import repeats
 from dovetail.report.report import Report
 from dovetail.report.search import search_of
@@ -38,12 +49,16 @@ def build_report(
     known = setup.sizes
     kernels = kernel_map(written, plan, lowered.moved)
     bind_time = frozenset(step.value for step in plan.phase("bind"))
+    updates = {step.value for step in plan.steps if step.over is not None and UPDATE.operands(step.value)}
     costs = {k: _cost(standing(k, bind_time.__contains__)) for k in kernels.kernels}
+    costs |= {k: _cost_in_place(k, costs[k]) for k in updates}
+    donated = _donated(plan, machine, known)
     listed = tuple(
         _kernel(k, costs[k], kernels, machine, known, once=k in bind_time, form=forms.get(k, ""))
         for k in kernels.kernels
     )
-    total = _together([cost for k, cost in costs.items() if k not in bind_time], final, known)
+    written_by_kernels = [v for v in final.outputs.values() if v not in updates]
+    whole = _together([cost for k, cost in costs.items() if k not in bind_time], written_by_kernels, known)
     return Report(
         graph=written.name,
         target=setup.claims.target,
@@ -57,15 +72,25 @@ def build_report(
         kernels=listed,
         dispatch=_with_host(lowered.state.dispatch, [k for k, form in forms.items() if form is None]),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
-        predicted_seconds=sum(k.seconds for k in listed if k.phase == "run"),
+        predicted_seconds=sum(k.seconds for k in listed if k.phase == "run") + sum(d.seconds for d in donated),
         assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
         arena_bytes=plan.arena_size if isinstance(plan.arena_size, int) else None,
         calibration=machine.source,
-        floor_seconds=machine.floor(total),
+        floor_seconds=machine.floor(whole),
         repeats=repeats(kernels, bind_time),
         stopped=_stopped(lowered),
         search=search_of(lowered),
+        donated=donated,
     )
+
+
+def _donated(plan: Plan, machine: Machine, sizes: Sizes) -> tuple[DonatedEntry, ...]:
+    """Every donation, and what copies take where an output is not computed in the input's memory."""
+    found: list[DonatedEntry] = []
+    for one in plan.donations:
+        bytes = estimate(one.copied, sizes)
+        found.append(DonatedEntry(one.output, one.input, bytes, machine.moving(2 * bytes), one.reason))
+    return tuple(found)
 
 
 def _stopped(lowered: Lowered) -> tuple[StoppedEntry, ...]:
@@ -85,11 +110,19 @@ def _cost(kernel: Value) -> Cost:
     return Cost(0, type_bytes(kernel.type) * 2) if is_free(kernel) else kernel_cost(kernel)
 
 
-def _together(costs: Iterable[Cost], final: Graph, sizes: Sizes) -> Cost:
+def _cost_in_place(kernel: Value, cost: Cost) -> Cost:
+    """An update in place moves what it writes, and not the tensor that it writes into."""
+    _, indices, updates = kernel.operands
+    read = dict.fromkeys((indices, updates))
+    moved = type_bytes(updates.type) + total(type_bytes(v.type) for v in read)
+    return replace(cost, bytes=moved, given=total(type_bytes(v.type) for v in read if is_given(v)))
+
+
+def _together(costs: Iterable[Cost], outputs: Iterable[Value], sizes: Sizes) -> Cost:
     """All work at once, with what comes from outside read once and outputs written: what is between stays near."""
     costs = list(costs)
     given = sum(estimate(cost.given, sizes) for cost in costs)
-    written = sum(estimate(type_bytes(v.type), sizes) for v in final.outputs.values())
+    written = sum(estimate(type_bytes(v.type), sizes) for v in outputs)
     return Cost(sum(estimate(cost.flops, sizes) for cost in costs), given + written, given)
 
 

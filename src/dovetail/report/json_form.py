@@ -36,6 +36,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "repeats": [{"count": r.count, "kernels": [list(copy) for copy in r.kernels]} for r in report.repeats],
         "stopped": [asdict(s) for s in report.stopped],
         "search": None if report.search is None else _search(report.search),
+        "donated": [asdict(d) for d in report.donated],
     }
 
 

@@ -106,6 +106,19 @@ class StoppedEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class DonatedEntry:
+    """An output in the memory of an input."""
+
+    output: str
+    input: str
+    copied_bytes: int
+    """What the end of each run copies there; 0 where the output is computed there."""
+    seconds: float
+    reason: str
+    """Why it is copied."""
+
+
+@dataclass(frozen=True, slots=True)
 class PassEntry:
     name: str
     nodes_before: int
@@ -144,6 +157,8 @@ class Record:
     stopped: tuple[StoppedEntry, ...] = ()
     search: SearchEntry | None = None
     """What an e-graph chose from, where one was asked."""
+    donated: tuple[DonatedEntry, ...] = ()
+    """Outputs in the memory of inputs."""
 
     @property
     def is_clean(self) -> bool:

@@ -49,6 +49,7 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     lines += search_lines(report.search, everything=everything)
     lines += _stopped(report)
     lines += _on_host(report, everything)
+    lines += _donated(report, everything)
     lines += _apart(report, everything)
     lines += _blocks(report, everything)
     lines += _kernels(report, everything)
@@ -57,6 +58,25 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
         lines.append(line(Piece(f"estimates count {sizes}", "dim"), hang=2))
     lines.append(line(Piece(f"calibration: {report.calibration}", "dim"), hang=2))
     return shown(lines, look)
+
+
+def _donated(report: Record, everything: bool) -> list[Line]:
+    """How many outputs are computed in the memory of an input, and each that has to be copied there."""
+    there = [d for d in report.donated if not d.reason]
+    copied = sorted((d for d in report.donated if d.reason), key=lambda d: -d.copied_bytes)
+    lines: list[Line] = []
+    if there:
+        named = ", ".join(f"{d.output} in {d.input}" for d in there[:_PLACES])
+        more = f" and {len(there) - _PLACES} more" if len(there) > _PLACES else ""
+        lines.append(_line("DONATED", "good", len(there), "in place", named, more))
+    most = len(copied) if everything else MOST_OTHERS
+    for one in copied[:most]:
+        price = f"copies {bytes_text(one.copied_bytes)} a run"
+        lines.append(_line("DONATED", "warn", 1, f"{one.output} to {one.input}", price, f": {one.reason}"))
+    if copied[most:]:
+        rest = sum(one.copied_bytes for one in copied[most:])
+        lines.append(_others("DONATED", "warn", len(copied) - most, f"copy {bytes_text(rest)} a run"))
+    return lines
 
 
 def _head(report: Record) -> Line:

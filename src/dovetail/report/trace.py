@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.report.record import Kernel
 from dovetail.report.report import Report
-from dovetail.targets.runtime.marks import Mark
 
 RUNNING, COMPILING = 1, 2
 """The processes of a trace: what runs, and what was done before."""
@@ -32,7 +32,7 @@ class Span:
 def trace_of(
     phases: Iterable[Span], runs: Sequence[tuple[Span, Sequence[Mark]]], plan: Plan, report: Report, threads: int
 ) -> str:
-    """The trace as JSON. Spans of phases may lie inside each other."""
+    """The trace as JSON. Spans of phases may be nested."""
     kernels = {step.name: kernel for step, kernel in zip(plan.steps, report.kernels, strict=True)}
     tracks = {STEPS: "steps", HOST: "host", **{FIRST_THREAD + t: f"thread {t}" for t in range(threads)}}
     events: list[dict[str, Any]] = [_event(COMPILING, 0, span.name, span.begin, span.end) for span in phases]
@@ -44,7 +44,7 @@ def trace_of(
     for event in events:
         event["ts"] = (event["ts"] - start) / 1000
         event["dur"] = event["dur"] / 1000
-    # What is inside comes behind what it is in, as readers expect.
+    # Readers expect an outer event before those inside of it.
     events.sort(key=lambda event: (event["pid"], event["tid"], event["ts"], -event["dur"]))
     named = [
         *_names(RUNNING, f"{report.graph} on {report.target}", tracks),

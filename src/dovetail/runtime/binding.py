@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from dovetail.errors import BindError
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found
@@ -34,6 +36,32 @@ def refuse_missing(kind: str, given: Mapping[str, object], declared: Mapping[str
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         some = ", ".join(missing[:4])
         raise BindError(f"no array for the {kind}{'s' if len(missing) > 1 else ''} {some}{more}", hint=hint)
+
+
+def check_donated(names: Iterable[str], given: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+    """Raise unless a run can overwrite the arrays of these inputs; `arrays` are all that it reads, as it reads them."""
+    for name in names:
+        array = given[name]
+        if arrays[name] is not array:
+            raise BindError(
+                f"the input {name} is donated and no plain array of its dtype",
+                hint="pass a NumPy array that can be overwritten as it is",
+            )
+        for holds, wanted in (
+            (array.flags.writeable, "writable"),
+            (array.flags.c_contiguous, "C-contiguous"),
+            (array.flags.aligned, "aligned"),
+        ):
+            if not holds:
+                raise BindError(
+                    f"the input {name} is donated and not {wanted}", hint="pass an array of its own: array.copy()"
+                )
+        for other, read in arrays.items():
+            if other != name and np.may_share_memory(array, read):
+                raise BindError(
+                    f"the donated input {name} shares memory with the input {other}",
+                    hint="pass a copy: a run overwrites what is donated",
+                )
 
 
 def found_in(arrays: Mapping[str, Shaped], declared: Mapping[str, Value], *, bare: bool = False) -> list[Found]:

@@ -98,7 +98,8 @@ def restore(source: Source, key: Key, request: Request, store: Store) -> CachedP
         with collector_paused():
             plan = parse_plan(str(content[_LENGTH.size : end], "utf-8", "surrogatepass"), vocabulary())
             graph = replace(plan.graph, params=source.params)
-            plan = replace(plan, graph=graph, memory_limit=request.settings.memory_limit)
+            rules = request.setup.claims.memory
+            plan = replace(plan, graph=graph, memory_limit=request.settings.memory_limit, rules=rules)
             return CachedProgram(plan, serializer.from_bytes(plan, content[end:], request.settings))
     except (DovetailError, ValueError, LookupError, TypeError, struct.error, RuntimeError):
         return None

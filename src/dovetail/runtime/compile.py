@@ -106,7 +106,7 @@ def compilation(graph: Graph, request: Request, *, history: bool = False) -> Com
         setup = replace(request.setup, claims=replace(claims, machine=even), history=history)
         lowered = lower(graph, setup)
         with phase("plan"):
-            plan = make_plan(lowered.graph, target=request.target.name, options=_plan_options(setup))
+            plan = make_plan(lowered.graph, target=setup.claims, options=_plan_options(setup))
         plan = replace(plan, memory_limit=request.settings.memory_limit)
     return Compilation(graph, lowered, plan, setup, request.target, machine)
 

@@ -10,8 +10,11 @@ from typing import Any
 
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.plan.marks import Mark
+from dovetail.plan.plan import Plan
 from dovetail.progress import phase
 from dovetail.report.atomic_write import write_atomically
+from dovetail.report.html.code import Code, code_of
 from dovetail.report.html.page import page, page_source
 from dovetail.report.html.timeline import spans_of
 from dovetail.report.measured import Measured
@@ -19,7 +22,7 @@ from dovetail.report.report import Report
 from dovetail.runtime.compile import Compilation, compilation, compile, make_request
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import source_of
-from dovetail.targets.runtime.marks import Mark
+from dovetail.targets import Target
 
 _MARKED = 5
 """Runs that are watched step by step; the quickest is the one that the page shows."""
@@ -50,7 +53,7 @@ def write_report(
 def watched(program: Program, inputs: Mapping[str, Array], runs: int) -> tuple[Measured, Sequence[Mark]]:
     """What many runs took, and the quickest of a few step by step."""
     measured = program.profile(inputs, runs=runs)
-    marked = [program.run_marked(inputs)[1] for _ in range(min(runs, _MARKED))]
+    marked = [program.run_marked(program.undonated(inputs))[1] for _ in range(min(runs, _MARKED))]
     return measured, min(marked, key=lambda marks: marks[-1].end - marks[0].begin if marks else 0)
 
 
@@ -58,8 +61,16 @@ def write_page(made: Compilation, report: Report, path: str | os.PathLike[str], 
     """Write a compilation and its report as a page, with the steps of a run where there was one."""
     spans = spans_of(marks, made.plan) if marks is not None else None
     with phase("write the page"):
-        shown = page_source(report, made.lowered, made.plan, made.machine, made.setup.sizes, spans)
+        shown = page_source(
+            report, made.lowered, made.plan, made.machine, made.setup.sizes, spans, code_shown(made.target, made.plan)
+        )
         return write_atomically(path, page(shown), "page")
 
 
-__all__ = ["watched", "write_page", "write_report"]
+def code_shown(target: Target, plan: Plan) -> Code | None:
+    """The code of a plan's kernels in the first notation of its target; None where it shows none."""
+    view = target.code
+    return None if view is None else code_of(view.notations[0].language, view.texts(plan))
+
+
+__all__ = ["code_shown", "watched", "write_page", "write_report"]

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.errors import OptionError
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
 from dovetail.report.measured import KernelTime, Measured, spread_of
 from dovetail.report.record import Kernel
 from dovetail.report.report import Report
-from dovetail.targets.runtime.marks import Mark
 
 WARM_UP = 2
 """Runs that are not counted: caches and threads wake up in them."""

@@ -8,22 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
+import numpy as np
+
 from dovetail.errors import BindError, OptionError, UnsupportedError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
 from dovetail.report.measured import Measured
 from dovetail.report.report import Report
-from dovetail.runtime.binding import by_name, check_named, found_in, refuse_missing
+from dovetail.runtime.binding import by_name, check_donated, check_named, found_in, refuse_missing
 from dovetail.runtime.profile import measured, record
 from dovetail.targets.runtime.lru import LRU
-from dovetail.targets.runtime.marks import Mark, Marking
 from dovetail.targets.runtime.weights import Weights
-from dovetail.targets.target import Executable, Quick, Runner
+from dovetail.targets.target import Executable, Marking, Quick, Runner
 
 Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 """Compiles the source graph anew with these sizes: fused, legalised, planned and reported again."""
@@ -67,7 +69,7 @@ class Program:
         """`params` go before those that the graph came with. A symbolic plan with a specializer needs no executable.
 
         `report` may be given the sizes of symbols. `any_size`: the executable runs at every size, and the program is
-        specialised only where it is asked for.
+        specialised only on request.
         """
         self.plan = plan
         self._make_report = report
@@ -75,6 +77,7 @@ class Program:
         self._specializer = specializer
         self._any_size = any_size
         self._inputs = by_name(plan.graph.inputs)
+        self._donated = tuple(plan.graph.donated.values())
         self._declared = by_name(plan.graph.parameters)
         came = Weights(plan.graph.params).only(self._declared)
         fitting = {name: array for name, array in self._check(came).items() if array is not came[name]}
@@ -91,7 +94,7 @@ class Program:
 
     @cached_property
     def report(self) -> Report:
-        """What fused, what did not and why; it is written when it is first asked for."""
+        """What fused, what did not and why; it is written when it is first read."""
         return self._reported()
 
     def _reported(self, *sizes: Mapping[str, int]) -> Report:
@@ -111,11 +114,18 @@ class Program:
         return self.run(inputs)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name, in arrays of the caller's own."""
+        """The outputs by name, in arrays of the caller's own.
+
+        An output with a donated input is the array that was given for that input, which the run has overwritten.
+        """
         binding = self._binding
-        if binding.quick is not None and (found := binding.quick(inputs)) is not None:
+        if binding.quick is not None and not self._donated and (found := binding.quick(inputs)) is not None:
             return found
         return self._run_checked(inputs, binding)
+
+    def undonated(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The inputs with copies of those that are donated: a run of these leaves the caller's arrays as they are."""
+        return {name: np.array(a, order="C") if name in self._donated else a for name, a in inputs.items()}
 
     def _run_checked(self, inputs: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
         self._refuse_unbound(binding)
@@ -129,11 +139,16 @@ class Program:
     def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
         refuse_missing("input", arrays, self._inputs, "pass an array for each input")
+        if self._donated:
+            check_donated(self._donated, inputs, arrays)
         return {name: arrays[name] for name in self._inputs}
 
     def profile(self, inputs: Mapping[str, Array], *, runs: int = 20) -> Measured:
-        """Run so often, and say where the time goes: by kernel, in the words of the graph as written."""
-        program, arrays, sizes = self._for(inputs)
+        """Run so often, and say where the time goes: by kernel, in the words of the graph as written.
+
+        Arrays of donated inputs are copied first, and stay as they are.
+        """
+        program, arrays, sizes = self._for(self.undonated(inputs))
         runner = program._marking()
         recorded = record(lambda: runner.run(arrays), lambda: runner.run_marked(arrays)[1], runs)
         report = program._reported(sizes) if sizes else program.report

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dovetail.declare.cost import Machine
+from dovetail.declare.cost import Machine, Peak, Reach
 from dovetail.errors import OptionError
 from dovetail.passes.claims import Claims, Condition
+from dovetail.passes.memory_rules import (
+    ELEMENTWISE,
+    ELEMENTWISE_REGION,
+    PRODUCT_EPILOGUE,
+    UPDATE,
+    InPlace,
+    MemoryRules,
+)
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.target import TARGET as CPU
 from dovetail.targets.cuda.target import TARGET as CUDA
 from dovetail.targets.reference.interpreter import evaluate_values
 from dovetail.targets.reference.target import TARGET as REFERENCE
-from dovetail.targets.target import Executable, Runner, Target
+from dovetail.targets.target import CodeView, Executable, Notation, Runner, Target
 
 ALL: tuple[Target, ...] = (REFERENCE, CPU, CUDA)
 """Every target."""
@@ -28,11 +36,21 @@ def target_named(name: str | Target) -> Target:
 
 __all__ = [
     "ALL",
+    "ELEMENTWISE",
+    "ELEMENTWISE_REGION",
+    "PRODUCT_EPILOGUE",
+    "UPDATE",
     "Claims",
+    "CodeView",
     "Condition",
     "Executable",
+    "InPlace",
     "Machine",
+    "MemoryRules",
+    "Notation",
+    "Peak",
     "Plan",
+    "Reach",
     "Runner",
     "Step",
     "Target",

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
+from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.passes.claims import Claims
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
-
-Notation: TypeAlias = Literal["llvm", "asm"]
-"""How the code of a kernel is written down: as the text that is compiled, or as the assembly that it becomes."""
 
 
 class Runner(Protocol):
@@ -33,6 +32,24 @@ class Quick(Protocol):
 
     def quick(self, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         """What `run` gives, if the inputs are as they should be; None leaves it to `run` to look at them closely."""
+        ...
+
+
+@runtime_checkable
+class Marking(Protocol):
+    """A runner that measures its steps."""
+
+    @property
+    def threads(self) -> int:
+        """How many threads a run may use."""
+        ...
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs by name."""
+        ...
+
+    def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
+        """The outputs by name, and a mark for each step in the order in which they ran."""
         ...
 
 
@@ -56,6 +73,39 @@ class Serializer:
 
 
 @dataclass(frozen=True, slots=True)
+class Notation:
+    """A way to write down the code of a kernel."""
+
+    name: str
+    """As `dovetail why --code` takes it: llvm, asm."""
+    language: str
+    """What the page calls it: LLVM."""
+    doc: str
+    """Which code it is: the text that is compiled, what it becomes on this host."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeView:
+    """The code of kernels for people, in the notations of a target."""
+
+    target: str
+    notations: tuple[Notation, ...]
+    """The first is that of the page."""
+    listing: Callable[[Plan, Step, Notation], str]
+    """All code that a step runs; a step that has none is refused with a reason."""
+    texts: Callable[[Plan], Iterable[str | None]]
+    """For each step of a plan its own kernel in the first notation; None where it has none."""
+
+    def notation(self, name: str) -> Notation:
+        """The notation of a name."""
+        for known in self.notations:
+            if known.name == name:
+                return known
+        named = ", ".join(n.name for n in self.notations)
+        raise OptionError(f"{self.target} does not show code as {name!r}", hint=f"its notations are {named}")
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One target: its claims for a vocabulary of declared ops, and its compiler."""
 
@@ -69,8 +119,8 @@ class Target:
     """The machine of the claims as it is known on this host; None where nothing more is known."""
     variants: Callable[[Plan, Mapping[str, Size]], Mapping[Value, str | None]] | None = None
     """By value of a run, which of its op's kernels serves it at these sizes: None on the host, "" without a choice."""
-    code: Callable[[Plan, Step, Notation], str] | None = None
-    """The code of a step's kernel for people; a step that has none is refused with a reason. None: it has no code."""
+    code: CodeView | None = None
+    """The code of kernels for people; None where it has none to show."""
     serializer: Serializer | None = None
     """How it stores compiled plans; None where it stores none."""
     precompile: Callable[[Iterable[Value], Settings], None] | None = None

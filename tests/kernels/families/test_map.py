@@ -13,6 +13,7 @@ from dovetail.ir.leaf import argument, input
 from dovetail.ir.literal import Array
 from dovetail.ops.region import region
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from tests.kernels.native import bits, compiled, near, same_bits
 
@@ -83,7 +84,7 @@ def test_results_may_take_the_memory_of_an_operand() -> None:
         value = ops.split(ops.merge(value, axis=-1), axis=-1, parts=64)
         value = ops.cast(ops.cast(value * 100.0, dtype=i32), dtype=f32)
     graph = Graph.of(value)
-    plan = make_plan(graph, target="cpu")
+    plan = make_plan(graph, target=CPU)
     assert any(step.over is not None for step in plan.steps)
     runner = NativeGraph(plan).bind({})
     whole = compile(graph, target="reference")

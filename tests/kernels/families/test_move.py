@@ -16,6 +16,7 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.ops import build
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.transpose import make_transpose
 from tests.kernels.native import bits, compiled, same_bits
@@ -117,7 +118,7 @@ def test_one_thread_and_two_write_the_same() -> None:
 def test_squares_for_vectors_of_every_width(lanes: int) -> None:
     x = input("x", f32[2, 70, 3, 130])
     made = ops.merge(ops.permute(x, order=(-4, -1, -2, -3)), axis=-1, count=4)
-    plan = make_plan(Graph.of(made), target="cpu")
+    plan = make_plan(Graph.of(made), target=CPU)
     (step,) = plan.phase("run")
     device = CpuDevice(32 * lanes, 32)
     job = make_transpose(step, TensorLocations(plan.locate, (), target=loops_of(device)), device)

@@ -12,6 +12,7 @@ from dovetail.ir.dtype import i32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from tests.kernels.native import check
 
@@ -77,5 +78,5 @@ def test_infinity_counts_where_it_has_weight() -> None:
 
 
 def test_the_rest_stays_on_the_host() -> None:
-    found = NativeGraph(make_plan(enlarged(sizes=(9, 9), mode="cubic"), target="cpu"))
+    found = NativeGraph(make_plan(enlarged(sizes=(9, 9), mode="cubic"), target=CPU))
     assert [s.value.op.name for s in found.on_host] == ["resize"]

@@ -16,6 +16,7 @@ from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from tests.kernels.native import bits, compiled, near
 
@@ -234,7 +235,7 @@ def test_ops_of_the_users_own(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("op", "shape"), [(two_ways, (3, 4, 5)), (diagonal, (4, 4))])
 def test_what_does_not_fit_a_row_is_left_alone(op: Callable[[Value], Value], shape: tuple[int, ...]) -> None:
-    native = NativeGraph(make_plan(Graph.of(op(x_of(*shape))), target="cpu"))
+    native = NativeGraph(make_plan(Graph.of(op(x_of(*shape))), target=CPU))
     assert len(native.on_host) == 1
 
 

@@ -17,6 +17,7 @@ from dovetail.library.rope import Form
 from dovetail.ops.region import region
 from dovetail.ops.resize import Coordinates, Rounding, resize
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from tests.kernels.native import compiled, near, numbers, same_bits
 
@@ -91,7 +92,7 @@ def test_indices_are_computed_where_they_are_needed() -> None:
 def test_borders_that_no_algebra_orders_stay_on_the_host() -> None:
     x, y = input("x", f32["a", 4]), input("y", f32["b", 4])
     made = one(ops.concat(x, y, axis=-2) * ops.concat(y, x, axis=-2), (x, y))
-    native = NativeGraph(make_plan(Graph.of(made), target="cpu"))
+    native = NativeGraph(make_plan(Graph.of(made), target=CPU))
     assert [s.value.op for s in native.on_host] == [region]
     for a, b in ((1, 3), (3, 1), (2, 2)):
         near(native.bind({}), {"x": normal(a, 4), "y": normal(b, 4)})
@@ -104,7 +105,7 @@ def test_resized_inside(coordinates: Coordinates, rounding: Rounding, factor: in
     x, y = input("x", f32["b", 3, "h", "w"]), input("y", f32["b", 3, symbol("h") * factor, symbol("w") * factor])
     scales = (float(factor), float(factor))
     wide = resize(x, axes=(-2, -1), scales=scales, mode="nearest", coordinates=coordinates, rounding=rounding)
-    native = NativeGraph(make_plan(Graph.of(one(ops.relu(wide) + y, (x, y))), target="cpu"))
+    native = NativeGraph(make_plan(Graph.of(one(ops.relu(wide) + y, (x, y))), target=CPU))
     if (coordinates, rounding) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
         assert not native.on_host
     runner = native.bind({})

@@ -13,6 +13,7 @@ from dovetail.ir.origin import scope
 from dovetail.report.html.page import page_source
 from dovetail.report.html.timeline import Span
 from dovetail.runtime.compile import Compilation, compilation, make_request
+from dovetail.runtime.page import code_shown
 from tests.cli.commands import SMALL
 
 HOSTILE = (
@@ -35,7 +36,8 @@ def compiled(model: str, target: str = "cpu") -> Compilation:
 
 
 def source_of(made: Compilation, timeline: Sequence[Span] | None = None) -> dict[str, Any]:
-    return page_source(made.report(), made.lowered, made.plan, made.machine, made.setup.sizes, timeline)
+    code = code_shown(made.target, made.plan)
+    return page_source(made.report(), made.lowered, made.plan, made.machine, made.setup.sizes, timeline, code)
 
 
 def hostile_graph() -> Graph:

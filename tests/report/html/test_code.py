@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from dovetail.codegen.llvm import loops as llvm
-from dovetail.kernels.spec import Template, TensorLocations
+from dovetail.kernels.spec import TensorLocations
 from dovetail.report.html import code
-from dovetail.report.html.code import code_of
+from dovetail.runtime.page import code_shown
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.select import make_job
@@ -19,8 +17,8 @@ from tests.report.html.models import compiled
 @pytest.mark.parametrize("model", ["bert", "llama", "llama_step", "resnet", "unet"])
 def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
     """Texts are written once for all that are alike; here they are written for every step."""
-    plan = compiled(model).plan
-    found = code_of(plan)
+    made = compiled(model)
+    plan, found = made.plan, code_shown(made.target, made.plan)
     assert found is not None
     vectors = host_device()
     bound = {result for step in plan.phase("bind") for result in step.results}
@@ -29,18 +27,19 @@ def test_each_kernel_has_the_text_that_it_is_compiled_from(model: str) -> None:
         job = make_job(step, places, vectors) if step.phase == "run" else None
         if job is None:
             assert number == -1
-        elif isinstance(job.kernel, Template):
-            assert found.texts[number] == job.kernel.text
         else:
-            assert found.texts[number] == llvm.function(replace(job.kernel, name="kernel"))[0]
+            assert found.texts[number] == BACKEND.code.modules(job)[-1].text.strip("\n")
     assert len(set(found.texts)) == len(found.texts) < len(plan.steps)
 
 
 def test_a_target_without_code_has_none() -> None:
-    assert code_of(compiled("bert", "reference").plan) is None
+    made = compiled("bert", "reference")
+    assert code_shown(made.target, made.plan) is None
 
 
 def test_a_page_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "MOST_TEXTS", 2)
-    found = code_of(compiled("llama").plan)
-    assert found is not None and len(found.texts) == 2
+    made = compiled("llama")
+    found = code_shown(made.target, made.plan)
+    assert found is not None and len(found.texts) == 2 and max(found.of) == 1
+    assert len(found.of) == len(made.plan.steps)

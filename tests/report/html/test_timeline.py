@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dovetail.plan.marks import Mark, Work
 from dovetail.report.html.timeline import Span, spans_of
-from dovetail.targets.runtime.marks import Mark, Work
 from tests.report.html.models import compiled
 
 

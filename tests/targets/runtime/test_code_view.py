@@ -7,7 +7,7 @@ from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.jit import assembly
 from dovetail.targets.runtime.build import build
-from dovetail.targets.runtime.code_view import listing
+from dovetail.targets.runtime.code_view import ASM, LLVM, listing
 
 
 def test_a_listing_is_what_was_compiled() -> None:
@@ -19,7 +19,7 @@ def test_a_listing_is_what_was_compiled() -> None:
     for step, job in zip(plan.phase("run"), built.jobs, strict=True):
         assert job is not None
         modules = BACKEND.code.modules(job)  # pyright: ignore[reportArgumentType]  # nothing branches here
-        llvm = listing(plan, step, "llvm", BACKEND)
+        llvm = listing(plan, step, LLVM, BACKEND)
         assert llvm.startswith(modules[-1].text.strip("\n")) and all(m.text.strip("\n") in llvm for m in modules)
         own = modules[-1]
-        assert listing(plan, step, "asm", BACKEND).startswith(assembly(own.text, optimize=own.optimize).strip("\n"))
+        assert listing(plan, step, ASM, BACKEND).startswith(assembly(own.text, optimize=own.optimize).strip("\n"))

@@ -14,6 +14,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.runtime import code_cache
 from dovetail.targets.runtime.build import build
@@ -51,7 +52,7 @@ def product(act: int) -> Graph:
 
 
 def compiled(graph: Graph, **params: Array) -> NativeRunner:
-    return NativeGraph(make_plan(graph, target="cpu"), threads=1).bind(params)
+    return NativeGraph(make_plan(graph, target=CPU), threads=1).bind(params)
 
 
 def resident() -> int:
@@ -93,13 +94,13 @@ def test_shared_functions_live_as_long_as_their_callers() -> None:
 
 
 def test_equal_kernels_are_one_function() -> None:
-    plan = make_plan(shaped(7), target="cpu")
+    plan = make_plan(shaped(7), target=CPU)
     one, other = build(plan, BACKEND), build(plan, BACKEND)
     assert one.entries == other.entries and one.functions[0] is other.functions[0]
 
 
 def test_object_files_go_with_the_code_and_come_back_from_bytes() -> None:
-    plan = make_plan(product(5), target="cpu")
+    plan = make_plan(product(5), target=CPU)
     built = build(plan, BACKEND)
     names = [module.name for job in built.jobs for module in BACKEND.code.modules(job)]  # pyright: ignore[reportArgumentType]
     content = to_bytes(plan, built.jobs, BACKEND)

@@ -13,6 +13,7 @@ import dovetail
 from dovetail import BindError, DovetailError, Graph, Value, f32, i64, ops
 from dovetail.ir import leaf
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime.address import address
@@ -28,7 +29,7 @@ def numbers(*shape: int) -> Array:
 
 
 def prepared(outputs: Value | dict[str, Value]) -> tuple[NativeRunner, PreparedCalls]:
-    runner = NativeGraph(make_plan(Graph.of(outputs), target="cpu"), threads=2).bind({})
+    runner = NativeGraph(make_plan(Graph.of(outputs), target=CPU), threads=2).bind({})
     assert runner.calls is not None
     return runner, runner.calls
 

@@ -19,6 +19,7 @@ from dovetail.kernels.spec import Job, Template
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.records import RECORDS
 from dovetail.targets.runtime.build import build, builder_of
 from dovetail.targets.runtime.registry import CORE, Registry
@@ -58,7 +59,7 @@ def unregistered(plan: Plan) -> set[str]:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_record_of_a_convolution_is_registered(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     on_a_machine_of(WIDE, monkeypatch)
-    assert not unregistered(make_plan(made(kernel), target="cpu"))
+    assert not unregistered(make_plan(made(kernel), target=CPU))
 
 
 @pytest.mark.parametrize("path", EXPORTED, ids=lambda path: path.stem)

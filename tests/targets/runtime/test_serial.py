@@ -14,6 +14,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job, Packed
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.compiler import written
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime import serial as record
@@ -25,7 +26,7 @@ def plan() -> Plan:
     x = input("x", f32["rows", 24])
     y = ops.relu(x @ param("w", f32[24, 40]) + param("b", f32[40]))
     values, indices = ops.top_k(y, k=3, axis=-1)
-    return make_plan(Graph.of({"y": y, "values": values, "indices": indices}), target="cpu")
+    return make_plan(Graph.of({"y": y, "values": values, "indices": indices}), target=CPU)
 
 
 def jobs_of(built: Built) -> list[Job]:

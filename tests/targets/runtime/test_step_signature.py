@@ -16,6 +16,7 @@ from dovetail.plan.plan import Plan, make_plan
 from dovetail.runtime.compile import compilation
 from dovetail.runtime.request import make_request
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.runtime.build import JobBuilder, builder_of
 from dovetail.targets.runtime.code_cache import BackgroundCompiler
 from dovetail.targets.runtime.step_signature import step_signature
@@ -41,7 +42,7 @@ def test_a_job_that_is_carried_over_is_what_would_be_written(name: str) -> None:
 
 
 def steps_of(*outputs: Value) -> tuple[Plan, JobBuilder]:
-    plan = make_plan(Graph.of({f"y{i}": v for i, v in enumerate(outputs)}), target="cpu")
+    plan = make_plan(Graph.of({f"y{i}": v for i, v in enumerate(outputs)}), target=CPU)
     return plan, builder_of(plan, BACKEND)
 
 

@@ -11,6 +11,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.report.profile_text import as_text as profile_text
 from dovetail.report.text import as_text
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.runtime.variants import variants
 from tests.kernels.convolving import WIDE, around, normal, on_a_machine_of, params_of, pixel
 from tests.targets.cpu.conv.test_epilogue import KERNELS, made
@@ -31,7 +32,7 @@ WORDS = {
 
 
 def variant_of(graph: Graph, **sizes: int) -> str | None:
-    (found,) = variants(make_plan(graph, target="cpu"), sizes, BACKEND).values()
+    (found,) = variants(make_plan(graph, target=CPU), sizes, BACKEND).values()
     return found
 
 

@@ -1,7 +1,6 @@
-"""Scatter: a copy of a tensor into which updates are written by index, in the order of the indices.
+"""Scatter: updates are written by index into a copy of a tensor or into the tensor itself, in the order of the indices.
 
-What one tile writes no other one does, so that the order is that of a single loop: along the axes that indices do not
-name, elements have nothing to do with each other.
+Tiles cut the axes that indices do not name. Each tile writes elements of its own, in the order of a single loop.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.families.gather import checked, guarded
-from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -51,20 +50,25 @@ def make_scatter(step: Step, locations: TensorLocations) -> Job | None:
     scalars = locations.target.scalars
     if not scalars.has_dtype(indices.dtype) or (reduction != "none" and not scalars.has_dtype(value.dtype)):
         return None
-    made = _Elements(value, locations) if value.op is ops.scatter_elements else _Rows(value, locations)
-    return made.job()
+    in_place = bool(lying_beneath(step, locations))
+    made = _Elements if value.op is ops.scatter_elements else _Rows
+    return made(value, locations, in_place).job()
 
 
 class _Scatter(ABC):
     """A kernel while it is made: `boxes` cut the axes that no index names, the `picked` ones are loops of their own."""
 
-    def __init__(self, value: Value, locations: TensorLocations, picked: Sequence[int], boxes: Cut) -> None:
+    def __init__(
+        self, value: Value, locations: TensorLocations, in_place: bool, picked: Sequence[int], boxes: Cut
+    ) -> None:
         self.value, self.picked, self.boxes = value, tuple(picked), boxes
+        self.in_place = in_place
         self.x, self.indices, self.updates = value.operands
         reduction: str = value.attrs["reduction"]
         self.combine = _COMBINED.get(reduction)
         self.dtype = word(value.dtype) if self.combine is None else value.dtype
-        self.read = Tensor("x", self.dtype, locations(self.x).strides)
+        # One memory has one name: pointers of a kernel never overlap.
+        self.read = Tensor("y" if in_place else "x", self.dtype, locations(self.x).strides)
         self.written = Tensor("y", self.dtype, dense_strides(value.tensor))
         self.by = locations(self.indices).strides
         self.new = locations(self.updates).strides
@@ -82,7 +86,7 @@ class _Scatter(ABC):
     def room(self) -> tuple[Tensor, Size] | None:
         """Wide numbers of the worker's own for all that a tile writes, and their bytes; None where they are too many.
 
-        They lie as the axes do, those without a name as far as the tile has them.
+        They are dense in the order of the axes; axes without an index have the extent of the tile.
         """
         steps = dict(zip(self.free, self.boxes.steps, strict=True))
         shape: list[Size] = [steps.get(a, self.value.shape[a]) for a in range(self.value.rank)]
@@ -92,7 +96,7 @@ class _Scatter(ABC):
         return Tensor("scratch", f64, dense_strides(f64[tuple(shape)])), bytes
 
     def job(self) -> Job | None:
-        """Copy, update, and where sums are wide, round."""
+        """Copy unless the result is in place, update, and where sums are wide, round."""
         sums = self.combine in ("add", "mul") and self.dtype.is_float and self.dtype is not f64
         room = self.room() if sums else None
         if sums and room is None and self.dtype is not f32:
@@ -103,22 +107,25 @@ class _Scatter(ABC):
         here = self.at(inside)
         there = self._within(inside) if aside else here
         copied = Store(target, there, cast_to(Load(self.read, here), target.dtype))
-        body = [*self.over_all([copied]), *self.updated(target, aside)]
+        kept = self.in_place and not aside
+        body = [*(() if kept else self.over_all([copied])), *self.updated(target, aside)]
         if aside:
             rounded = Store(self.written, here, cast_to(Load(target, there), self.dtype))
             body += self.over_all([rounded])
         whole = guarded((*self.boxes.head(Name("tile")), *body), self.sizes)
         kernel = Kernel(
             "scatter",
-            ("x", "i", "u", "status", "y"),
+            (*(() if self.in_place else ("x",)), "i", "u", "status", "y"),
             ("status", "y"),
             "tile",
             whole,
             scratch=room[1] if room is not None else 0,
             sizes=sizes_in(whole),
         )
-        bindings = {"x": self.x, "i": self.indices, "u": self.updates, "status": Status(), "y": self.value}
-        work = product((self.boxes.work, *self.sizes))
+        bindings = {"i": self.indices, "u": self.updates, "status": Status(), "y": self.value}
+        if not self.in_place:
+            bindings["x"] = self.x
+        work = product((self.boxes.work, *(self.counts if kept else self.sizes)))
         return Job(kernel, bindings, Tiles(self.boxes.tiles, work))
 
     def _within(self, picked: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -142,6 +149,11 @@ class _Scatter(ABC):
             value = Call(self.combine, (Load(target, at), value), target.dtype)
         return Store(target, at, value)
 
+    @property
+    @abstractmethod
+    def counts(self) -> tuple[Size, ...]:
+        """How many updates a tile has for each of its elements along the axes without an index."""
+
     @abstractmethod
     def updated(self, target: Tensor, aside: bool) -> tuple[Statement, ...]:
         """All updates of a tile, in the order of the indices."""
@@ -150,14 +162,18 @@ class _Scatter(ABC):
 class _Elements(_Scatter):
     """Each update has an index of its own along one axis."""
 
-    def __init__(self, value: Value, locations: TensorLocations) -> None:
+    def __init__(self, value: Value, locations: TensorLocations, in_place: bool) -> None:
         axis = int(value.attrs["axis"]) + value.rank
         free = tuple(size for a, size in enumerate(value.shape) if a != axis)
         last = free[-1:] if axis != value.rank - 1 else ()
         wide = tuple(min(size, LANES) if isinstance(size, int) else LANES for size in last)
         if 0 in free:
             wide = (1,) * len(wide)
-        super().__init__(value, locations, [axis], Cut(free, (*(1,) * (len(free) - len(last)), *wide)))
+        super().__init__(value, locations, in_place, [axis], Cut(free, (*(1,) * (len(free) - len(last)), *wide)))
+
+    @property
+    def counts(self) -> tuple[Size, ...]:
+        return (self.indices.shape[self.picked[0]],)
 
     def updated(self, target: Tensor, aside: bool) -> tuple[Statement, ...]:
         """In the order of the axis, as the indices of one lane come."""
@@ -183,7 +199,7 @@ class _Elements(_Scatter):
 class _Rows(_Scatter):
     """Each update is a part of the tensor that a row of indices names."""
 
-    def __init__(self, value: Value, locations: TensorLocations) -> None:
+    def __init__(self, value: Value, locations: TensorLocations, in_place: bool) -> None:
         depth = value.operands[1].shape[-1]
         assert isinstance(depth, int), "the type rule asks for it"
         free = value.shape[depth:]
@@ -193,7 +209,11 @@ class _Rows(_Scatter):
             steps.append(min(size, left) if isinstance(size, int) else left)
             left = max(1, left // max(1, steps[-1]))
         boxes = Cut(free, (1,) * len(free) if 0 in free else tuple(reversed(steps)))
-        super().__init__(value, locations, range(depth), boxes)
+        super().__init__(value, locations, in_place, range(depth), boxes)
+
+    @property
+    def counts(self) -> tuple[Size, ...]:
+        return self.indices.shape[:-1]
 
     def updated(self, target: Tensor, aside: bool) -> tuple[Statement, ...]:
         rows = [Name(f"n{i}") for i in range(self.indices.rank - 1)]

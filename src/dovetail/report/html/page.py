@@ -1,4 +1,4 @@
-"""The page: the report, its drawings and the code that shows them, in one file that asks nobody for anything."""
+"""The page: the report, its drawings and the code that shows them, in one file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dovetail.ir.dim import Size
 from dovetail.passes.pipeline import Lowered
 from dovetail.plan.plan import Plan
 from dovetail.report.html.arena import arena_picture
-from dovetail.report.html.code import code_of
+from dovetail.report.html.code import Code
 from dovetail.report.html.timeline import Span
 from dovetail.report.html.views import stage_views
 from dovetail.report.json_form import as_dict
@@ -53,13 +53,13 @@ def page_source(
     machine: Machine,
     sizes: Mapping[str, Size],
     timeline: Sequence[Span] | None = None,
+    code: Code | None = None,
 ) -> dict[str, Any]:
     """Everything that the page shows: the report as `explain --json` gives it, and what is drawn from the plan.
 
     `machine` is what the report was priced with, `sizes` what symbols count as in its estimates.
     """
     with collector_paused():
-        code = code_of(plan)
         return {
             "version": __version__,
             "report": as_dict(report),

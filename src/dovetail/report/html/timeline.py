@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
-from dovetail.targets.runtime.marks import Mark
 
 
 @dataclass(frozen=True, slots=True)

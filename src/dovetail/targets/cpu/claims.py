@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dovetail import ops
+from dovetail import library, ops
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims
+from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
@@ -32,4 +33,8 @@ CLAIMS = Claims(
     },
     dtypes=EVERY,
     regions=RegionLimits(),
+    memory=MemoryRules(
+        in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
+        strided_results=frozenset({library.attention.name, library.rope_attention.name}),
+    ),
 )

@@ -17,6 +17,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
+from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.threads.pool import thread_pool
@@ -29,7 +30,6 @@ from dovetail.targets.runtime.control.plan import Control
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, sections
 from dovetail.targets.runtime.lru import LRU
-from dovetail.targets.runtime.marks import Mark
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.memory_limit import check_fits
 from dovetail.targets.runtime.packed_weights import PackedWeights
@@ -52,7 +52,7 @@ class NativeGraph:
         self.pool = thread_pool(threads, store)
         self.built = build(plan, BACKEND, store) if built is None else built
         self.sections = sections(plan.phase("run"), self.built.jobs, self.built.entries)
-        self.host_control = HostControl(lambda body: NativeGraph(body, threads=threads, store=store), plan.target)
+        self.host_control = HostControl(lambda body: NativeGraph(body, threads=threads, store=store), plan)
 
     @property
     def on_host(self) -> tuple[Step, ...]:
@@ -113,7 +113,7 @@ class NativeRunner:
         *,
         marks: list[Mark] | None = None,
     ) -> dict[str, Array]:
-        """The outputs by name, in memory that the caller owns.
+        """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten.
 
         `sizes` binds symbols in addition to the shapes. `marks` collects when each step ran.
         """
@@ -131,7 +131,7 @@ class NativeRunner:
         for index, section in enumerate(self.graph.sections):
             self._section(index, section, memory, marks)
             self._check_found(memory.sizes)
-        results = {name: np.array(memory.view(v), order="C") for name, v in self.plan.graph.outputs.items()}
+        results = memory.results(inputs)
         self.buffers.free(arena)
         return results
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dovetail import ops
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.plan.plan import Plan, Step
+from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
@@ -18,11 +18,11 @@ from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import machine_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.threads.pool import warm_up
-from dovetail.targets.runtime.code_view import listing
+from dovetail.targets.runtime.code_view import code_view
 from dovetail.targets.runtime.serial import NotSerializable, from_bytes, to_bytes
 from dovetail.targets.runtime.store import store_of
 from dovetail.targets.runtime.variants import variants
-from dovetail.targets.target import Executable, Notation, Serializer, Target
+from dovetail.targets.target import Executable, Serializer, Target
 
 
 def _compile(plan: Plan, settings: Settings) -> Executable:
@@ -57,10 +57,6 @@ def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, str | Non
     return variants(plan, sizes, BACKEND)
 
 
-def _code(plan: Plan, step: Step, notation: Notation) -> str:
-    return listing(plan, step, notation, BACKEND)
-
-
 TARGET = Target(
     "cpu",
     claims,
@@ -68,7 +64,7 @@ TARGET = Target(
     any_size=True,
     machine=machine_of,
     variants=_variants,
-    code=_code,
+    code=code_view(BACKEND),
     serializer=Serializer(toolchain, _to_bytes, _from_bytes),
     precompile=_precompile,
     warm_up=_warm_up,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail import library, ops
-from dovetail.declare.cost import Machine
+from dovetail.declare.cost import Machine, Peak
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import c64
 from dovetail.ir.value import Value
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
+from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
 
@@ -32,6 +33,17 @@ _MASK = Condition(
 )
 
 
+_TENSOR_CORES = tuple(Peak(kind, dtype, 7.5e14) for kind in ("contract", "conv") for dtype in ("bf16", "f16"))
+_WIDE = tuple(Peak(kind, "f64", 3.3e13) for kind in ("contract", "conv", "map"))
+H200 = Machine(
+    # f32 without tensor cores. In tf32, which rounds operands to 10 bits and is not used, products reach 4.1e14.
+    flops_per_second=5.1e13,
+    bytes_per_second=4.0e12,
+    launch_seconds=1.0e-6,
+    peaks=(*_TENSOR_CORES, *_WIDE),
+)
+
+
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
     """The claims; the user's own ops are expanded, since nothing generates kernels for them here."""
     return CLAIMS
@@ -39,8 +51,7 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
 
 CLAIMS = Claims(
     target="cuda",
-    # An H200 through its libraries: bf16 and float32 lie a factor of ten around this rate.
-    machine=Machine(flops_per_second=1.0e14, bytes_per_second=4.0e12, launch_seconds=1.0e-6),
+    machine=H200,
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in _KEPT},
@@ -52,4 +63,5 @@ CLAIMS = Claims(
     regions=RegionLimits(steps=32, inputs=16),
     batches_regions=True,
     broadcasts="explicit",
+    memory=MemoryRules(in_place=(ELEMENTWISE, ELEMENTWISE_REGION)),
 )

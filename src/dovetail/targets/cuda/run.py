@@ -116,11 +116,17 @@ class CudaRunner:
             sizes = [memory.number(size) for size in kernel.sizes]
             launch.function.launch(memory.number(kernel.launch.grid), kernel.launch.block, [*pointers, *sizes])
         self.device.synchronize()
-        return {name: self._downloaded(v, memory, buffers) for name, v in plan.graph.outputs.items()}
+        found = {name: self._downloaded(v, memory, buffers) for name, v in plan.graph.outputs.items()}
+        for donation in plan.donations:
+            inputs[donation.input][...] = found[donation.output]
+            found[donation.output] = inputs[donation.input]
+        return found
 
     def _place(self, root: Value, memory: Memory, buffers: dict[Value | str, Buffer]) -> tuple[Buffer, int]:
         """The buffer that holds a root, and where in it the root starts."""
         slot = self.plan.slots.get(root)
+        if slot is not None and slot.donor is not None:
+            return buffers[slot.donor], 0
         if slot is not None and slot.pool != "heap":
             return buffers[slot.pool], memory.number(slot.offset)
         if root not in buffers:

@@ -10,6 +10,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims
+from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
@@ -20,4 +21,12 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
         machine=Machine(flops_per_second=1e9, bytes_per_second=1e10, launch_seconds=1e-5),
         native={name: () for name in names},
         dtypes=EVERY,
+        # NumPy computes a result before it is stored: the rules of every other target hold here too.
+        memory=MemoryRules(
+            in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
+            strided_results=frozenset({library.attention.name, library.rope_attention.name}),
+        ),
     )
+
+
+CLAIMS = claims()

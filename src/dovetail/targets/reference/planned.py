@@ -43,7 +43,7 @@ class BoundGraph:
         """Parameters whose sizes are checked once inputs tell the symbols."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name, in memory that the caller owns."""
+        """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten."""
         plan = self.plan
         memory = self.kept.copy()
         memory.give(plan.graph.inputs, inputs)
@@ -52,4 +52,4 @@ class BoundGraph:
             constraint.bind(memory.sizes)
         memory.reserve("arena", plan.arena_size)
         memory.run(self.steps)
-        return {name: memory.copied(v) for name, v in plan.graph.outputs.items()}
+        return memory.results(inputs)

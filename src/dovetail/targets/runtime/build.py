@@ -102,7 +102,7 @@ class JobBuilder:
 
     def control(self, step: Step) -> Control | None:
         """The compiled form of a step that branches or loops; None for other steps."""
-        return make_control(step, self.locations, self._select, self._plan.target)
+        return make_control(step, self.locations, self._select, self._plan)
 
 
 def builder_of(plan: Plan, backend: Backend) -> JobBuilder:

@@ -121,6 +121,8 @@ def make_frame(
 
     def elsewhere(root: Value) -> Address | None:
         slot = plan.slots.get(root)
+        if slot is not None and slot.donor is not None:
+            root = slot.donor
         if root in apart or root.op is leaf.INPUT or (slot is not None and slot.pool == "heap"):
             return FIRST_OUTSIDE + outside.setdefault(apart.get(root, root), len(outside)), 0
         return None

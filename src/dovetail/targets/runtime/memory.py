@@ -92,6 +92,20 @@ class Memory:
         check_fits(view.nbytes, f"a result of {self.plan.graph.name}, {value.type},", self.plan.memory_limit)
         return np.array(view, order="C")
 
+    def results(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs by name: donated ones are the caller's input arrays, others are in memory of their own."""
+        donations = {d.output: d for d in self.plan.donations}
+        found = {
+            name: inputs[donations[name].input] if name in donations else self.copied(value)
+            for name, value in self.plan.graph.outputs.items()
+        }
+        moved = [(d.input, self.plan.graph.outputs[d.output]) for d in donations.values() if d.reason]
+        # An input may be the source of one copy and the target of another: such sources are read first.
+        arrays = [self.copied(v) if self.plan.locate(v).root.op is leaf.INPUT else self.view(v) for _, v in moved]
+        for (name, _), array in zip(moved, arrays, strict=True):
+            inputs[name][...] = array
+        return found
+
     def place(self, root: Value) -> tuple[Array, int]:
         """The bytes that hold a root, and its offset in them."""
         if root.op is leaf.CONST:
@@ -101,6 +115,8 @@ class Memory:
             if root not in self.own and root in self.again:
                 self.own[root] = _bytes(self.again[root]())
             return self.own[root], 0
+        if slot.donor is not None:
+            return self.own[slot.donor], 0
         if slot.pool == "heap":
             if root not in self.own:
                 self.own[root] = self.allocate(self.number(slot.size))

@@ -208,9 +208,13 @@ class PreparedCalls:
 
 
 def can_prepare(plan: Plan, sections: Sequence[Section]) -> bool:
-    """Whether a run is one launch table without host steps and new sizes, and no result is a view of an input."""
+    """Whether a run is one launch table without host steps and new sizes; no result is a view of an input or donated.
+
+    A prepared call starts again from the inputs where a kernel sets the error flag, and donated ones are overwritten.
+    """
     return (
         len(sections) == 1
+        and not plan.donations
         and all(job is not None for job in sections[0].jobs)
         and not any(True for step in sections[0].steps for _ in fresh_symbols(step.value))
         and not any(plan.locate(v).root.op is leaf.INPUT for v in plan.graph.outputs.values())

@@ -14,6 +14,7 @@ from dovetail.ir.literal import Array
 from dovetail.library.heads import split_heads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.attention import pack_kv as attend_near
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from tests.kernels.attending import check, compiled, heads, normal
 
@@ -77,7 +78,7 @@ def test_rotated_keys_with_values_that_lie_far_apart(causal: bool) -> None:
 
 def test_bits_do_not_depend_on_who_laid_them_out() -> None:
     graph = Graph.of(library.attention(*crowded_heads(64)))
-    plan = make_plan(graph, target="cpu")
+    plan = make_plan(graph, target=CPU)
     feeds = {"x": normal(3, 200, WIDE)}
     found = [next(iter(NativeGraph(plan, threads=n).bind({}).run(feeds).values())) for n in (1, 2, 5)]
     assert all((x.view(np.int32) == found[0].view(np.int32)).all() for x in found)

@@ -13,6 +13,7 @@ from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.leaf import input
 from dovetail.library.heads import merge_heads, split_heads
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
 from tests.kernels.attending import check, compiled, heads, normal
@@ -337,7 +338,7 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     s = symbol("s")
     graph = Graph.of(library.attention(heads("q", 4, s, 64), heads("k", 4, s, 64), heads("v", 4, s, 64)))
     feeds = {"q": normal(4, 300, 64), "k": normal(4, 300, 64), "v": normal(4, 300, 64)}
-    plan = make_plan(graph, target="cpu")
+    plan = make_plan(graph, target=CPU)
     found = [next(iter(NativeGraph(plan, threads=n).bind({}).run(feeds).values())) for n in (1, 2, 5)]
     assert all((x.view(np.int32) == found[0].view(np.int32)).all() for x in found)
 

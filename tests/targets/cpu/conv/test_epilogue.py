@@ -17,6 +17,7 @@ from dovetail.library.activation import Activation
 from dovetail.ops.build import slice_axis
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.build import build
 from tests.kernels import native
@@ -61,7 +62,7 @@ def feeds_of(graph: Graph) -> dict[str, Array]:
 
 
 def stems(graph: Graph) -> list[str]:
-    jobs = build(make_plan(graph, target="cpu"), BACKEND).jobs
+    jobs = build(make_plan(graph, target=CPU), BACKEND).jobs
     return [job.kernel.name.rpartition("_")[0] for job in jobs if isinstance(job, Job)]
 
 
@@ -106,7 +107,7 @@ def test_results_take_its_memory(kernel: str) -> None:
     x, w, b, attrs = operands(kernel)
     r = ops.tanh(input("r", f32[library.conv_bias_act(x, w, b, **attrs).shape]))
     graph = Graph.of(ops.tanh(library.conv_bias_act(x, w, b, r, act="relu", **attrs)))
-    assert [step.over for step in make_plan(graph, target="cpu").phase("run")][1] is r
+    assert [step.over for step in make_plan(graph, target=CPU).phase("run")][1] is r
     check(graph)
 
 
@@ -123,7 +124,7 @@ def test_what_is_no_number_comes_through(kernel: str) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_bits_do_not_depend_on_threads(kernel: str) -> None:
     graph = made(kernel)
-    plan, feeds, params = make_plan(graph, target="cpu"), feeds_of(graph), params_of(graph)
+    plan, feeds, params = make_plan(graph, target=CPU), feeds_of(graph), params_of(graph)
     results = [NativeGraph(plan, threads=n).bind(params).run(feeds) for n in (1, 2, 3)]
     (first, *others) = [next(iter(r.values())) for r in results]
     assert all(np.array_equal(first, other) for other in others)
@@ -138,7 +139,7 @@ def test_sizes_that_come_late(window: int) -> None:
         library.conv_bias_act(x, w, None, input("r", f32[y.shape]), act="relu", padding=(window // 2,) * 4)
     )
     params = params_of(graph)
-    runner = NativeGraph(make_plan(graph, target="cpu")).bind(params)
+    runner = NativeGraph(make_plan(graph, target=CPU)).bind(params)
     sizes = ((1, 5, 6), (2, 13, 12), (1, 30, 31), (2, 70, 66), (1, 1, 1))
     compared(runner, params, *({name: normal(n, 64, *size) for name in ("x", "r")} for n, *size in sizes))
 

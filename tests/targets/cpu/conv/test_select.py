@@ -12,6 +12,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime import serial as record
 from dovetail.targets.runtime.build import build
@@ -47,8 +48,8 @@ def name_at(job: Job, sizes: dict[str, int]) -> str:
 
 @pytest.mark.parametrize(("kernel", "stride", "area"), AREAS)
 def test_sizes_that_come_late_choose_as_those_that_are_known(kernel: str, stride: int, area: tuple[int, int]) -> None:
-    late = job_of(make_plan(network("height", "width", stride), target="cpu"))
-    early = job_of(make_plan(network(*area, stride), target="cpu"))
+    late = job_of(make_plan(network("height", "width", stride), target=CPU))
+    early = job_of(make_plan(network(*area, stride), target=CPU))
     assert early.variants == () and early.kernel.name.rpartition("_")[0] == kernel
     assert name_at(late, sized(*area)) == kernel
 
@@ -56,7 +57,7 @@ def test_sizes_that_come_late_choose_as_those_that_are_known(kernel: str, stride
 @pytest.mark.parametrize("stride", [1, 2])
 def test_one_program_runs_them_all(stride: int) -> None:
     graph = network("height", "width", stride)
-    native = NativeGraph(make_plan(graph, target="cpu"))
+    native = NativeGraph(make_plan(graph, target=CPU))
     runner = native.bind(params())
     assert native.on_host == () and not runner.packed.made, "nothing is packed before sizes ask for it"
     for images, area in (
@@ -70,7 +71,7 @@ def test_one_program_runs_them_all(stride: int) -> None:
     ):
         x = normal(images, 32, *area)
         got = compared(runner, params(), {"x": x})
-        known = NativeGraph(make_plan(network(*area, stride), target="cpu"))
+        known = NativeGraph(make_plan(network(*area, stride), target=CPU))
         (alone,) = known.bind(params()).run({"x": x}).values()
         assert (got.view(np.uint32) == alone.view(np.uint32)).all(), "the kernel of the known size does the same"
     layouts = {str(key[0]) for key in runner.packed.made}
@@ -78,7 +79,7 @@ def test_one_program_runs_them_all(stride: int) -> None:
 
 
 def test_forms_come_back_from_bytes() -> None:
-    plan = make_plan(network("height", "width"), target="cpu")
+    plan = make_plan(network("height", "width"), target=CPU)
     ready = build(plan, BACKEND)
     again = record.from_bytes(plan, record.to_bytes(plan, ready.jobs, BACKEND), BACKEND)
     assert again.entries == ready.entries and len(ready.entries[0]) == 1 + len(job_of(plan).variants)
@@ -89,5 +90,5 @@ def test_forms_come_back_from_bytes() -> None:
 
 
 def test_strict_programs_sum_in_the_plain_way() -> None:
-    plan = make_plan(network("height", "width"), target="cpu", options={"strict": True})
+    plan = make_plan(network("height", "width"), target=CPU, options={"strict": True})
     assert all(not form.kernel.name.startswith("winograd") for form in job_of(plan).variants)

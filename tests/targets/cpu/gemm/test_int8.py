@@ -14,6 +14,7 @@ from dovetail.ir.dtype import DType, i8, u8
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
@@ -58,7 +59,7 @@ def params_of(graph: Graph) -> dict[str, Array]:
 
 
 def compiled(graph: Graph, threads: int | None = None) -> NativeRunner:
-    return native_of(graph, threads, kernel="bytes_", served=()).bind(params_of(graph))
+    return native_of(graph, threads, kernel="int8_", served=()).bind(params_of(graph))
 
 
 def check(y: Value, *feeds: Mapping[str, Array], threads: int | None = None) -> list[Array]:
@@ -95,9 +96,7 @@ def test_the_farthest_sums_are_whole_numbers_still() -> None:
     y = left((2, k), u8, scale=1.0, zero=0) @ right(k, 3, i8, whole=True)
     graph = Graph.of(y)
     params = {"w": np.full((k, 3), -128, np.int8), "w.scale": np.array(1.0, np.float32)}
-    (got,) = (
-        NativeGraph(make_plan(graph, target="cpu")).bind(params).run({"x": np.full((2, k), 255, np.uint8)}).values()
-    )
+    (got,) = NativeGraph(make_plan(graph, target=CPU)).bind(params).run({"x": np.full((2, k), 255, np.uint8)}).values()
     assert (got == -128.0 * 255 * k).all()
 
 
@@ -127,6 +126,6 @@ def test_bits_do_not_depend_on_threads() -> None:
 def test_what_was_not_bytes_is_left_to_other_code() -> None:
     x = leaf.input("x", f32[4, 8])
     for y in (x @ right(8, 16), left((4, 8)) @ leaf.param("w", f32[8, 16])):
-        native = NativeGraph(make_plan(Graph.of(y), target="cpu"))
+        native = NativeGraph(make_plan(Graph.of(y), target=CPU))
         names = [job.kernel.name for part in native.sections for job in part.jobs if isinstance(job, Job)]
         assert not any(name.startswith("bytes_") for name in names)

@@ -14,6 +14,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend, native
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.gemm.micro_kernel import PREFETCHING, micro_kernel_text, tile_of
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.reference.interpreter import evaluate
@@ -54,7 +55,7 @@ def test_every_width_of_vectors(bits: int, registers: int, monkeypatch: pytest.M
         for graph in (Graph.of(library.linear(x, up, act="gelu")), Graph.of(library.swiglu(x, up, gate))):
             names = [v.attrs["name"] for v in graph.parameters]
             params = {name: (rng.normal(size=(k, n)) * k**-0.5).astype(np.float32) for name in names}
-            compiled = native.NativeGraph(make_plan(graph, target="cpu"))
+            compiled = native.NativeGraph(make_plan(graph, target=CPU))
             assert not compiled.on_host
             runner = compiled.bind(params)
             for m in (1, 2, 5, 6, 7, 11, 13, 40, 130):

@@ -16,6 +16,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Job
 from dovetail.library.activation import Activation, Gate
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
 from tests.kernels import native
@@ -231,7 +232,7 @@ def test_other_types_have_a_kernel_without_tiles() -> None:
     for dtype in (f64, i32):
         graph = Graph.of(input("x", dtype[3, 4]) @ input("y", dtype[4, 5]))
         x, y = (np.arange(n, dtype=dtype.numpy).reshape(4 if n == 20 else 3, -1) for n in (12, 20))
-        native = NativeGraph(make_plan(graph, target="cpu"))
+        native = NativeGraph(make_plan(graph, target=CPU))
         assert not native.on_host
         (found,) = native.bind({}).run({"x": x, "y": y}).values()
         np.testing.assert_array_equal(found, x @ y)
@@ -254,7 +255,7 @@ def test_a_declared_op_of_ones_own_is_a_contraction_too() -> None:
             param("c", f32[37]),
         )
     )
-    native = NativeGraph(make_plan(graph, target="cpu"))
+    native = NativeGraph(make_plan(graph, target=CPU))
     assert not native.on_host
     shapes = {"w": (20, 37), "v": (20, 37), "b": (37,), "c": (37,)}
     params = {name: (rng.normal(size=shape) * 0.3).astype(np.float32) for name, shape in shapes.items()}
@@ -268,5 +269,5 @@ def test_a_declared_op_of_ones_own_is_a_contraction_too() -> None:
 
 def test_rows_of_a_product_with_few_columns_are_shared() -> None:
     graph = Graph.of(library.linear(input("x", f32[128, 64]), param("w", f32[64, 10])))
-    (job,) = [j for part in NativeGraph(make_plan(graph, target="cpu")).sections for j in part.jobs]
+    (job,) = [j for part in NativeGraph(make_plan(graph, target=CPU)).sections for j in part.jobs]
     assert isinstance(job, Job) and job.tiled.tiles != 1

@@ -16,6 +16,7 @@ from dovetail.ir.dtype import DType, bool_, f16, f32, i32, i64
 from dovetail.ir.literal import Array
 from dovetail.ops import build
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.cpu.threads import control_text
 from dovetail.targets.reference.interpreter import evaluate
@@ -27,7 +28,7 @@ Feeds = Mapping[str, Array]
 
 def native(outputs: Mapping[str, Value], params: Feeds | None = None, threads: int = 2) -> NativeRunner:
     """A graph that runs, none of its steps on the host."""
-    graph = NativeGraph(make_plan(Graph.of(outputs), target="cpu"), threads=threads)
+    graph = NativeGraph(make_plan(Graph.of(outputs), target=CPU), threads=threads)
     assert not graph.on_host, f"on the host: {[s.value.op.name for s in graph.on_host]}"
     return graph.bind(params or {})
 
@@ -40,7 +41,7 @@ def on_host(outputs: Mapping[str, Value], params: Feeds | None = None) -> Native
     """The same with branches and loops decided on the host."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ready, "make_control", no_control)
-        graph = NativeGraph(make_plan(Graph.of(outputs), target="cpu"), threads=1)
+        graph = NativeGraph(make_plan(Graph.of(outputs), target=CPU), threads=1)
         assert graph.on_host
         runner = graph.bind(params or {})
         return runner

@@ -77,10 +77,10 @@ def tensor_scatter(
     places = build.expand_dims(starts, 1) + ops.iota(size=update.shape[at])
     if mode == "circular":
         places = ops.mod(places, size_value(cache.shape[at]))
-    rows = build.broadcast_to(build.expand_dims(ops.iota(size=batch), 1), places.shape)
-    entries = build.move_axis(update, at, 1)
-    written = ops.scatter_nd(build.move_axis(cache, at, 1), build.stack([rows, places], axis=-1), entries)
-    return build.move_axis(written, 1, at)
+    # The cache keeps its layout, so that a donated one is updated in place.
+    between = build.expand_dims(places, range(1, at)) if at > 1 else places
+    index = build.expand_dims(between, range(at + 1, cache.rank)) if at + 1 < cache.rank else between
+    return ops.scatter_elements(cache, build.broadcast_to(index, update.shape), update, axis=at - cache.rank)
 
 
 @rule("OneHot")

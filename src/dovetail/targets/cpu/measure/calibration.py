@@ -30,7 +30,18 @@ HOW = (
     "copies from thread to thread, steps that do nothing"
 )
 
-REACH = Reach(contract=0.88, conv=0.88, conv_3x3=1.3, conv_apart=0.1, map=0.2, epilogue=0.4)
+REACH = Reach(
+    {
+        "contract": 0.88,
+        "conv": 0.88,
+        "conv.3x3": 1.3,
+        "conv.depthwise": 0.1,
+        "conv.transposed": 0.1,
+        "conv.deformed": 0.1,
+        "map": 0.2,
+    },
+    epilogue=0.4,
+)
 OVERLAP = 0.3
 START = 5e-7
 """The efficiency of our kernels, in round figures near the times of the benchmark's workloads and of real models

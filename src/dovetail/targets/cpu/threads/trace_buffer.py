@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dovetail.plan.marks import Mark, Work
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.threads.trace_text import MARK_FIELDS
-from dovetail.targets.runtime.marks import Mark, Work
 
 
 class TraceBuffer:

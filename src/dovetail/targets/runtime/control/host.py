@@ -57,9 +57,9 @@ class HostBody:
 class HostControl:
     """The bodies of a plan, each compiled when it is first run."""
 
-    def __init__(self, compile: Callable[[Plan], Executable], target: str) -> None:
+    def __init__(self, compile: Callable[[Plan], Executable], outer: Plan) -> None:
         self._compile = compile
-        self._target = target
+        self._outer = outer
         self._runners: dict[Subgraph, Runner] = {}
 
     def run(self, step: Step, memory: Memory, status: int = 0) -> bool:
@@ -90,5 +90,6 @@ class HostControl:
 
     def _runner(self, body: Subgraph) -> Runner:
         if body not in self._runners:
-            self._runners[body] = self._compile(make_plan(body_graph(body), target=self._target)).bind({})
+            plan = make_plan(body_graph(body), target=self._outer.target, rules=self._outer.rules)
+            self._runners[body] = self._compile(plan).bind({})
         return self._runners[body]

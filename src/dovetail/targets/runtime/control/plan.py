@@ -103,7 +103,7 @@ def body_graph(body: Subgraph) -> Graph:
     return Graph.of(results, name="body", inputs=inputs)
 
 
-def make_control(step: Step, locations: TensorLocations, select: Select, target: str, depth: int = 0) -> Control | None:
+def make_control(step: Step, locations: TensorLocations, select: Select, outer: Plan, depth: int = 0) -> Control | None:
     """The compiled form of a step that branches or loops; None for other steps, and where a body runs on the host.
 
     One side of a branch may be left to the host.
@@ -112,14 +112,14 @@ def make_control(step: Step, locations: TensorLocations, select: Select, target:
     if value.op not in (if_, scan_, while_) or depth == MOST_DEPTH or any(fresh_symbols(value)):
         return None
     if value.op is if_:
-        given = _Given(value.operands[1:], ("whole",) * (len(value.operands) - 1), locations, select, target, depth)
+        given = _Given(value.operands[1:], ("whole",) * (len(value.operands) - 1), locations, select, outer, depth)
         branches = (given.compiled(value.attrs["then"]), given.compiled(value.attrs["otherwise"]))
         return None if branches == (None, None) else Control(step, branches)
     count = int(value.attrs["carries"])
     scanned = int(value.attrs["scanned"]) if value.op is scan_ else 0
     numbers = range(len(value.operands))
     roles: list[Role] = ["carry" if i < count else "slice" if i < count + scanned else "whole" for i in numbers]
-    given = _Given(value.operands, tuple(roles), locations, select, target, depth)
+    given = _Given(value.operands, tuple(roles), locations, select, outer, depth)
     ends = [_copy(v, v.tensor, locations(v).strides, locations.target.tiles) for v in step.results[:count]]
     bodies = [given.compiled(value.attrs[name]) for name in ("condition", "body") if name in value.attrs]
     if None in bodies or None in ends:
@@ -140,14 +140,14 @@ class _Given:
     roles: tuple[Role, ...]
     locations: TensorLocations
     select: Select
-    target: str
+    outer: Plan
     depth: int
 
     def compiled(self, body: Subgraph) -> CompiledBody | None:
         """The compiled body; None where a step of it runs on the host."""
         if any(name for value in walk_into(body.results) for name in fresh_symbols(value)):
             return None
-        plan = make_plan(body_graph(body), target=self.target)
+        plan = make_plan(body_graph(body), target=self.outer.target, rules=self.outer.rules)
         if any(slot.pool == "heap" for slot in plan.slots.values()):
             return None
         known = [
@@ -181,7 +181,7 @@ class _Given:
         return (
             KernelEntry(job)
             if job is not None
-            else make_control(step, locations, self.select, self.target, self.depth + 1)
+            else make_control(step, locations, self.select, self.outer, self.depth + 1)
         )
 
     def _dense(self, index: int) -> KernelEntry | None:

@@ -15,6 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.runtime import build as ready
 from tests.kernels import native
@@ -110,6 +111,6 @@ def test_bits_do_not_depend_on_threads() -> None:
 
 
 def test_long_results_are_left_to_other_code() -> None:
-    graph = NativeGraph(make_plan(Graph.of(convolved(1, 8, 4000, 16, 3)), target="cpu"))
+    graph = NativeGraph(make_plan(Graph.of(convolved(1, 8, 4000, 16, 3)), target=CPU))
     (job,) = graph.sections[0].jobs
     assert isinstance(job, ready.Job) and not job.kernel.name.startswith("conv1d_")

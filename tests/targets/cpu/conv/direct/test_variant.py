@@ -16,6 +16,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
 from tests.kernels.convolving import (
@@ -154,14 +155,14 @@ def test_a_residual_that_the_convolution_is_stretched_to() -> None:
     x, r, w = input("x", f32[1, 2, 3, 3]), input("r", f32[1, 4, 6, 5]), param("w", f32[4, 2, 3, 3])
     graph = Graph.of(conv_bias_act(x, w, residual=r, act="relu"))
     feeds, params = {"x": normal(1, 2, 3, 3), "r": normal(1, 4, 6, 5)}, {"w": normal(4, 2, 3, 3)}
-    (found,) = NativeGraph(make_plan(graph, target="cpu")).bind(params).run(feeds).values()
+    (found,) = NativeGraph(make_plan(graph, target=CPU)).bind(params).run(feeds).values()
     one = np.einsum("nchw,mchw->nm", feeds["x"].astype(np.float64), params["w"].astype(np.float64))
     assert_close(found, np.maximum(one[..., None, None] + feeds["r"], 0), f32)
 
 
 def test_weights_of_a_run() -> None:
     graph = Graph.of(ops.conv(input("x", f32[1, 2, 5, 5]), input("w", f32[3, 2, 3, 3])))
-    native = NativeGraph(make_plan(graph, target="cpu"))
+    native = NativeGraph(make_plan(graph, target=CPU))
     assert not native.on_host
     feeds = {"x": normal(1, 2, 5, 5), "w": normal(3, 2, 3, 3)}
     (found,) = native.bind({}).run(feeds).values()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
-from dovetail.ir.literal import Array
 from dovetail.plan.plan import Step
 
 
@@ -35,22 +32,4 @@ class Mark:
         return (self.end - self.begin) * 1e-9
 
 
-@runtime_checkable
-class Marking(Protocol):
-    """A runner that can tell when its steps ran."""
-
-    @property
-    def threads(self) -> int:
-        """How many threads a run may use."""
-        ...
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name."""
-        ...
-
-    def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
-        """The outputs by name, and a mark for each step in the order in which they ran."""
-        ...
-
-
-__all__ = ["Mark", "Marking", "Work"]
+__all__ = ["Mark", "Work"]

@@ -9,10 +9,11 @@ from dovetail import DType, Graph, Value, f32, f64, library, ops
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input
 from dovetail.library.heads import merge_heads, split_heads
-from dovetail.plan.order import turned_results
 from dovetail.plan.plan import make_plan
+from dovetail.plan.result_layout import permuted_results
 from dovetail.plan.text import parse_plan, print_plan
 from dovetail.plan.verify import verify_plan
+from dovetail.targets.cpu.claims import CLAIMS
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -27,7 +28,7 @@ def attended(dtype: DType = f32) -> Value:
 def test_heads_are_written_where_they_are_merged(dtype: DType) -> None:
     """By a kernel, and on the host where there is none for a type."""
     graph = Graph.of(ops.neg(merge_heads(attended(dtype))))
-    plan = make_plan(graph, target="cpu")
+    plan = make_plan(graph, target=CLAIMS)
     verify_plan(plan)
     assert [s.value.op.name for s in plan.steps] == ["attention", "neg"]
     value = plan.steps[0].value
@@ -42,13 +43,18 @@ def test_heads_are_written_where_they_are_merged(dtype: DType) -> None:
         assert_close(got, expected, dtype)
 
 
+def permuted(graph: Graph) -> list[Value]:
+    return list(permuted_results(graph, CLAIMS.memory.strided_results))
+
+
 def test_what_others_read_too_stays_as_it_is() -> None:
     value = attended()
     merged = merge_heads(value)
-    assert list(turned_results(Graph.of(merged))) == [value]
-    assert not turned_results(Graph.of({"merged": merged, "heads": value}))
-    assert not turned_results(Graph.of({"merged": merged, "sum": ops.neg(value)}))
+    assert permuted(Graph.of(merged)) == [value]
+    assert not permuted(Graph.of({"merged": merged, "heads": value}))
+    assert not permuted(Graph.of({"merged": merged, "sum": ops.neg(value)}))
     other = ops.permute(value, order=(-3, -2, -4, -1))
-    assert not turned_results(Graph.of({"merged": merged, "other": other}))
-    assert not turned_results(Graph.of(ops.permute(value, order=(-1, -2))))
-    assert not turned_results(Graph.of(ops.permute(ops.neg(value), order=(-2, -3, -1))))
+    assert not permuted(Graph.of({"merged": merged, "other": other}))
+    assert not permuted(Graph.of(ops.permute(value, order=(-1, -2))))
+    assert not permuted_results(Graph.of(merged), ())
+    assert not permuted(Graph.of(ops.permute(ops.neg(value), order=(-2, -3, -1))))

@@ -1,0 +1,107 @@
+"""Memory rules: what the kernels of a target may do with memory, as data that the planner goes by.
+
+A target lists in its claims which of these hold of its kernels. Without rules a plan is right for any kernel: no step
+writes over what it reads, and every result is dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dovetail import ops
+from dovetail.declare.fused import FusedOp
+from dovetail.ir import leaf
+from dovetail.ir.graph import Subgraph
+from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+from dovetail.ops.region import region
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A named rule: the operands, by index, that a kernel reads only at the elements it is about to write."""
+
+    name: str
+    operands: Callable[[Value], Collection[int]]
+    """Of a value with one result; none where the rule does not hold of its kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """What the kernels of a target may do with memory."""
+
+    in_place: tuple[InPlace, ...] = ()
+    strided_results: frozenset[str] = frozenset()
+    """Names of ops whose kernels write rows at any stride, each row dense."""
+
+    def read_in_place(self, value: Value) -> Collection[int]:
+        """The operands whose memory the result of a step may take."""
+        for rule in self.in_place:
+            found = rule.operands(value)
+            if found:
+                return found
+        return ()
+
+
+NO_RULES = MemoryRules()
+"""What holds of every kernel."""
+
+
+def _elementwise(value: Value) -> Collection[int]:
+    return range(len(value.operands)) if value.op.elementwise else ()
+
+
+def _elementwise_region(value: Value) -> Collection[int]:
+    if value.op is not region:
+        return ()
+    body: Subgraph = value.attrs["body"]
+    return _epilogue_arguments(body) if body.results[0].op.elementwise else ()
+
+
+def _product_epilogue(value: Value) -> Collection[int]:
+    if not isinstance(value.op, FusedOp):
+        return ()
+    _, _, body = value.op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
+    return _epilogue_arguments(body) if _is_product(body) else ()
+
+
+def _update(value: Value) -> Collection[int]:
+    return (0,) if value.op in (ops.scatter_elements, ops.scatter_nd) else ()
+
+
+@lru_cache(maxsize=1 << 10)
+def _epilogue_arguments(body: Subgraph) -> Collection[int]:
+    """The arguments that only elementwise values read, and nothing but such values reads what comes of them."""
+    moved = set(walk([v for reader in body.values if not reader.op.elementwise for v in reader.operands]))
+    return {int(v.attrs["index"]) for v in body.values if v.op is leaf.ARGUMENT and v not in moved}
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_product(body: Subgraph) -> bool:
+    """Whether it is a product of matrices, or a convolution of all channels, with elementwise work on it."""
+    others = [v for v in body.values if v.operands and not v.op.elementwise and v.op is not ops.permute]
+    if len(others) != 1 or not body.results[0].op.elementwise:
+        return False
+    return others[0].op is ops.matmul or (others[0].op is ops.conv and others[0].attrs["groups"] == 1)
+
+
+ELEMENTWISE = InPlace("elementwise", _elementwise)
+"""Elementwise kernels read element i before they write element i."""
+ELEMENTWISE_REGION = InPlace("elementwise_region", _elementwise_region)
+"""The same of regions, for the operands that no view inside of them moves."""
+PRODUCT_EPILOGUE = InPlace("product_epilogue", _product_epilogue)
+"""Matmul and dense convolution kernels hold sums in accumulators and write each result once, after its epilogue."""
+UPDATE = InPlace("update", _update)
+"""Scatter kernels write the updates into the tensor that they are given."""
+
+__all__ = [
+    "ELEMENTWISE",
+    "ELEMENTWISE_REGION",
+    "NO_RULES",
+    "PRODUCT_EPILOGUE",
+    "UPDATE",
+    "InPlace",
+    "MemoryRules",
+]

@@ -1,0 +1,49 @@
+"""Result layouts: a result that is only read permuted is stored in that order, which avoids a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dovetail import ops
+from dovetail.ir.graph import Graph
+from dovetail.ir.value import Value
+from dovetail.plan.alias import Alias, Strides, dense_strides
+
+
+def permuted_results(graph: Graph, strided: Collection[str]) -> dict[Value, Alias]:
+    """Strides for results of which one permutation is all that is read; `strided` names the ops that can write them."""
+    candidates = {v for v in graph.values if v.op.name in strided} if strided else set[Value]()
+    if not candidates:
+        return {}
+    readers: dict[Value, list[Value]] = {v: [] for v in candidates}
+    for value in graph.values:
+        for operand in value.operands:
+            if operand in candidates:
+                readers[operand].append(value)
+    outputs = set(graph.outputs.values())
+    found: dict[Value, Alias] = {}
+    for value in graph.values:
+        if value in candidates and value not in outputs and _is_one_permutation(readers[value]):
+            found[value] = Alias(value, 0, _strides(value, readers[value][0]))
+    return found
+
+
+def _is_one_permutation(readers: list[Value]) -> bool:
+    """Whether all readers apply the same permutation, and it keeps the last axis last."""
+    if not readers or any(r.op is not ops.permute for r in readers):
+        return False
+    orders = {r.attrs["order"] for r in readers}
+    return len(orders) == 1 and next(iter(orders))[-1] == -1
+
+
+def _strides(value: Value, permuted: Value) -> Strides:
+    """The strides of a value whose permutation is dense."""
+    order: tuple[int, ...] = permuted.attrs["order"]
+    strides = dense_strides(permuted.tensor)
+    found = list(strides)
+    for axis, stride in zip(order, strides[value.rank - len(order) :], strict=True):
+        found[axis + value.rank] = stride
+    return tuple(found)
+
+
+__all__ = ["permuted_results"]
