@@ -82,11 +82,10 @@ def pytest_configure(config: pytest.Config) -> None:
     def start(self: NativeGraph, plan: Plan, **_: object) -> None:
         self.plan = plan
 
-    stand_ins: dict[str, object] = {
-        "__init__": start,
-        "on_host": (),
-        "bind": lambda self, params: _Interpreted(self.plan, params),  # pyright: ignore[reportUnknownLambdaType]
-    }
+    def bind(self: NativeGraph, params: Mapping[str, Array]) -> _Interpreted:
+        return _Interpreted(self.plan, params)
+
+    stand_ins: dict[str, object] = {"__init__": start, "on_host": (), "bind": bind}
     for name, value in stand_ins.items():
         setattr(NativeGraph, name, value)
 

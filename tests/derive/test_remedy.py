@@ -13,7 +13,8 @@ from dovetail.errors import DovetailError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f16
 from dovetail.passes.canonicalize import canonicalize
-from tests.library.test_laws import REMEDIED, made_of
+from dovetail.testing import parts_of
+from tests.library.test_laws import REMEDIED
 
 _TRIES = 8
 
@@ -21,7 +22,7 @@ _TRIES = 8
 @pytest.mark.parametrize(("op", "guard"), REMEDIED, ids=[f"{op.name}.{guard.name}" for op, guard in REMEDIED])
 def test_what_a_remedy_was_applied_to_fuses(op: FusedOp[...], guard: Guard) -> None:
     """A refused call, spelled out as a graph, fuses once it is remedied; for some calls no remedy fits."""
-    ops = [*made_of(op), op]
+    ops = [*parts_of(op), op]
     smaller = 0
     for seed in range(_TRIES):
         chosen = laws.counterexample(op, guard, seed)
