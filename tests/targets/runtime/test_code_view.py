@@ -5,9 +5,9 @@ from __future__ import annotations
 from dovetail import Builder, f32, ops
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.code_view import ASM, CODE, LLVM
 from dovetail.targets.cpu.jit import assembly
 from dovetail.targets.runtime.build import build
-from dovetail.targets.runtime.code_view import ASM, LLVM, listing
 
 
 def test_a_listing_is_what_was_compiled() -> None:
@@ -19,7 +19,7 @@ def test_a_listing_is_what_was_compiled() -> None:
     for step, job in zip(plan.phase("run"), built.jobs, strict=True):
         assert job is not None
         modules = BACKEND.code.modules(job)  # pyright: ignore[reportArgumentType]  # nothing branches here
-        llvm = listing(plan, step, LLVM, BACKEND)
+        llvm = CODE.listing(plan, step, LLVM)
         assert llvm.startswith(modules[-1].text.strip("\n")) and all(m.text.strip("\n") in llvm for m in modules)
         own = modules[-1]
-        assert listing(plan, step, ASM, BACKEND).startswith(assembly(own.text, optimize=own.optimize).strip("\n"))
+        assert CODE.listing(plan, step, ASM).startswith(assembly(own.text, optimize=own.optimize).strip("\n"))

@@ -11,7 +11,7 @@ from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Template
 from dovetail.targets.cpu.cores import available_threads
-from dovetail.targets.cpu.jit import Compiled, assembly, define, load, machine_code
+from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
 from dovetail.targets.runtime.code_cache import shared_module
 from dovetail.targets.runtime.compiler import Module
 from dovetail.targets.runtime.store import Store
@@ -41,9 +41,6 @@ class LlvmCompiler:
 
     def define(self, name: str, address: int) -> None:
         define(name, address)
-
-    def assembly(self, module: Module) -> str:
-        return assembly(module.text, optimize=module.optimize)
 
 
 def written(kernel: Kernel | Template) -> tuple[str, str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
+from dovetail.targets.cpu.code_view import CODE
 from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.isa import host_device
@@ -18,7 +19,6 @@ from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import machine_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.threads.pool import warm_up
-from dovetail.targets.runtime.code_view import code_view
 from dovetail.targets.runtime.serial import NotSerializable, from_bytes, to_bytes
 from dovetail.targets.runtime.store import store_of
 from dovetail.targets.runtime.variants import variants
@@ -64,7 +64,7 @@ TARGET = Target(
     any_size=True,
     machine=machine_of,
     variants=_variants,
-    code=code_view(BACKEND),
+    code=CODE,
     serializer=Serializer(toolchain, _to_bytes, _from_bytes),
     precompile=_precompile,
     warm_up=_warm_up,

@@ -1,21 +1,35 @@
-"""The code of kernels for people: the text that is compiled for a step, or the assembly that it becomes."""
+"""The code of kernels for people: the modules that are compiled for a step, in the notations of a target."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from dovetail.errors import UnsupportedError
 from dovetail.kernels.spec import Job
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.backend import Backend
 from dovetail.targets.runtime.build import builder_of
+from dovetail.targets.runtime.compiler import Module
 from dovetail.targets.target import CodeView, Notation
 
-LLVM = Notation("llvm", "LLVM", "LLVM, as it is compiled")
-ASM = Notation("asm", "assembly", "assembly for this host")
+Write: TypeAlias = Callable[[Module], str]
+"""A module in one notation."""
 
 
-def listing(plan: Plan, step: Step, notation: Notation, backend: Backend) -> str:
+def code_view(backend: Backend, notations: Mapping[Notation, Write]) -> CodeView:
+    """The code of a backend's kernels; the first notation is the text that its compiler compiles."""
+
+    def listed(plan: Plan, step: Step, notation: Notation) -> str:
+        return listing(plan, step, notations[notation], backend)
+
+    def written(plan: Plan) -> Iterator[str | None]:
+        return texts(plan, backend)
+
+    return CodeView(backend.target, tuple(notations), listed, written)
+
+
+def listing(plan: Plan, step: Step, write: Write, backend: Backend) -> str:
     """The kernel of a step, then its shared functions; for a branch or a loop the kernels of its bodies."""
     name = step.value.op.name
     if step.phase == "bind":
@@ -26,8 +40,7 @@ def listing(plan: Plan, step: Step, notation: Notation, backend: Backend) -> str
         raise UnsupportedError(f"{name} has no code: no compiled kernel takes it", hint="it runs as NumPy on the host")
     jobs = [made, *made.variants] if isinstance(made, Job) else [entry.job for entry in made.entries]
     modules = {module.name: module for job in jobs for module in reversed(backend.code.modules(job))}
-    texts = [m.text if notation is LLVM else backend.code.compiler.assembly(m) for m in modules.values()]
-    return "\n\n".join(text.strip("\n") for text in texts)
+    return "\n\n".join(write(module).strip("\n") for module in modules.values())
 
 
 def texts(plan: Plan, backend: Backend) -> Iterator[str | None]:
@@ -46,14 +59,4 @@ def texts(plan: Plan, backend: Backend) -> Iterator[str | None]:
         yield known[id(kernel)][1]
 
 
-def code_view(backend: Backend) -> CodeView:
-    """The code of a backend whose kernels are LLVM."""
-    return CodeView(
-        backend.target,
-        (LLVM, ASM),
-        lambda plan, step, notation: listing(plan, step, notation, backend),
-        lambda plan: texts(plan, backend),
-    )
-
-
-__all__ = ["ASM", "LLVM", "code_view", "listing", "texts"]
+__all__ = ["Write", "code_view", "listing", "texts"]

@@ -52,9 +52,5 @@ class Compiler(Protocol):
         """Announce a function to code that is loaded later."""
         ...
 
-    def assembly(self, module: Module) -> str:
-        """The assembly that a module becomes."""
-        ...
-
 
 __all__ = ["Compiler", "LoadedCode", "Module"]
