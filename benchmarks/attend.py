@@ -20,7 +20,9 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from dovetail import Graph, Value, f32, library
-from dovetail.codegen.llvm.simd import VectorText
+from dovetail.codegen.llvm.function import Parameter, Signature
+from dovetail.codegen.llvm.handles import Ptr
+from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
@@ -164,17 +166,17 @@ def peer(work: Work, feeds: Mapping[str, Array]) -> Callable[[], Any] | None:
 
 def peak() -> Callable[[], Any]:
     """A loop of nothing but fused multiply-adds: 24 sums, 20,000 rounds."""
-    t = VectorText(host().lanes)
+    t = VectorBuilder(host_device())
     count = host().vector_registers * 3 // 4
-    sums = [t.variable(t.load(t.at("%a", 4 * i))) for i in range(count)]
-    x = t.spread_from("%a")
-    with t.loop("0", "20000"):
+    sums = [t.variable(t.load(t.ptr_add(Ptr("%a"), 4 * i))) for i in range(count)]
+    x = t.load_splat(Ptr("%a"))
+    with t.loop(0, 20_000):
         for v in sums:
-            t.put(t.fma(x, x, t.get(v)), v)
+            t.set(t.fma(x, x, t.get(v)), v)
     for i, v in enumerate(sums):
-        t.store(t.get(v), t.at("%a", 4 * t.lanes * i))
-    t("ret void")
-    text = "\n".join([*t.used, "define void @peak(ptr %a) {", "entry:", *t.slots, *t.lines, "}"])
+        t.store(t.get(v), t.ptr_add(Ptr("%a"), t.bytes * i))
+    function = t.function(Signature("peak", (Parameter("ptr", "a"),)))
+    text = "\n".join([*function.uses, function.text])
     code = compile_text(text)
     entry = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code.address("peak"))
     room = np.zeros(count * t.lanes, np.float32)

@@ -6,15 +6,16 @@ import re
 
 import pytest
 
+from dovetail.codegen.llvm.function import Function
 from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.attention.parts import key_rows, scores_function, values_function, weights_function
-from dovetail.targets.cpu.conv.broadcast_tile import square_of
-from dovetail.targets.cpu.conv.broadcast_tile import tile_text as places_text
-from dovetail.targets.cpu.conv.direct import kernel as conv_text
-from dovetail.targets.cpu.conv.epilogue import Epilogue
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square, least_waste, square_text
-from dovetail.targets.cpu.conv.pointwise import kernel as conv_point_text
-from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, tile_text
+from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile, broadcast_tile_of
+from dovetail.targets.cpu.conv.direct import kernel as direct
+from dovetail.targets.cpu.conv.few_pixels import kernel as few_pixels
+from dovetail.targets.cpu.conv.pointwise import kernel as pointwise
+from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, micro_kernel
+from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.gemm.block import block_text
 from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.isa import Host
@@ -57,19 +58,28 @@ def test_attention(machine: Host, wide: int) -> None:
         assert not [line for loop in found for line in written_to_stack(loop)]
 
 
+def module_of(function: Function) -> str:
+    """A function with what it declares, not internal: it is kept though nothing calls it."""
+    declared = [use for use in function.uses if use.startswith("declare")]
+    return "\n".join([*declared, function.text.replace("internal ", "")])
+
+
 @EVERY_MACHINE
 @pytest.mark.parametrize("point", [False, True])
 def test_convolutions(machine: Host, point: bool) -> None:
-    vectors = vectors_of(machine)
-    wide = conv_text.Shape.of(vectors, 64, Epilogue("relu", True), point)
-    few = Square(vectors, *least_waste(vectors, 49), Epilogue("relu", True), point)
-    beside = square_of(vectors, 64, Epilogue("relu", True), point)
-    texts = [conv_text.tile_text(wide, wide.columns), square_text(few), places_text(beside, beside.places)]
+    device, epilogue = vectors_of(machine), Epilogue("relu", True)
+    wide = direct.DirectTile.of(device, 64, epilogue, point)
+    few = RegisterTile(device, *few_pixels.least_waste(device, 49), epilogue, point)
+    side = broadcast_tile_of(device, 64, epilogue, equidistant=point)
+    functions = [
+        direct.register_tile(wide, wide.vectors),
+        few_pixels.register_tile(few),
+        broadcast_tile(side, side.pixels),
+    ]
     if point:
-        texts.append(conv_point_text.tile_text(wide, wide.columns))
-    for text, uses in texts:
-        declared = [use for use in uses if use.startswith("declare")]
-        found = loops(code_for(machine, "\n".join([*declared, text.replace("internal ", "")])))
+        functions.append(pointwise.register_tile(wide, wide.vectors))
+    for function in functions:
+        found = loops(code_for(machine, module_of(function)))
         assert found
         assert not [line for loop in found for line in on_stack(summing(loop))]
 
@@ -77,12 +87,11 @@ def test_convolutions(machine: Host, point: bool) -> None:
 @EVERY_MACHINE
 @pytest.mark.parametrize("residual", [False, True])
 def test_panels_of_filters(machine: Host, residual: bool) -> None:
-    vectors = vectors_of(machine)
-    for form in forms_of(vectors):
-        text, uses = tile_text(Square(vectors, *form, Epilogue("relu", True, residual), True), 1)
-        declared = [use for use in uses if use.startswith("declare")]
-        found = loops(code_for(machine, "\n".join([*declared, text.replace("internal ", "")])))
-        assert len(found) == 3, "with results asked for, without, and channel by channel"
+    device = vectors_of(machine)
+    for form in forms_of(device):
+        tile = RegisterTile(device, *form, Epilogue("relu", True, residual), True)
+        found = loops(code_for(machine, module_of(micro_kernel(tile, 1))))
+        assert len(found) == 3, "with results prefetched, without, and channel by channel"
         assert not [line for loop in found for line in on_stack(loop)]
         assert max(map(products, found)) == 4 * form[0] * form[1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.targets.cpu.conv.direct.variant import Packing
+from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.denormals import as_before, normal
 from dovetail.targets.runtime.aligned import on_a_line
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import dovetail
 from dovetail import Graph, Program, Value, f32, i64, library, ops
 from dovetail.ir import leaf
-from dovetail.targets.cpu.conv.direct.variant import Packing
+from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.cpu.native import NativeRunner
 from dovetail.targets.runtime.packed_weight_cache import PACKED_WEIGHTS

@@ -48,6 +48,12 @@ class Builder:
         self.lines.append(f"{name}:")
         self.block = name
 
+    def new_block(self) -> None:
+        """Begin another block: instructions are scheduled within one."""
+        following = self.fresh("next")
+        self.emit(f"br label %{following}")
+        self.label(following)
+
     def phi(self, type: str) -> Phi:
         """A phi of the block that begins here."""
         found = Phi(self.fresh("%phi"), type)
@@ -103,6 +109,10 @@ class Builder:
     def shl(self, x: Int, bits: int) -> I64:
         return self._integer("shl", x, bits)
 
+    def following(self, x: I64) -> I64:
+        """The next of a count that does not overflow."""
+        return I64(self.let(f"add nuw nsw i64 {x}, 1"))
+
     def ceil_div(self, x: Int, y: Int) -> I64:
         """The signed quotient, rounded up; x is not negative."""
         return self.sdiv(self.add(x, self.sub(y, 1)), y)
@@ -145,6 +155,9 @@ class Builder:
 
     def trunc(self, x: I64) -> I32:
         return I32(self.let(f"trunc i64 {x} to i32"))
+
+    def sitofp(self, x: I64) -> F32:
+        return F32(self.let(f"sitofp i64 {x} to float"))
 
     def select_int(self, condition: I1, x: Int, y: Int) -> I64:
         return I64(self.let(f"select i1 {condition}, i64 {x}, i64 {y}"))

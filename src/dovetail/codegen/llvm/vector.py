@@ -17,6 +17,7 @@ STORED_BYTES: dict[Stored, int] = {"float": 4, "half": 2, "bfloat": 2, "i8": 1}
 """Types of elements in memory that are computed with as f32, and their bytes."""
 FloatOrder: TypeAlias = Literal["oeq", "ogt", "oge", "olt", "ole", "one", "une", "uno", "ord"]
 ZERO = Vec("zeroinitializer")
+NO_LANES = Mask("zeroinitializer")
 _POISON = Vec("poison")
 
 
@@ -73,6 +74,14 @@ class VectorBuilder(Builder):
         given = f"{self.vec} {x}, ptr elementtype(float) {pointer}, {self.vec} {z}"
         return Vec(self.let(f"call {self.vec} {multiply}({given})"))
 
+    def fma_memory(self, x: Vec, pointer: Ptr, z: Vec) -> Vec:
+        """x times the vector at a pointer, plus z: one instruction with a memory operand, which takes no register."""
+        if not self.device.emits("embedded_broadcast"):
+            return self.fma(x, self.load(pointer), z)
+        multiply = 'asm "vfmadd231ps $2, $1, $0", "=v,v,*m,0"'
+        given = f"{self.vec} {x}, ptr elementtype({self.vec}) {pointer}, {self.vec} {z}"
+        return Vec(self.let(f"call {self.vec} {multiply}({given})"))
+
     def fadd(self, x: Vec, y: Vec) -> Vec:
         return Vec(self.let(f"fadd {self.vec} {x}, {y}"))
 
@@ -98,6 +107,10 @@ class VectorBuilder(Builder):
     def select_vec(self, condition: I1, x: Vec, y: Vec) -> Vec:
         """One vector or the other."""
         return Vec(self.let(f"select i1 {condition}, {self.vec} {x}, {self.vec} {y}"))
+
+    def select_mask(self, condition: I1, x: Mask, y: Mask) -> Mask:
+        """One mask or the other."""
+        return Mask(self.let(f"select i1 {condition}, {self.mask_vec} {x}, {self.mask_vec} {y}"))
 
     def fmax(self, x: Vec, y: Vec) -> Vec:
         """The larger of two; y where x is NaN."""
@@ -314,4 +327,4 @@ class VectorBuilder(Builder):
         return low, high
 
 
-__all__ = ["STORED_BYTES", "ZERO", "FloatOrder", "Stored", "VectorBuilder"]
+__all__ = ["NO_LANES", "STORED_BYTES", "ZERO", "FloatOrder", "Stored", "VectorBuilder"]

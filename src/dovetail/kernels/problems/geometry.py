@@ -1,4 +1,4 @@
-"""The spatial axes that a window slides over, as the code goes through them, and how its places are cut into blocks."""
+"""The spatial axes that a window slides over, and how output pixels are cut into blocks."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.ir.dim import Size, floordiv, largest, product, smallest
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Number
 
-SEEN_BYTES = 512 * 1024
-"""What a block may see of an image: it stays in the second cache while all filters go over it."""
-LONGEST_RUN = 512
-"""Columns of a block: the results of one register tile for them stay in the first cache."""
+LONGEST_RUN_SHARE = 64
+"""Bytes of L1 for each column of a block: half of L1 holds eight filters' results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the places of the window are cut: rows and columns of a block, and how many blocks there are."""
+    """How output pixels are cut: rows and columns of a block, and how many blocks there are."""
 
     rows: Size
     columns: Size
@@ -25,7 +24,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ConvGeometry:
     """Two spatial axes: their sizes, steps in bytes, sizes of the result; the window and the padding before it."""
 
     sizes: tuple[Size, Size]
@@ -45,29 +44,36 @@ class Field:
         strides: Sequence[int],
         dilations: Sequence[int],
         padding: Sequence[Size],
-    ) -> Field:
+    ) -> ConvGeometry:
         """One axis is taken for the second of two. The padding behind an axis is what is beyond it anyhow."""
         if len(sizes) == 1:
             only = (1, window[0]), (1, strides[0]), (1, dilations[0]), (0, padding[0])
-            return Field((1, sizes[0]), (0, steps[0]), (1, out[0]), *only)
-        return Field(
+            return ConvGeometry((1, sizes[0]), (0, steps[0]), (1, out[0]), *only)
+        return ConvGeometry(
             (sizes[0], sizes[1]), (steps[0], steps[1]), (out[0], out[1]), (window[0], window[1]),
             (strides[0], strides[1]), (dilations[0], dilations[1]), (padding[0], padding[1]),
         )  # fmt: skip
 
-    def words(self, blocks: Blocks) -> tuple[Size, ...]:
-        """The sizes that `conv_block.WINDOW` names."""
-        return (
-            *self.sizes, *self.steps, *self.out, *self.window, *self.strides, *self.dilations, *self.before,
-            blocks.rows, blocks.columns, blocks.down, blocks.across,
-        )  # fmt: skip
+    def sizes_by_name(self, blocks: Blocks) -> dict[str, Size]:
+        """The sizes of image, result, window and blocks, as kernels name their arguments."""
+        (height, width), (row_step, column_step), (out_height, out_width) = self.sizes, self.steps, self.out
+        (window_rows, window_columns), (stride_rows, stride_columns) = self.window, self.strides
+        return {
+            "height": height, "width": width, "row_step": row_step, "column_step": column_step,
+            "out_height": out_height, "out_width": out_width, "window_rows": window_rows,
+            "window_columns": window_columns, "stride_rows": stride_rows, "stride_columns": stride_columns,
+            "dilation_rows": self.dilations[0], "dilation_columns": self.dilations[1],
+            "above": self.before[0], "before": self.before[1],
+            "block_rows": blocks.rows, "block_columns": blocks.columns,
+            "row_blocks": blocks.down, "column_blocks": blocks.across,
+        }  # fmt: skip
 
     @property
     def is_known(self) -> bool:
         """Whether no size is a symbol."""
         return all(isinstance(size, int) for size in (*self.sizes, *self.out, *self.before))
 
-    def known(self, number: Number) -> Field:
+    def known(self, number: Number) -> ConvGeometry:
         """The same with sizes as they are in one run."""
         (height, width), (down, across), (rows, columns), (above, before) = [
             map(number, pair) for pair in (self.sizes, self.steps, self.out, self.before)
@@ -85,12 +91,12 @@ class Field:
         """Whether each result sees one pixel, its own."""
         return self.window == (1, 1) and self.strides == (1, 1) and self.sizes == self.out
 
-    def flat(self) -> Field:
+    def flat(self) -> ConvGeometry:
         """Both axes as one, where rows follow each other and a result sees its own pixel only."""
         if not self.is_point or self.steps[0] != self.steps[1] * self.sizes[1]:
             return self
         count = product(self.sizes)
-        return Field((1, count), (count * self.steps[1], self.steps[1]), (1, count), (1, 1))
+        return ConvGeometry((1, count), (count * self.steps[1], self.steps[1]), (1, count), (1, 1))
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -122,14 +128,19 @@ class Field:
         """Elements that a block sees."""
         return channels * self.phases * (blocks.rows + self.over[0]) * (blocks.columns + self.over[1])
 
-    def blocks(self, channels: int, lanes: int, wide: int) -> Blocks:
-        """Blocks that fit the caches, as equal as they can be where sizes are known; `wide` vectors go together."""
-        room = max(lanes, SEEN_BYTES // (4 * channels * self.phases))
+    def blocks(self, channels: int, device: CpuDevice, wide: int) -> Blocks:
+        """Blocks that fit the caches, as equal as they can be where sizes are known; `wide` vectors go together.
+
+        The patch of a block stays in L2 while all filters go over it, the results of one register tile in L1.
+        """
+        lanes = device.lanes
+        room = max(lanes, device.caches.l2 // 2 // (4 * channels * self.phases))
+        longest = device.caches.l1 // LONGEST_RUN_SHARE
         unit = wide * lanes
-        widest = max(unit, min(LONGEST_RUN, room // (self.over[0] + 1) - self.over[1]) // unit * unit)
+        widest = max(unit, min(longest, room // (self.over[0] + 1) - self.over[1]) // unit * unit)
         columns, across = _cut(self.out[1], widest, lanes)
         pitch = columns + self.over[1]
-        most = largest(1, smallest(floordiv(LONGEST_RUN, pitch), floordiv(room, pitch) - self.over[0]))
+        most = largest(1, smallest(floordiv(longest, pitch), floordiv(room, pitch) - self.over[0]))
         if isinstance(most, int):
             rows, down = _cut(self.out[0], most, 1)
         else:

@@ -6,22 +6,24 @@ A name stays when its class moves or is renamed; the fields of a class are part 
 from __future__ import annotations
 
 from dovetail.kernels.device import Caches, CpuDevice
-from dovetail.kernels.problems.geometry import Field
+from dovetail.kernels.problems.convolution import ConvProblem
+from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.targets.cpu.conv.conv1d.variant import LinePanels
-from dovetail.targets.cpu.conv.depthwise.kernel import Depth
-from dovetail.targets.cpu.conv.depthwise.variant import DepthTiler
-from dovetail.targets.cpu.conv.direct.kernel import Shape
-from dovetail.targets.cpu.conv.direct.variant import Direct, Expanse, Packing
-from dovetail.targets.cpu.conv.epilogue import Epilogue
-from dovetail.targets.cpu.conv.few_channels.variant import Row
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square
-from dovetail.targets.cpu.conv.few_pixels.variant import Small
-from dovetail.targets.cpu.conv.few_pixels_kxk.variant import Window
-from dovetail.targets.cpu.conv.pointwise.variant import Point
-from dovetail.targets.cpu.conv.pointwise_packed.variant import Panel
-from dovetail.targets.cpu.conv.transposed import Turning
+from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile
+from dovetail.targets.cpu.conv.depthwise.variant import Depthwise
+from dovetail.targets.cpu.conv.direct.kernel import DirectTile
+from dovetail.targets.cpu.conv.direct.variant import Direct
+from dovetail.targets.cpu.conv.few_channels.variant import FewChannels
+from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels
+from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk
+from dovetail.targets.cpu.conv.packing import Packing
+from dovetail.targets.cpu.conv.pointwise.variant import Pointwise
+from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked
+from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.transposed import TransposedPacking
 from dovetail.targets.cpu.conv.winograd.scheme import Scheme
-from dovetail.targets.cpu.conv.winograd.variant import Transforming, Winograd
+from dovetail.targets.cpu.conv.winograd.variant import TransformedWeights, Winograd
 from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels, ByteSteps
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.runtime.registry import Registry
@@ -30,29 +32,29 @@ RECORDS = Registry(
     {
         # Tilers.
         "conv.direct": Direct,
-        "conv.depthwise": DepthTiler,
-        "conv.few_channels": Row,
-        "conv.few_pixels": Small,
-        "conv.few_pixels_kxk": Window,
-        "conv.pointwise": Point,
-        "conv.pointwise_packed": Panel,
+        "conv.depthwise": Depthwise,
+        "conv.few_channels": FewChannels,
+        "conv.few_pixels": FewPixels,
+        "conv.few_pixels_kxk": FewPixelsKxk,
+        "conv.pointwise": Pointwise,
+        "conv.pointwise_packed": PointwisePacked,
         "conv.winograd": Winograd,
         # Packings.
         "conv.pack": Packing,
         "conv.pack_conv1d": LinePanels,
-        "conv.pack_transposed": Turning,
-        "conv.pack_winograd": Transforming,
+        "conv.pack_transposed": TransposedPacking,
+        "conv.pack_winograd": TransformedWeights,
         "gemm.pack": Panels,
         "gemm.pack_int8": BytePanels,
         "gemm.pack_int8_columns": ByteColumns,
         "gemm.pack_int8_steps": ByteSteps,
         # What tilers and packings are made of.
-        "conv.problem": Expanse,
-        "conv.geometry": Field,
+        "conv.problem": ConvProblem,
+        "conv.geometry": ConvGeometry,
         "conv.epilogue": Epilogue,
-        "conv.shape": Shape,
-        "conv.register_tile": Square,
-        "conv.depthwise_shape": Depth,
+        "conv.shape": DirectTile,
+        "conv.register_tile": RegisterTile,
+        "conv.depthwise_shape": DepthwiseTile,
         "conv.winograd_scheme": Scheme,
         "device": CpuDevice,
         "caches": Caches,

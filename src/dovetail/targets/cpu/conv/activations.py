@@ -7,8 +7,8 @@ from dovetail.codegen.llvm.handles import I64, Ptr, Vec
 from dovetail.codegen.llvm.maths import vectors as maths
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.library.activation import Activation
-from dovetail.targets.cpu.conv.epilogue import Epilogue
 
 
 def activate(t: VectorBuilder, act: Activation, x: Vec) -> Vec:

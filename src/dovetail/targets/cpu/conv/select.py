@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from dovetail.errors import GraphError
 from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.convolution import Convolution
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.conv.depthwise.variant import depth
-from dovetail.targets.cpu.conv.direct.variant import Convolution, direct, first_of
-from dovetail.targets.cpu.conv.few_channels.variant import row
-from dovetail.targets.cpu.conv.few_pixels.variant import small
-from dovetail.targets.cpu.conv.few_pixels_kxk.variant import window
-from dovetail.targets.cpu.conv.pointwise.variant import point
-from dovetail.targets.cpu.conv.pointwise_packed.variant import panel
+from dovetail.targets.cpu.conv.candidate import first_of
+from dovetail.targets.cpu.conv.depthwise.variant import depthwise
+from dovetail.targets.cpu.conv.direct.variant import direct
+from dovetail.targets.cpu.conv.few_channels.variant import few_channels
+from dovetail.targets.cpu.conv.few_pixels.variant import few_pixels
+from dovetail.targets.cpu.conv.few_pixels_kxk.variant import few_pixels_kxk
+from dovetail.targets.cpu.conv.pointwise.variant import pointwise
+from dovetail.targets.cpu.conv.pointwise_packed.variant import pointwise_packed
 from dovetail.targets.cpu.conv.winograd.variant import winograd
 
+VARIANTS = (winograd, depthwise, few_channels, pointwise_packed, few_pixels_kxk, few_pixels, pointwise)
+"""In the order of preference; the direct kernel comes last, and serves what none of them does."""
 
-def make_conv(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
+
+def make_conv(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
     """The job of a convolution with weights that are known when parameters are bound."""
     found = Convolution.of(step.value)
     if found is None or not found.is_served(locations):
         return None
     try:
-        expanse = found.expanse(locations)
+        problem = found.problem(locations)
         # Winograd's sums are in another order: not where that matters.
-        others = [] if locations.strict else winograd(found, expanse, vectors)
-        others += [*depth(found, expanse, vectors), *row(found, expanse, vectors), *panel(found, expanse, vectors)]
-        others += [*window(found, expanse, vectors), *small(found, expanse, vectors), *point(found, expanse, vectors)]
-        return first_of([*others, direct(found, expanse, vectors)])
+        variants = VARIANTS[1:] if locations.strict else VARIANTS
+        candidates = [one for variant in variants for one in variant(found, problem, device)]
+        return first_of([*candidates, direct(found, problem, device)])
     except GraphError:
         # Sizes that are too long to be written down.
         return None

@@ -1,7 +1,7 @@
-"""Pools as LLVM's text: one code for every size and padding, and for a window, stride and dilation if they are known.
+"""Pooling over windows: one kernel for every size and padding, and for a window, stride and dilation if they are known.
 
-A tile is some rows of one channel of the result. For each of them the rows that its windows see are taken together into
-one row with what never counts around it; then the columns of that row are, as far apart as windows are.
+A tile is some rows of one channel of the result. For each of them the rows that its windows see are reduced to one row,
+with the identity of the reduction around it; then the columns of each window in that row are.
 """
 
 from __future__ import annotations
@@ -10,154 +10,197 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from dovetail.codegen.llvm.module import Code, Written
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function
+from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec
+from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
+from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.conv.patch import KERNEL, BlockText
 
 Pool = Literal["max", "average"]
-SIZES = (
-    "height", "width", "row_step", "column_step", "out_height", "out_width",
-    "window_rows", "window_columns", "stride_rows", "stride_columns", "dilation_rows", "dilation_columns",
-    "above", "before", "block_rows", "row_blocks", "channels", "image_step", "channel_step",
-    "row_low", "row_high", "column_low", "column_high", "kept",
-)  # fmt: skip
-"""The sizes that the code is given, in their order; steps are bytes. What an average counts lies from low to below
-high. `kept` is how many numbers the row has that is made of rows, with all around it."""
 TOGETHER = 4
-"""CpuDevice of a row that go through the rows of a window at once."""
-
-
+"""Vectors of a row that go through the rows of a window at once."""
 MOST_COLUMNS = 16
-"""Columns of a window that may be written out."""
-STEPS = SIZES[6:12]
+"""Columns of a window that may be unrolled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """A window that goes over rows and columns: its size, strides and dilations, or nothing where they come later."""
+class PoolArgs:
+    """Steps are bytes. An average counts what is from low to before high. `kept` elements are in the row that is made
+    of rows, those around it included."""
+
+    x: Ptr
+    y: Ptr
+    height: I64
+    width: I64
+    row_step: I64
+    column_step: I64
+    out_height: I64
+    out_width: I64
+    window_rows: I64
+    window_columns: I64
+    stride_rows: I64
+    stride_columns: I64
+    dilation_rows: I64
+    dilation_columns: I64
+    above: I64
+    before: I64
+    block_rows: I64
+    row_blocks: I64
+    channels: I64
+    image_step: I64
+    channel_step: I64
+    row_low: I64
+    row_high: I64
+    column_low: I64
+    column_high: I64
+    kept: I64
+    row: Region
+    """The row that is made of rows."""
+    counts: Region
+    """How much each column counts."""
+
+
+ARGUMENTS = Arguments(PoolArgs)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAxis:
+    """A window along one axis: its taps, stride and dilation."""
+
+    taps: Int
+    stride: Int
+    dilation: Int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWindow:
+    """How windows are reduced, and the axes that are known; None where sizes are arguments."""
 
     pool: Pool
-    steps: tuple[int, ...] = ()
-    """What `STEPS` names."""
+    known: tuple[PoolAxis, PoolAxis] | None = None
 
-    def __getitem__(self, name: str) -> str:
-        """One of `STEPS`: a number, or the name of what the code is given."""
-        return str(self.steps[STEPS.index(name)]) if self.steps else f"%{name}"
+    @property
+    def identity(self) -> float:
+        """What leaves a reduction as it is."""
+        return float("-inf") if self.pool == "max" else 0.0
+
+    def reduce(self, t: VectorBuilder, x: Vec, y: Vec) -> Vec:
+        return t.intrinsic("maximum", x, y) if self.pool == "max" else t.fadd(x, y)
+
+    def axes(self, a: PoolArgs) -> tuple[PoolAxis, PoolAxis]:
+        """Rows and columns."""
+        return self.known or (
+            PoolAxis(a.window_rows, a.stride_rows, a.dilation_rows),
+            PoolAxis(a.window_columns, a.stride_columns, a.dilation_columns),
+        )
 
 
-def pool_text(vectors: CpuDevice, window: Window) -> Code:
+def pool_code(device: CpuDevice, window: PoolWindow) -> KernelCode:
     """The kernel."""
-    return Code.of(f"{window.pool}_pool", [_kernel(vectors, window)], [])
+    return assemble(f"{window.pool}_pool", [_kernel(device, window)])
 
 
-def _around(pool: Pool) -> float:
-    """What never counts."""
-    return float("-inf") if pool == "max" else 0.0
-
-
-def _kernel(vectors: CpuDevice, window: Window) -> Written:
+def _kernel(device: CpuDevice, window: PoolWindow) -> Function:
     """The tiles from `begin` to before `end`."""
-    t, pool = BlockText(vectors.lanes), window.pool
-    lanes = t.lanes
-    t.unpack(("x", "y"), SIZES)
-    # Scratch holds the row that is made of rows, and how much each column counts.
-    counts = t.at("%scratch", t.times(t.rounded_up("%kept", lanes), 4 * lanes))
-    with t.steps("0", "%kept", lanes) as at:
-        t.store(t.number(_around(pool)), t.at("%scratch", t.times(at, 4)))
-    if pool == "average":
-        with t.loop("0", "%out_width") as column:
-            inside = _counted(t, window, column, "%before", "column")
-            number = t.let(f"sitofp i64 {inside} to float")
-            t(f"store float {number}, ptr {t.let(f'getelementptr float, ptr {counts}, i64 {column}')}, align 4")
-    inner = t.at("%scratch", t.times("%before", 4))
-    with t.loop("%begin", "%end") as tile:
-        row_block, left = t.rest(tile, "%row_blocks"), t.quotient(tile, "%row_blocks")
-        channel, image = t.rest(left, "%channels"), t.quotient(left, "%channels")
-        source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
-        first = t.times(row_block, "%block_rows")
-        with t.loop(first, t.least("%out_height", t.plus(first, "%block_rows"))) as row:
-            start = t.minus(t.times(row, window["stride_rows"]), "%above")
-            low, high = (_taps_below(t, window, start, end, "row") for end in ("0", "%height"))
-            _rows(t, window, t.at(source, t.times(start, "%row_step")), low, high, inner)
-            there = t.at("%y", t.times(t.plus(t.times(left, "%out_height"), row), t.times("%out_width", 4)))
-            weight = ""
-            if pool == "average":
-                inside = _counted(t, window, row, "%above", "row")
-                weight = t.spread(t.let(f"sitofp i64 {inside} to float"))
-            with t.steps("0", "%out_width", lanes) as column:
-                found = _columns(t, window, t.at("%scratch", t.times(t.times(column, window["stride_columns"]), 4)))
-                if pool == "average":
-                    found = t.div(found, t.mul(weight, t.load(t.at(counts, t.times(column, 4)))))
-                t.store_where(t.lanes_within(column, "%out_width"), found, t.at(there, t.times(column, 4)))
-    return t.function(KERNEL), tuple(t.used)
+    t, is_average = VectorBuilder(device), window.pool == "average"
+    a = ARGUMENTS.load(t, WORDS, SCRATCH)
+    rows, columns = window.axes(a)
+    with t.steps(0, a.kept, t.lanes) as at:
+        t.store(t.constant(window.identity), t.ptr_add(a.row, t.mul(at, 4)))
+    if is_average:
+        with t.loop(0, a.out_width) as column:
+            inside = _counted(t, columns, column, a.before, a.column_low, a.column_high)
+            t.store_f32(t.sitofp(inside), t.element(a.counts, "float", column))
+    inner = t.ptr_add(a.row, t.mul(a.before, 4))
+    with t.loop(BEGIN, END) as number:
+        row_block, left = t.srem(number, a.row_blocks), t.sdiv(number, a.row_blocks)
+        channel, image = t.srem(left, a.channels), t.sdiv(left, a.channels)
+        source = t.ptr_add(t.ptr_add(a.x, t.mul(image, a.image_step)), t.mul(channel, a.channel_step))
+        first = t.mul(row_block, a.block_rows)
+        with t.loop(first, t.smin(a.out_height, t.add(first, a.block_rows))) as row:
+            start = t.sub(t.mul(row, rows.stride), a.above)
+            low, high = _taps_below(t, rows, start, 0), _taps_below(t, rows, start, a.height)
+            _reduce_rows(t, window, a, t.ptr_add(source, t.mul(start, a.row_step)), low, high, inner)
+            there = t.ptr_add(a.y, t.mul(t.add(t.mul(left, a.out_height), row), t.mul(a.out_width, 4)))
+            weight = ZERO
+            if is_average:
+                weight = t.splat(t.sitofp(_counted(t, rows, row, a.above, a.row_low, a.row_high)))
+            with t.steps(0, a.out_width, t.lanes) as column:
+                found = _reduce_columns(t, window, a, t.ptr_add(a.row, t.mul(t.mul(column, columns.stride), 4)))
+                if is_average:
+                    found = t.fdiv(found, t.fmul(weight, t.load(t.ptr_add(a.counts, t.mul(column, 4)))))
+                t.store_masked(t.lanes_within(column, a.out_width), found, t.ptr_add(there, t.mul(column, 4)))
+    return kernel_function(t)
 
 
-def _taken(t: BlockText, pool: Pool, x: str, y: str) -> str:
-    return t.intrinsic("maximum", x, y) if pool == "max" else t.add(x, y)
+def _reduce_rows(t: VectorBuilder, window: PoolWindow, a: PoolArgs, line: Ptr, low: I64, high: I64, onto: Ptr) -> None:
+    """Reduce rows that are a dilation apart, from a window's tap to before another."""
+    step = t.mul(window.axes(a)[0].dilation, a.row_step)
+    dense = t.icmp("eq", a.column_step, 4)
+    identity = t.constant(window.identity)
 
-
-def _rows(t: BlockText, window: Window, line: str, low: str, high: str, onto: str) -> None:
-    """Rows that lie a dilation apart, from a window's tap to before another, taken together."""
-    step = t.times(window["dilation_rows"], "%row_step")
-    dense = t.let("icmp eq i64 %column_step, 4")
-    nothing = t.number(_around(window.pool))
-
-    def taken(column: str, count: int, read: Callable[[str, int], str]) -> None:
-        with t.carried(low, high, [nothing] * count) as (tap, sums):
-            here = t.at(t.at(line, t.times(tap, step)), t.times(column, "%column_step"))
+    def reduce(column: I64, count: int, read: Callable[[Ptr, int], Vec]) -> None:
+        with t.carry(low, high, [identity] * count) as state:
+            here = t.ptr_add(t.ptr_add(line, t.mul(state.index, step)), t.mul(column, a.column_step))
             for i in range(count):
-                sums[i] = _taken(t, window.pool, sums[i], read(here, i))
-        for i, x in enumerate(sums):
-            t.store(x, t.at(onto, t.plus(t.times(column, 4), 4 * t.lanes * i)))
+                state.vectors[i] = window.reduce(t, state.vectors[i], read(here, i))
+        for i, x in enumerate(state.vectors):
+            t.store(x, t.ptr_add(onto, t.add(t.mul(column, 4), t.bytes * i)))
 
-    whole = t.chosen(dense, t.quotient("%width", TOGETHER * t.lanes), 0)
-    with t.loop("0", whole) as group:
-        taken(t.times(group, TOGETHER * t.lanes), TOGETHER, lambda here, i: t.load(t.at(here, 4 * t.lanes * i)))
-    with t.steps(t.times(whole, TOGETHER * t.lanes), "%width", t.lanes) as column:
-        mask = t.lanes_within(column, "%width")
+    group_width = TOGETHER * t.lanes
+    whole = t.select_int(dense, t.sdiv(a.width, group_width), 0)
+    with t.loop(0, whole) as group:
+        reduce(t.mul(group, group_width), TOGETHER, lambda here, i: t.load(t.ptr_add(here, t.bytes * i)))
+    with t.steps(t.mul(whole, group_width), a.width, t.lanes) as column:
+        mask = t.lanes_within(column, a.width)
         with t.when(dense):
-            taken(column, 1, lambda here, _: t.load_where(mask, here, nothing))
-        with t.otherwise(dense):
-            taken(column, 1, lambda here, _: t.gather_where(mask, here, "%column_step", nothing))
+            reduce(column, 1, lambda here, _: t.load_masked(mask, here, identity))
+        with t.unless(dense):
+            reduce(column, 1, lambda here, _: t.gather(mask, here, a.column_step, identity))
 
 
-def _columns(t: BlockText, window: Window, start: str) -> str:
-    """A vector of windows along a row, through their columns."""
-    nothing = t.number(_around(window.pool))
-    if window.steps:
-        columns, stride, dilation = (int(window[f"{of}_columns"]) for of in ("window", "stride", "dilation"))
-        found = nothing
-        for tap in range(columns):
-            found = _taken(t, window.pool, found, _apart(t, t.at(start, 4 * tap * dilation), stride))
+def _reduce_columns(t: VectorBuilder, window: PoolWindow, a: PoolArgs, start: Ptr) -> Vec:
+    """Reduce the columns of a vector of windows along a row."""
+    identity = t.constant(window.identity)
+    columns = window.axes(a)[1]
+    if isinstance(columns.taps, int) and isinstance(columns.dilation, int):
+        found = identity
+        for tap in range(columns.taps):
+            found = window.reduce(t, found, _strided(t, t.ptr_add(start, 4 * tap * columns.dilation), columns.stride))
         return found
-    kept = t.variable(nothing)
-    for stride, how in ((1, "eq"), (2, "eq"), (0, "sgt")):
-        with t.when(t.let(f"icmp {how} i64 %stride_columns, {stride or 2}")):
-            with t.carried("0", "%window_columns", [nothing]) as (tap, sums):
-                place = t.at(start, t.times(t.times(tap, "%dilation_columns"), 4))
-                sums[0] = _taken(t, window.pool, sums[0], _apart(t, place, stride))
-            t.put(sums[0], kept)
+    kept = t.variable(identity)
+    strides: tuple[tuple[Literal["eq", "sgt"], int, Int], ...] = (
+        ("eq", 1, 1),
+        ("eq", 2, 2),
+        ("sgt", 2, columns.stride),
+    )
+    for order, limit, stride in strides:
+        with t.when(t.icmp(order, columns.stride, limit)):
+            with t.carry(0, columns.taps, [identity]) as state:
+                here = t.ptr_add(start, t.mul(t.mul(state.index, columns.dilation), 4))
+                state.vectors[0] = window.reduce(t, state.vectors[0], _strided(t, here, stride))
+            t.set(state.vectors[0], kept)
     return t.get(kept)
 
 
-def _apart(t: BlockText, place: str, stride: int) -> str:
-    """A vector of numbers that lie as far apart as windows are; a stride of 0 is one that is known later."""
+def _strided(t: VectorBuilder, here: Ptr, stride: Int) -> Vec:
+    """A vector of elements that are as far apart as windows are."""
     if stride == 1:
-        return t.load(place)
+        return t.load(here)
     if stride == 2:
-        return t.shuffle(t.load(place), t.load(t.at(place, 4 * t.lanes)), range(0, 2 * t.lanes, 2))
-    always = t.let(f"icmp eq {t.whole} zeroinitializer, zeroinitializer")
-    return t.gather_where(always, place, t.times(stride or "%stride_columns", 4), "zeroinitializer")
+        return t.shuffle(t.load(here), t.load(t.ptr_add(here, t.bytes)), range(0, 2 * t.lanes, 2))
+    return t.gather(t.first_lanes(t.lanes), here, t.mul(stride, 4), ZERO)
 
 
-def _taps_below(t: BlockText, window: Window, start: str, end: str, axis: str) -> str:
+def _taps_below(t: VectorBuilder, axis: PoolAxis, start: I64, end: Int) -> I64:
     """Taps of a window before an end: a quotient that is rounded up, also where it is negative."""
-    reached = t.rounded_up(t.most(0, t.minus(end, start)), window[f"dilation_{axis}s"])
-    return t.least(window[f"window_{axis}s"], reached)
+    reached = t.ceil_div(t.smax(0, t.sub(end, start)), axis.dilation)
+    return t.smin(axis.taps, reached)
 
 
-def _counted(t: BlockText, window: Window, at: str, before: str, axis: str) -> str:
-    """How many taps lie inside along an axis, of the window at a place."""
-    start = t.minus(t.times(at, window[f"stride_{axis}s"]), before)
-    low, high = (_taps_below(t, window, start, f"%{axis}_{end}", axis) for end in ("low", "high"))
-    return t.minus(high, low)
+def _counted(t: VectorBuilder, axis: PoolAxis, at: I64, before: I64, low: I64, high: I64) -> I64:
+    """Taps of a window that count along an axis."""
+    start = t.sub(t.mul(at, axis.stride), before)
+    below, above = _taps_below(t, axis, start, low), _taps_below(t, axis, start, high)
+    return t.sub(above, below)

@@ -1,4 +1,4 @@
-"""Pools over one or two spatial axes: which code serves a step, and how its work is cut."""
+"""Pooling over one or two spatial axes: which kernel serves a step, and how its work is tiled."""
 
 from __future__ import annotations
 
@@ -7,55 +7,73 @@ from dovetail.ir.dim import floordiv, largest, smallest
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.geometry import Field
+from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.pooling import average_pool, max_pool
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.pool.kernel import MOST_COLUMNS, Window, pool_text
+from dovetail.targets.cpu.pool.kernel import ARGUMENTS, MOST_COLUMNS, PoolAxis, PoolWindow, pool_code
 
 TILE = 4096
-"""Places of a tile, about."""
+"""Pixels of a tile, about."""
 
 
-def make_pool(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
+def make_pool(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
     """The job of a pool of f32."""
     value = step.value
     if value.op not in (max_pool, average_pool) or value.rank > 4 or value.dtype is not f32:
         return None
     try:
-        return _job(value, locations, vectors)
+        return _job(value, locations, device)
     except GraphError:
         # Sizes that are too long to be written down.
         return None
 
 
-def _job(value: Value, locations: TensorLocations, vectors: CpuDevice) -> Job:
+def _window(value: Value, geometry: ConvGeometry) -> PoolWindow:
+    """The window, known unless unrolling it would take too many columns."""
+    pool = "max" if value.op is max_pool else "average"
+    if geometry.window[1] > MOST_COLUMNS:
+        return PoolWindow(pool)
+    rows, columns = [
+        PoolAxis(*axis) for axis in zip(geometry.window, geometry.strides, geometry.dilations, strict=True)
+    ]
+    return PoolWindow(pool, (rows, columns))
+
+
+def _job(value: Value, locations: TensorLocations, device: CpuDevice) -> Job:
     x, attrs = value.operands[0], value.attrs
     strides, padding = locations(x).strides, attrs["padding"]
-    field = Field.of(
+    geometry = ConvGeometry.of(
         x.shape[2:], strides[2:], value.shape[2:], attrs["window"], attrs["strides"], attrs["dilations"], padding
     )
-    behind = padding[len(padding) // 2 :]
-    behind = (0, behind[0]) if len(behind) == 1 else behind
-    ends = (0, field.sizes[0], 0, field.sizes[1])
+    after = padding[len(padding) // 2 :]
+    after = (0, after[0]) if len(after) == 1 else after
+    rows_counted, columns_counted = (0, geometry.sizes[0]), (0, geometry.sizes[1])
     if attrs.get("count_padding", False):
-        down, across = [(-b, s + a) for b, s, a in zip(field.before, field.sizes, behind, strict=True)]
-        ends = (*down, *across)
-    lanes = vectors.lanes
-    steps = (*field.window, *field.strides, *field.dilations) if field.window[1] <= MOST_COLUMNS else ()
-    code = pool_text(vectors, Window("max" if value.op is max_pool else "average", steps))
-    height, width = field.out
+        rows_counted, columns_counted = [
+            (-b, s + a) for b, s, a in zip(geometry.before, geometry.sizes, after, strict=True)
+        ]
+    lanes = device.lanes
+    code = pool_code(device, _window(value, geometry))
+    height, width = geometry.out
     rows = largest(1, smallest(height, floordiv(TILE, largest(1, width))))
     down = floordiv(height + rows - 1, rows)
-    # Whole vectors of windows are read, two for each where every second number counts.
-    reach = (field.window[1] - 1) * field.dilations[1] + 1
-    kept = field.before[1] + field.sizes[1] + (width + lanes) * field.strides[1] + reach + 3 * lanes
-    sizes = (
-        *field.sizes, *field.steps, *field.out, *field.window, *field.strides, *field.dilations, *field.before,
-        rows, down, x.shape[1], *strides[:2], *ends, kept,
+    # Whole vectors of windows are read, two for each where every second element counts.
+    reach = (geometry.window[1] - 1) * geometry.dilations[1] + 1
+    kept = geometry.before[1] + geometry.sizes[1] + (width + lanes) * geometry.strides[1] + reach + 3 * lanes
+    sizes = geometry.sizes_by_name(Blocks(rows, width, down, 1))
+    for name in ("block_columns", "column_blocks"):
+        del sizes[name]
+    laid = ARGUMENTS.laid_out(
+        sizes
+        | {
+            "channels": x.shape[1], "image_step": strides[0], "channel_step": strides[1],
+            "row_low": rows_counted[0], "row_high": rows_counted[1],
+            "column_low": columns_counted[0], "column_high": columns_counted[1], "kept": kept,
+        },
+        {"row": 4 * (kept + lanes), "counts": 4 * (width + 2 * lanes)},
     )  # fmt: skip
     bindings: dict[str, Value | Packed] = {"x": x, "y": value}
-    scratch = 4 * (kept + width + 3 * lanes)
     tiles = value.shape[0] * value.shape[1] * down
-    work = rows * (field.sizes[1] * field.window[0] + width * field.window[1]) // 4
-    return Job(code.template(bindings, sizes, scratch), bindings, Tiles(tiles, work))
+    work = rows * (geometry.sizes[1] * geometry.window[0] + width * geometry.window[1]) // 4
+    return Job(code.template(bindings, laid.sizes, laid.scratch), bindings, Tiles(tiles, work))

@@ -12,10 +12,10 @@ import pytest
 from dovetail import Graph, f32, library, ops
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.library.activation import Activation
-from dovetail.targets.cpu.conv.depthwise.kernel import Depth, tile_text
+from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile, register_tile
 from dovetail.targets.cpu.conv.depthwise.variant import rows_of
-from dovetail.targets.cpu.conv.epilogue import Epilogue
 from dovetail.targets.cpu.isa import Host
 from tests.kernels.convolving import (
     OTHER_MACHINES,
@@ -156,10 +156,10 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> 
 def test_sums_stay_in_registers(machine: Host, window: int, stride: int, residual: bool) -> None:
     vectors = machine.device
     rows = rows_of(vectors, window, stride)
-    depth = Depth(
+    tile = DepthwiseTile(
         vectors, (window, window), (stride, stride), (1, 1), (rows,), Epilogue("relu", True, residual)
     )  # fmt: skip
-    text, uses = tile_text(depth, rows, 1)
-    code = code_for(machine, "\n".join([*uses, text.replace("internal ", "")]))
+    function = register_tile(tile, rows, 1)
+    code = code_for(machine, "\n".join([*function.uses, function.text]))
     assert products(code) == rows * window**2
     assert not [line for line in on_stack(code) if re.search(r"[xyz]mm\d|\b[qv]\d", line)]

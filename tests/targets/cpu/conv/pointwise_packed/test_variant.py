@@ -12,7 +12,7 @@ from dovetail import Graph, f32, library, ops
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
-from dovetail.targets.cpu.conv.direct.variant import Packing
+from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.runtime.aligned import ALIGNMENT
 from tests.kernels.convolving import (
     OTHER_MACHINES,

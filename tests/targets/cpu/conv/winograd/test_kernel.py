@@ -13,7 +13,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.conv.winograd.scheme import TWO
-from dovetail.targets.cpu.conv.winograd.variant import Transforming
+from dovetail.targets.cpu.conv.winograd.variant import TransformedWeights
 from dovetail.targets.reference.interpreter import evaluate
 from tests.kernels.convolving import (
     OTHER_MACHINES,
@@ -111,7 +111,7 @@ def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice) -> 
 
 def test_weights_are_laid_out_by_blocks_of_filters() -> None:
     w = normal(20, 3, 3, 3)
-    laid = Transforming(TWO, 16)(w)
+    laid = TransformedWeights(TWO, 16)(w)
     assert laid.shape == (2, 16, 3, 16)
     # The first and the last spot are the corners of the window.
     np.testing.assert_array_equal(laid[0, 0], w[:16, :, 0, 0].T)

@@ -1,35 +1,34 @@
-"""Convolution of each channel by a filter of its own, as LLVM's text: the window's taps are written out.
+"""Depthwise convolution: each channel has a filter of its own, and the window's taps are unrolled.
 
-A tile is some channels of a band of rows of one image. What the band sees is laid out for a few channels at a time,
-with zeros around it, even and odd columns apart where the window steps by two. A register tile has one vector of
-columns of several rows: whatever it reads serves all the rows that see it, and the sums go straight to their places.
+A tile is some channels of a band of rows of one image. What the band sees is packed for a few channels at a time, with
+zeros around it, even and odd columns apart where the window steps by two. A register tile has one vector of columns of
+several rows: whatever it reads serves all the rows that see it, and the sums go straight to the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.module import Code, Written
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I1, I64, NULL, Int, Mask, Ptr, Vec
+from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
+from dovetail.codegen.llvm.vector import NO_LANES, ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.conv.epilogue import IN_REGISTERS, Epilogue, activated, finish_text
-from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, BlockText, words
+from dovetail.kernels.problems.epilogue import IN_REGISTERS, Epilogue
+from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
+from dovetail.targets.cpu.conv.patches import HEAD
 
-SIZES = (
-    "height", "width", "row_step", "out_height", "out_width", "above", "before", "channels", "image_step",
-    "channel_step", "parts", "part", "bands", "band", "together", "vectors",
-)  # fmt: skip
-"""The sizes that the code is given, in their order. Steps are bytes; `parts` tiles of `part` channels each share an
-image, and `bands` of `band` rows each share a channel; `together` channels are laid out at a time, each row in
-`vectors` of one phase of columns."""
 Spot = tuple[int, int]
+"""An accumulator: its row, and its vector in the row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
-    """What the text depends on: vectors, the window, rows of register tiles, what is done to a result."""
+class DepthwiseTile:
+    """What the code depends on: the device, the window, rows of register tiles, and what becomes of a sum."""
 
-    vectors: CpuDevice
+    device: CpuDevice
     window: tuple[int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
@@ -39,7 +38,7 @@ class Depth:
 
     @property
     def wide(self) -> int:
-        """CpuDevice of columns beside each other in a register tile, where there are as many."""
+        """Vectors of columns of the wider register tile."""
         return 4 if self.window[0] == 1 else 1
 
     @property
@@ -53,254 +52,341 @@ class Depth:
         return Epilogue(self.epilogue.in_registers, self.epilogue.bias, self.epilogue.residual)
 
 
-def depth_text(depth: Depth) -> Code:
+@dataclass(frozen=True, slots=True)
+class DepthwiseArgs:
+    """`parts` tiles of `part` channels each share an image, and `bands` of `band` rows each share a channel; `together`
+    channels are packed at a time, each row in `vectors` of one phase of columns."""
+
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    height: I64
+    width: I64
+    row_step: I64
+    out_height: I64
+    out_width: I64
+    above: I64
+    before: I64
+    channels: I64
+    image_step: I64
+    channel_step: I64
+    parts: I64
+    part: I64
+    bands: I64
+    band: I64
+    together: I64
+    vectors: I64
+    r_image: I64
+    seen: Region
+    """What a band sees of a few channels."""
+
+
+def arguments(epilogue: Epilogue) -> Arguments[DepthwiseArgs]:
+    return Arguments(DepthwiseArgs, epilogue.absent("r_image"), HEAD)
+
+
+def depthwise_code(tile: DepthwiseTile) -> KernelCode:
     """The kernel."""
-    widths = dict.fromkeys((1, depth.wide))
-    tiles = [tile_text(depth, rows, wide) for rows in depth.heights for wide in widths]
-    lays = [_lay_text(depth, narrow) for narrow in (True, False)]
-    finish = finish_text(depth.vectors.lanes, Epilogue(depth.epilogue.act))
-    return Code.of("depth_conv", [_kernel(depth)], [finish, *lays, *tiles])
+    widths = dict.fromkeys((1, tile.wide))
+    tiles = [register_tile(tile, rows, wide) for rows in tile.heights for wide in widths]
+    packs = [_pack_function(tile, narrow) for narrow in (True, False)]
+    finish = finish_row(tile.device, Epilogue(tile.epilogue.act))
+    return assemble("depth_conv", [_kernel(tile)], [finish, *packs, *tiles])
 
 
-def tile_name(depth: Depth, rows: int, wide: int) -> str:
-    """What the function of a register tile is called: everything that its text depends on."""
-    shape = [depth.vectors.lanes, *depth.window, *depth.strides, *depth.dilations, rows, wide]
-    return f"@depth_tile.{'.'.join(map(str, shape))}{depth.in_registers.marks}"
+# The register tile.
 
 
-def tile_text(depth: Depth, rows: int, wide: int) -> Written:
-    """The function of a register tile, written out: its sums need no loop."""
-    t = BlockText(depth.vectors.lanes)
-    start = t.spread_from("%b") if depth.epilogue.bias else "zeroinitializer"
+def _tile_signature(tile: DepthwiseTile, rows: int, wide: int) -> Signature:
+    shape = [tile.device.lanes, *tile.window, *tile.strides, *tile.dilations, rows, wide]
+    return Signature(
+        f"depth_tile.{'.'.join(map(str, shape))}{tile.in_registers.marks}",
+        (
+            Parameter("ptr", "x", "noalias readonly"), Parameter("i64", "pitch"), Parameter("i64", "phase"),
+            Parameter("ptr", "w", "noalias readonly"), Parameter("ptr", "y", "noalias"), Parameter("i64", "step"),
+            Parameter("i64", "count"), Parameter("ptr", "b", "noalias readonly"),
+            Parameter("ptr", "r", "noalias readonly"),
+        ),
+    )  # fmt: skip
+
+
+def register_tile(tile: DepthwiseTile, rows: int, wide: int) -> Function:
+    """Some rows by one vector, or a few, of columns; the taps are unrolled, so that its sums need no loop."""
+    t = VectorBuilder(tile.device)
+    start = t.load_splat(Ptr("%b")) if tile.epilogue.bias else ZERO
     for row in range(rows if wide == 1 else 0):
-        # Where the rows below go nobody was for long.
-        t.fetch_to_write(t.at("%y", t.times("%step", rows + row)))
-    sums = _summed(t, depth, {(row, i): start for row in range(rows) for i in range(wide)})
-    whole = t.let(f"icmp sge i64 %count, {t.lanes * wide}")
-    with t.when(whole):
-        _store(t, depth, sums, "")
+        # The lines of the next rows of results are cold.
+        t.prefetch(t.ptr_add(Ptr("%y"), t.mul(I64("%step"), rows + row)), for_write=True)
+    sums = _accumulate(t, tile, {(row, i): start for row in range(rows) for i in range(wide)})
+    full = t.icmp("sge", I64("%count"), t.lanes * wide)
+    with t.when(full):
+        _store(t, tile, sums, None)
     if wide == 1:
-        with t.otherwise(whole):
-            _store(t, depth, sums, t.lanes_within("0", "%count"))
-    header = (
-        f"void {tile_name(depth, rows, wide)}(ptr noalias readonly %x, i64 %pitch, i64 %phase, "
-        "ptr noalias readonly %w, ptr noalias %y, i64 %step, i64 %count, ptr noalias readonly %b, "
-        "ptr noalias readonly %r) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
+        with t.unless(full):
+            _store(t, tile, sums, t.lanes_within(0, I64("%count")))
+    return t.function(_tile_signature(tile, rows, wide))
 
 
-def _summed(t: BlockText, depth: Depth, sums: dict[Spot, str]) -> dict[Spot, str]:
+def _accumulate(t: VectorBuilder, tile: DepthwiseTile, sums: dict[Spot, Vec]) -> dict[Spot, Vec]:
     """The sums, one column of the window after the other: its weights are loaded once for all rows."""
-    (down, across), stride = depth.window, depth.strides[1]
-    seeing: dict[int, list[tuple[int, int]]] = {}
+    (down, across), stride = tile.window, tile.strides[1]
+    users: dict[int, list[tuple[int, int]]] = {}
     for row in sorted({row for row, _ in sums}):
         for i in range(down):
-            seeing.setdefault(row * depth.strides[0] + i * depth.dilations[0], []).append((row, i))
-    multiples: dict[int, str] = {}
-    other = t.at("%x", "%phase") if stride > 1 else ""
+            users.setdefault(row * tile.strides[0] + i * tile.dilations[0], []).append((row, i))
+    multiples: dict[int, I64] = {}
+    x = Ptr("%x")
+    odd = t.ptr_add(x, I64("%phase")) if stride > 1 else x
     for j in range(across):
-        at = j * depth.dilations[1]
-        column = t.at(other if at % stride else "%x", 4 * (at // stride))
-        weights = [t.spread_from(t.at("%w", 4 * (i * across + j))) for i in range(down)]
-        for line, users in sorted(seeing.items()):
+        at = j * tile.dilations[1]
+        column = t.ptr_add(odd if at % stride else x, 4 * (at // stride))
+        weights = [t.load_splat(t.ptr_add(Ptr("%w"), 4 * (i * across + j))) for i in range(down)]
+        for line, rows in sorted(users.items()):
             here = _line(t, column, line, multiples)
             for wide in sorted({wide for _, wide in sums}):
-                seen = t.load(t.at(here, 4 * t.lanes * wide))
-                for row, i in users:
+                seen = t.load(t.ptr_add(here, t.bytes * wide))
+                for row, i in rows:
                     sums[row, wide] = t.fma(seen, weights[i], sums[row, wide])
     return sums
 
 
-def _line(t: BlockText, column: str, line: int, multiples: dict[int, str]) -> str:
-    """Where a line lies: an odd multiple of the pitch, shifted as addresses can be, so that few registers hold all."""
+def _line(t: VectorBuilder, column: Ptr, line: int, multiples: dict[int, I64]) -> Ptr:
+    """A line of a column: an odd multiple of the pitch, shifted as addresses can be, so that few registers hold all."""
     if line == 0:
         return column
     shift = min(3, (line & -line).bit_length() - 1)
     odd = line >> shift
     if odd not in multiples:
-        multiples[odd] = t.times("%pitch", odd)
-    return t.at(column, t.whole_number("shl", multiples[odd], shift) if shift else multiples[odd])
+        multiples[odd] = t.mul(I64("%pitch"), odd)
+    return t.ptr_add(column, t.shl(multiples[odd], shift) if shift else multiples[odd])
 
 
-def _store(t: BlockText, depth: Depth, sums: Mapping[Spot, str], mask: str) -> None:
-    """Instructions that put sums to their places."""
-    epilogue = depth.in_registers
+def _store(t: VectorBuilder, tile: DepthwiseTile, sums: Mapping[Spot, Vec], mask: Mask | None) -> None:
+    """Finish and store the sums; with a mask, its lanes only."""
+    epilogue = tile.in_registers
     for (row, wide), x in sums.items():
-        by = t.plus(t.times("%step", row), 4 * t.lanes * wide)
+        by = t.add(t.mul(I64("%step"), row), t.bytes * wide)
         if epilogue.residual:
-            beside = t.at("%r", by)
-            x = t.add(x, t.load_where(mask, beside) if mask else t.load(beside))
-        x = activated(t, epilogue.act, x)
-        if mask:
-            t.store_where(mask, x, t.at("%y", by))
+            beside = t.ptr_add(Ptr("%r"), by)
+            x = t.fadd(x, t.load(beside) if mask is None else t.load_masked(mask, beside))
+        x = activate(t, epilogue.act, x)
+        if mask is None:
+            t.store(x, t.ptr_add(Ptr("%y"), by))
         else:
-            t.store(x, t.at("%y", by))
+            t.store_masked(mask, x, t.ptr_add(Ptr("%y"), by))
 
 
-def _lay_name(depth: Depth, narrow: bool) -> str:
-    return f"@depth_lay.{depth.vectors.lanes}.{depth.strides[1]}{'.narrow' if narrow else ''}"
+# Packing.
 
 
-def _lay_text(depth: Depth, narrow: bool) -> Written:
-    """The function that lays out what a band sees of some channels: of narrow ones a row is one vector."""
-    t = BlockText(depth.vectors.lanes)
-    if narrow:
-        _lay_narrow(t, depth.strides[1])
-    else:
-        _lay_wide(t, depth.strides[1])
+def _pack_signature(tile: DepthwiseTile, narrow: bool) -> Signature:
     names = "channels channel_step height width row_step first_row first_column rows vectors pitch phase plane"
-    header = (
-        f"void {_lay_name(depth, narrow)}(ptr noalias readonly %x, ptr noalias %s, "
-        f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind optsize"
+    return Signature(
+        f"depth_lay.{tile.device.lanes}.{tile.strides[1]}{'.narrow' if narrow else ''}",
+        (
+            Parameter("ptr", "x", "noalias readonly"),
+            Parameter("ptr", "s", "noalias"),
+            *[Parameter("i64", name) for name in names.split()],
+        ),
     )
-    return t.function(header), tuple(t.used)
 
 
-def _lay_narrow(t: BlockText, stride: int) -> None:
-    """Instructions without a branch for a row: nothing is read of those that are not in the image."""
-    masks = [t.lanes_within(t.plus("%first_column", i * t.lanes), "%width") for i in range(stride)]
-    corner = t.plus(t.times("%first_row", "%row_step"), t.times("%first_column", 4))
-    with t.loop("0", "%channels") as channel:
-        source = t.at(t.at("%x", t.times(channel, "%channel_step")), corner)
-        onto = t.at("%s", t.times(channel, "%plane"))
-        with t.loop("0", "%rows") as row:
-            inside = t.let(f"icmp ult i64 {t.plus('%first_row', row)}, %height")
-            line, parts = t.at(source, t.times(row, "%row_step")), list[str]()
+def _pack_function(tile: DepthwiseTile, narrow: bool) -> Function:
+    """Pack what a band sees of some channels; where it is narrow, a row is one vector."""
+    t = VectorBuilder(tile.device)
+    if narrow:
+        _pack_narrow(t, tile.strides[1])
+    else:
+        _pack_wide(t, tile.strides[1])
+    return t.function(_pack_signature(tile, narrow), attributes="noinline nounwind optsize")
+
+
+def _pack_narrow(t: VectorBuilder, stride: int) -> None:
+    """Pack without a branch per row: nothing is read of rows outside the image."""
+    first_row, first_column, row_step = I64("%first_row"), I64("%first_column"), I64("%row_step")
+    masks = [t.lanes_within(t.add(first_column, i * t.lanes), I64("%width")) for i in range(stride)]
+    corner = t.add(t.mul(first_row, row_step), t.mul(first_column, 4))
+    with t.loop(0, I64("%channels")) as channel:
+        source = t.ptr_add(t.ptr_add(Ptr("%x"), t.mul(channel, I64("%channel_step"))), corner)
+        onto = t.ptr_add(Ptr("%s"), t.mul(channel, I64("%plane")))
+        with t.loop(0, I64("%rows")) as row:
+            inside = t.icmp("ult", t.add(first_row, row), I64("%height"))
+            line = t.ptr_add(source, t.mul(row, row_step))
+            parts: list[Vec] = []
             for i, mask in enumerate(masks):
-                some = t.let(f"select i1 {inside}, {t.truth} {mask}, {t.truth} zeroinitializer")
-                parts.append(t.load_where(some, t.at(line, 4 * t.lanes * i)))
-            _put(t, t.at(onto, t.times(row, "%pitch")), _phases(t, parts))
+                some = t.select_mask(inside, mask, NO_LANES)
+                parts.append(t.load_masked(some, t.ptr_add(line, t.bytes * i)))
+            _put(t, t.ptr_add(onto, t.mul(row, I64("%pitch"))), _phases(t, parts))
 
 
-def _lay_wide(t: BlockText, stride: int) -> None:
-    """Instructions for rows of several vectors: most of them are copied whole."""
+def _pack_wide(t: VectorBuilder, stride: int) -> None:
+    """Pack rows of several vectors: most vectors are inside the image and need no mask."""
     wide = stride * t.lanes
-    top = t.least("%rows", t.most(0, t.minus(0, "%first_row")))
-    bottom = t.most(top, t.least("%rows", t.minus("%height", "%first_row")))
-    # CpuDevice that begin before a row of the image, and those that do not end behind it.
-    lead = t.least("%vectors", t.rounded_up(t.most(0, t.minus(0, "%first_column")), wide))
-    inside = t.quotient(t.most(0, t.minus("%width", "%first_column")), wide)
-    tail = t.most(lead, t.least("%vectors", inside))
-    with t.loop("0", "%channels") as channel:
-        source = t.at(t.at("%x", t.times(channel, "%channel_step")), t.times("%first_column", 4))
-        source = t.at(source, t.times("%first_row", "%row_step"))
-        onto = t.at("%s", t.times(channel, "%plane"))
-        for begin, end in (("0", top), (bottom, "%rows")):
-            with t.loop(begin, end) as row, t.loop("0", "%vectors") as vector:
-                here = t.at(t.at(onto, t.times(row, "%pitch")), t.times(vector, 4 * t.lanes))
-                _put(t, here, ["zeroinitializer"] * stride)
+    height, width, rows, vectors = I64("%height"), I64("%width"), I64("%rows"), I64("%vectors")
+    first_row, first_column, row_step = I64("%first_row"), I64("%first_column"), I64("%row_step")
+    top = t.smin(rows, t.smax(0, t.sub(0, first_row)))
+    bottom = t.smax(top, t.smin(rows, t.sub(height, first_row)))
+    # Vectors that begin before a row of the image, and those that do not end after it.
+    lead = t.smin(vectors, t.ceil_div(t.smax(0, t.sub(0, first_column)), wide))
+    inside = t.sdiv(t.smax(0, t.sub(width, first_column)), wide)
+    tail = t.smax(lead, t.smin(vectors, inside))
+    with t.loop(0, I64("%channels")) as channel:
+        source = t.ptr_add(Ptr("%x"), t.mul(channel, I64("%channel_step")))
+        source = t.ptr_add(t.ptr_add(source, t.mul(first_column, 4)), t.mul(first_row, row_step))
+        onto = t.ptr_add(Ptr("%s"), t.mul(channel, I64("%plane")))
+        outside: tuple[tuple[Int, Int], ...] = ((0, top), (bottom, rows))
+        for begin, end in outside:
+            with t.loop(begin, end) as row, t.loop(0, vectors) as vector:
+                here = t.ptr_add(t.ptr_add(onto, t.mul(row, I64("%pitch"))), t.mul(vector, t.bytes))
+                _put(t, here, [ZERO] * stride)
         with t.loop(top, bottom) as row:
-            line, target = t.at(source, t.times(row, "%row_step")), t.at(onto, t.times(row, "%pitch"))
-            for begin, end, masked in (("0", lead, True), (lead, tail, False), (tail, "%vectors", True)):
+            line, target = t.ptr_add(source, t.mul(row, row_step)), t.ptr_add(onto, t.mul(row, I64("%pitch")))
+            parts: tuple[tuple[Int, Int, bool], ...] = ((0, lead, True), (lead, tail, False), (tail, vectors, True))
+            for begin, end, masked in parts:
                 with t.loop(begin, end) as vector:
-                    _lay_vector(t, stride, line, target, vector, masked)
+                    _pack_vector(t, stride, line, target, vector, masked)
 
 
-def _lay_vector(t: BlockText, stride: int, line: str, target: str, vector: str, masked: bool) -> None:
-    """Instructions that lay out one vector of a row."""
-    here, parts = t.at(line, t.times(vector, 4 * t.lanes * stride)), list[str]()
+def _pack_vector(t: VectorBuilder, stride: int, line: Ptr, target: Ptr, vector: I64, masked: bool) -> None:
+    """Pack one vector of a row."""
+    here = t.ptr_add(line, t.mul(vector, t.bytes * stride))
+    parts: list[Vec] = []
     for i in range(stride):
-        first = t.plus("%first_column", t.plus(t.times(vector, stride * t.lanes), i * t.lanes))
-        place = t.at(here, 4 * t.lanes * i)
-        parts.append(t.load_where(t.lanes_within(first, "%width"), place) if masked else t.load(place))
-    _put(t, t.at(target, t.times(vector, 4 * t.lanes)), _phases(t, parts))
+        first = t.add(I64("%first_column"), t.add(t.mul(vector, stride * t.lanes), i * t.lanes))
+        spot = t.ptr_add(here, t.bytes * i)
+        parts.append(t.load_masked(t.lanes_within(first, I64("%width")), spot) if masked else t.load(spot))
+    _put(t, t.ptr_add(target, t.mul(vector, t.bytes)), _phases(t, parts))
 
 
-def _put(t: BlockText, here: str, phases: list[str]) -> None:
+def _put(t: VectorBuilder, here: Ptr, phases: Sequence[Vec]) -> None:
     for i, x in enumerate(phases):
-        t.store(x, t.at(here, t.times("%phase", i)) if i else here)
+        t.store(x, t.ptr_add(here, t.mul(I64("%phase"), i)))
 
 
-def _phases(t: BlockText, parts: list[str]) -> list[str]:
-    """Neighbours as they are, or the even and the odd ones of two vectors."""
+def _phases(t: VectorBuilder, parts: Sequence[Vec]) -> list[Vec]:
+    """Contiguous elements as they are, or the even and the odd ones of two vectors."""
     if len(parts) == 1:
-        return parts
+        return list(parts)
     return [t.shuffle(parts[0], parts[1], range(i, 2 * t.lanes, 2)) for i in range(2)]
 
 
-def _kernel(depth: Depth) -> Written:
-    """The tiles from `begin` to before `end`."""
-    t = BlockText(depth.vectors.lanes)
-    epilogue, lanes = depth.epilogue, t.lanes
-    t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
-    seen = t.at("%scratch", HEAD)
-    phase = t.times("%vectors", 4 * lanes)
-    pitch = t.times(phase, depth.strides[1])
-    most = t.plus(t.times(t.minus("%band", 1), depth.strides[0]), depth.reach + 1)
-    plane, area = t.times(most, pitch), t.times(t.times("%out_height", "%out_width"), 4)
-    line, single = t.times("%out_width", 4), t.let("icmp eq i64 %vectors, 1")
-    with t.loop("%begin", "%end") as tile:
-        band, left = t.rest(tile, "%bands"), t.quotient(tile, "%bands")
-        part, image = t.rest(left, "%parts"), t.quotient(left, "%parts")
-        first, first_row = t.times(part, "%part"), t.times(band, "%band")
-        end = t.least("%channels", t.plus(first, "%part"))
-        own_rows = t.least("%band", t.minus("%out_height", first_row))
-        rows = t.plus(t.times(t.minus(own_rows, 1), depth.strides[0]), depth.reach + 1)
-        source, corner = t.at("%x", t.times(image, "%image_step")), t.times(first_row, line)
-        tiles = t.rounded_up(own_rows, max(depth.heights))
-        shared = _Band(pitch, phase, line, tiles, t.quotient(own_rows, tiles), t.rest(own_rows, tiles))
-        with t.loop("0", t.rounded_up(t.minus(end, first), "%together")) as number:
-            begin = t.plus(first, t.times(number, "%together"))
-            some = t.least("%together", t.minus(end, begin))
-            given = [
-                some, "%channel_step", "%height", "%width", "%row_step",
-                t.minus(t.times(first_row, depth.strides[0]), "%above"), t.minus(0, "%before"), rows, "%vectors",
-                pitch, phase, plane,
-            ]  # fmt: skip
-            here = t.at(source, t.times(begin, "%channel_step"))
-            for narrow, holds in ((True, single), (False, t.let(f"xor i1 {single}, true"))):
-                with t.when(holds):
-                    t(f"call void {_lay_name(depth, narrow)}(ptr {here}, ptr {seen}, {words(given)})")
-            with t.loop("0", some) as one:
-                channel = t.plus(begin, one)
-                own = t.plus(t.times(channel, area), corner)
-                y = t.at(t.at("%y", t.times(t.times(image, "%channels"), area)), own)
-                r = t.at(t.at("%r", t.times(image, "%r_image")), own) if epilogue.residual else "%w"
-                _channel(t, depth, shared, channel, t.at(seen, t.times(one, plane)), y, r)
-                if epilogue.act not in IN_REGISTERS:
-                    t(f"call void @kernel.finish(ptr {y}, i64 {t.times(own_rows, '%out_width')})")
-    return t.function(KERNEL), tuple(t.used)
+# The kernel.
 
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """A band as it lies: names of whole numbers, bytes but for how rows are shared out to register tiles."""
+    """A packed band: bytes of a row, of a phase, of a row of results, and how rows are shared out to register tiles."""
 
-    pitch: str
-    phase: str
-    line: str
-    tiles: str
-    low: str
-    wider: str
+    pitch: I64
+    phase: I64
+    line: I64
+    tiles: I64
+    low: I64
+    wider: I64
 
 
-def _channel(t: BlockText, depth: Depth, band: _Band, channel: str, seen: str, y: str, r: str) -> None:
-    """Instructions for the register tiles of one channel of a band: rows are shared as equally as they can be."""
-    w = t.at("%w", t.times(channel, 4 * depth.window[0] * depth.window[1]))
-    b = t.at("%b", t.times(channel, 4)) if depth.epilogue.bias else "%w"
-    with t.loop("0", band.tiles) as number:
-        row = t.plus(t.times(number, band.low), t.least(number, band.wider))
-        height = t.plus(band.low, t.let(f"zext i1 {t.let(f'icmp slt i64 {number}, {band.wider}')} to i64"))
-        x, by = t.at(seen, t.times(t.times(row, depth.strides[0]), band.pitch)), t.times(row, band.line)
-        with t.cases(height, depth.heights) as heights:
+def _kernel(tile: DepthwiseTile) -> Function:
+    """The tiles from `begin` to before `end`."""
+    t = VectorBuilder(tile.device)
+    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    phase = t.mul(a.vectors, t.bytes)
+    pitch = t.mul(phase, tile.strides[1])
+    most = t.add(t.mul(t.sub(a.band, 1), tile.strides[0]), tile.reach + 1)
+    plane, area = t.mul(most, pitch), t.mul(t.mul(a.out_height, a.out_width), 4)
+    line, single = t.mul(a.out_width, 4), t.icmp("eq", a.vectors, 1)
+    with t.loop(BEGIN, END) as number:
+        band_number, left = t.srem(number, a.bands), t.sdiv(number, a.bands)
+        part, image = t.srem(left, a.parts), t.sdiv(left, a.parts)
+        first, first_row = t.mul(part, a.part), t.mul(band_number, a.band)
+        end = t.smin(a.channels, t.add(first, a.part))
+        own_rows = t.smin(a.band, t.sub(a.out_height, first_row))
+        rows = t.add(t.mul(t.sub(own_rows, 1), tile.strides[0]), tile.reach + 1)
+        source, corner = t.ptr_add(a.x, t.mul(image, a.image_step)), t.mul(first_row, line)
+        tiles = t.ceil_div(own_rows, max(tile.heights))
+        band = _Band(pitch, phase, line, tiles, t.sdiv(own_rows, tiles), t.srem(own_rows, tiles))
+        with t.loop(0, t.ceil_div(t.sub(end, first), a.together)) as some_number:
+            begin = t.add(first, t.mul(some_number, a.together))
+            some = t.smin(a.together, t.sub(end, begin))
+            here = t.ptr_add(source, t.mul(begin, a.channel_step))
+            _pack(t, tile, a, band, here, some, first_row, rows, plane, single)
+            with t.loop(0, some) as one:
+                channel = t.add(begin, one)
+                own = t.add(t.mul(channel, area), corner)
+                y = t.ptr_add(t.ptr_add(a.y, t.mul(t.mul(image, a.channels), area)), own)
+                r = t.ptr_add(t.ptr_add(a.r, t.mul(image, a.r_image)), own) if tile.epilogue.residual else NULL
+                _channel(t, tile, a, band, channel, t.ptr_add(a.seen, t.mul(one, plane)), y, r)
+                if tile.epilogue.act not in IN_REGISTERS:
+                    t.call(finish_signature(Epilogue(tile.epilogue.act)), y, t.mul(own_rows, a.out_width))
+    return kernel_function(t)
+
+
+def _pack(
+    t: VectorBuilder,
+    tile: DepthwiseTile,
+    a: DepthwiseArgs,
+    band: _Band,
+    source: Ptr,
+    channels: I64,
+    first_row: I64,
+    rows: I64,
+    plane: I64,
+    single: I1,
+) -> None:
+    """Pack what a band sees of some channels."""
+    above = t.sub(t.mul(first_row, tile.strides[0]), a.above)
+    before = t.sub(0, a.before)
+    for narrow in (True, False):
+        with t.when(single if narrow else t.not_(single)):
+            t.call(
+                _pack_signature(tile, narrow), source, a.seen, channels, a.channel_step, a.height, a.width,
+                a.row_step, above, before, rows, a.vectors, band.pitch, band.phase, plane,
+            )  # fmt: skip
+
+
+def _channel(
+    t: VectorBuilder, tile: DepthwiseTile, a: DepthwiseArgs, band: _Band, channel: I64, seen: Ptr, y: Ptr, r: Ptr
+) -> None:
+    """The register tiles of one channel of a band: rows are shared as equally as they can be."""
+    w = t.ptr_add(a.w, t.mul(channel, 4 * tile.window[0] * tile.window[1]))
+    b = t.ptr_add(a.b, t.mul(channel, 4)) if tile.epilogue.bias else NULL
+    with t.loop(0, band.tiles) as number:
+        row = t.add(t.mul(number, band.low), t.smin(number, band.wider))
+        height = t.add(band.low, t.zext(t.icmp("slt", number, band.wider)))
+        x = t.ptr_add(seen, t.mul(t.mul(row, tile.strides[0]), band.pitch))
+        by = t.mul(row, band.line)
+        target = t.ptr_add(y, by)
+        residual = t.ptr_add(r, by) if tile.epilogue.residual else NULL
+        with t.switch(height, tile.heights) as heights:
             for rows in heights:
-                _across(t, depth, band, rows, (x, w, t.at(y, by), b, t.at(r, by)))
+                _across(t, tile, a, band, rows, x, w, target, b, residual)
 
 
-def _across(t: BlockText, depth: Depth, band: _Band, rows: int, places: tuple[str, str, str, str, str]) -> None:
-    """Instructions for the register tiles of some rows, one after the other: the wide ones first."""
-    x, w, y, b, r = places
-    done = "0"
-    for wide in dict.fromkeys((depth.wide, 1)):
+def _across(
+    t: VectorBuilder,
+    tile: DepthwiseTile,
+    a: DepthwiseArgs,
+    band: _Band,
+    rows: int,
+    x: Ptr,
+    w: Ptr,
+    y: Ptr,
+    b: Ptr,
+    r: Ptr,
+) -> None:
+    """The register tiles of some rows, one after the other: the wide ones first."""
+    done: Int = 0
+    for wide in dict.fromkeys((tile.wide, 1)):
         step = wide * t.lanes
-        left = t.minus("%out_width", done)
-        tiles = t.quotient(left, step) if wide > 1 else t.rounded_up(left, step)
-        with t.loop("0", tiles) as tile:
-            column = t.plus(done, t.times(tile, step))
-            at, count = t.times(column, 4), t.minus("%out_width", column)
-            t(
-                f"call void {tile_name(depth, rows, wide)}(ptr {t.at(x, at)}, i64 {band.pitch}, i64 {band.phase}, "
-                f"ptr {w}, ptr {t.at(y, at)}, i64 {band.line}, i64 {count}, ptr {b}, ptr {t.at(r, at)})"
-            )
-        done = t.times(tiles, step)
+        left = t.sub(a.out_width, done)
+        tiles = t.sdiv(left, step) if wide > 1 else t.ceil_div(left, step)
+        with t.loop(0, tiles) as number:
+            column = t.add(done, t.mul(number, step))
+            at, count = t.mul(column, 4), t.sub(a.out_width, column)
+            beside = t.ptr_add(r, at) if tile.epilogue.residual else NULL
+            t.call(
+                _tile_signature(tile, rows, wide), t.ptr_add(x, at), band.pitch, band.phase, w, t.ptr_add(y, at),
+                band.line, count, b, beside,
+            )  # fmt: skip
+        done = t.mul(tiles, step)

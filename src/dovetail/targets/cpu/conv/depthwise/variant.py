@@ -1,67 +1,75 @@
-"""Convolution of each channel by a filter of its own: where the kernel for it serves, and how the work is cut."""
+"""Depthwise convolution: when it is served so, and how its work is tiled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.geometry import Field
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
+from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.spec import Number, Tiling
-from dovetail.targets.cpu.conv.depthwise.kernel import Depth, depth_text
-from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
-from dovetail.targets.cpu.conv.patch import HEAD
+from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile, arguments, depthwise_code
+from dovetail.targets.cpu.conv.packing import packed
 
 MOST_TAPS = 81
-"""Taps of a window that may be written out."""
+"""Taps of a window that may be unrolled."""
 FARTHEST = 4
-"""Rows from one place of a window, or from one of its taps, to the next, at most: each has an address of its own."""
+"""Rows from one pixel's window, or from one of its taps, to the next, at most: each has an address of its own."""
 MOST_ROWS, FEW_ROWS = 8, 4
-"""Rows of a register tile, and where sizes come late and there is a register tile for every number of rows."""
-ROOM = 16 * 1024
-"""Bytes of what is laid out at a time: they stay in the first cache."""
+"""Rows of a register tile, and where sizes are known at run time and there is a register tile for every number of
+rows."""
 FEWEST_ROWS = 8
-"""Rows of a band at least, even if they do not: each band lays out again what the one before it saw last."""
-MOST_ROOM = 256 * 1024
-"""Bytes that a band may see."""
+"""Rows of a band at least, even if they leave L1: each band packs again what the one before it saw last."""
 MOST_POINTS = 256
-"""Places of a channel that is multiplied by one number: more are not worth laying out."""
+"""Pixels of a channel that is multiplied by one number: more are not worth packing."""
 PART_WORK = 4000
 """Products of vectors that a tile has, about."""
 
 
-def depth(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
+def l1_bytes(device: CpuDevice) -> int:
+    """Bytes of what is packed at a time: they stay in L1."""
+    return device.caches.l1 // 2
+
+
+def band_bytes(device: CpuDevice) -> int:
+    """Bytes that a band may see: they stay in L2."""
+    return device.caches.l2 // 4
+
+
+def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> list[Candidate]:
     """The kernel of a convolution whose groups have one channel and one filter each."""
-    is_level = expanse.is_level
+    is_level = problem.is_level
     # A channel times one number is one long row.
-    expanse = replace(expanse, field=expanse.field.flat()) if is_level else expanse
-    field = expanse.field
-    apart = max(field.strides[0], *field.dilations)
-    most = min(MOST_ROWS if field.is_known else FEW_ROWS, rows_of(vectors, field.window[0], field.strides[0]))
+    problem = replace(problem, geometry=problem.geometry.flat()) if is_level else problem
+    geometry = problem.geometry
+    apart = max(geometry.strides[0], *geometry.dilations)
+    most = min(MOST_ROWS if geometry.is_known else FEW_ROWS, rows_of(device, geometry.window[0], geometry.strides[0]))
     if (
-        (expanse.channels, expanse.filters) != (1, 1)
-        or field.taps > MOST_TAPS
+        (problem.channels, problem.filters) != (1, 1)
+        or geometry.taps > MOST_TAPS
         or apart > FARTHEST
-        or field.strides[1] > 2
-        or field.steps[1] != 4
+        or geometry.strides[1] > 2
+        or geometry.steps[1] != 4
         or most < 2
         or not is_level
     ):
         return []
-    most = 1 if field.window[0] == 1 else most
-    heights = _heights(Bands.of(field, vectors), most) if field.is_known else tuple(range(1, most + 1))
-    of = Depth(vectors, field.window, field.strides, field.dilations, heights, found.epilogue)
-    return [Candidate(found.packed(1), DepthTiler(expanse, of), lambda: depth_text(of), "depthwise")]
+    most = 1 if geometry.window[0] == 1 else most
+    heights = _heights(Bands.of(geometry, device), most) if geometry.is_known else tuple(range(1, most + 1))
+    tile = DepthwiseTile(device, geometry.window, geometry.strides, geometry.dilations, heights, found.epilogue)
+    return [Candidate(packed(found, 1), Depthwise(problem, tile), lambda: depthwise_code(tile), "depthwise")]
 
 
-def rows_of(vectors: CpuDevice, window: int, stride: int) -> int:
-    """Rows that a register tile may have: beside their sums there are the weights of a column, and what is read, which
+def rows_of(device: CpuDevice, window: int, stride: int) -> int:
+    """Rows that a register tile may have: next to their sums there are the weights of a column, and what is read, which
     comes from as many columns at once as there are phases."""
-    return min(MOST_ROWS, vectors.registers - window * stride - 3)
+    return min(MOST_ROWS, device.registers - window * stride - 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Bands of rows of a channel: how many, rows of a band and of the last; vectors of a laid out row, bytes of it."""
+    """Bands of rows of a channel: how many, rows of a band and of the last; vectors of a packed row, bytes of it."""
 
     count: int
     rows: int
@@ -70,13 +78,13 @@ class Bands:
     pitch: int
 
     @staticmethod
-    def of(field: Field, vectors: CpuDevice) -> Bands:
-        """Bands that fit the first cache if they have enough rows then, as equal as they can be."""
-        height, width = known(field.out[0]), known(field.out[1])
-        across = -(-(width + field.over[1]) // vectors.lanes)
-        pitch = 4 * vectors.lanes * across * field.strides[1]
-        most = max(FEWEST_ROWS, (ROOM // max(1, pitch) - field.reach[0] - 1) // field.strides[0] + 1)
-        rows = -(-height // max(1, -(-height // most)))
+    def of(geometry: ConvGeometry, device: CpuDevice) -> Bands:
+        """Bands that fit L1 if they have enough rows then, as equal as they can be."""
+        height, width = known(geometry.out[0]), known(geometry.out[1])
+        across = -(-(width + geometry.over[1]) // device.lanes)
+        pitch = 4 * device.lanes * across * geometry.strides[1]
+        fitting = (l1_bytes(device) // max(1, pitch) - geometry.reach[0] - 1) // geometry.strides[0] + 1
+        rows = -(-height // max(1, -(-height // max(FEWEST_ROWS, fitting))))
         count = -(-height // max(1, rows))
         return Bands(count, rows, height - rows * (count - 1), across, pitch)
 
@@ -91,36 +99,42 @@ def _heights(bands: Bands, most: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthTiler:
-    """How the work of `conv_depth_text` is cut."""
+class Depthwise:
+    """How the work is tiled."""
 
-    expanse: Expanse
-    depth: Depth
+    problem: ConvProblem
+    tile: DepthwiseTile
 
     def __call__(self, number: Number) -> Tiling | None:
-        return self.tiling(self.expanse.known(number))
+        return self.tiling(self.problem.known(number))
 
-    def tiling(self, of: Expanse) -> Tiling | None:
-        """The cut, where there are results and rows are not too long."""
-        field, vectors = of.field, self.depth.vectors
-        if 0 in (*field.out, *field.sizes):
+    def tiling(self, of: ConvProblem) -> Tiling | None:
+        """The tiling, where there are results and rows are not too long."""
+        geometry, device = of.geometry, self.tile.device
+        if 0 in (*geometry.out, *geometry.sizes):
             return None
-        if field.taps == 1 and (field.out[0] != 1 or known(field.out[1]) > MOST_POINTS):
+        if geometry.taps == 1 and (geometry.out[0] != 1 or known(geometry.out[1]) > MOST_POINTS):
             return None
-        bands = Bands.of(field, vectors)
-        plane = bands.pitch * ((bands.rows - 1) * field.strides[0] + field.reach[0] + 1)
-        if plane > MOST_ROOM:
+        bands = Bands.of(geometry, device)
+        plane = bands.pitch * ((bands.rows - 1) * geometry.strides[0] + geometry.reach[0] + 1)
+        if plane > band_bytes(device):
             return None
-        # Laying out a vector and storing one takes as long as a few products.
-        work = bands.rows * -(-known(field.out[1]) // vectors.lanes) * (field.taps + 4 * field.strides[0])
+        # Packing a vector and storing one takes as long as a few products.
+        work = bands.rows * -(-known(geometry.out[1]) // device.lanes) * (geometry.taps + 4 * geometry.strides[0])
         parts = -(-of.groups // max(1, min(of.groups, PART_WORK // work)))
         part = -(-of.groups // parts)
         parts = -(-of.groups // part)
-        together = max(1, min(part, ROOM // plane))
-        sizes = (
-            *field.sizes, field.steps[0], *field.out, *field.before, of.groups, *of.steps, parts, part,
-            bands.count, bands.rows, together, bands.vectors, *of.residual[:1],
+        together = max(1, min(part, l1_bytes(device) // plane))
+        image, channel = of.steps
+        laid = arguments(self.tile.epilogue).laid_out(
+            {
+                "height": geometry.sizes[0], "width": geometry.sizes[1], "row_step": geometry.steps[0],
+                "out_height": geometry.out[0], "out_width": geometry.out[1], "above": geometry.before[0],
+                "before": geometry.before[1], "channels": of.groups, "image_step": image, "channel_step": channel,
+                "parts": parts, "part": part, "bands": bands.count, "band": bands.rows, "together": together,
+                "vectors": bands.vectors, **dict(zip(("r_image",), of.residual, strict=False)),
+            },
+            # What is read after the last row is not used.
+            {"seen": together * plane + 4 * device.lanes * 8 + 4 * geometry.over[1]},
         )  # fmt: skip
-        # What is read behind the last row is not used.
-        scratch = HEAD + together * plane + 4 * vectors.lanes * 8 + 4 * field.over[1]
-        return Tiling(sizes, scratch, of.images * parts * bands.count, work * part // 2 + 1)
+        return Tiling(laid.sizes, laid.scratch, of.images * parts * bands.count, work * part // 2 + 1)

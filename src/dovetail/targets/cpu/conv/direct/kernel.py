@@ -1,281 +1,378 @@
-"""Convolution as LLVM's text: one code for every size, stride, dilation and padding.
+"""Direct convolution: one kernel for every size, stride, dilation and padding.
 
-A tile is some output channels of a block of rows and columns of one image. What the block sees of the image is laid out
-once, so that all rows of a block are one long run of columns; the few between two rows are computed and left out when
-results are copied to their places.
+A tile is some output channels of a block of rows and columns of one image. The patch that the block sees is packed
+once, so that all rows of a block are one long run of columns. The few columns between two rows are computed too, and
+left out when results are copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dovetail.codegen.llvm.module import Code, Written, one_of
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I1, I64, NULL, Carried, Int, Ptr, Vec
+from dovetail.codegen.llvm.kernel import (
+    BEGIN,
+    END,
+    SCRATCH,
+    WORDS,
+    Arguments,
+    KernelCode,
+    assemble,
+    kernel_function,
+    one_of,
+)
+from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.conv.epilogue import IN_REGISTERS, Epilogue, activated, finish_text
-from dovetail.targets.cpu.conv.patch import (
+from dovetail.kernels.problems.epilogue import IN_REGISTERS, Epilogue
+from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
+from dovetail.targets.cpu.conv.patches import (
     HEAD,
-    KERNEL,
-    WINDOW,
-    BlockText,
-    gather_text,
-    spread_text,
-    write_gather,
-    write_layout,
-    write_offsets,
-    write_spread,
+    PatchLayout,
+    WindowArgs,
+    once_for,
+    pack_phase,
+    patch_layout,
+    prefetch_share,
+    write_patch,
+    write_tap_offsets,
+    write_zero_stuffed,
+    zero_stuff,
 )
 
-SIZES = (*WINDOW, "groups", "channels", "filters", "image_step", "group_step", "channel_step", "parts", "part")
-"""The sizes that the code is given, in their order. Steps are bytes; channels and filters are those of one group, which
-`parts` tiles share, `part` register tiles each."""
 PIECE, POINT_PIECE = 8, 32
 """Channels that are summed by themselves before they are added to the rest: a short sum rounds less than a long one."""
 RESIDUAL = ("r_image", "r_channel", "r_row", "r_column")
-"""Sizes that come behind where there is a residual: its steps in bytes."""
-SPREAD = ("spread_rows", "spread_columns")
-"""Sizes that come behind where pixels lie apart: the distance of two of them."""
+"""Strides of a residual in bytes."""
+ZERO_STUFFING = ("spread_rows", "spread_columns")
+"""The distances of two pixels where zeros are between them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What the text depends on: vectors, filters of a register tile, vectors of columns, what is done to a result."""
+class DirectTile:
+    """A register tile with pixels in lanes: filters by vectors of columns, and what becomes of a sum."""
 
-    vectors: CpuDevice
-    rows: int
-    columns: int
+    device: CpuDevice
+    filters: int
+    vectors: int
+    """Vectors of columns, at most."""
     epilogue: Epilogue
     point: bool
     """Whether the window has one tap."""
-    spread: bool = False
-    """Whether there are zeros between the pixels, as the transpose of a convolution has them."""
+    zero_stuffed: bool = False
+    """Whether there are zeros between the pixels, as a transposed convolution has them."""
 
     @staticmethod
-    def of(vectors: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, spread: bool = False) -> Shape:
-        """As many accumulators as registers hold beside what they are made of."""
-        room = vectors.registers - (4 if vectors.registers > 16 else 3)
-        rows = min(8 if vectors.registers > 16 else 4, filters)
-        columns = max(1, min(8, (room - 1) // rows))
-        return Shape(vectors, rows, columns, epilogue, point, spread)
+    def of(
+        device: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, zero_stuffed: bool = False
+    ) -> DirectTile:
+        """As many accumulators as registers hold next to their operands."""
+        room = device.registers - (4 if device.registers > 16 else 3)
+        rows = min(8 if device.registers > 16 else 4, filters)
+        vectors = max(1, min(8, (room - 1) // rows))
+        return DirectTile(device, rows, vectors, epilogue, point, zero_stuffed)
+
+    @property
+    def summing(self) -> DirectTile:
+        """The register tile, which leaves the residual and the activation after it to the finished row."""
+        return replace(self, epilogue=self.epilogue.before_residual)
 
 
-def conv_text(shape: Shape) -> Code:
+@dataclass(frozen=True, slots=True)
+class DirectArgs(WindowArgs):
+    """Channels and filters are those of one group, which `parts` tiles share, `part` register tiles each."""
+
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    groups: I64
+    channels: I64
+    filters: I64
+    image_step: I64
+    group_step: I64
+    channel_step: I64
+    parts: I64
+    part: I64
+    spread_rows: I64
+    spread_columns: I64
+    r_image: I64
+    r_channel: I64
+    r_row: I64
+    r_column: I64
+    taps: Region
+    """Offsets of taps."""
+    results: Region
+    """Results of one register tile."""
+    seen: Region
+    """The patch of a block."""
+
+
+def arguments(tile: DirectTile) -> Arguments[DirectArgs]:
+    """The arguments with or without bias, residual and zero-stuffing."""
+    without = tile.epilogue.absent(*RESIDUAL)
+    return Arguments(DirectArgs, without if tile.zero_stuffed else without | set(ZERO_STUFFING), HEAD)
+
+
+def direct_code(tile: DirectTile) -> KernelCode:
     """The kernel."""
-    seen = spread_text(shape.vectors) if shape.spread else gather_text(shape.vectors)
-    shared = [finish_text(shape.vectors.lanes, shape.epilogue), seen, _tiles_text(_summing(shape))]
-    return Code.of("conv", [_kernel(shape)], shared)
+    pack = zero_stuff(tile.device) if tile.zero_stuffed else pack_phase(tile.device)
+    shared = [finish_row(tile.device, tile.epilogue), pack, _register_tiles(tile.summing)]
+    return assemble("conv", [_kernel(tile)], shared)
 
 
-def _summing(shape: Shape) -> Shape:
-    """The register tiles, which leave the residual and what comes behind it to where results lie."""
-    return replace(shape, epilogue=shape.epilogue.before_residual)
+def _register_tiles(tile: DirectTile) -> Function:
+    """Register tiles of every width, as one function that is told which."""
+    members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
+    return one_of(_signature(tile).name, members)
 
 
-def _tiles_text(shape: Shape) -> Written:
-    """Register tiles of every width, behind one function that is told which."""
-    return one_of(_name(shape), {columns: tile_text(shape, columns) for columns in range(1, shape.columns + 1)})
-
-
-def _name(shape: Shape) -> str:
-    """What the function is called: everything that its text depends on."""
-    marks = f"{shape.epilogue.marks}{'.point' if shape.point else ''}"
-    return f"@tile.{shape.vectors.lanes}.{shape.rows}.{shape.columns}{marks}"
-
-
-def tile_text(shape: Shape, columns: int) -> Written:
-    """The function of a register tile: some filters by some vectors of columns, summed over channels and taps."""
-    t = BlockText(shape.vectors.lanes)
-    spots = [(i, j) for i in range(shape.rows) for j in range(columns)]
-    if shape.epilogue.bias:
-        starts = [t.spread_from(t.at("%bias", 4 * i)) for i in range(shape.rows)]
-    else:
-        starts = ["zeroinitializer"] * shape.rows
-    outer = {spot: f"%outer{spot[0]}.{spot[1]}" for spot in spots}
-    inner = outer if shape.point else {spot: f"%inner{spot[0]}.{spot[1]}" for spot in spots}
-    t("br label %piece")
-    t.label("piece")
-    t("%p = phi i64 [ 0, %entry ], [ %c.next, %more ]")
-    t("%w.piece = phi ptr [ %w, %entry ], [ %w.next, %more ]")
-    t("%x.piece = phi ptr [ %x, %entry ], [ %x.next, %more ]")
-    first = t.let("icmp eq i64 %p, 0")
-    stop = t.least("%channels", t.plus("%p", POINT_PIECE if shape.point else PIECE))
-    starts = [t.let(f"select i1 {first}, {t.kind} {start}, {t.kind} zeroinitializer") for start in starts]
-    t("br label %channel")
-    t.label("channel")
-    end = "channel" if shape.point else "channel.end"
-    t(f"%c = phi i64 [ %p, %piece ], [ %c.next, %{end} ]")
-    t(f"%w.outer = phi ptr [ %w.piece, %piece ], [ %w.next, %{end} ]")
-    t(f"%x.here = phi ptr [ %x.piece, %piece ], [ %x.next, %{end} ]")
-    at = len(t.lines)
-    if shape.point:
-        sums = _summed(t, shape, columns, "%x.here", "%w.outer", inner)
-    else:
-        t("br label %tap")
-        t.label("tap")
-        t("%k = phi i64 [ 0, %channel ], [ %k.next, %tap ]")
-        t("%w.here = phi ptr [ %w.outer, %channel ], [ %w.next, %tap ]")
-        middle = len(t.lines)
-        offset = t.let(f"load i64, ptr {t.let('getelementptr i64, ptr %offsets, i64 %k')}, align 8")
-        sums = _summed(t, shape, columns, t.at("%x.here", offset), "%w.here", inner)
-        t("%k.next = add nuw nsw i64 %k, 1")
-        t("%k.more = icmp slt i64 %k.next, %taps")
-        t("br i1 %k.more, label %tap, label %channel.end")
-        t.label("channel.end")
-        t.lines[middle:middle] = [
-            f"  {inner[s]} = phi {t.kind} [ {outer[s]}, %channel ], [ {sums[s]}, %tap ]" for s in spots
-        ]
-    t("%x.next = getelementptr i8, ptr %x.here, i64 %plane")
-    t("%c.next = add nuw nsw i64 %c, 1")
-    t(f"%c.more = icmp slt i64 %c.next, {stop}")
-    t("br i1 %c.more, label %channel, label %end")
-    t.label("end")
-    t.lines[at:at] = [f"  {outer[s]} = phi {t.kind} [ {starts[s[0]]}, %piece ], [ {sums[s]}, %{end} ]" for s in spots]
-    last = t.let("icmp sge i64 %c.next, %channels")
-    for i in range(shape.rows):
-        row = t.at("%y", t.times("%pitch", i))
-        for j in range(columns):
-            place = t.at(row, 4 * t.lanes * j)
-            before = t.let(f"fadd {t.kind} {t.load(place)}, {sums[i, j]}")
-            total = t.let(f"select i1 {first}, {t.kind} {sums[i, j]}, {t.kind} {before}")
-            done = activated(t, shape.epilogue.in_registers, total)
-            t.store(total if done == total else t.let(f"select i1 {last}, {t.kind} {done}, {t.kind} {total}"), place)
-    t("br label %more")
-    t.label("more")
-    t(f"br i1 {last}, label %done, label %piece")
-    t.label("done")
-    header = (
-        f"internal void {_name(shape)}.{columns}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
-        "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias %y, i64 %pitch, "
-        "ptr noalias readonly %bias) noinline nounwind"
+def _signature(tile: DirectTile, vectors: int | None = None) -> Signature:
+    """One register tile, or with `vectors` None the function that is told how many."""
+    name = (
+        f"tile.{tile.device.lanes}.{tile.filters}.{tile.vectors}{tile.epilogue.marks}{'.point' if tile.point else ''}"
     )
-    return t.function(header), tuple(t.used)
+    which = () if vectors is not None else (Parameter("i64", "which"),)
+    return Signature(
+        name if vectors is None else f"{name}.{vectors}",
+        (
+            Parameter("ptr", "w", "noalias readonly"), Parameter("ptr", "x", "noalias readonly"),
+            Parameter("i64", "plane"), Parameter("ptr", "offsets", "noalias readonly"), Parameter("i64", "taps"),
+            Parameter("i64", "channels"), Parameter("ptr", "y", "noalias"), Parameter("i64", "pitch"),
+            Parameter("ptr", "bias", "noalias readonly"), *which,
+        ),
+    )  # fmt: skip
 
 
-def _summed(
-    t: BlockText, shape: Shape, columns: int, x: str, w: str, sums: dict[tuple[int, int], str]
-) -> dict[tuple[int, int], str]:
-    """The sums with one tap of one channel more."""
-    seen = [t.load(t.at(x, 4 * t.lanes * j)) for j in range(columns)]
-    found: dict[tuple[int, int], str] = {}
-    for i in range(shape.rows):
-        weight = t.spread_from(t.at(w, 4 * i))
-        for j in range(columns):
-            found[i, j] = t.fma(weight, seen[j], sums[i, j])
-    t(f"%w.next = getelementptr i8, ptr {w}, i64 {4 * shape.rows}")
-    return found
+def register_tile(tile: DirectTile, vectors: int) -> Function:
+    """Some filters by some vectors of columns, summed over channels and taps."""
+    t = VectorBuilder(tile.device)
+    bias = [t.load_splat(t.ptr_add(Ptr("%bias"), 4 * i)) if tile.epilogue.bias else ZERO for i in range(tile.filters)]
+    # Carried are the first channel of a piece, and pointers into weights and patch.
+    with t.repeat([0], [Ptr("%w"), Ptr("%x")]) as piece:
+        first = t.icmp("eq", piece.integers[0], 0)
+        stop = t.smin(I64("%channels"), t.add(piece.integers[0], POINT_PIECE if tile.point else PIECE))
+        starts = [t.select_vec(first, start, ZERO) for start in bias]
+        with t.repeat(piece.integers, piece.pointers, [x for x in starts for _ in range(vectors)]) as state:
+            if tile.point:
+                _accumulate(t, tile, state, state.pointers[1], vectors)
+            else:
+                _accumulate_taps(t, tile, state, vectors)
+            state.pointers[1] = t.ptr_add(state.pointers[1], I64("%plane"))
+            state.integers[0] = t.following(state.integers[0])
+            state.again = t.icmp("slt", state.integers[0], stop)
+        last = t.icmp("sge", state.integers[0], I64("%channels"))
+        _store_sums(t, tile, state.vectors, vectors, first, last)
+        piece.integers[:], piece.pointers[:] = state.integers, state.pointers
+        t.new_block()
+        piece.again = t.not_(last)
+    return t.function(_signature(tile, vectors), linkage="internal")
 
 
-def _kernel(shape: Shape) -> Written:
+def _accumulate_taps(t: VectorBuilder, tile: DirectTile, state: Carried, vectors: int) -> None:
+    """Add every tap of one channel."""
+    w, x = state.pointers
+    with t.repeat([0], [w], state.vectors) as taps:
+        offset = t.load_i64(t.element(Ptr("%offsets"), "i64", taps.integers[0]))
+        _accumulate(t, tile, taps, t.ptr_add(x, offset), vectors)
+        taps.integers[0] = t.following(taps.integers[0])
+        taps.again = t.icmp("slt", taps.integers[0], I64("%taps"))
+    state.pointers[0] = taps.pointers[0]
+    state.vectors[:] = taps.vectors
+
+
+def _accumulate(t: VectorBuilder, tile: DirectTile, state: Carried, x: Ptr, vectors: int) -> None:
+    """Add one tap of one channel."""
+    w = state.pointers[0]
+    seen = [t.load(t.ptr_add(x, t.bytes * j)) for j in range(vectors)]
+    found: list[Vec] = []
+    for i in range(tile.filters):
+        weight = t.load_splat(t.ptr_add(w, 4 * i))
+        held = state.vectors[i * vectors : (i + 1) * vectors]
+        found += [t.fma(weight, pixels, total) for pixels, total in zip(seen, held, strict=True)]
+    state.pointers[0] = t.ptr_add(w, 4 * tile.filters)
+    state.vectors[:] = found
+
+
+def _store_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int, first: I1, last: I1) -> None:
+    """Add a piece to the sums before it, and activate them after the last piece."""
+    for i in range(tile.filters):
+        row = t.ptr_add(Ptr("%y"), t.mul(I64("%pitch"), i))
+        for j in range(vectors):
+            spot, piece = t.ptr_add(row, t.bytes * j), sums[i * vectors + j]
+            before = t.fadd(t.load(spot), piece)
+            total = t.select_vec(first, piece, before)
+            done = activate(t, tile.epilogue.in_registers, total)
+            t.store(total if done == total else t.select_vec(last, done, total), spot)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block of output pixels: where it is, its rows and columns, and the patch that it reads."""
+
+    image: I64
+    group: I64
+    first_row: I64
+    first_column: I64
+    rows: I64
+    columns: I64
+    length: I64
+    """Columns from the first pixel to the last, those between rows included."""
+    full: I1
+    """Whether the length is whole vectors."""
+    x: Ptr
+    plane: I64
+
+
+def _kernel(tile: DirectTile) -> Function:
     """The tiles from `begin` to before `end`."""
-    t = BlockText(shape.vectors.lanes)
-    lanes, epilogue = t.lanes, shape.epilogue
-    t.unpack(epilogue.pointers, (*SIZES, *(SPREAD if shape.spread else ()), *epilogue.sizes(RESIDUAL)))
-    t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
-    # Scratch holds the offsets of taps, the results of one register tile, and what a block sees.
-    of = write_layout(t)
-    pitch, taps, channel_plane = of.pitch, of.taps, of.channel
-    results = t.at("%room", t.times(t.rounded_up(taps, 8), 64))
-    run_step = t.times(t.rounded_up(of.run, lanes), 4 * lanes)
-    seen = t.at(results, t.times(run_step, shape.rows))
-    write_offsets(t, of, "%room")
-    lies = t.times(t.times("%column_step", "%stride_columns"), t.plus("%before", 1))
-    t(f"%lies = add i64 {lies}, 0")
-    register_tiles = t.rounded_up("%filters", shape.rows)
-    with t.loop("%begin", "%end") as tile:
-        part, block = t.rest(tile, "%parts"), t.quotient(tile, "%parts")
-        column_block, left = t.rest(block, "%column_blocks"), t.quotient(block, "%column_blocks")
-        row_block, left = t.rest(left, "%row_blocks"), t.quotient(left, "%row_blocks")
-        group, image = t.rest(left, "%groups"), t.quotient(left, "%groups")
-        first_row, first_column = t.times(row_block, "%block_rows"), t.times(column_block, "%block_columns")
-        source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
-        own_rows = t.least("%block_rows", t.minus("%out_height", first_row))
-        own_columns = t.least("%block_columns", t.minus("%out_width", first_column))
-        length = t.plus(t.times(t.minus(own_rows, 1), pitch), own_columns)
-        full = t.let(f"icmp eq i64 {t.rest(length, lanes)}, 0")
-        fresh = t.let(f"icmp ne i64 {block}, {t.let('load i64, ptr %scratch, align 8')}")
-        x, plane = seen, channel_plane
-        if shape.point and not shape.spread:
-            # One row of whole vectors is read where it lies.
-            alone = t.let(f"and i1 {full}, {t.let('icmp eq i64 %out_height, 1')}")
-            there = t.let(f"and i1 {alone}, {t.let('icmp eq i64 %lies, 4')}")
-            x = t.let(f"select i1 {there}, ptr {t.at(source, t.times(first_column, 4))}, ptr {seen}")
-            plane = t.chosen(there, "%channel_step", channel_plane)
-            fresh = t.let(f"and i1 {fresh}, {t.let(f'xor i1 {there}, true')}")
-        t(f"store i64 {block}, ptr %scratch, align 8")
-        with t.when(fresh), t.loop("0", "%channels") as channel:
-            onto = t.at(seen, t.times(channel, channel_plane))
-            here = t.at(source, t.times(channel, "%channel_step"))
-            if not shape.spread:
-                # The next channel lies far from this one: nobody else asks for it ahead.
-                skipped = t.times(t.times(first_row, "%stride_rows"), "%row_step")
-                skipped = t.plus(skipped, t.times(t.times(first_column, "%stride_columns"), "%column_step"))
-                area = t.times(t.times(of.rows, "%stride_rows"), t.times(of.pitch, "%stride_columns"))
-                t.fetch(t.at(t.at(here, "%channel_step"), skipped), t.times(area, 4), "0", "1")
-            write = write_spread if shape.spread else write_gather
-            write(t, of, here, onto, first_row, first_column)
-        # Without columns between rows a block is one run in the result too, if it has all columns of it.
-        alone = t.let(f"icmp eq i64 {own_rows}, 1")
-        whole = t.let(
-            f"and i1 {t.let(f'icmp eq i64 {pitch}, {own_columns}')}, {t.let('icmp eq i64 %column_blocks, 1')}"
-        )
-        run_on = t.let(f"or i1 {alone}, {whole}")
-        if epilogue.residual:
-            level = t.let(f"icmp eq i64 %r_row, {t.times('%out_width', '%r_column')}")
-            run_on = t.let(f"and i1 {run_on}, {t.let(f'or i1 {alone}, {level}')}")
-            # Sums may not lie where the residual still does.
-            run_on = t.let(f"and i1 {run_on}, {t.let('icmp ne ptr %r, %y')}")
-        in_place = t.let(f"and i1 {run_on}, {full}")
-        area = t.times("%out_height", "%out_width")
-        stop = t.least(register_tiles, t.times(t.plus(part, 1), "%part"))
-        with t.loop(t.times(part, "%part"), stop) as filter_tile:
-            first = t.times(filter_tile, shape.rows)
-            count = t.least(shape.rows, t.minus("%filters", first))
-            channel = t.plus(t.times(t.plus(t.times(image, "%groups"), group), "%filters"), first)
-            corner = t.plus(t.times(first_row, "%out_width"), first_column)
-            target = t.at("%y", t.times(t.plus(t.times(channel, area), corner), 4))
-            direct = t.let(f"and i1 {in_place}, {t.let(f'icmp eq i64 {count}, {shape.rows}')}")
-            onto = t.let(f"select i1 {direct}, ptr {target}, ptr {results}")
-            step = t.chosen(direct, t.times(area, 4), run_step)
-            packed = t.plus(t.times(group, register_tiles), filter_tile)
-            size = t.times(t.times("%channels", taps), 4 * shape.rows)
-            weights = t.at("%w", t.times(packed, size))
-            bias = t.at("%b", t.times(packed, 4 * shape.rows)) if epilogue.bias else "%w"
-            sums = f"i64 {plane}, ptr %room, i64 {taps}, i64 %channels"
-            write_columns(t, _summing(shape), weights, size, x, sums, onto, f"i64 {step}, ptr {bias}", length)
-            beside = ""
-            if epilogue.residual:
-                own = t.times(t.plus(t.times(group, "%filters"), first), "%r_channel")
-                corner = t.plus(t.times(first_row, "%r_row"), t.times(first_column, "%r_column"))
-                beside = t.at(t.at("%r", t.times(image, "%r_image")), t.plus(own, corner))
-                with t.when(direct), t.loop("0", count) as row:
-                    given = f"ptr {t.at(onto, t.times(row, step))}, ptr {t.at(beside, t.times(row, '%r_channel'))}"
-                    t(f"call void @kernel.finish({given}, i64 %r_column, i64 {length})")
-            elif epilogue.act not in IN_REGISTERS:
-                with t.loop("0", count) as row:
-                    t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {length})")
-            with t.otherwise(direct), t.loop("0", count) as row, t.loop("0", own_rows) as line:
-                here = t.at(results, t.plus(t.times(row, run_step), t.times(line, t.times(pitch, 4))))
-                there = t.at(target, t.times(t.plus(t.times(row, area), t.times(line, "%out_width")), 4))
-                if epilogue.residual:
-                    at = t.at(beside, t.plus(t.times(row, "%r_channel"), t.times(line, "%r_row")))
-                    t(f"call void @kernel.finish(ptr {here}, ptr {at}, i64 %r_column, i64 {own_columns})")
-                with t.steps("0", own_columns, lanes) as column:
-                    by = t.times(column, 4)
-                    t.store_where(t.lanes_within(column, own_columns), t.load(t.at(here, by)), t.at(there, by))
-    return t.function(KERNEL), tuple(t.used)
+    t = VectorBuilder(tile.device)
+    a = arguments(tile).load(t, WORDS, SCRATCH)
+    of = patch_layout(t, a)
+    run_step = t.mul(t.ceil_div(of.run, t.lanes), t.bytes)
+    write_tap_offsets(t, a, of, a.taps)
+    register_tiles = t.ceil_div(a.filters, tile.filters)
+    with t.loop(BEGIN, END) as number:
+        part, block_number = t.srem(number, a.parts), t.sdiv(number, a.parts)
+        block = _seen_block(t, tile, a, of, block_number)
+        in_place = _in_place(t, tile, a, of, block)
+        stop = t.smin(register_tiles, t.mul(t.add(part, 1), a.part))
+        with t.loop(t.mul(part, a.part), stop) as filter_tile:
+            packed = t.add(t.mul(block.group, register_tiles), filter_tile)
+            _filters(t, tile, a, of, block, filter_tile, packed, in_place, run_step)
+    return kernel_function(t)
 
 
-def write_columns(
-    t: BlockText, shape: Shape, weights: str, size: str, seen: str, sums: str, onto: str, rest: str, length: str
+def _seen_block(t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout, number: I64) -> _Block:
+    """A block by its number, after its patch was packed."""
+    column_block, left = t.srem(number, a.column_blocks), t.sdiv(number, a.column_blocks)
+    row_block, left = t.srem(left, a.row_blocks), t.sdiv(left, a.row_blocks)
+    group, image = t.srem(left, a.groups), t.sdiv(left, a.groups)
+    first_row, first_column = t.mul(row_block, a.block_rows), t.mul(column_block, a.block_columns)
+    source = t.ptr_add(t.ptr_add(a.x, t.mul(image, a.image_step)), t.mul(group, a.group_step))
+    rows = t.smin(a.block_rows, t.sub(a.out_height, first_row))
+    columns = t.smin(a.block_columns, t.sub(a.out_width, first_column))
+    length = t.add(t.mul(t.sub(rows, 1), of.pitch), columns)
+    full = t.icmp("eq", t.srem(length, t.lanes), 0)
+    fresh = once_for(t, SCRATCH, 0, number)
+    x: Ptr = a.seen
+    plane = of.channel
+    if tile.point and not tile.zero_stuffed:
+        # One row of whole vectors is read where it is: the distance of two pixels is 4 only without padding.
+        distance = t.mul(t.mul(a.column_step, a.stride_columns), t.add(a.before, 1))
+        alone = t.and_(full, t.icmp("eq", a.out_height, 1))
+        there = t.and_(alone, t.icmp("eq", distance, 4))
+        x = t.select_ptr(there, t.ptr_add(source, t.mul(first_column, 4)), a.seen)
+        plane = t.select_int(there, a.channel_step, of.channel)
+        fresh = t.and_(fresh, t.not_(there))
+    block = _Block(image, group, first_row, first_column, rows, columns, length, full, x, plane)
+    with t.when(fresh), t.loop(0, a.channels) as channel:
+        _pack(t, tile, a, of, block, source, channel)
+    return block
+
+
+def _pack(
+    t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout, block: _Block, source: Ptr, channel: I64
 ) -> None:
-    """The register tiles along a run of columns, as equal in width as they can be; the weights of the next are asked
-    for meanwhile."""
-    vectors = t.rounded_up(length, t.lanes)
-    count = t.rounded_up(vectors, shape.columns)
-    narrow, wider = t.quotient(vectors, count), t.rest(vectors, count)
-    with t.loop("0", count) as number:
-        width = t.plus(narrow, t.let(f"zext i1 {t.let(f'icmp slt i64 {number}, {wider}')} to i64"))
-        start = t.plus(t.times(number, narrow), t.least(number, wider))
-        offset = t.times(start, 4 * t.lanes)
-        x, y = t.at(seen, offset), t.at(onto, offset)
-        t.fetch(t.at(weights, size), size, number, count)
-        t(f"call void {_name(shape)}(ptr {weights}, ptr {x}, {sums}, ptr {y}, {rest}, i64 {width})")
+    """Pack what a block sees of one channel."""
+    onto, here = t.ptr_add(a.seen, t.mul(channel, of.channel)), t.ptr_add(source, t.mul(channel, a.channel_step))
+    if tile.zero_stuffed:
+        write_zero_stuffed(t, a, of, here, onto, block.first_row, block.first_column, a.spread_rows, a.spread_columns)
+        return
+    # The next channel is far from this one: the hardware does not prefetch it.
+    skipped = t.mul(t.mul(block.first_row, a.stride_rows), a.row_step)
+    skipped = t.add(skipped, t.mul(t.mul(block.first_column, a.stride_columns), a.column_step))
+    area = t.mul(t.mul(of.rows, a.stride_rows), t.mul(of.pitch, a.stride_columns))
+    prefetch_share(t, t.ptr_add(t.ptr_add(here, a.channel_step), skipped), t.mul(area, 4), 0, 1)
+    write_patch(t, a, of, here, onto, block.first_row, block.first_column)
+
+
+def _in_place(t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout, block: _Block) -> I1:
+    """Whether a block is one run in the result too: it has one row, or all columns and none between its rows."""
+    alone = t.icmp("eq", block.rows, 1)
+    whole = t.and_(t.icmp("eq", of.pitch, block.columns), t.icmp("eq", a.column_blocks, 1))
+    run_on = t.or_(alone, whole)
+    if tile.epilogue.residual:
+        level = t.icmp("eq", a.r_row, t.mul(a.out_width, a.r_column))
+        run_on = t.and_(run_on, t.or_(alone, level))
+        # Sums must not overwrite the residual before it is added.
+        run_on = t.and_(run_on, I1(t.let(f"icmp ne ptr {a.r}, {a.y}")))
+    return t.and_(run_on, block.full)
+
+
+def _filters(
+    t: VectorBuilder,
+    tile: DirectTile,
+    a: DirectArgs,
+    of: PatchLayout,
+    block: _Block,
+    filter_tile: I64,
+    packed: I64,
+    in_place: I1,
+    run_step: I64,
+) -> None:
+    """Multiply a block with the filters of one register tile, and finish its results."""
+    area = t.mul(a.out_height, a.out_width)
+    first = t.mul(filter_tile, tile.filters)
+    count = t.smin(tile.filters, t.sub(a.filters, first))
+    channel = t.add(t.mul(t.add(t.mul(block.image, a.groups), block.group), a.filters), first)
+    corner = t.add(t.mul(block.first_row, a.out_width), block.first_column)
+    target = t.ptr_add(a.y, t.mul(t.add(t.mul(channel, area), corner), 4))
+    direct = t.and_(in_place, t.icmp("eq", count, tile.filters))
+    onto = t.select_ptr(direct, target, a.results)
+    step = t.select_int(direct, t.mul(area, 4), run_step)
+    _run(t, tile.summing, a, of, block, packed, onto, step)
+    beside = NULL
+    finish = finish_signature(tile.epilogue)
+    if tile.epilogue.residual:
+        own = t.mul(t.add(t.mul(block.group, a.filters), first), a.r_channel)
+        corner = t.add(t.mul(block.first_row, a.r_row), t.mul(block.first_column, a.r_column))
+        beside = t.ptr_add(t.ptr_add(a.r, t.mul(block.image, a.r_image)), t.add(own, corner))
+        with t.when(direct), t.loop(0, count) as row:
+            y, r = t.ptr_add(onto, t.mul(row, step)), t.ptr_add(beside, t.mul(row, a.r_channel))
+            t.call(finish, y, r, a.r_column, block.length)
+    elif tile.epilogue.act not in IN_REGISTERS:
+        with t.loop(0, count) as row:
+            t.call(finish, t.ptr_add(onto, t.mul(row, step)), block.length)
+    with t.unless(direct), t.loop(0, count) as row, t.loop(0, block.rows) as line:
+        here = t.ptr_add(a.results, t.add(t.mul(row, run_step), t.mul(line, t.mul(of.pitch, 4))))
+        there = t.ptr_add(target, t.mul(t.add(t.mul(row, area), t.mul(line, a.out_width)), 4))
+        if tile.epilogue.residual:
+            r = t.ptr_add(beside, t.add(t.mul(row, a.r_channel), t.mul(line, a.r_row)))
+            t.call(finish, here, r, a.r_column, block.columns)
+        with t.steps(0, block.columns, t.lanes) as column:
+            by = t.mul(column, 4)
+            mask = t.lanes_within(column, block.columns)
+            t.store_masked(mask, t.load(t.ptr_add(here, by)), t.ptr_add(there, by))
+
+
+def _run(
+    t: VectorBuilder,
+    tile: DirectTile,
+    a: DirectArgs,
+    of: PatchLayout,
+    block: _Block,
+    packed: I64,
+    onto: Ptr,
+    step: Int,
+) -> None:
+    """The register tiles along a run of columns, as equal in width as they can be.
+
+    Meanwhile the weights of the next register tile are prefetched.
+    """
+    size = t.mul(t.mul(a.channels, of.taps), 4 * tile.filters)
+    weights = t.ptr_add(a.w, t.mul(packed, size))
+    bias = t.ptr_add(a.b, t.mul(packed, 4 * tile.filters)) if tile.epilogue.bias else NULL
+    vectors = t.ceil_div(block.length, t.lanes)
+    count = t.ceil_div(vectors, tile.vectors)
+    narrow, wider = t.sdiv(vectors, count), t.srem(vectors, count)
+    with t.loop(0, count) as number:
+        width = t.add(narrow, t.zext(t.icmp("slt", number, wider)))
+        start = t.add(t.mul(number, narrow), t.smin(number, wider))
+        offset = t.mul(start, t.bytes)
+        x, y = t.ptr_add(block.x, offset), t.ptr_add(onto, offset)
+        prefetch_share(t, t.ptr_add(weights, size), size, number, count)
+        t.call(_signature(tile), weights, x, block.plane, a.taps, of.taps, a.channels, y, step, bias, width)

@@ -1,89 +1,140 @@
-"""Convolution of few channels by a large window, as LLVM's text: filters in the lanes of vectors, rows of places.
+"""Convolution of few channels by a large window: filters in the lanes of vectors, rows of pixels.
 
-A tile is one block of filters at some rows of one image. What these rows see is laid out by phases of the strides, so
-that the places of a row see numbers in a row; a register tile is a few places of one row. All weights of a block of
-filters stay in the first cache. The sums of a row are turned round when it is done.
+A tile is one block of filters at some rows of one image. What these rows see is packed by phases of the strides, so
+that the pixels of a row see contiguous elements; a register tile is a few pixels of one row. All weights of a block of
+filters stay in L1. The sums of a row are transposed when it is done.
 """
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.module import Code, Written
-from dovetail.targets.cpu.conv.broadcast_tile import tiles_text, write_tile, write_tiles
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square, turn_text
-from dovetail.targets.cpu.conv.patch import (
+from dataclasses import dataclass
+
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function
+from dovetail.codegen.llvm.handles import I64, NULL, TRUE, Ptr
+from dovetail.codegen.llvm.kernel import (
+    BEGIN,
+    END,
+    SCRATCH,
+    WORDS,
+    Arguments,
+    KernelCode,
+    assemble,
+    kernel_function,
+)
+from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
+from dovetail.targets.cpu.conv.patches import (
     HEAD,
-    KERNEL,
-    WINDOW,
-    BlockText,
-    gather_text,
-    write_gather,
-    write_layout,
-    write_offsets,
+    PatchLayout,
+    WindowArgs,
+    once_for,
+    pack_phase,
+    patch_layout,
+    write_patch,
+    write_tap_offsets,
+)
+from dovetail.targets.cpu.conv.register_tile import (
+    TRANSPOSE_SUMS,
+    RegisterTile,
+    transpose_sums,
+    write_prefetched_rows,
 )
 
-SIZES = (*WINDOW, "channels", "filters", "image_step", "channel_step")
-"""The sizes that the code is given, in their order; steps are bytes. A block has all columns."""
+
+@dataclass(frozen=True, slots=True)
+class FewChannelsArgs(WindowArgs):
+    """A block has all columns."""
+
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    channels: I64
+    filters: I64
+    image_step: I64
+    channel_step: I64
+    r_image: I64
+    taps: Region
+    """Offsets of taps."""
+    moves: Region
+    """From one step to the next, in bytes."""
+    sums: Region
+    seen: Region
 
 
-def row_text(square: Square) -> Code:
+def arguments(epilogue: Epilogue) -> Arguments[FewChannelsArgs]:
+    return Arguments(FewChannelsArgs, epilogue.absent("r_image"), HEAD)
+
+
+def few_channels_code(tile: RegisterTile) -> KernelCode:
     """The kernel."""
-    shared = [turn_text(square), gather_text(square.vectors), tiles_text(square)]
-    return Code.of("row_conv", [_kernel(square)], shared)
+    shared = [transpose_sums(tile), pack_phase(tile.device), broadcast_tiles(tile)]
+    return assemble("row_conv", [_kernel(tile)], shared)
 
 
-def _kernel(square: Square) -> Written:
+def _kernel(tile: RegisterTile) -> Function:
     """The tiles from `begin` to before `end`."""
-    t = BlockText(square.vectors.lanes)
-    lanes, block, epilogue = t.lanes, square.block, square.epilogue
-    t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
-    t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
-    # Scratch holds the offsets of taps, moves from one to the next, the sums of a row, and what is seen.
-    of = write_layout(t)
-    steps = t.times("%channels", of.taps)
-    moves = t.at("%room", t.times(t.rounded_up(of.taps, 8), 64))
-    sums = t.at(moves, t.times(t.rounded_up(steps, 8), 64))
-    seen = t.at(sums, t.times("%out_width", 4 * block))
-    write_offsets(t, of, "%room")
-    with t.loop("0", steps) as number:
-        now, then = (_offset(t, of.taps, of.channel, t.plus(number, i)) for i in range(2))
-        t(f"store i64 {t.minus(then, now)}, ptr {t.let(f'getelementptr i64, ptr {moves}, i64 {number}')}, align 8")
-    blocks, tiles = t.rounded_up("%filters", block), write_tiles(t, square, "%out_width")
-    area, row_size = t.times(t.times("%out_height", "%out_width"), 4), t.times("%out_width", 4)
-    with t.loop("%begin", "%end") as tile:
-        filter_block, left = t.rest(tile, blocks), t.quotient(tile, blocks)
-        row_block, image = t.rest(left, "%row_blocks"), t.quotient(left, "%row_blocks")
-        first_row = t.times(row_block, "%block_rows")
-        fresh = t.let(f"icmp ne i64 {left}, {t.let('load i64, ptr %scratch, align 8')}")
-        t(f"store i64 {left}, ptr %scratch, align 8")
-        with t.when(fresh), t.loop("0", "%channels") as channel:
-            source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
-            write_gather(t, of, source, t.at(seen, t.times(channel, of.channel)), first_row, "0")
-        weights = t.at("%w", t.times(t.times(filter_block, steps), 4 * block))
-        own_filters = t.least(block, t.minus("%filters", t.times(filter_block, block)))
-        with t.loop(first_row, t.least("%out_height", t.plus(first_row, "%block_rows"))) as row:
-            x = t.at(seen, t.times(t.times(t.minus(row, first_row), of.pitch), 4))
-            channel = t.plus(t.times(image, "%filters"), t.times(filter_block, block))
-            results = t.at("%y", t.plus(t.times(channel, area), t.times(row, row_size)))
-            with t.loop("0", tiles.count) as number:
-                # Where results go nobody was for long.
-                with t.loop("0", own_filters) as one:
-                    by = t.times(t.times(number, tiles.narrow), 4)
-                    t.fetch_to_write(t.at(results, t.plus(t.times(one, area), by)))
-                write_tile(t, square, tiles, number, weights, x, sums, f"ptr {moves}, i64 {steps}", "true", "0")
-            with t.loop("0", str(square.filters)) as vector:
-                first = t.plus(t.times(filter_block, block), t.times(vector, lanes))
-                own = t.least(lanes, t.minus("%filters", first))
-                with t.when(t.let(f"icmp sgt i64 {own}, 0")):
-                    bias = t.at("%b", t.times(first, 4)) if epilogue.bias else "%w"
-                    at = t.plus(t.times(first, area), t.times(row, row_size))
-                    target = t.at("%y", t.plus(t.times(t.times(image, "%filters"), area), at))
-                    beside = t.at(t.at("%r", t.times(image, "%r_image")), at) if epilogue.residual else "%w"
-                    given = f"ptr {t.at(sums, t.times(vector, 4 * lanes))}, ptr {bias}, ptr {beside}, ptr {target}"
-                    t(f"call void @kernel.turn({given}, i64 {area}, i64 {own}, i64 %out_width, i64 {4 * block})")
-    return t.function(KERNEL), tuple(t.used)
+    t = VectorBuilder(tile.device)
+    block = tile.block
+    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    of = patch_layout(t, a)
+    steps = t.mul(a.channels, of.taps)
+    write_tap_offsets(t, a, of, a.taps)
+    with t.loop(0, steps) as number:
+        now, then = (_offset(t, a, of, t.add(number, i)) for i in range(2))
+        t.store_i64(t.sub(then, now), t.element(a.moves, "i64", number))
+    blocks, tiles = t.ceil_div(a.filters, block), Tiles.of(t, tile, a.out_width)
+    area, row_size = t.mul(t.mul(a.out_height, a.out_width), 4), t.mul(a.out_width, 4)
+    with t.loop(BEGIN, END) as number:
+        filter_block, left = t.srem(number, blocks), t.sdiv(number, blocks)
+        row_block, image = t.srem(left, a.row_blocks), t.sdiv(left, a.row_blocks)
+        first_row = t.mul(row_block, a.block_rows)
+        with t.when(once_for(t, SCRATCH, 0, left)), t.loop(0, a.channels) as channel:
+            source = t.ptr_add(t.ptr_add(a.x, t.mul(image, a.image_step)), t.mul(channel, a.channel_step))
+            onto = t.ptr_add(a.seen, t.mul(channel, of.channel))
+            write_patch(t, a, of, source, onto, first_row, I64("0"))
+        weights = t.ptr_add(a.w, t.mul(t.mul(filter_block, steps), 4 * block))
+        first_filter = t.mul(filter_block, block)
+        own_filters = t.smin(block, t.sub(a.filters, first_filter))
+        with t.loop(first_row, t.smin(a.out_height, t.add(first_row, a.block_rows))) as row:
+            x = t.ptr_add(a.seen, t.mul(t.mul(t.sub(row, first_row), of.pitch), 4))
+            channel = t.add(t.mul(image, a.filters), first_filter)
+            results = t.ptr_add(a.y, t.add(t.mul(channel, area), t.mul(row, row_size)))
+            with t.loop(0, tiles.count) as one:
+                write_prefetched_rows(t, results, own_filters, area, t.mul(t.mul(one, tiles.narrow), 4))
+                write_broadcast_tile(t, tile, tiles, one, weights, x, a.sums, a.moves, steps, TRUE, 0)
+            _finish_row(t, tile, a, image, filter_block, row, area, row_size)
+    return kernel_function(t)
 
 
-def _offset(t: BlockText, taps: str, channel: str, number: str) -> str:
-    """How many bytes behind a place's own a tap of a channel sees; what comes behind the last channel is not read."""
-    listed = t.let(f"getelementptr i64, ptr %room, i64 {t.rest(number, taps)}")
-    return t.plus(t.times(t.quotient(number, taps), channel), t.let(f"load i64, ptr {listed}, align 8"))
+def _finish_row(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    a: FewChannelsArgs,
+    image: I64,
+    filter_block: I64,
+    row: I64,
+    area: I64,
+    size: I64,
+) -> None:
+    """Transpose the sums of a row, a vector of filters at a time."""
+    lanes, epilogue = t.lanes, tile.epilogue
+    with t.loop(0, tile.filters) as vector:
+        first = t.add(t.mul(filter_block, tile.block), t.mul(vector, lanes))
+        own = t.smin(lanes, t.sub(a.filters, first))
+        with t.when(t.icmp("sgt", own, 0)):
+            bias = t.ptr_add(a.b, t.mul(first, 4)) if epilogue.bias else NULL
+            at = t.add(t.mul(first, area), t.mul(row, size))
+            target = t.ptr_add(a.y, t.add(t.mul(t.mul(image, a.filters), area), at))
+            residual = t.ptr_add(t.ptr_add(a.r, t.mul(image, a.r_image)), at) if epilogue.residual else NULL
+            sums = t.ptr_add(a.sums, t.mul(vector, t.bytes))
+            t.call(TRANSPOSE_SUMS, sums, bias, residual, target, area, own, a.out_width, 4 * tile.block)
+
+
+def _offset(t: VectorBuilder, a: FewChannelsArgs, of: PatchLayout, number: I64) -> I64:
+    """Bytes from a pixel's own position to what a tap of a channel reads; after the last channel it is not read."""
+    listed = t.load_i64(t.element(a.taps, "i64", t.srem(number, of.taps)))
+    return t.add(t.mul(t.sdiv(number, of.taps), of.channel), listed)

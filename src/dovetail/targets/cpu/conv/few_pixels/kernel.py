@@ -1,8 +1,8 @@
-"""Convolution over few places, as LLVM's text: filters in the lanes of vectors, so that no lane is left empty.
+"""Convolution with few output pixels: filters in the lanes of vectors, so that no lane is empty.
 
-A tile is one block of filters at some places of one image. Each register tile has some vectors of filters and a few
-places, wherever they lie: what a place sees is read number by number. Sums are kept in scratch from one piece of
-the channels to the next, so that the weights of a piece stay in the first cache; at the end they are turned round.
+A tile is one block of filters at some pixels of one image. Each register tile has some vectors of filters and a few
+pixels, wherever they are: what a pixel sees is read scalar by scalar. Sums are kept in the workspace from one piece of
+the channels to the next, so that the weights of a piece stay in L1; at the end they are transposed.
 """
 
 from __future__ import annotations
@@ -10,265 +10,240 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.module import Code, Written
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I1, I64, Carried, Int, Ptr, Vec
+from dovetail.codegen.llvm.kernel import (
+    BEGIN,
+    END,
+    SCRATCH,
+    WORDS,
+    Arguments,
+    KernelCode,
+    assemble,
+    kernel_function,
+)
+from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.conv.epilogue import Epilogue, activated
-from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, WINDOW, BlockText, gather_name, gather_text, words
-
-SIZES = (
-    *WINDOW, "channels", "filters", "groups", "image_step", "group_step", "channel_step", "places", "parts", "part",
-    "piece", "padded",
-)  # fmt: skip
-"""The sizes that the code is given, in their order. `parts` tiles of `part` places each share an image; a piece is some
-channels; `padded` says whether there is anything around the image, which then has to be copied."""
+from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.targets.cpu.conv.patches import (
+    HEAD,
+    WindowArgs,
+    once_for,
+    pack_phase,
+    pack_phase_signature,
+    prefetch_share,
+)
+from dovetail.targets.cpu.conv.register_tile import (
+    Corner,
+    RegisterTile,
+    Results,
+    transpose_sums,
+    write_prefetched_rows,
+    write_transposed,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Square:
-    """What the text depends on: vectors, how many of them hold filters, places of a register tile, the rest."""
+class FewPixelsArgs(WindowArgs):
+    """`parts` tiles of `part` pixels each share an image; a piece is some channels; `padded` says whether there is
+    anything around the image, which then has to be copied."""
 
-    vectors: CpuDevice
-    filters: int
-    places: int
-    epilogue: Epilogue
-    point: bool
-    """Whether the window has one tap."""
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    channels: I64
+    filters: I64
+    groups: I64
+    image_step: I64
+    group_step: I64
+    channel_step: I64
+    pixels: I64
+    parts: I64
+    part: I64
+    piece: I64
+    padded: I64
+    r_image: I64
+    taps: Region
+    """Offsets of taps."""
+    positions: Region
+    """Offsets of pixels."""
+    sums: Region
+    copy: Region
+    """The image with its padding, where it has to be copied."""
 
-    @property
-    def block(self) -> int:
-        """Filters of a tile."""
-        return self.filters * self.vectors.lanes
+
+def arguments(epilogue: Epilogue) -> Arguments[FewPixelsArgs]:
+    """The arguments with or without bias and residual."""
+    return Arguments(FewPixelsArgs, epilogue.absent("r_image"), HEAD)
 
 
-def forms_of(vectors: CpuDevice) -> tuple[tuple[int, int], ...]:
-    """Register tiles: vectors of filters, and places."""
-    return ((4, 6), (2, 10)) if vectors.registers > 16 else ((2, 6), (2, 5), (2, 4))
+def forms_of(device: CpuDevice) -> tuple[tuple[int, int], ...]:
+    """Register tiles: vectors of filters, and pixels."""
+    return ((4, 6), (2, 10)) if device.registers > 16 else ((2, 6), (2, 5), (2, 4))
 
 
-def least_waste(vectors: CpuDevice, places: int) -> tuple[int, int]:
-    """The register tile that wastes least at so many places."""
-    return min(forms_of(vectors), key=lambda form: -(-places // form[1]) * form[1])
+def least_waste(device: CpuDevice, pixels: int) -> tuple[int, int]:
+    """The register tile that wastes least for a number of pixels."""
+    return min(forms_of(device), key=lambda form: -(-pixels // form[1]) * form[1])
 
 
-def small_text(square: Square) -> Code:
+def few_pixels_code(tile: RegisterTile) -> KernelCode:
     """The kernel."""
-    shared = [turn_text(square), gather_text(square.vectors), square_text(square)]
-    return Code.of("small_conv", [_kernel(square)], shared)
+    shared = [transpose_sums(tile), pack_phase(tile.device), register_tile(tile)]
+    return assemble("small_conv", [_kernel(tile)], shared)
 
 
-def square_name(square: Square) -> str:
-    """What the function of a register tile is called: everything that its text depends on."""
-    return f"@small_tile.{square.vectors.lanes}.{square.filters}.{square.places}{'.point' if square.point else ''}"
-
-
-def square_text(square: Square) -> Written:
-    """The register tile: adds a piece of the channels to sums that lie at `sums`, or to nothing."""
-    t = BlockText(square.vectors.lanes)
-    wide = 4 * t.lanes
-    spots = [(i, j) for j in range(square.places) for i in range(square.filters)]
-    places = [t.let(f"load i64, ptr {t.at('%where', 8 * j)}, align 8") for j in range(square.places)]
-    t("br label %channel")
-    t.label("channel")
-    end = "channel" if square.point else "channel.end"
-    t(f"%c = phi i64 [ 0, %entry ], [ %c.next, %{end} ]")
-    t(f"%w.outer = phi ptr [ %w, %entry ], [ %w.next, %{end} ]")
-    t(f"%x.outer = phi ptr [ %x, %entry ], [ %x.next, %{end} ]")
-    at = len(t.lines)
-    if square.point:
-        sums = _summed(t, square, "%x.outer", "%w.outer", places, "%outer")
-    else:
-        t("br label %tap")
-        t.label("tap")
-        t("%k = phi i64 [ 0, %channel ], [ %k.next, %tap ]")
-        t("%w.here = phi ptr [ %w.outer, %channel ], [ %w.next, %tap ]")
-        middle = len(t.lines)
-        offset = t.let(f"load i64, ptr {t.let('getelementptr i64, ptr %offsets, i64 %k')}, align 8")
-        sums = _summed(t, square, t.at("%x.outer", offset), "%w.here", places, "%inner")
-        t("%k.next = add nuw nsw i64 %k, 1")
-        t("%k.more = icmp slt i64 %k.next, %taps")
-        t("br i1 %k.more, label %tap, label %channel.end")
-        t.label("channel.end")
-        t.lines[middle:middle] = [
-            f"  %inner{i}.{j} = phi {t.kind} [ %outer{i}.{j}, %channel ], [ {sums[i, j]}, %tap ]" for i, j in spots
-        ]
-    t("%x.next = getelementptr i8, ptr %x.outer, i64 %plane")
-    t("%c.next = add nuw nsw i64 %c, 1")
-    t("%c.more = icmp slt i64 %c.next, %channels")
-    t("br i1 %c.more, label %channel, label %end")
-    t.label("end")
-    t.lines[at:at] = [
-        f"  %outer{i}.{j} = phi {t.kind} [ zeroinitializer, %entry ], [ {sums[i, j]}, %{end} ]" for i, j in spots
-    ]
-    for i, j in spots:
-        # A piece is summed by itself and then added: two short sums round less than a long one.
-        place = t.at("%sums", (j * square.filters + i) * wide)
-        both = t.let(f"fadd {t.kind} {t.load(place)}, {sums[i, j]}")
-        t.store(t.let(f"select i1 %first, {t.kind} {sums[i, j]}, {t.kind} {both}"), place)
-    header = (
-        f"void {square_name(square)}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
-        "ptr noalias readonly %offsets, i64 %taps, i64 %channels, ptr noalias readonly %where, ptr noalias %sums, "
-        "i1 %first) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
-
-
-def _summed(
-    t: BlockText, square: Square, x: str, w: str, places: Sequence[str], before: str
-) -> dict[tuple[int, int], str]:
-    """The sums with one tap of one channel more."""
-    wide = 4 * t.lanes
-    weights = [t.load(t.at(w, wide * i)) for i in range(square.filters)]
-    found: dict[tuple[int, int], str] = {}
-    for j, place in enumerate(places):
-        seen = t.spread_from(t.at(x, place))
-        for i in range(square.filters):
-            found[i, j] = t.fma(weights[i], seen, f"{before}{i}.{j}")
-    t(f"%w.next = getelementptr i8, ptr {w}, i64 {wide * square.filters}")
-    return found
-
-
-def turn_text(square: Square) -> Written:
-    """Sums [place][filter] of one vector of filters as results [filter][place], with bias, residual and activation;
-    places lie so many bytes apart."""
-    t = BlockText(square.vectors.lanes)
-    lanes, epilogue = t.lanes, square.epilogue
-    bias = t.load("%bias") if epilogue.bias else ""
-    with t.steps("0", "%places", lanes) as place:
-        rows: list[str] = []
-        for i in range(lanes):
-            # Behind the last place the last one is read again; what is made of it is not stored.
-            number = t.least(t.plus(place, i), t.minus("%places", 1))
-            x = t.load(t.at("%sums", t.times(number, "%apart")))
-            before = epilogue.before_residual
-            rows.append(activated(t, before.act, t.add(x, bias) if before.bias else x))
-        mask = t.lanes_within(place, "%places")
-        for i, x in enumerate(t.transposed(rows)):
-            with t.when(t.let(f"icmp slt i64 {i}, %filters")):
-                by = t.plus(t.times("%step", i), t.times(place, 4))
-                if epilogue.residual:
-                    x = activated(t, epilogue.act, t.add(x, t.load_where(mask, t.at("%r", by))))
-                t.store_where(mask, x, t.at("%y", by))
-    # Results may take the memory of the residual.
-    header = (
-        "void @kernel.turn(ptr noalias readonly %sums, ptr noalias readonly %bias, ptr %r, ptr %y, i64 %step, "
-        "i64 %filters, i64 %places, i64 %apart) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
-
-
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """Whose results are turned round, as names of whole numbers: the image, the group, the block of filters among all,
-    its first filter, the first place and how many places there are."""
-
-    image: str
-    group: str
-    packed: str
-    first_filter: str
-    start: str
-    count: str
-
-
-def write_turned(t: BlockText, square: Square, of: Turned, sums: str, results: str) -> None:
-    """Instructions that turn the sums of a block of filters round, a vector of filters at a time, and finish them."""
-    lanes, area = t.lanes, t.times("%places", 4)
-    with t.loop("0", str(square.filters)) as vector:
-        first = t.plus(of.first_filter, t.times(vector, lanes))
-        own = t.least(lanes, t.minus("%filters", first))
-        with t.when(t.let(f"icmp sgt i64 {own}, 0")):
-            bias = "%w"
-            if square.epilogue.bias:
-                bias = t.at("%b", t.times(t.plus(t.times(of.packed, square.block), t.times(vector, lanes)), 4))
-            target = t.at(results, t.times(t.times(vector, lanes), area))
-            here = t.at(sums, t.times(vector, 4 * lanes))
-            beside = "%w"
-            if square.epilogue.residual:
-                within = t.plus(t.times(t.plus(t.times(of.group, "%filters"), first), area), t.times(of.start, 4))
-                beside = t.at(t.at("%r", t.times(of.image, "%r_image")), within)
-            given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {of.count}"
-            t(f"call void @kernel.turn({given}, i64 {4 * square.block})")
-
-
-def _kernel(square: Square) -> Written:
-    """The tiles from `begin` to before `end`."""
-    t = BlockText(square.vectors.lanes)
-    lanes, block = t.lanes, square.block
-    t.unpack(square.epilogue.pointers, (*SIZES, *square.epilogue.sizes(("r_image",))))
-    t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
-    # Scratch holds offsets of taps, of places, sums, and what is seen if it has to be copied.
-    padded = t.let("icmp ne i64 %padded, 0")
-    reach_rows, reach_columns = (
-        t.plus(t.times(t.minus(f"%out_{size}", 1), f"%stride_{axis}"),
-               t.plus(t.times(t.minus(f"%window_{axis}", 1), f"%dilation_{axis}"), 1))
-        for size, axis in (("height", "rows"), ("width", "columns"))
+def _signature(tile: RegisterTile) -> Signature:
+    name = f"small_tile.{tile.device.lanes}.{tile.filters}.{tile.pixels}{'.point' if tile.point else ''}"
+    return Signature(
+        name,
+        (
+            Parameter("ptr", "w", "noalias readonly"), Parameter("ptr", "x", "noalias readonly"),
+            Parameter("i64", "plane"), Parameter("ptr", "offsets", "noalias readonly"), Parameter("i64", "taps"),
+            Parameter("i64", "channels"), Parameter("ptr", "where", "noalias readonly"),
+            Parameter("ptr", "sums", "noalias"), Parameter("i1", "first"),
+        ),
     )  # fmt: skip
-    copied = t.times(t.times(reach_rows, reach_columns), 4)
-    taps = t.times("%window_rows", "%window_columns")
-    where = t.at("%room", t.times(t.rounded_up(taps, 8), 64))
-    together = t.plus(t.times(t.rounded_up("%part", square.places), square.places), 8)
-    sums = t.at(where, t.times(t.rounded_up(together, 8), 64))
-    copy = t.at(sums, t.times(together, 4 * block))
-    row_step, column_step = (
-        t.chosen(padded, t.times(reach_columns, 4), "%row_step"),
-        t.chosen(padded, 4, "%column_step"),
-    )
-    plane = t.chosen(padded, copied, "%channel_step")
-    with t.loop("0", "%window_rows") as i, t.loop("0", "%window_columns") as j:
-        down = t.times(t.times(i, "%dilation_rows"), row_step)
-        offset = t.plus(down, t.times(t.times(j, "%dilation_columns"), column_step))
-        number = t.plus(t.times(i, "%window_columns"), j)
-        t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr %room, i64 {number}')}, align 8")
-    blocks = t.rounded_up("%filters", block)
-    with t.loop("%begin", "%end") as tile:
-        # Who has the same places all the way through a network finds what it reads in its own cache.
-        filter_block, left = t.rest(tile, blocks), t.quotient(tile, blocks)
-        part, image_group = t.rest(left, "%parts"), t.quotient(left, "%parts")
-        group, image = t.rest(image_group, "%groups"), t.quotient(image_group, "%groups")
-        source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
-        fresh = t.let(f"icmp ne i64 {image_group}, {t.let('load i64, ptr %scratch, align 8')}")
-        t(f"store i64 {image_group}, ptr %scratch, align 8")
-        with t.when(t.let(f"and i1 {fresh}, {padded}")), t.loop("0", "%channels") as channel:
-            onto, of = t.at(copy, t.times(channel, copied)), t.at(source, t.times(channel, "%channel_step"))
-            given = [
-                "%height", "%width", "%row_step", "%column_step", "%column_step", 1, 1,
-                t.minus(0, "%above"), t.minus(0, "%before"), reach_rows, reach_columns, t.times(reach_columns, 4),
-            ]  # fmt: skip
-            t(f"call void {gather_name(lanes)}(ptr {of}, ptr {onto}, {words(given)})")
-        seen = t.let(f"select i1 {padded}, ptr {copy}, ptr {source}")
-        start = t.times(part, "%part")
-        count = t.least("%part", t.minus("%places", start))
-        tiles = t.rounded_up(count, square.places)
-        listed = t.at("%scratch", 8)
-        other = t.let(f"icmp ne i64 {part}, {t.let(f'load i64, ptr {listed}, align 8')}")
-        t(f"store i64 {part}, ptr {listed}, align 8")
-        with t.when(other), t.loop("0", t.times(tiles, square.places)) as number:
-            # Behind the last place the last one is computed again.
-            place = t.plus(start, t.least(number, t.minus(count, 1)))
-            down = t.times(t.times(t.quotient(place, "%out_width"), "%stride_rows"), row_step)
-            offset = t.plus(down, t.times(t.times(t.rest(place, "%out_width"), "%stride_columns"), column_step))
-            t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr {where}, i64 {number}')}, align 8")
-        packed = t.plus(t.times(group, blocks), filter_block)
-        area, first_filter = t.times("%places", 4), t.times(filter_block, block)
-        own_channel = t.plus(t.times(image_group, "%filters"), first_filter)
-        results = t.at("%y", t.plus(t.times(own_channel, area), t.times(start, 4)))
-        weights = t.at("%w", t.times(t.times(packed, t.times("%channels", taps)), 4 * block))
-        with t.loop("0", t.rounded_up("%channels", "%piece")) as piece:
-            first = t.times(piece, "%piece")
-            some = t.least("%piece", t.minus("%channels", first))
-            w = t.at(weights, t.times(t.times(first, taps), 4 * block))
-            size = t.times(t.times("%piece", taps), 4 * block)
-            x = t.at(seen, t.times(first, plane))
-            is_first = t.let(f"icmp eq i64 {piece}, 0")
-            is_last = t.let(f"icmp eq i64 {t.plus(first, some)}, %channels")
-            with t.loop("0", tiles) as number:
-                begin = t.times(number, square.places)
-                there = t.let(f"getelementptr i64, ptr {where}, i64 {begin}")
-                onto = t.at(sums, t.times(begin, 4 * block))
-                t.fetch(t.at(w, size), size, number, tiles)
-                # Where results go nobody was for long.
-                with t.when(is_last), t.loop("0", t.least(block, t.minus("%filters", first_filter))) as one:
-                    t.fetch_to_write(t.at(results, t.plus(t.times(one, area), t.times(begin, 4))))
-                given = f"ptr {w}, ptr {x}, i64 {plane}, ptr %room, i64 {taps}, i64 {some}, ptr {there}, ptr {onto}"
-                t(f"call void {square_name(square)}({given}, i1 {is_first})")
-        write_turned(t, square, Turned(image, group, packed, first_filter, start, count), sums, results)
-    return t.function(KERNEL), tuple(t.used)
+
+
+def register_tile(tile: RegisterTile) -> Function:
+    """The register tile: adds a piece of the channels to the accumulators at `sums`, or to nothing."""
+    t = VectorBuilder(tile.device)
+    spots = [(i, j) for j in range(tile.pixels) for i in range(tile.filters)]
+    positions = [t.load_i64(t.ptr_add(Ptr("%where"), 8 * j)) for j in range(tile.pixels)]
+    # Carried are the channel, pointers into weights and image, and the accumulators.
+    with t.repeat([0], [Ptr("%w"), Ptr("%x")], [ZERO] * len(spots)) as state:
+        if tile.point:
+            _accumulate(t, tile, state, state.pointers[1], positions)
+        else:
+            _accumulate_taps(t, tile, state, positions)
+        state.pointers[1] = t.ptr_add(state.pointers[1], I64("%plane"))
+        state.integers[0] = t.following(state.integers[0])
+        state.again = t.icmp("slt", state.integers[0], I64("%channels"))
+    for (i, j), x in zip(spots, state.vectors, strict=True):
+        # A piece is summed by itself and then added: two short sums round less than a long one.
+        here = t.ptr_add(Ptr("%sums"), (j * tile.filters + i) * t.bytes)
+        t.store(t.select_vec(I1("%first"), x, t.fadd(t.load(here), x)), here)
+    return t.function(_signature(tile))
+
+
+def _accumulate_taps(t: VectorBuilder, tile: RegisterTile, state: Carried, positions: Sequence[I64]) -> None:
+    """Add every tap of one channel."""
+    w, x = state.pointers
+    with t.repeat([0], [w], state.vectors) as taps:
+        offset = t.load_i64(t.element(Ptr("%offsets"), "i64", taps.integers[0]))
+        _accumulate(t, tile, taps, t.ptr_add(x, offset), positions)
+        taps.integers[0] = t.following(taps.integers[0])
+        taps.again = t.icmp("slt", taps.integers[0], I64("%taps"))
+    state.pointers[0] = taps.pointers[0]
+    state.vectors[:] = taps.vectors
+
+
+def _accumulate(t: VectorBuilder, tile: RegisterTile, state: Carried, x: Ptr, positions: Sequence[I64]) -> None:
+    """Add one tap of one channel."""
+    w = state.pointers[0]
+    weights = [t.load(t.ptr_add(w, t.bytes * i)) for i in range(tile.filters)]
+    found: list[Vec] = []
+    for j, position in enumerate(positions):
+        seen = t.load_splat(t.ptr_add(x, position))
+        held = state.vectors[j * tile.filters : (j + 1) * tile.filters]
+        found += [t.fma(weight, seen, total) for weight, total in zip(weights, held, strict=True)]
+    state.pointers[0] = t.ptr_add(w, t.bytes * tile.filters)
+    state.vectors[:] = found
+
+
+def _kernel(tile: RegisterTile) -> Function:
+    """The tiles from `begin` to before `end`."""
+    t = VectorBuilder(tile.device)
+    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    padded = t.icmp("ne", a.padded, 0)
+    reach_rows = _reach(t, a.out_height, a.stride_rows, a.window_rows, a.dilation_rows)
+    reach_columns = _reach(t, a.out_width, a.stride_columns, a.window_columns, a.dilation_columns)
+    copied = t.mul(t.mul(reach_rows, reach_columns), 4)
+    taps = t.mul(a.window_rows, a.window_columns)
+    row_step = t.select_int(padded, t.mul(reach_columns, 4), a.row_step)
+    column_step = t.select_int(padded, 4, a.column_step)
+    plane = t.select_int(padded, copied, a.channel_step)
+    with t.loop(0, a.window_rows) as i, t.loop(0, a.window_columns) as j:
+        down = t.mul(t.mul(i, a.dilation_rows), row_step)
+        offset = t.add(down, t.mul(t.mul(j, a.dilation_columns), column_step))
+        t.store_i64(offset, t.element(a.taps, "i64", t.add(t.mul(i, a.window_columns), j)))
+    blocks = t.ceil_div(a.filters, tile.block)
+    with t.loop(BEGIN, END) as number:
+        # Keep the pixel-to-thread mapping fixed across layers: inputs are in that core's cache.
+        filter_block, left = t.srem(number, blocks), t.sdiv(number, blocks)
+        part, image_group = t.srem(left, a.parts), t.sdiv(left, a.parts)
+        group, image = t.srem(image_group, a.groups), t.sdiv(image_group, a.groups)
+        source = t.ptr_add(t.ptr_add(a.x, t.mul(image, a.image_step)), t.mul(group, a.group_step))
+        fresh = once_for(t, SCRATCH, 0, image_group)
+        with t.when(t.and_(fresh, padded)), t.loop(0, a.channels) as channel:
+            onto = t.ptr_add(a.copy, t.mul(channel, copied))
+            of = t.ptr_add(source, t.mul(channel, a.channel_step))
+            t.call(
+                pack_phase_signature(t.lanes), of, onto, a.height, a.width, a.row_step, a.column_step, a.column_step,
+                1, 1, t.sub(0, a.above), t.sub(0, a.before), reach_rows, reach_columns, t.mul(reach_columns, 4),
+            )  # fmt: skip
+        seen = t.select_ptr(padded, a.copy, source)
+        start = t.mul(part, a.part)
+        count = t.smin(a.part, t.sub(a.pixels, start))
+        tiles = t.ceil_div(count, tile.pixels)
+        with t.when(once_for(t, SCRATCH, 1, part)), t.loop(0, t.mul(tiles, tile.pixels)) as one:
+            # After the last pixel the last one is computed again.
+            pixel = t.add(start, t.smin(one, t.sub(count, 1)))
+            down = t.mul(t.mul(t.sdiv(pixel, a.out_width), a.stride_rows), row_step)
+            across = t.mul(t.mul(t.srem(pixel, a.out_width), a.stride_columns), column_step)
+            t.store_i64(t.add(down, across), t.element(a.positions, "i64", one))
+        packed = t.add(t.mul(group, blocks), filter_block)
+        corner = Corner(image, group, packed, t.mul(filter_block, tile.block), start, count)
+        results = _results_at(t, a, corner, image_group)
+        _pieces(t, tile, a, corner, seen, plane, taps, tiles, results)
+        finish = Results(a.b, a.r, a.r_image, a.filters, a.pixels)
+        write_transposed(t, tile, finish, corner, a.sums, results)
+    return kernel_function(t)
+
+
+def _reach(t: VectorBuilder, out: I64, stride: I64, window: I64, dilation: I64) -> I64:
+    """How much of an axis all pixels see."""
+    return t.add(t.mul(t.sub(out, 1), stride), t.add(t.mul(t.sub(window, 1), dilation), 1))
+
+
+def _results_at(t: VectorBuilder, a: FewPixelsArgs, at: Corner, image_group: I64) -> Ptr:
+    """The first result of a tile."""
+    channel = t.add(t.mul(image_group, a.filters), at.first_filter)
+    return t.ptr_add(a.y, t.add(t.mul(channel, t.mul(a.pixels, 4)), t.mul(at.start, 4)))
+
+
+def _pieces(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    a: FewPixelsArgs,
+    at: Corner,
+    seen: Ptr,
+    plane: I64,
+    taps: I64,
+    tiles: I64,
+    results: Ptr,
+) -> None:
+    """Go through the channels piece by piece, and through the pixels register tile by register tile."""
+    row: Int = 4 * tile.block
+    weights = t.ptr_add(a.w, t.mul(t.mul(at.packed, t.mul(a.channels, taps)), row))
+    with t.loop(0, t.ceil_div(a.channels, a.piece)) as piece:
+        first = t.mul(piece, a.piece)
+        some = t.smin(a.piece, t.sub(a.channels, first))
+        w = t.ptr_add(weights, t.mul(t.mul(first, taps), row))
+        size = t.mul(t.mul(a.piece, taps), row)
+        x = t.ptr_add(seen, t.mul(first, plane))
+        is_first = t.icmp("eq", piece, 0)
+        is_last = t.icmp("eq", t.add(first, some), a.channels)
+        with t.loop(0, tiles) as number:
+            begin = t.mul(number, tile.pixels)
+            there = t.element(a.positions, "i64", begin)
+            onto = t.ptr_add(a.sums, t.mul(begin, row))
+            prefetch_share(t, t.ptr_add(w, size), size, number, tiles)
+            with t.when(is_last):
+                own = t.smin(tile.block, t.sub(a.filters, at.first_filter))
+                write_prefetched_rows(t, results, own, t.mul(a.pixels, 4), t.mul(begin, 4))
+            t.call(_signature(tile), w, x, plane, a.taps, taps, some, there, onto, is_first)

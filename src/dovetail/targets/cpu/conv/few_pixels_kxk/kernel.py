@@ -1,121 +1,183 @@
-"""Convolution over few places by a window, as LLVM's text: filters in the lanes of vectors, so that none is left empty.
+"""Convolution by a k×k window with few output pixels: filters in the lanes of vectors, so that no lane is empty.
 
-A tile is one block of filters at some places of one image. What these see is laid out as register tiles read it: tap by
-tap of every channel, a few places side by side. Sums are turned round at the end.
+A tile is one block of filters at some pixels of one image. What these see is packed as register tiles read it: tap by
+tap of every channel, a few pixels side by side. Sums are transposed at the end.
 """
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.module import Code, Written
-from dovetail.targets.cpu.conv.broadcast_tile import Tiles, tiles_text, write_begin, write_tile, write_tiles
-from dovetail.targets.cpu.conv.few_pixels.columns import Columns, columns_text, write_planes
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square, Turned, turn_text, write_turned
-from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, WINDOW, BlockText
+from dataclasses import dataclass
 
-SIZES = (
-    *WINDOW, "channels", "filters", "groups", "image_step", "group_step", "channel_step", "places", "parts", "part",
-    "piece",
-)  # fmt: skip
-"""The sizes that the code is given, in their order. `parts` tiles of `part` places each share an image, in so many rows
-of a block; a piece is some steps."""
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.kernel import (
+    BEGIN,
+    END,
+    SCRATCH,
+    WORDS,
+    Arguments,
+    KernelCode,
+    assemble,
+    kernel_function,
+)
+from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
+from dovetail.targets.cpu.conv.few_pixels.columns import Columns, pack_columns
+from dovetail.targets.cpu.conv.patches import HEAD, WindowArgs, once_for, prefetch_share
+from dovetail.targets.cpu.conv.register_tile import (
+    Corner,
+    RegisterTile,
+    Results,
+    transpose_sums,
+    write_prefetched_rows,
+    write_transposed,
+)
+
 APART = 64
 """Bytes between what two register tiles see: a vector may end there."""
 
 
-def window_text(square: Square) -> Code:
+@dataclass(frozen=True, slots=True)
+class FewPixelsKxkArgs(WindowArgs):
+    """`parts` tiles of `part` pixels each share an image, in `block_rows` rows; a piece is some steps; what a register
+    tile sees is `tile_step` bytes from that of the one before."""
+
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    channels: I64
+    filters: I64
+    groups: I64
+    image_step: I64
+    group_step: I64
+    channel_step: I64
+    pixels: I64
+    parts: I64
+    part: I64
+    piece: I64
+    tile_step: I64
+    r_image: I64
+    taps: Region
+    """Offsets of taps."""
+    sums: Region
+    packed: Region
+    """What register tiles see."""
+    seen: Region
+    """What is seen of one channel."""
+
+
+def arguments(epilogue: Epilogue) -> Arguments[FewPixelsKxkArgs]:
+    return Arguments(FewPixelsKxkArgs, epilogue.absent("r_image"), HEAD)
+
+
+def few_pixels_kxk_code(tile: RegisterTile) -> KernelCode:
     """The kernel."""
-    shared = [turn_text(square), columns_text(square.vectors), tiles_text(square)]
-    return Code.of("window_conv", [_lay(square), _kernel(square)], shared)
+    shared = [transpose_sums(tile), pack_columns(tile.device), broadcast_tiles(tile)]
+    return assemble("window_conv", [_pack_taps(tile), _kernel(tile)], shared)
 
 
-def _lay(square: Square) -> Written:
-    """Lay out what the register tiles see of one channel; each vector is written over by what comes behind it."""
-    t = BlockText(square.vectors.lanes)
-    wide = 4 * square.places
-    vectors = -(-square.places // t.lanes)
-    with t.loop("0", "%tiles") as number:
-        begin = t.plus(t.times(number, "%narrow"), t.least(number, "%wider"))
-        source, target = t.at("%seen", t.times(begin, 4)), t.at("%onto", t.times(number, "%tile_step"))
-        with t.loop("0", "%taps") as tap:
-            offset = t.let(f"load i64, ptr {t.let(f'getelementptr i64, ptr %offsets, i64 {tap}')}, align 8")
-            here, there = t.at(source, offset), t.at(target, t.times(tap, wide))
+_PACK = Signature(
+    "kernel.lay",
+    (
+        Parameter("ptr", "seen", "noalias readonly"), Parameter("ptr", "offsets", "noalias readonly"),
+        Parameter("i64", "taps"), Parameter("ptr", "onto", "noalias"), Parameter("i64", "tile_step"),
+        Parameter("i64", "tiles"), Parameter("i64", "narrow"), Parameter("i64", "wider"),
+    ),
+)  # fmt: skip
+
+
+def _pack_taps(tile: RegisterTile) -> Function:
+    """Pack what the register tiles see of one channel; each vector is overwritten by what follows it."""
+    t = VectorBuilder(tile.device)
+    vectors = -(-tile.pixels // t.lanes)
+    with t.loop(0, I64("%tiles")) as number:
+        begin = t.add(t.mul(number, I64("%narrow")), t.smin(number, I64("%wider")))
+        source = t.ptr_add(Ptr("%seen"), t.mul(begin, 4))
+        target = t.ptr_add(Ptr("%onto"), t.mul(number, I64("%tile_step")))
+        with t.loop(0, I64("%taps")) as tap:
+            offset = t.load_i64(t.element(Ptr("%offsets"), "i64", tap))
+            here, there = t.ptr_add(source, offset), t.ptr_add(target, t.mul(tap, 4 * tile.pixels))
             for i in range(vectors):
-                t.store(t.load(t.at(here, 4 * t.lanes * i)), t.at(there, 4 * t.lanes * i))
-    header = (
-        "internal void @kernel.lay(ptr noalias readonly %seen, ptr noalias readonly %offsets, i64 %taps, "
-        "ptr noalias %onto, i64 %tile_step, i64 %tiles, i64 %narrow, i64 %wider) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
+                t.store(t.load(t.ptr_add(here, t.bytes * i)), t.ptr_add(there, t.bytes * i))
+    return t.function(_PACK, linkage="internal")
 
 
-def _kernel(square: Square) -> Written:
+def _kernel(tile: RegisterTile) -> Function:
     """The tiles from `begin` to before `end`."""
-    t = BlockText(square.vectors.lanes)
-    block = square.block
-    t.unpack(square.epilogue.pointers, (*SIZES, *square.epilogue.sizes(("r_image",))))
-    t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
-    # Scratch holds the offsets of taps, sums, what register tiles see, and what is seen of one channel.
-    of = write_planes(t)
-    taps = t.times("%window_rows", "%window_columns")
-    steps = t.times("%channels", taps)
-    sums = t.at("%room", t.times(t.rounded_up(taps, 8), 64))
-    laid = t.at(sums, t.times("%part", 4 * block))
-    tile_step = t.plus(t.times(t.rounded_up(t.times(steps, 4 * square.places), 64), 64), APART)
-    seen = t.at(laid, t.times(tile_step, t.rounded_up("%part", square.places)))
-    with t.loop("0", taps) as tap:
-        t(f"store i64 {of.offset(t, tap)}, ptr {t.let(f'getelementptr i64, ptr %room, i64 {tap}')}, align 8")
-    blocks = t.rounded_up("%filters", block)
-    with t.loop("%begin", "%end") as tile:
-        # Who has the same places all the way through a network finds what it reads in its own cache.
-        filter_block, left = t.rest(tile, blocks), t.quotient(tile, blocks)
-        part, image_group = t.rest(left, "%parts"), t.quotient(left, "%parts")
-        group, image = t.rest(image_group, "%groups"), t.quotient(image_group, "%groups")
-        start = t.times(part, "%part")
-        count = t.least("%part", t.minus("%places", start))
-        tiles = write_tiles(t, square, count)
-        fresh = t.let(f"icmp ne i64 {left}, {t.let('load i64, ptr %scratch, align 8')}")
-        t(f"store i64 {left}, ptr %scratch, align 8")
-        with t.when(fresh):
-            source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
-            _see(t, square, of, tiles, source, seen, laid, taps, tile_step, start)
-        packed = t.plus(t.times(group, blocks), filter_block)
-        area, first_filter = t.times("%places", 4), t.times(filter_block, block)
-        own_channel = t.plus(t.times(image_group, "%filters"), first_filter)
-        results = t.at("%y", t.plus(t.times(own_channel, area), t.times(start, 4)))
-        weights = t.at("%w", t.times(t.times(packed, steps), 4 * block))
-        with t.loop("0", t.rounded_up(steps, "%piece")) as piece:
-            first = t.times(piece, "%piece")
-            some = t.least("%piece", t.minus(steps, first))
-            w, size = t.at(weights, t.times(first, 4 * block)), t.times(some, 4 * block)
-            is_first = t.let(f"icmp eq i64 {piece}, 0")
-            is_last = t.let(f"icmp eq i64 {t.plus(first, some)}, {steps}")
-            with t.loop("0", tiles.count) as number:
-                begin = write_begin(t, tiles, number)
-                # Where results go nobody was for long.
-                with t.when(is_last), t.loop("0", t.least(block, t.minus("%filters", first_filter))) as one:
-                    t.fetch_to_write(t.at(results, t.plus(t.times(one, area), t.times(begin, 4))))
-                x = t.at(laid, t.plus(t.times(number, tile_step), t.times(first, 4 * square.places)))
-                # The tile goes on to its own places by itself: here they begin with the first.
-                x = t.at(x, t.times(begin, -4))
-                write_tile(t, square, tiles, number, w, x, sums, f"i64 {4 * square.places}, i64 {some}", is_first, size)
-        write_turned(t, square, Turned(image, group, packed, first_filter, start, count), sums, results)
-    return t.function(KERNEL), tuple(t.used)
+    t = VectorBuilder(tile.device)
+    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    of = Columns.of(t, a)
+    taps = t.mul(a.window_rows, a.window_columns)
+    with t.loop(0, taps) as tap:
+        t.store_i64(of.offset(t, a, tap), t.element(a.taps, "i64", tap))
+    blocks = t.ceil_div(a.filters, tile.block)
+    with t.loop(BEGIN, END) as number:
+        # Keep the pixel-to-thread mapping fixed across layers: inputs are in that core's cache.
+        filter_block, left = t.srem(number, blocks), t.sdiv(number, blocks)
+        part, image_group = t.srem(left, a.parts), t.sdiv(left, a.parts)
+        group, image = t.srem(image_group, a.groups), t.sdiv(image_group, a.groups)
+        start = t.mul(part, a.part)
+        count = t.smin(a.part, t.sub(a.pixels, start))
+        tiles = Tiles.of(t, tile, count)
+        with t.when(once_for(t, SCRATCH, 0, left)):
+            source = t.ptr_add(t.ptr_add(a.x, t.mul(image, a.image_step)), t.mul(group, a.group_step))
+            _pack(t, tile, a, of, tiles, source, taps, start)
+        packed = t.add(t.mul(group, blocks), filter_block)
+        corner = Corner(image, group, packed, t.mul(filter_block, tile.block), start, count)
+        channel = t.add(t.mul(image_group, a.filters), corner.first_filter)
+        results = t.ptr_add(a.y, t.add(t.mul(channel, t.mul(a.pixels, 4)), t.mul(start, 4)))
+        _pieces(t, tile, a, corner, tiles, t.mul(a.channels, taps), results)
+        finish = Results(a.b, a.r, a.r_image, a.filters, a.pixels)
+        write_transposed(t, tile, finish, corner, a.sums, results)
+    return kernel_function(t)
 
 
-def _see(
-    t: BlockText, square: Square, of: Columns, tiles: Tiles, source: str, seen: str, laid: str, taps: str,
-    tile_step: str, start: str,
-) -> None:  # fmt: skip
-    """Instructions that lay out what all channels have for some places."""
-    first_row = t.quotient(start, "%out_width")
-    within = t.at(seen, t.times(t.rest(start, "%out_width"), 4))
-    with t.loop("0", "%channels") as channel:
-        here = t.at(source, t.times(channel, "%channel_step"))
-        # The next channel lies far from this one: nobody else asks for it ahead.
-        skipped = t.times(t.times(first_row, "%stride_rows"), "%row_step")
-        size = t.times(t.times(of.rows, "%stride_rows"), "%row_step")
-        t.fetch(t.at(t.at(here, "%channel_step"), skipped), size, "0", "1")
-        of.write(t, here, seen, first_row)
-        onto = t.at(laid, t.times(channel, t.times(taps, 4 * square.places)))
-        given = f"ptr {within}, ptr %room, i64 {taps}, ptr {onto}, i64 {tile_step}"
-        t(f"call void @kernel.lay({given}, i64 {tiles.count}, i64 {tiles.narrow}, i64 {tiles.wider})")
+def _pieces(
+    t: VectorBuilder, tile: RegisterTile, a: FewPixelsKxkArgs, at: Corner, tiles: Tiles, steps: I64, results: Ptr
+) -> None:
+    """Go through the steps piece by piece, and through the pixels register tile by register tile."""
+    row = 4 * tile.block
+    weights = t.ptr_add(a.w, t.mul(t.mul(at.packed, steps), row))
+    with t.loop(0, t.ceil_div(steps, a.piece)) as piece:
+        first = t.mul(piece, a.piece)
+        some = t.smin(a.piece, t.sub(steps, first))
+        w, size = t.ptr_add(weights, t.mul(first, row)), t.mul(some, row)
+        is_first = t.icmp("eq", piece, 0)
+        is_last = t.icmp("eq", t.add(first, some), steps)
+        with t.loop(0, tiles.count) as number:
+            begin = tiles.begin(t, number)
+            with t.when(is_last):
+                own = t.smin(tile.block, t.sub(a.filters, at.first_filter))
+                write_prefetched_rows(t, results, own, t.mul(a.pixels, 4), t.mul(begin, 4))
+            x = t.ptr_add(a.packed, t.add(t.mul(number, a.tile_step), t.mul(first, 4 * tile.pixels)))
+            # The tile goes on to its own pixels by itself: here they begin with the first.
+            x = t.ptr_add(x, t.mul(begin, -4))
+            write_broadcast_tile(t, tile, tiles, number, w, x, a.sums, 4 * tile.pixels, some, is_first, size)
+
+
+def _pack(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    a: FewPixelsKxkArgs,
+    of: Columns,
+    tiles: Tiles,
+    source: Ptr,
+    taps: I64,
+    start: I64,
+) -> None:
+    """Pack what all channels have for some pixels."""
+    first_row = t.sdiv(start, a.out_width)
+    within = t.ptr_add(a.seen, t.mul(t.srem(start, a.out_width), 4))
+    with t.loop(0, a.channels) as channel:
+        here = t.ptr_add(source, t.mul(channel, a.channel_step))
+        # The next channel is far from this one: the hardware does not prefetch it.
+        skipped = t.mul(t.mul(first_row, a.stride_rows), a.row_step)
+        size = t.mul(t.mul(of.rows, a.stride_rows), a.row_step)
+        prefetch_share(t, t.ptr_add(t.ptr_add(here, a.channel_step), skipped), size, 0, 1)
+        of.pack(t, a, here, a.seen, first_row)
+        onto = t.ptr_add(a.packed, t.mul(channel, t.mul(taps, 4 * tile.pixels)))
+        t.call(_PACK, within, a.taps, taps, onto, a.tile_step, tiles.count, tiles.narrow, tiles.wider)

@@ -1,69 +1,72 @@
-"""Convolution over few places by a window: where filters go into the lanes of vectors, and how the work is cut."""
+"""Convolution by a k×k window with few output pixels: when it is served so, and how its work is tiled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Number, Tiling
-from dovetail.targets.cpu.conv.broadcast_tile import square_of
-from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square
-from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import APART, window_text
-from dovetail.targets.cpu.conv.patch import HEAD
+from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
+from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import APART, arguments, few_pixels_kxk_code
+from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.register_tile import RegisterTile
 
-MOST_PLACES = 400
-"""Places above which laying out what they see costs more than it saves."""
+MOST_PIXELS = 400
+"""Pixels above which packing what they see costs more than it saves."""
 FEWEST_SUMS = 2000
 """Products in a sum below which that is so too."""
 MOST_WASTE = 1.1
 """Lanes to filters, at most."""
 PIECE = 64
-"""Steps that a register tile takes at a time: their weights stay in the first cache."""
-PART_PLACES = 112
-"""Places of a tile, about."""
+"""Steps that a register tile takes at a time: their weights stay in L1."""
+PART_PIXELS = 112
+"""Pixels of a tile, about."""
 
 
-def window(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
-    """The kernel of a convolution with few places, many filters and a window of several taps."""
-    square = square_of(vectors, expanse.filters, found.epilogue, point=True)
-    full = -(-expanse.filters // square.block) * square.block <= MOST_WASTE * expanse.filters
-    if not full or expanse.sums < FEWEST_SUMS or expanse.field.taps == 1 or not expanse.is_level:
+def few_pixels_kxk(found: Convolution, problem: ConvProblem, device: CpuDevice) -> list[Candidate]:
+    """The kernel of a convolution with few pixels, many filters and a window of several taps."""
+    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
+    full = -(-problem.filters // tile.block) * tile.block <= MOST_WASTE * problem.filters
+    if not full or problem.sums < FEWEST_SUMS or problem.geometry.taps == 1 or not problem.is_level:
         return []
-    tiler = Window(expanse, square)
-    return [Candidate(found.packed(square.block), tiler, lambda: window_text(square), "few_pixels_kxk")]
+    tiler = FewPixelsKxk(problem, tile)
+    return [Candidate(packed(found, tile.block), tiler, lambda: few_pixels_kxk_code(tile), "few_pixels_kxk")]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """How the work of `conv_window_text` is cut."""
+class FewPixelsKxk:
+    """How the work is tiled."""
 
-    expanse: Expanse
-    square: Square
+    problem: ConvProblem
+    tile: RegisterTile
 
     def __call__(self, number: Number) -> Tiling | None:
-        return self.tiling(self.expanse.known(number))
+        return self.tiling(self.problem.known(number))
 
-    def tiling(self, of: Expanse) -> Tiling | None:
-        """The cut, where there are few places."""
-        field, square = of.field, self.square
-        height, width = known(field.out[0]), known(field.out[1])
+    def tiling(self, of: ConvProblem) -> Tiling | None:
+        """The tiling, where there are few pixels."""
+        geometry, tile = of.geometry, self.tile
+        height, width = known(geometry.out[0]), known(geometry.out[1])
         count = height * width
-        if not 0 < count <= MOST_PLACES:
+        if not 0 < count <= MOST_PIXELS:
             return None
-        parts = -(-count // PART_PLACES)
+        parts = -(-count // PART_PIXELS)
         part = -(-count // parts)
         rows = min(height, (part - 2) // width + 2)
-        image, channel = of.steps
-        sizes = (
-            *field.words(Blocks(rows, 1, 1, 1)), of.channels, of.filters, of.groups, image, channel * of.channels,
-            channel, count, parts, part, PIECE, *of.residual[:1],
+        tile_step = -(-of.sums * 4 * tile.pixels // 64) * 64 + APART
+        planes = geometry.window[1] * geometry.phases_down * (rows + geometry.over[0])
+        laid = arguments(tile.epilogue).laid_out(
+            geometry.sizes_by_name(Blocks(rows, 1, 1, 1))
+            | of.sizes_by_name("r_image")
+            | {"pixels": count, "parts": parts, "part": part, "piece": PIECE, "tile_step": tile_step},
+            {
+                "taps": 8 * geometry.taps, "sums": 4 * part * tile.block, "packed": -(-part // tile.pixels) * tile_step,
+                "seen": 4 * (planes * width + 4 * tile.device.lanes),
+            },
         )  # fmt: skip
-        laid = -(-part // square.places) * (-(-of.sums * 4 * square.places // 64) * 64 + APART)
-        planes = field.window[1] * field.phases_down * (rows + field.over[0])
-        seen = 4 * (planes * width + 4 * square.vectors.lanes)
-        scratch = HEAD + 64 * -(-field.taps // 8) + 4 * part * square.block + laid + seen
-        tiles = of.images * of.groups * -(-of.filters // square.block) * parts
-        work = part * square.block * of.sums // (2 * square.vectors.lanes)
-        return Tiling(sizes, scratch, tiles, work + 1)
+        tiles = of.images * of.groups * -(-of.filters // tile.block) * parts
+        work = part * tile.block * of.sums // (2 * tile.device.lanes)
+        return Tiling(laid.sizes, laid.scratch, tiles, work + 1)

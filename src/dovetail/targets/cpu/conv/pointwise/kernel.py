@@ -1,186 +1,282 @@
-"""Convolution by a window of one pixel, as LLVM's text: a product of matrices that reads the image where it lies.
+"""1×1 convolution as a matrix product that reads the image where it is.
 
-A tile is some filters at some bands of places, each a few vectors. The channels are taken some at a time, so that what
-a band sees of them stays in the first cache while the filters go over it. The band whose last vector is not whole is
-copied, and its results go through scratch.
+A tile is some filters at some bands of pixels, each a few vectors. The channels are taken some at a time, so that what
+a band sees of them stays in L1 while the filters go over it. The band whose last vector is not full is copied, and its
+results go through the workspace.
 """
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.module import Code, Written, one_of
-from dovetail.targets.cpu.conv.direct.kernel import Shape
-from dovetail.targets.cpu.conv.epilogue import IN_REGISTERS, Epilogue, activated, finish_text
-from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, BlockText
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-SIZES = (
-    "places", "groups", "channels", "filters", "image_step", "group_step", "channel_step",
-    "place_parts", "place_part", "filter_parts", "filter_part", "depth",
-)  # fmt: skip
-"""The sizes that the code is given, in their order. Steps are bytes; channels and filters are those of one group.
-A part of places is some bands, one of filters some register tiles; `depth` channels go together."""
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I1, I64, NULL, Ptr, Vec
+from dovetail.codegen.llvm.kernel import (
+    BEGIN,
+    END,
+    SCRATCH,
+    WORDS,
+    Arguments,
+    KernelCode,
+    assemble,
+    kernel_function,
+    one_of,
+)
+from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.kernels.problems.epilogue import IN_REGISTERS, Epilogue
+from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
+from dovetail.targets.cpu.conv.direct.kernel import DirectTile
+from dovetail.targets.cpu.conv.patches import HEAD
 
 
-def point_text(shape: Shape) -> Code:
+@dataclass(frozen=True, slots=True)
+class PointwiseArgs:
+    """Channels and filters are those of one group. A part of pixels is some bands, one of filters some register tiles;
+    `depth` channels go together."""
+
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    pixels: I64
+    groups: I64
+    channels: I64
+    filters: I64
+    image_step: I64
+    group_step: I64
+    channel_step: I64
+    pixel_parts: I64
+    pixel_part: I64
+    filter_parts: I64
+    filter_part: I64
+    depth: I64
+    r_image: I64
+    sums: Region
+    """Sums of a part of the filters at the last band."""
+    panel: Region
+    """What the last band sees."""
+
+
+def arguments(epilogue: Epilogue) -> Arguments[PointwiseArgs]:
+    return Arguments(PointwiseArgs, epilogue.absent("r_image"), HEAD)
+
+
+def pointwise_code(tile: DirectTile) -> KernelCode:
     """The kernel."""
-    tiles = one_of(_name(shape), {columns: tile_text(shape, columns) for columns in range(1, shape.columns + 1)})
-    # The residual is what sums begin with.
-    finish = finish_text(shape.vectors.lanes, Epilogue(shape.epilogue.act))
-    return Code.of("point_conv", [_kernel(shape)], [finish, tiles])
+    members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
+    finish = finish_row(tile.device, _finish(tile))
+    return assemble("point_conv", [_kernel(tile)], [finish, one_of(_signature(tile).name, members)])
 
 
-def _name(shape: Shape) -> str:
-    """What the function of register tiles is called: everything that its text depends on."""
-    return f"@point_tile.{shape.vectors.lanes}.{shape.rows}.{shape.columns}{shape.epilogue.marks}"
+def _finish(tile: DirectTile) -> Epilogue:
+    """What is done to finished rows: the activation alone, since sums begin with the residual."""
+    return Epilogue(tile.epilogue.act)
 
 
-def tile_text(shape: Shape, columns: int) -> Written:
-    """The function of a register tile: some filters by some vectors of places, summed over some channels and added to
-    what is there, or to the bias and the residual."""
-    t = BlockText(shape.vectors.lanes)
-    spots = [(i, j) for i in range(shape.rows) for j in range(columns)]
-    t.use("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    # Where results go nobody was for long.
-    for i in range(shape.rows):
-        row = t.at("%y", t.times("%pitch", i))
-        for j in range(columns):
-            t.fetch_to_write(t.at(row, 4 * t.lanes * j))
-        if shape.epilogue.residual:
-            row = t.at("%from", t.times("%from_pitch", i))
-            for j in range(columns):
-                t(f"call void @llvm.prefetch.p0(ptr {t.at(row, 4 * t.lanes * j)}, i32 0, i32 3, i32 1)")
-    t("br label %channel")
-    t.label("channel")
-    t("%c = phi i64 [ 0, %entry ], [ %c.next, %channel ]")
-    t("%w.here = phi ptr [ %w, %entry ], [ %w.next, %channel ]")
-    t("%x.here = phi ptr [ %x, %entry ], [ %x.next, %channel ]")
-    at = len(t.lines)
-    seen = [t.load(t.at("%x.here", 4 * t.lanes * j)) for j in range(columns)]
-    sums: dict[tuple[int, int], str] = {}
-    # What the next band sees lies far apart: nobody else asks for it ahead.
-    after = t.at("%x.here", "%ahead")
-    for j in range(columns):
-        t(f"call void @llvm.prefetch.p0(ptr {t.at(after, 4 * t.lanes * j)}, i32 0, i32 2, i32 1)")
-    for i in range(shape.rows):
-        weight = t.spread_from(t.at("%w.here", 4 * i))
-        for j in range(columns):
-            sums[i, j] = t.fma(weight, seen[j], f"%sum{i}.{j}")
-    t.lines[at:at] = [f"  %sum{i}.{j} = phi {t.kind} [ zeroinitializer, %entry ], [ {sums[i, j]}, %channel ]"
-                      for i, j in spots]  # fmt: skip
-    t(f"%w.next = getelementptr i8, ptr %w.here, i64 {4 * shape.rows}")
-    t("%x.next = getelementptr i8, ptr %x.here, i64 %plane")
-    t("%c.next = add nuw nsw i64 %c, 1")
-    t("%c.more = icmp slt i64 %c.next, %channels")
-    t("br i1 %c.more, label %channel, label %end")
-    t.label("end")
-    for i in range(shape.rows):
-        row = t.at("%y", t.times("%pitch", i))
-        start = t.spread_from(t.at("%bias", 4 * i)) if shape.epilogue.bias else "zeroinitializer"
-        if shape.epilogue.residual:
-            start = t.let(f"select i1 %first, {t.kind} {start}, {t.kind} zeroinitializer")
-        for j in range(columns):
-            place = t.at(row, 4 * t.lanes * j)
-            if shape.epilogue.residual:
-                there = t.at(t.at("%from", t.times("%from_pitch", i)), 4 * t.lanes * j)
-                before = t.add(t.load(there), start)
+def _signature(tile: DirectTile, vectors: int | None = None) -> Signature:
+    """One register tile, or with `vectors` None the function that is told how many."""
+    name = f"point_tile.{tile.device.lanes}.{tile.filters}.{tile.vectors}{tile.epilogue.marks}"
+    residual = tile.epilogue.residual
+    # With a residual, sums begin with what `from` points to: the residual, or what was written before.
+    begin = (Parameter("ptr", "from"), Parameter("i64", "from_pitch")) if residual else ()
+    which = () if vectors is not None else (Parameter("i64", "which"),)
+    return Signature(
+        name if vectors is None else f"{name}.{vectors}",
+        (
+            Parameter("ptr", "w", "noalias readonly"), Parameter("ptr", "x", "noalias readonly"),
+            Parameter("i64", "plane"), Parameter("i64", "channels"), Parameter("i64", "ahead"),
+            Parameter("ptr", "y", "" if residual else "noalias"), Parameter("i64", "pitch"),
+            Parameter("ptr", "bias", "noalias readonly"), Parameter("i1", "first"), Parameter("i1", "last"),
+            *begin, *which,
+        ),
+    )  # fmt: skip
+
+
+def register_tile(tile: DirectTile, vectors: int) -> Function:
+    """Some filters by some vectors of pixels, summed over some channels and added to what is there, or to the bias and
+    the residual."""
+    t = VectorBuilder(tile.device)
+    # The lines of results are cold.
+    for i in range(tile.filters):
+        row = t.ptr_add(Ptr("%y"), t.mul(I64("%pitch"), i))
+        for j in range(vectors):
+            t.prefetch(t.ptr_add(row, t.bytes * j), for_write=True)
+        if tile.epilogue.residual:
+            row = t.ptr_add(Ptr("%from"), t.mul(I64("%from_pitch"), i))
+            for j in range(vectors):
+                t.prefetch(t.ptr_add(row, t.bytes * j))
+    with t.repeat([0], [Ptr("%w"), Ptr("%x")], [ZERO] * (tile.filters * vectors)) as state:
+        w, x = state.pointers
+        seen = [t.load(t.ptr_add(x, t.bytes * j)) for j in range(vectors)]
+        # What the next band sees is strided: the hardware does not prefetch it.
+        after = t.ptr_add(x, I64("%ahead"))
+        for j in range(vectors):
+            t.prefetch(t.ptr_add(after, t.bytes * j), level=2)
+        found: list[Vec] = []
+        for i in range(tile.filters):
+            weight = t.load_splat(t.ptr_add(w, 4 * i))
+            held = state.vectors[i * vectors : (i + 1) * vectors]
+            found += [t.fma(weight, pixels, total) for pixels, total in zip(seen, held, strict=True)]
+        state.vectors[:] = found
+        state.pointers[:] = [t.ptr_add(w, 4 * tile.filters), t.ptr_add(x, I64("%plane"))]
+        state.integers[0] = t.following(state.integers[0])
+        state.again = t.icmp("slt", state.integers[0], I64("%channels"))
+    _store_sums(t, tile, state.vectors, vectors)
+    return t.function(_signature(tile, vectors), linkage="internal")
+
+
+def _store_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int) -> None:
+    """Add some channels to what the sums begin with, and activate them after the last channel."""
+    first, last, residual = I1("%first"), I1("%last"), tile.epilogue.residual
+    for i in range(tile.filters):
+        row = t.ptr_add(Ptr("%y"), t.mul(I64("%pitch"), i))
+        start = t.load_splat(t.ptr_add(Ptr("%bias"), 4 * i)) if tile.epilogue.bias else ZERO
+        if residual:
+            start = t.select_vec(first, start, ZERO)
+        for j in range(vectors):
+            spot = t.ptr_add(row, t.bytes * j)
+            if residual:
+                there = t.ptr_add(t.ptr_add(Ptr("%from"), t.mul(I64("%from_pitch"), i)), t.bytes * j)
+                before = t.fadd(t.load(there), start)
             else:
-                before = t.let(f"select i1 %first, {t.kind} {start}, {t.kind} {t.load(place)}")
-            total = t.add(before, sums[i, j])
-            done = activated(t, shape.epilogue.in_registers, total)
-            t.store(total if done == total else t.let(f"select i1 %last, {t.kind} {done}, {t.kind} {total}"), place)
-    # What sums begin with is what was written before, or the residual.
-    begin = ", ptr %from, i64 %from_pitch" if shape.epilogue.residual else ""
-    header = (
-        f"internal void {_name(shape)}.{columns}(ptr noalias readonly %w, ptr noalias readonly %x, i64 %plane, "
-        f"i64 %channels, i64 %ahead, ptr {'' if begin else 'noalias '}%y, i64 %pitch, ptr noalias readonly %bias, "
-        f"i1 %first, i1 %last{begin}) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
+                before = t.select_vec(first, start, t.load(spot))
+            total = t.fadd(before, sums[i * vectors + j])
+            done = activate(t, tile.epilogue.in_registers, total)
+            t.store(total if done == total else t.select_vec(last, done, total), spot)
 
 
-def _copy_row(t: BlockText, source: str, target: str, width: str, count: str) -> None:
-    """So many vectors, zeros behind what there is."""
-    with t.loop("0", width) as vector:
-        by = t.times(vector, 4 * t.lanes)
-        some = t.lanes_within(t.times(vector, t.lanes), count)
-        t.store(t.load_where(some, t.at(source, by)), t.at(target, by))
+def _copy_row(t: VectorBuilder, source: Ptr, target: Ptr, width: I64, count: I64) -> None:
+    """Copy `width` vectors, zeros after the first `count` elements."""
+    with t.loop(0, width) as vector:
+        by = t.mul(vector, t.bytes)
+        some = t.lanes_within(t.mul(vector, t.lanes), count)
+        t.store(t.load_masked(some, t.ptr_add(source, by)), t.ptr_add(target, by))
 
 
-def _kernel(shape: Shape) -> Written:
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """A band of pixels: image and group, its vectors, first pixel and pixels, whether its last vector is not full, and
+    what it sees."""
+
+    image: I64
+    group: I64
+    image_group: I64
+    width: I64
+    start: I64
+    count: I64
+    ragged: I1
+    x: Ptr
+    plane: I64
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some of the channels: those before them, how many, and whether they are the first and the last."""
+
+    before: I64
+    some: I64
+    first: I1
+    last: I1
+    x: Ptr
+
+
+def _kernel(tile: DirectTile) -> Function:
     """The tiles from `begin` to before `end`."""
-    t = BlockText(shape.vectors.lanes)
-    lanes, rows = t.lanes, shape.rows
-    wide = 4 * lanes * shape.columns
-    epilogue = shape.epilogue
-    t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
-    # Scratch holds the sums of a part of the filters at the last band, and what that band sees.
-    sums = t.let(f"getelementptr i8, ptr %scratch, i64 {HEAD}")
-    panel = t.at(sums, t.times("%filter_part", rows * wide))
-    vectors = t.rounded_up("%places", lanes)
-    bands = t.rounded_up(vectors, shape.columns)
-    narrow, wider = t.quotient(vectors, bands), t.rest(vectors, bands)
-    filter_tiles = t.rounded_up("%filters", rows)
-    area = t.times("%places", 4)
-    with t.loop("%begin", "%end") as tile:
-        # Who goes on with the next tile has the weights of the last one still near.
-        place_part, left = t.rest(tile, "%place_parts"), t.quotient(tile, "%place_parts")
-        filter_part, image_group = t.rest(left, "%filter_parts"), t.quotient(left, "%filter_parts")
-        group, image = t.rest(image_group, "%groups"), t.quotient(image_group, "%groups")
-        source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
-        first_tile = t.times(filter_part, "%filter_part")
-        last_tile = t.least(filter_tiles, t.plus(first_tile, "%filter_part"))
-        first_band = t.times(place_part, "%place_part")
-        with t.loop(first_band, t.least(bands, t.plus(first_band, "%place_part"))) as band:
-            width = t.plus(narrow, t.let(f"zext i1 {t.let(f'icmp slt i64 {band}, {wider}')} to i64"))
-            start = t.times(t.plus(t.times(band, narrow), t.least(band, wider)), lanes)
-            count = t.least(t.times(width, lanes), t.minus("%places", start))
-            here = t.at(source, t.times(start, 4))
-            ragged = t.let(f"icmp slt i64 {count}, {t.times(width, lanes)}")
-            with t.when(ragged), t.loop("0", "%channels") as channel:
-                of, onto = t.at(here, t.times(channel, "%channel_step")), t.at(panel, t.times(channel, wide))
-                _copy_row(t, of, onto, width, count)
-            x = t.let(f"select i1 {ragged}, ptr {panel}, ptr {here}")
-            plane = t.chosen(ragged, wide, "%channel_step")
-            with t.loop("0", t.rounded_up("%channels", "%depth")) as piece:
-                before = t.times(piece, "%depth")
-                some = t.least("%depth", t.minus("%channels", before))
-                first = t.let(f"icmp eq i64 {piece}, 0")
-                last = t.let(f"icmp eq i64 {t.plus(before, some)}, %channels")
-                there = t.at(x, t.times(before, plane))
+    t = VectorBuilder(tile.device)
+    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    vectors = t.ceil_div(a.pixels, t.lanes)
+    bands = t.ceil_div(vectors, tile.vectors)
+    narrow, wider = t.sdiv(vectors, bands), t.srem(vectors, bands)
+    filter_tiles = t.ceil_div(a.filters, tile.filters)
+    with t.loop(BEGIN, END) as number:
+        # The worker that takes the next tile has the weights of the last one in its cache.
+        pixel_part, left = t.srem(number, a.pixel_parts), t.sdiv(number, a.pixel_parts)
+        filter_part, image_group = t.srem(left, a.filter_parts), t.sdiv(left, a.filter_parts)
+        group, image = t.srem(image_group, a.groups), t.sdiv(image_group, a.groups)
+        source = t.ptr_add(t.ptr_add(a.x, t.mul(image, a.image_step)), t.mul(group, a.group_step))
+        first_tile = t.mul(filter_part, a.filter_part)
+        last_tile = t.smin(filter_tiles, t.add(first_tile, a.filter_part))
+        first_band = t.mul(pixel_part, a.pixel_part)
+        with t.loop(first_band, t.smin(bands, t.add(first_band, a.pixel_part))) as one:
+            width = t.add(narrow, t.zext(t.icmp("slt", one, wider)))
+            start = t.mul(t.add(t.mul(one, narrow), t.smin(one, wider)), t.lanes)
+            count = t.smin(t.mul(width, t.lanes), t.sub(a.pixels, start))
+            here = t.ptr_add(source, t.mul(start, 4))
+            ragged = t.icmp("slt", count, t.mul(width, t.lanes))
+            x, plane = _seen(t, tile, a, here, width, count, ragged)
+            band = _Band(image, group, image_group, width, start, count, ragged, x, plane)
+            with t.loop(0, t.ceil_div(a.channels, a.depth)) as number_of_piece:
+                piece = _piece(t, a, band, number_of_piece)
                 with t.loop(first_tile, last_tile) as filter_tile:
-                    filter = t.times(filter_tile, rows)
-                    own = t.least(rows, t.minus("%filters", filter))
-                    through = t.let(f"or i1 {ragged}, {t.let(f'icmp slt i64 {own}, {rows}')}")
-                    channel = t.plus(t.times(image_group, "%filters"), filter)
-                    target = t.at("%y", t.plus(t.times(channel, area), t.times(start, 4)))
-                    spare = t.at(sums, t.times(t.minus(filter_tile, first_tile), rows * wide))
-                    onto = t.let(f"select i1 {through}, ptr {spare}, ptr {target}")
-                    step = t.chosen(through, wide, area)
-                    packed = t.plus(t.times(group, filter_tiles), filter_tile)
-                    weights = t.at("%w", t.times(t.plus(t.times(packed, "%channels"), before), 4 * rows))
-                    bias = t.at("%b", t.times(packed, 4 * rows)) if epilogue.bias else "%w"
-                    ahead = t.chosen(t.let(f"icmp eq i64 {filter_tile}, {first_tile}"), t.times(width, 4 * lanes), 0)
-                    given = (
-                        f"ptr {weights}, ptr {there}, i64 {plane}, i64 {some}, i64 {ahead}, ptr {onto}, i64 {step}, "
-                        f"ptr {bias}, i1 {first}, i1 {last}"
-                    )
-                    if epilogue.residual:
-                        own_place = t.plus(t.times(t.plus(t.times(group, "%filters"), filter), area), t.times(start, 4))
-                        beside = t.at(t.at("%r", t.times(image, "%r_image")), own_place)
-                        with t.when(t.let(f"and i1 {first}, {through}")), t.loop("0", own) as row:
-                            by_row = t.at(beside, t.times(row, area)), t.at(spare, t.times(row, wide))
-                            _copy_row(t, *by_row, width, count)
-                        direct = t.let(f"xor i1 {through}, true")
-                        begins = t.let(f"and i1 {first}, {direct}")
-                        begin = t.let(f"select i1 {begins}, ptr {beside}, ptr {onto}")
-                        given += f", ptr {begin}, i64 {t.chosen(begins, area, step)}"
-                    t(f"call void {_name(shape)}({given}, i64 {width})")
-                    if epilogue.act not in IN_REGISTERS:
-                        with t.when(last), t.loop("0", own) as row:
-                            t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {count})")
-                    with t.when(t.let(f"and i1 {last}, {through}")), t.loop("0", own) as row:
-                        of, onto = t.at(spare, t.times(row, wide)), t.at(target, t.times(row, area))
-                        with t.loop("0", width) as vector:
-                            by = t.times(vector, 4 * lanes)
-                            mask = t.lanes_within(t.times(vector, lanes), count)
-                            t.store_where(mask, t.load(t.at(of, by)), t.at(onto, by))
-    return t.function(KERNEL), tuple(t.used)
+                    packed = t.add(t.mul(group, filter_tiles), filter_tile)
+                    _filters(t, tile, a, band, piece, filter_tile, first_tile, packed)
+    return kernel_function(t)
+
+
+def _seen(
+    t: VectorBuilder, tile: DirectTile, a: PointwiseArgs, here: Ptr, width: I64, count: I64, ragged: I1
+) -> tuple[Ptr, I64]:
+    """What a band sees, and the distance of its channels: a copy where the last vector is not full."""
+    wide = t.bytes * tile.vectors
+    with t.when(ragged), t.loop(0, a.channels) as channel:
+        source, target = t.ptr_add(here, t.mul(channel, a.channel_step)), t.ptr_add(a.panel, t.mul(channel, wide))
+        _copy_row(t, source, target, width, count)
+    return t.select_ptr(ragged, a.panel, here), t.select_int(ragged, wide, a.channel_step)
+
+
+def _piece(t: VectorBuilder, a: PointwiseArgs, band: _Band, number: I64) -> _Piece:
+    before = t.mul(number, a.depth)
+    some = t.smin(a.depth, t.sub(a.channels, before))
+    first = t.icmp("eq", number, 0)
+    last = t.icmp("eq", t.add(before, some), a.channels)
+    return _Piece(before, some, first, last, t.ptr_add(band.x, t.mul(before, band.plane)))
+
+
+def _filters(
+    t: VectorBuilder,
+    tile: DirectTile,
+    a: PointwiseArgs,
+    band: _Band,
+    piece: _Piece,
+    filter_tile: I64,
+    first_tile: I64,
+    packed: I64,
+) -> None:
+    """Multiply some channels of a band with the filters of one register tile."""
+    rows, wide, area, epilogue = tile.filters, t.bytes * tile.vectors, t.mul(a.pixels, 4), tile.epilogue
+    first_filter = t.mul(filter_tile, rows)
+    own = t.smin(rows, t.sub(a.filters, first_filter))
+    through = t.or_(band.ragged, t.icmp("slt", own, rows))
+    channel = t.add(t.mul(band.image_group, a.filters), first_filter)
+    target = t.ptr_add(a.y, t.add(t.mul(channel, area), t.mul(band.start, 4)))
+    spare = t.ptr_add(a.sums, t.mul(t.sub(filter_tile, first_tile), rows * wide))
+    onto = t.select_ptr(through, spare, target)
+    step = t.select_int(through, wide, area)
+    weights = t.ptr_add(a.w, t.mul(t.add(t.mul(packed, a.channels), piece.before), 4 * rows))
+    bias = t.ptr_add(a.b, t.mul(packed, 4 * rows)) if epilogue.bias else NULL
+    ahead = t.select_int(t.icmp("eq", filter_tile, first_tile), t.mul(band.width, t.bytes), 0)
+    begin: tuple[Ptr | I64, ...] = ()
+    if epilogue.residual:
+        row = t.add(t.mul(t.add(t.mul(band.group, a.filters), first_filter), area), t.mul(band.start, 4))
+        beside = t.ptr_add(t.ptr_add(a.r, t.mul(band.image, a.r_image)), row)
+        with t.when(t.and_(piece.first, through)), t.loop(0, own) as one:
+            source, spot = t.ptr_add(beside, t.mul(one, area)), t.ptr_add(spare, t.mul(one, wide))
+            _copy_row(t, source, spot, band.width, band.count)
+        begins = t.and_(piece.first, t.not_(through))
+        begin = (t.select_ptr(begins, beside, onto), t.select_int(begins, area, step))
+    t.call(
+        _signature(tile), weights, piece.x, band.plane, piece.some, ahead, onto, step, bias, piece.first, piece.last,
+        *begin, band.width,
+    )  # fmt: skip
+    if epilogue.act not in IN_REGISTERS:
+        with t.when(piece.last), t.loop(0, own) as one:
+            t.call(finish_signature(_finish(tile)), t.ptr_add(onto, t.mul(one, step)), band.count)
+    with t.when(t.and_(piece.last, through)), t.loop(0, own) as one:
+        source, spot = t.ptr_add(spare, t.mul(one, wide)), t.ptr_add(target, t.mul(one, area))
+        with t.loop(0, band.width) as vector:
+            by = t.mul(vector, t.bytes)
+            mask = t.lanes_within(t.mul(vector, t.lanes), band.count)
+            t.store_masked(mask, t.load(t.ptr_add(source, by)), t.ptr_add(spot, by))

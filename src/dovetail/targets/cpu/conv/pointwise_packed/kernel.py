@@ -1,147 +1,266 @@
-"""Convolution by a window of one pixel with filters in the lanes of vectors, as LLVM's text.
+"""1×1 convolution as a matrix product with filters in the lanes of vectors.
 
-A tile is some panels of filters at some places of one image. What the places see is laid out once, as register tiles
-read it: a few places side by side, channel by channel. While a panel's weights are multiplied, what comes next is asked
-for, a line at a time, so that nobody waits for memory; sums are turned round where a panel is done.
+A tile is some panels of filters at some pixels of one image. What the pixels see is packed once, as register tiles read
+it: a few pixels side by side, channel by channel. While a panel's weights are multiplied, the next lines are
+prefetched, one at a time; sums are transposed when a panel is done.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from dovetail.codegen.llvm.module import Code, Written
-from dovetail.targets.cpu.conv.epilogue import activated
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square, turn_text
-from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, BlockText
-from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import UNROLLED, asked_rows, tile_name, tile_text
-from dovetail.targets.cpu.conv.pointwise_packed.pack import FORMS, pack_name, pack_text, tile_step
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, NULL, Ptr
+from dovetail.codegen.llvm.kernel import (
+    BEGIN,
+    END,
+    SCRATCH,
+    WORDS,
+    Arguments,
+    KernelCode,
+    assemble,
+    kernel_function,
+)
+from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.targets.cpu.conv.activations import activate
+from dovetail.targets.cpu.conv.patches import HEAD, LINE, once_for
+from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import (
+    UNROLL,
+    micro_kernel,
+    micro_kernel_signature,
+    prefetched_rows,
+)
+from dovetail.targets.cpu.conv.pointwise_packed.pack import (
+    CONTIGUOUS,
+    SECOND,
+    STRIDED,
+    pack_pixels,
+    pack_signature,
+    tile_step,
+)
+from dovetail.targets.cpu.conv.register_tile import TRANSPOSE_SUMS, RegisterTile, transpose_sums
 
-SIZES = (
-    "places", "groups", "channels", "filters", "image_step", "group_step", "channel_step",
-    "place_parts", "place_part", "filter_parts", "filter_part", "width", "row_step", "column_step",
-)  # fmt: skip
-"""The sizes that the code is given, in their order. Steps are bytes; channels and filters are those of one group.
-A part of places is some register tiles, one of filters some panels; a row has `width` places."""
 PIECE = 128
 """Channels that are summed at a time, at most: a sum of a thousand in one go would err twice as much."""
-_LINE = 64
 
 
-def panel_text(square: Square, lines: int) -> Code:
-    """The kernel; so many lines of what is next are asked for in each turn."""
+@dataclass(frozen=True, slots=True)
+class PointwisePackedArgs:
+    """A part of pixels is some register tiles, one of filters some panels; a row has `width` pixels."""
+
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    pixels: I64
+    groups: I64
+    channels: I64
+    filters: I64
+    image_step: I64
+    group_step: I64
+    channel_step: I64
+    pixel_parts: I64
+    pixel_part: I64
+    filter_parts: I64
+    filter_part: I64
+    width: I64
+    row_step: I64
+    column_step: I64
+    r_image: I64
+    sums: Region
+    seen: Region
+    """What the pixels see."""
+    where: Region
+    """Offsets of pixels."""
+
+
+def arguments(epilogue: Epilogue) -> Arguments[PointwisePackedArgs]:
+    return Arguments(PointwisePackedArgs, epilogue.absent("r_image"), HEAD)
+
+
+def pointwise_packed_code(tile: RegisterTile, lines: int) -> KernelCode:
+    """The kernel; it prefetches `lines` lines of what is next in each iteration."""
     # Sums begin with the bias.
-    biased = replace(square, epilogue=replace(square.epilogue, bias=False))
-    shared = [turn_text(biased), _turn_text(square), pack_text(square), tile_text(square, lines)]
-    return Code.of("panel_conv", [_kernel(square, lines)], shared)
+    unbiased = replace(tile, epilogue=replace(tile.epilogue, bias=False))
+    shared = [transpose_sums(unbiased), _transpose_full(tile), pack_pixels(tile), micro_kernel(tile, lines)]
+    return assemble("panel_conv", [_kernel(tile, lines)], shared)
 
 
-def _turn_text(square: Square) -> Written:
-    """Sums [place][filter] of one vector of filters as results, where places and filters fill whole vectors."""
-    t = BlockText(square.vectors.lanes)
-    epilogue = square.epilogue
-    with t.loop("0", "%vectors") as number:
-        sums = t.at("%sums", t.times(number, 4 * t.lanes * square.block))
-        rows = [t.load(t.at(sums, 4 * square.block * i)) for i in range(t.lanes)]
+_TRANSPOSE_FULL = Signature(
+    "kernel.turn_whole",
+    (
+        Parameter("ptr", "sums", "noalias readonly"),
+        Parameter("ptr", "r"),
+        Parameter("ptr", "y"),
+        Parameter("i64", "step"),
+        Parameter("i64", "vectors"),
+    ),
+)
+
+
+def _transpose_full(tile: RegisterTile) -> Function:
+    """Sums [pixel][filter] of one vector of filters as results, where pixels and filters fill whole vectors."""
+    t = VectorBuilder(tile.device)
+    epilogue, step = tile.epilogue, I64("%step")
+    with t.loop(0, I64("%vectors")) as number:
+        sums = t.ptr_add(Ptr("%sums"), t.mul(number, t.bytes * tile.block))
+        rows = [t.load(t.ptr_add(sums, 4 * tile.block * i)) for i in range(t.lanes)]
         if not epilogue.residual:
-            rows = [activated(t, epilogue.act, x) for x in rows]
-        place = t.times(number, 4 * t.lanes)
-        for i, x in enumerate(t.transposed(rows)):
-            by = t.plus(t.times("%step", i), place)
+            rows = [activate(t, epilogue.act, x) for x in rows]
+        pixel = t.mul(number, t.bytes)
+        for i, x in enumerate(t.transpose(rows)):
+            by = t.add(t.mul(step, i), pixel)
             if epilogue.residual:
-                x = activated(t, epilogue.act, t.add(x, t.load(t.at("%r", by))))
-            t.store(x, t.at("%y", by))
-    header = (
-        "void @kernel.turn_whole(ptr noalias readonly %sums, ptr %r, ptr %y, i64 %step, i64 %vectors) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
+                x = activate(t, epilogue.act, t.fadd(x, t.load(t.ptr_add(Ptr("%r"), by))))
+            t.store(x, t.ptr_add(Ptr("%y"), by))
+    return t.function(_TRANSPOSE_FULL)
 
 
-def _kernel(square: Square, lines: int) -> Written:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The pixels of a tile: image and group, first pixel, how many, and register tiles."""
+
+    image: I64
+    group: I64
+    start: I64
+    count: I64
+    tiles: I64
+
+
+def _kernel(tile: RegisterTile, lines: int) -> Function:
     """The tiles from `begin` to before `end`."""
-    t = BlockText(square.vectors.lanes)
-    lanes, block, epilogue = t.lanes, square.block, square.epilogue
-    t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
-    # Scratch holds sums of a panel, what the places see, and where they see it.
-    sums = t.let(f"getelementptr i8, ptr %scratch, i64 {HEAD}")
-    seen = t.at(sums, t.times("%place_part", 4 * block))
-    step = tile_step(t, square)
-    where = t.at(seen, t.times(t.quotient("%place_part", square.places), step))
-    panels = t.rounded_up("%filters", block)
-    area = t.times("%places", 4)
-    size = t.times("%channels", 4 * block)
-    turns = t.times(t.quotient("%channels", UNROLLED), lines)
-    pieces = t.rounded_up("%channels", PIECE)
-    deep = t.times(t.rounded_up(t.rounded_up("%channels", pieces), UNROLLED), UNROLLED)
-    side = t.let(f"icmp eq i64 %row_step, {t.times('%width', '%column_step')}")
-    near = t.let(f"and i1 {side}, {t.let('icmp eq i64 %column_step, 4')}")
-    with t.loop("%begin", "%end") as tile:
-        filter_part, block_number = t.rest(tile, "%filter_parts"), t.quotient(tile, "%filter_parts")
-        place_part, image_group = t.rest(block_number, "%place_parts"), t.quotient(block_number, "%place_parts")
-        group, image = t.rest(image_group, "%groups"), t.quotient(image_group, "%groups")
-        start = t.times(place_part, "%place_part")
-        count = t.least("%place_part", t.minus("%places", start))
-        tiles = t.rounded_up(count, square.places)
-        source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(group, "%group_step"))
-        fresh = t.let(f"icmp ne i64 {block_number}, {t.let('load i64, ptr %scratch, align 8')}")
-        t(f"store i64 {block_number}, ptr %scratch, align 8")
-        with t.when(fresh):
-            with t.loop("0", count) as number:
-                place = t.plus(start, number)
-                down = t.times(t.quotient(place, "%width"), "%row_step")
-                offset = t.plus(down, t.times(t.rest(place, "%width"), "%column_step"))
-                t(f"store i64 {offset}, ptr {t.let(f'getelementptr i64, ptr {where}, i64 {number}')}, align 8")
-            panel = t.plus(t.times(group, panels), t.times(filter_part, "%filter_part"))
-            given = (
-                f"ptr {source}, ptr {seen}, i64 %channel_step, i64 %channels, i64 {count}, ptr {where}, "
-                f"ptr {t.at('%w', t.times(panel, size))}"
+    t = VectorBuilder(tile.device)
+    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    panels = t.ceil_div(a.filters, tile.block)
+    size = t.mul(a.channels, 4 * tile.block)
+    with t.loop(BEGIN, END) as number:
+        filter_part, block_number = t.srem(number, a.filter_parts), t.sdiv(number, a.filter_parts)
+        pixel_part, image_group = t.srem(block_number, a.pixel_parts), t.sdiv(block_number, a.pixel_parts)
+        group, image = t.srem(image_group, a.groups), t.sdiv(image_group, a.groups)
+        start = t.mul(pixel_part, a.pixel_part)
+        count = t.smin(a.pixel_part, t.sub(a.pixels, start))
+        part = _Part(image, group, start, count, t.ceil_div(count, tile.pixels))
+        first_panel = t.mul(filter_part, a.filter_part)
+        with t.when(once_for(t, SCRATCH, 0, block_number)):
+            following = t.ptr_add(a.w, t.mul(t.add(t.mul(group, panels), first_panel), size))
+            _pack(t, tile, a, part, following)
+        with t.loop(first_panel, t.smin(panels, t.add(first_panel, a.filter_part))) as panel:
+            _panel(t, tile, lines, a, part, panel, t.add(t.mul(group, panels), panel), size)
+    return kernel_function(t)
+
+
+def _pack(t: VectorBuilder, tile: RegisterTile, a: PointwisePackedArgs, part: _Part, following: Ptr) -> None:
+    """Pack what the pixels of a tile see, prefetching the first weights meanwhile."""
+    source = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(part.group, a.group_step))
+    with t.loop(0, part.count) as number:
+        pixel = t.add(part.start, number)
+        down = t.mul(t.sdiv(pixel, a.width), a.row_step)
+        offset = t.add(down, t.mul(t.srem(pixel, a.width), a.column_step))
+        t.store_i64(offset, t.element(a.where, "i64", number))
+    rows_follow = t.icmp("eq", a.row_step, t.mul(a.width, a.column_step))
+    contiguous = t.and_(rows_follow, t.icmp("eq", a.column_step, 4))
+    cut = I64(t.let(f"or i64 {t.srem(a.width, tile.pixels)}, {t.srem(part.count, tile.pixels)}"))
+    second = t.and_(t.icmp("eq", a.column_step, 8), t.icmp("eq", cut, 0))
+    form = t.select_int(contiguous, CONTIGUOUS, t.select_int(second, SECOND, STRIDED))
+    t.call(pack_signature(tile), source, a.seen, a.channel_step, a.channels, part.count, a.where, following, form)
+
+
+def _panel(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    lines: int,
+    a: PointwisePackedArgs,
+    part: _Part,
+    panel: I64,
+    packed: I64,
+    size: I64,
+) -> None:
+    """Multiply the pixels of a tile with one panel of filters, and finish the sums."""
+    block, area = tile.block, t.mul(a.pixels, 4)
+    weights = t.ptr_add(a.w, t.mul(packed, size))
+    first_filter = t.mul(panel, block)
+    channel = t.add(t.mul(part.group, a.filters), first_filter)
+    own_row = t.add(t.mul(channel, area), t.mul(part.start, 4))
+    image = t.mul(t.mul(part.image, t.mul(a.groups, a.filters)), area)
+    results = t.ptr_add(a.y, t.add(image, own_row))
+    residual = NULL
+    if tile.epilogue.residual:
+        residual = t.ptr_add(t.ptr_add(a.r, t.mul(part.image, a.r_image)), own_row)
+    _multiply(t, tile, lines, a, part, packed, weights, size, results, residual)
+    _finish(t, tile, a, part, first_filter, area, results, residual)
+
+
+def _multiply(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    lines: int,
+    a: PointwisePackedArgs,
+    part: _Part,
+    packed: I64,
+    weights: Ptr,
+    size: I64,
+    results: Ptr,
+    residual: Ptr,
+) -> None:
+    """Go through register tiles, and through the channels piece by piece."""
+    block, area = tile.block, t.mul(a.pixels, 4)
+    bias = t.ptr_add(a.b, t.mul(packed, 4 * block)) if tile.epilogue.bias else NULL
+    iterations = t.mul(t.sdiv(a.channels, UNROLL), lines)
+    pieces = t.ceil_div(a.channels, PIECE)
+    deep = t.round_up(t.ceil_div(a.channels, pieces), UNROLL)
+    step, rows = tile_step(t, tile, a.channels), prefetched_rows(tile)
+    with t.loop(0, part.tiles) as number:
+        begin = t.mul(number, tile.pixels)
+        line = t.add(t.mul(t.mul(t.srem(number, block // rows), rows), area), t.mul(begin, 4))
+        following = t.ptr_add(t.ptr_add(weights, size), t.mul(t.mul(number, iterations), LINE))
+        seen, onto = t.ptr_add(a.seen, t.mul(number, step)), t.ptr_add(a.sums, t.mul(begin, 4 * block))
+        with t.loop(0, pieces) as piece:
+            before = t.mul(piece, deep)
+            some = t.smin(deep, t.sub(a.channels, before))
+            prefetched = t.mul(t.sdiv(before, UNROLL), lines * LINE)
+            t.call(
+                micro_kernel_signature(tile, lines),
+                t.ptr_add(weights, t.mul(before, 4 * block)),
+                t.ptr_add(seen, t.mul(before, 4 * tile.pixels)),
+                some,
+                bias,
+                onto,
+                t.icmp("eq", piece, 0),
+                t.ptr_add(following, prefetched),
+                t.ptr_add(results, line),
+                t.ptr_add(residual, line) if tile.epilogue.residual else NULL,
+                area,
             )
-            cut = t.let(f"or i64 {t.rest('%width', square.places)}, {t.rest(count, square.places)}")
-            pair = t.let("icmp eq i64 %column_step, 8")
-            even = t.let(f"and i1 {pair}, {t.let(f'icmp eq i64 {cut}, 0')}")
-            form = t.chosen(near, FORMS["near"], t.chosen(even, FORMS["second"], FORMS["apart"]))
-            t(f"call void {pack_name(square)}({given}, i64 {form})")
-        first_panel = t.times(filter_part, "%filter_part")
-        with t.loop(first_panel, t.least(panels, t.plus(first_panel, "%filter_part"))) as panel:
-            packed = t.plus(t.times(group, panels), panel)
-            weights = t.at("%w", t.times(packed, size))
-            bias = t.at("%b", t.times(packed, 4 * block)) if epilogue.bias else "%w"
-            first_filter = t.times(panel, block)
-            own_row = t.plus(t.times(t.plus(t.times(group, "%filters"), first_filter), area), t.times(start, 4))
-            results = t.at("%y", t.plus(t.times(t.times(image, t.times("%groups", "%filters")), area), own_row))
-            beside = t.at(t.at("%r", t.times(image, "%r_image")), own_row) if epilogue.residual else "%w"
-            asked = asked_rows(square)
-            with t.loop("0", tiles) as number:
-                begin = t.times(number, square.places)
-                line = t.plus(t.times(t.times(t.rest(number, block // asked), asked), area), t.times(begin, 4))
-                following = t.at(t.at(weights, size), t.times(t.times(number, turns), _LINE))
-                sees, onto = t.at(seen, t.times(number, step)), t.at(sums, t.times(begin, 4 * block))
-                with t.loop("0", pieces) as piece:
-                    before = t.times(piece, deep)
-                    some = t.least(deep, t.minus("%channels", before))
-                    asked_before = t.times(t.quotient(before, UNROLLED), lines * _LINE)
-                    given = (
-                        f"ptr {t.at(weights, t.times(before, 4 * block))}, "
-                        f"ptr {t.at(sees, t.times(before, 4 * square.places))}, i64 {some}, ptr {bias}, ptr {onto}, "
-                        f"i1 {t.let(f'icmp eq i64 {piece}, 0')}, ptr {t.at(following, asked_before)}, "
-                        f"ptr {t.at(results, line)}, ptr {t.at(beside, line)}, i64 {area}"
-                    )
-                    t(f"call void {tile_name(square, lines)}({given})")
-            with t.loop("0", str(square.filters)) as vector:
-                own = t.least(lanes, t.minus("%filters", t.plus(first_filter, t.times(vector, lanes))))
-                by = t.times(t.times(vector, lanes), area)
-                target, here, other = t.at(results, by), t.at(sums, t.times(vector, 4 * lanes)), t.at(beside, by)
-                full = t.let(f"icmp eq i64 {own}, {lanes}")
-                whole = t.chosen(full, t.quotient(count, lanes), 0)
-                with t.when(full):
-                    t(f"call void @kernel.turn_whole(ptr {here}, ptr {other}, ptr {target}, i64 {area}, i64 {whole})")
-                done = t.times(whole, lanes)
-                left = t.minus(count, done)
-                some = t.let(f"and i1 {t.let(f'icmp sgt i64 {own}, 0')}, {t.let(f'icmp sgt i64 {left}, 0')}")
-                with t.when(some):
-                    on = t.times(done, 4)
-                    given = (
-                        f"ptr {t.at(here, t.times(done, 4 * block))}, ptr %w, ptr {t.at(other, on)}, "
-                        f"ptr {t.at(target, on)}, i64 {area}, i64 {own}, i64 {left}"
-                    )
-                    t(f"call void @kernel.turn({given}, i64 {4 * block})")
-    return t.function(KERNEL), tuple(t.used)
+
+
+def _finish(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    a: PointwisePackedArgs,
+    part: _Part,
+    first_filter: I64,
+    area: I64,
+    results: Ptr,
+    residual: Ptr,
+) -> None:
+    """Transpose the sums of a panel, a vector of filters at a time."""
+    lanes, block = t.lanes, tile.block
+    with t.loop(0, tile.filters) as vector:
+        own = t.smin(lanes, t.sub(a.filters, t.add(first_filter, t.mul(vector, lanes))))
+        by = t.mul(t.mul(vector, lanes), area)
+        target, here = t.ptr_add(results, by), t.ptr_add(a.sums, t.mul(vector, t.bytes))
+        other = t.ptr_add(residual, by) if tile.epilogue.residual else NULL
+        full = t.icmp("eq", own, lanes)
+        whole = t.select_int(full, t.sdiv(part.count, lanes), 0)
+        with t.when(full):
+            t.call(_TRANSPOSE_FULL, here, other, target, area, whole)
+        done = t.mul(whole, lanes)
+        left = t.sub(part.count, done)
+        with t.when(t.and_(t.icmp("sgt", own, 0), t.icmp("sgt", left, 0))):
+            on = t.mul(done, 4)
+            rest = t.ptr_add(here, t.mul(done, 4 * block))
+            beside = t.ptr_add(other, on) if tile.epilogue.residual else NULL
+            t.call(TRANSPOSE_SUMS, rest, NULL, beside, t.ptr_add(target, on), area, own, left, 4 * block)

@@ -1,140 +1,141 @@
-"""What some places of an image see, laid out for register tiles of a few places: channel by channel, as LLVM's text."""
+"""Packing of what some pixels see for register tiles of a few pixels: channel by channel, pixels side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.codegen.llvm.module import Written, one_of
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square
-from dovetail.targets.cpu.conv.patch import BlockText
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, Int, Mask, Ptr, Vec
+from dovetail.codegen.llvm.kernel import one_of
+from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.targets.cpu.conv.patches import LINE
+from dovetail.targets.cpu.conv.register_tile import RegisterTile
 
 TOGETHER = 7
-"""Register tiles whose places are laid out in one turn."""
+"""Register tiles whose pixels are packed in one iteration."""
 AHEAD = 6
-"""How many channels before it is copied a row is asked for."""
+"""Channels between the prefetch of a row and its copy."""
 APART = 192
 """Bytes between what two register tiles see."""
-FORMS = {"near": 0, "second": 1, "apart": 2}
-"""How places lie: side by side, every second one of a row, or anywhere."""
-_LINE = 64
+CONTIGUOUS, SECOND, STRIDED = 0, 1, 2
+"""How pixels are in memory: contiguous, every second one of a row, or anywhere."""
+_X, _ONTO, _WHERE, _NEXT = Ptr("%x"), Ptr("%onto"), Ptr("%where"), Ptr("%next")
+_STEP, _CHANNELS, _COUNT = I64("%channel_step"), I64("%channels"), I64("%count")
 
 
-def tile_step(t: BlockText, square: Square) -> str:
-    """Bytes from what one register tile sees to the next: no power of two, so that they do not drive each other out."""
-    return t.plus(t.times(t.rounded_up(t.times("%channels", square.places), 16), 64), APART)
+def tile_step(t: VectorBuilder, tile: RegisterTile, channels: I64) -> I64:
+    """Bytes from what one register tile sees to the next: no power of two, so that they do not evict each other."""
+    return t.add(t.mul(t.ceil_div(t.mul(channels, tile.pixels), 16), 64), APART)
 
 
-def packed_bytes(square: Square, channels: int) -> int:
+def packed_bytes(tile: RegisterTile, channels: int) -> int:
     """The same, where channels are known."""
-    return -(-channels * square.places // 16) * 64 + APART
+    return -(-channels * tile.pixels // 16) * 64 + APART
 
 
-def pack_name(square: Square) -> str:
-    """What the function is called: everything that its text depends on. It is told the form behind all else."""
-    return f"@panel_pack.{square.vectors.lanes}.{square.places}"
+def pack_signature(tile: RegisterTile, form: str = "") -> Signature:
+    """The function for one form, or the one that is told which by its last argument."""
+    name = f"panel_pack.{tile.device.lanes}.{tile.pixels}"
+    which = () if form else (Parameter("i64", "which"),)
+    return Signature(
+        f"{name}.{form}" if form else name,
+        (
+            Parameter("ptr", "x", "noalias readonly"), Parameter("ptr", "onto", "noalias"),
+            Parameter("i64", "channel_step"), Parameter("i64", "channels"), Parameter("i64", "count"),
+            Parameter("ptr", "where", "noalias readonly"), Parameter("ptr", "next"), *which,
+        ),
+    )  # fmt: skip
 
 
-def pack_text(square: Square) -> Written:
-    """The function."""
-    forms = zip(FORMS.values(), (_near(square), _second(square), _apart(square)), strict=True)
-    return one_of(pack_name(square), dict(forms))
+def pack_pixels(tile: RegisterTile) -> Function:
+    """Pack what some pixels see, in one of the forms."""
+    forms = {CONTIGUOUS: _contiguous(tile), SECOND: _second(tile), STRIDED: _strided(tile)}
+    return one_of(pack_signature(tile).name, forms)
 
 
-def _function(t: BlockText, square: Square, form: str) -> Written:
-    header = (
-        f"internal void {pack_name(square)}.{form}(ptr noalias readonly %x, ptr noalias %onto, i64 %channel_step, "
-        "i64 %channels, i64 %count, ptr noalias readonly %where, ptr %next) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
+def _at_pixel(t: VectorBuilder, pixel: Int) -> Ptr:
+    """Where a pixel sees the first channel."""
+    return t.ptr_add(_X, t.load_i64(t.element(_WHERE, "i64", pixel)))
 
 
-def _at_place(t: BlockText, place: str) -> str:
-    """Where a place sees the first channel."""
-    return t.at("%x", t.let(f"load i64, ptr {t.let(f'getelementptr i64, ptr %where, i64 {place}')}, align 8"))
-
-
-def _near(square: Square) -> Written:
-    t = BlockText(square.vectors.lanes)
-    size, step = 4 * square.places, tile_step(t, square)
-    whole = t.quotient(t.quotient("%count", square.places), TOGETHER)
-    with t.loop("0", whole) as number:
-        first = t.times(number, TOGETHER)
-        source, target = _at_place(t, t.times(first, square.places)), t.at("%onto", t.times(first, step))
-        with t.loop("0", "%channels") as channel:
-            row, onto = t.at(source, t.times(channel, "%channel_step")), t.at(target, t.times(channel, size))
-            _ask(t, row, TOGETHER * size)
-            _ask_next(t, number, channel, 2)
+def _contiguous(tile: RegisterTile) -> Function:
+    t = VectorBuilder(tile.device)
+    size, step = 4 * tile.pixels, tile_step(t, tile, _CHANNELS)
+    whole = t.sdiv(t.sdiv(_COUNT, tile.pixels), TOGETHER)
+    with t.loop(0, whole) as number:
+        first = t.mul(number, TOGETHER)
+        source, target = _at_pixel(t, t.mul(first, tile.pixels)), t.ptr_add(_ONTO, t.mul(first, step))
+        with t.loop(0, _CHANNELS) as channel:
+            row, onto = t.ptr_add(source, t.mul(channel, _STEP)), t.ptr_add(target, t.mul(channel, size))
+            _prefetch_row(t, row, TOGETHER * size)
+            _prefetch_weights(t, number, channel, 2)
             for i in range(TOGETHER):
-                _copy(t, square.places, t.at(row, i * size), t.at(onto, t.times(step, i)), None)
-    with t.loop(t.times(whole, TOGETHER), t.rounded_up("%count", square.places)) as tile:
-        begin = t.times(tile, square.places)
-        source, target = _at_place(t, begin), t.at("%onto", t.times(tile, step))
-        masks = _masks(t, square.places, t.minus("%count", begin))
-        with t.loop("0", "%channels") as channel:
-            row, onto = t.at(source, t.times(channel, "%channel_step")), t.at(target, t.times(channel, size))
-            _ask(t, row, size)
-            _ask_next(t, tile, channel, 1)
-            _copy(t, square.places, row, onto, masks)
-    return _function(t, square, "near")
+                _copy(t, tile.pixels, t.ptr_add(row, i * size), t.ptr_add(onto, t.mul(step, i)), None)
+    with t.loop(t.mul(whole, TOGETHER), t.ceil_div(_COUNT, tile.pixels)) as number:
+        begin = t.mul(number, tile.pixels)
+        source, target = _at_pixel(t, begin), t.ptr_add(_ONTO, t.mul(number, step))
+        left = t.sub(_COUNT, begin)
+        masks = [t.lanes_within(first, left) for first in range(0, tile.pixels, t.lanes)]
+        with t.loop(0, _CHANNELS) as channel:
+            row, onto = t.ptr_add(source, t.mul(channel, _STEP)), t.ptr_add(target, t.mul(channel, size))
+            _prefetch_row(t, row, size)
+            _prefetch_weights(t, number, channel, 1)
+            _copy(t, tile.pixels, row, onto, masks)
+    return t.function(pack_signature(tile, "near"), linkage="internal")
 
 
-def _second(square: Square) -> Written:
-    """Each register tile lies in one row of places."""
-    t = BlockText(square.vectors.lanes)
-    lanes, size, step = t.lanes, 4 * square.places, tile_step(t, square)
-    with t.loop("0", t.quotient("%count", square.places)) as tile:
-        source, target = _at_place(t, t.times(tile, square.places)), t.at("%onto", t.times(tile, step))
-        with t.loop("0", "%channels") as channel:
-            row, onto = t.at(source, t.times(channel, "%channel_step")), t.at(target, t.times(channel, size))
-            _ask(t, row, 2 * size - 4)
-            _ask_next(t, tile, channel, 1)
-            for first in range(0, square.places, lanes):
-                some = min(lanes, square.places - first)
-                wide = [min(lanes, 2 * some - 1), max(0, 2 * some - 1 - lanes)]
+def _second(tile: RegisterTile) -> Function:
+    """Each register tile is in one row of pixels."""
+    t = VectorBuilder(tile.device)
+    lanes, size, step = t.lanes, 4 * tile.pixels, tile_step(t, tile, _CHANNELS)
+    with t.loop(0, t.sdiv(_COUNT, tile.pixels)) as number:
+        source, target = _at_pixel(t, t.mul(number, tile.pixels)), t.ptr_add(_ONTO, t.mul(number, step))
+        with t.loop(0, _CHANNELS) as channel:
+            row, onto = t.ptr_add(source, t.mul(channel, _STEP)), t.ptr_add(target, t.mul(channel, size))
+            _prefetch_row(t, row, 2 * size - 4)
+            _prefetch_weights(t, number, channel, 1)
+            for first in range(0, tile.pixels, lanes):
+                some = min(lanes, tile.pixels - first)
+                counts = [min(lanes, 2 * some - 1), max(0, 2 * some - 1 - lanes)]
                 low, high = (
-                    t.load_where(t.first_lanes(n), t.at(row, 4 * (2 * first + i * lanes))) if n else "poison"
-                    for i, n in enumerate(wide)
+                    t.load_masked(t.first_lanes(n), t.ptr_add(row, 4 * (2 * first + i * lanes))) if n else Vec("poison")
+                    for i, n in enumerate(counts)
                 )
                 found = t.shuffle(low, high, range(0, 2 * lanes, 2))
-                t.store_where(t.first_lanes(some), found, t.at(onto, 4 * first))
-    return _function(t, square, "second")
+                t.store_masked(t.first_lanes(some), found, t.ptr_add(onto, 4 * first))
+    return t.function(pack_signature(tile, "second"), linkage="internal")
 
 
-def _apart(square: Square) -> Written:
-    t = BlockText(square.vectors.lanes)
-    size, step = 4 * square.places, tile_step(t, square)
-    with t.loop("0", "%count") as place:
-        source = _at_place(t, place)
-        tile, own = t.quotient(place, square.places), t.rest(place, square.places)
-        target = t.at("%onto", t.plus(t.times(tile, step), t.times(own, 4)))
-        with t.loop("0", "%channels") as channel:
-            seen = t.let(f"load float, ptr {t.at(source, t.times(channel, '%channel_step'))}, align 4")
-            t(f"store float {seen}, ptr {t.at(target, t.times(channel, size))}, align 4")
-    return _function(t, square, "apart")
+def _strided(tile: RegisterTile) -> Function:
+    t = VectorBuilder(tile.device)
+    size, step = 4 * tile.pixels, tile_step(t, tile, _CHANNELS)
+    with t.loop(0, _COUNT) as pixel:
+        source = _at_pixel(t, pixel)
+        number, own = t.sdiv(pixel, tile.pixels), t.srem(pixel, tile.pixels)
+        target = t.ptr_add(_ONTO, t.add(t.mul(number, step), t.mul(own, 4)))
+        with t.loop(0, _CHANNELS) as channel:
+            seen = t.load_f32(t.ptr_add(source, t.mul(channel, _STEP)))
+            t.store_f32(seen, t.ptr_add(target, t.mul(channel, size)))
+    return t.function(pack_signature(tile, "apart"), linkage="internal")
 
 
-def _ask(t: BlockText, row: str, size: int) -> None:
-    """Ask for so many bytes of a row some channels on."""
-    far = t.at(row, t.times("%channel_step", AHEAD))
-    for line in range(0, size, _LINE):
-        t.prefetch(t.at(far, line))
+def _prefetch_row(t: VectorBuilder, row: Ptr, size: int) -> None:
+    """Prefetch some bytes of a row some channels on."""
+    ahead = t.ptr_add(row, t.mul(_STEP, AHEAD))
+    for line in range(0, size, LINE):
+        t.prefetch(t.ptr_add(ahead, line))
 
 
-def _ask_next(t: BlockText, number: str, channel: str, lines: int) -> None:
-    """Ask for some lines of the weights that come first."""
-    at = t.at("%next", t.times(t.plus(t.times(number, "%channels"), channel), lines * _LINE))
+def _prefetch_weights(t: VectorBuilder, number: I64, channel: I64, lines: int) -> None:
+    """Prefetch some lines of the weights that come first."""
+    at = t.ptr_add(_NEXT, t.mul(t.add(t.mul(number, _CHANNELS), channel), lines * LINE))
     for line in range(lines):
-        t(f"call void @llvm.prefetch.p0(ptr {t.at(at, line * _LINE)}, i32 0, i32 2, i32 1)")
+        t.prefetch(t.ptr_add(at, line * LINE), level=2)
 
 
-def _masks(t: BlockText, places: int, count: str) -> list[str]:
-    """Which lanes of a register tile's vectors have a place, where there are so many."""
-    return [t.lanes_within(str(first), count) for first in range(0, places, t.lanes)]
-
-
-def _copy(t: BlockText, places: int, source: str, target: str, masks: Sequence[str] | None) -> None:
-    """The places of a register tile, or those of masks and zeros."""
-    for i, first in enumerate(range(0, places, t.lanes)):
-        own = t.first_lanes(min(t.lanes, places - first))
-        some = own if masks is None else t.let(f"and {t.truth} {masks[i]}, {own}")
-        t.store_where(own, t.load_where(some, t.at(source, 4 * first)), t.at(target, 4 * first))
+def _copy(t: VectorBuilder, pixels: int, source: Ptr, target: Ptr, masks: Sequence[Mask] | None) -> None:
+    """The pixels of a register tile, or those of masks and zeros."""
+    for i, first in enumerate(range(0, pixels, t.lanes)):
+        own = t.first_lanes(min(t.lanes, pixels - first))
+        some = own if masks is None else t.mask_and(masks[i], own)
+        t.store_masked(own, t.load_masked(some, t.ptr_add(source, 4 * first)), t.ptr_add(target, 4 * first))

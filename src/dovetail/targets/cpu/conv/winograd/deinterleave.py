@@ -1,72 +1,87 @@
-"""What a block of patches sees of an image, where patches lie two or four pixels apart: a line of pixels is read once
-and dealt out to as many planes."""
+"""The patches of Winograd's scheme, which are two or four pixels apart: a line of pixels is read once and deinterleaved
+to as many planes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.codegen.llvm.module import Written
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec
+from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.conv.patch import BlockText, Layout, words, write_gather
+from dovetail.targets.cpu.conv.patches import PatchLayout, WindowArgs, write_patch
 
 
-def _name(lanes: int, apart: int) -> str:
-    """The function that deals out the lines of one channel."""
-    return f"@dealt.{lanes}.{apart}"
-
-
-def write_dealt(
-    t: BlockText, of: Layout, apart: int, source: str, onto: str, first_row: str, first_column: str
-) -> None:
-    """Instructions that lay out what a block sees of one channel, as `write_gather` does where pixels lie apart."""
-    line = t.minus(t.times(first_row, apart), "%above")
-    column = t.minus(t.times(first_column, apart), "%before")
-    # Behind the last patch's own lines it sees so many of the next.
-    lines = t.plus(t.times(t.minus(of.rows, 1), apart), t.minus("%window_rows", apart))
-    given = ["%height", "%width", "%row_step", line, column, lines, t.times(of.pitch, 4), t.times(of.plane, 4)]
-    dense = t.let("icmp eq i64 %column_step, 4")
-    with t.when(dense):
-        t(f"call void {_name(t.lanes, apart)}(ptr {source}, ptr {onto}, {words(given)})")
-    with t.otherwise(dense):
-        write_gather(t, of, source, onto, first_row, first_column)
-
-
-def dealt_text(vectors: CpuDevice, apart: int) -> Written:
-    """The function: planes for the phases of lines and columns."""
-    t = BlockText(vectors.lanes)
-    lanes = t.lanes
-    columns = t.quotient("%pitch", 4)
-    with t.steps("0", columns, lanes) as column:
-        start = t.plus("%first_column", t.times(column, apart))
-        masks = [t.lanes_within(t.plus(start, i * lanes), "%width") for i in range(apart)]
-        own = t.lanes_within(column, columns)
-        with t.loop("0", "%lines") as number:
-            line = t.plus("%first_row", number)
-            inside = t.let(f"icmp ult i64 {line}, %height")
-            plane = t.times(t.times(t.rest(number, apart), apart), "%plane")
-            row = t.times(t.quotient(number, apart), "%pitch")
-            there = t.at("%s", t.plus(t.plus(plane, row), t.times(column, 4)))
-            with t.when(inside):
-                here = t.at(t.at("%x", t.times(line, "%row_step")), t.times(start, 4))
-                found = [t.load_where(mask, t.at(here, 4 * i * lanes)) for i, mask in enumerate(masks)]
-                for phase, x in enumerate(_dealt(t, found)):
-                    t.store_where(own, x, t.at(there, t.times("%plane", phase)))
-            with t.otherwise(inside):
-                for phase in range(apart):
-                    t.store_where(own, t.number(0.0), t.at(there, t.times("%plane", phase)))
+def _signature(lanes: int, apart: int) -> Signature:
+    """The function that deinterleaves the lines of one channel."""
     names = "height width row_step first_row first_column lines pitch plane"
-    header = (
-        f"void {_name(lanes, apart)}(ptr noalias readonly %x, ptr noalias %s, "
-        f"{', '.join(f'i64 %{n}' for n in names.split())}) noinline nounwind"
+    return Signature(
+        f"dealt.{lanes}.{apart}",
+        (
+            Parameter("ptr", "x", "noalias readonly"),
+            Parameter("ptr", "s", "noalias"),
+            *[Parameter("i64", name) for name in names.split()],
+        ),
     )
-    return t.function(header), tuple(t.used)
 
 
-def _dealt(t: BlockText, found: Sequence[str]) -> list[str]:
-    """Neighbours in one, two or four vectors, dealt out to as many."""
+def write_deinterleaved(
+    t: VectorBuilder,
+    a: WindowArgs,
+    of: PatchLayout,
+    apart: int,
+    source: Ptr,
+    onto: Ptr,
+    first_row: I64,
+    first_column: I64,
+) -> None:
+    """Pack what a block sees of one channel; where pixels are not contiguous, phase by phase."""
+    line = t.sub(t.mul(first_row, apart), a.above)
+    column = t.sub(t.mul(first_column, apart), a.before)
+    # The last patch sees a few lines after its own.
+    lines = t.add(t.mul(t.sub(of.rows, 1), apart), t.sub(a.window_rows, apart))
+    pitch, plane = t.mul(of.pitch, 4), t.mul(of.plane, 4)
+    dense = t.icmp("eq", a.column_step, 4)
+    with t.when(dense):
+        t.call(
+            _signature(t.lanes, apart), source, onto, a.height, a.width, a.row_step, line, column, lines, pitch, plane
+        )
+    with t.unless(dense):
+        write_patch(t, a, of, source, onto, first_row, first_column)
+
+
+def deinterleave(device: CpuDevice, apart: int) -> Function:
+    """Pack planes for the phases of lines and columns."""
+    t = VectorBuilder(device)
+    lanes = t.lanes
+    width, pitch, plane_step = I64("%width"), I64("%pitch"), I64("%plane")
+    columns = t.sdiv(pitch, 4)
+    with t.steps(0, columns, lanes) as column:
+        start = t.add(I64("%first_column"), t.mul(column, apart))
+        masks = [t.lanes_within(t.add(start, i * lanes), width) for i in range(apart)]
+        own = t.lanes_within(column, columns)
+        with t.loop(0, I64("%lines")) as number:
+            line = t.add(I64("%first_row"), number)
+            inside = t.icmp("ult", line, I64("%height"))
+            plane = t.mul(t.mul(t.srem(number, apart), apart), plane_step)
+            row = t.mul(t.sdiv(number, apart), pitch)
+            there = t.ptr_add(Ptr("%s"), t.add(t.add(plane, row), t.mul(column, 4)))
+            with t.when(inside):
+                here = t.ptr_add(t.ptr_add(Ptr("%x"), t.mul(line, I64("%row_step"))), t.mul(start, 4))
+                found = [t.load_masked(mask, t.ptr_add(here, t.bytes * i)) for i, mask in enumerate(masks)]
+                for phase, x in enumerate(_deinterleaved(t, found)):
+                    t.store_masked(own, x, t.ptr_add(there, t.mul(plane_step, phase)))
+            with t.unless(inside):
+                for phase in range(apart):
+                    t.store_masked(own, t.constant(0.0), t.ptr_add(there, t.mul(plane_step, phase)))
+    return t.function(_signature(lanes, apart))
+
+
+def _deinterleaved(t: VectorBuilder, found: Sequence[Vec]) -> list[Vec]:
+    """Contiguous elements in one, two or four vectors, deinterleaved to as many."""
     if len(found) == 1:
         return list(found)
     pairs = list(zip(found[::2], found[1::2], strict=True))
-    even = _dealt(t, [t.shuffle(x, y, range(0, 2 * t.lanes, 2)) for x, y in pairs])
-    odd = _dealt(t, [t.shuffle(x, y, range(1, 2 * t.lanes, 2)) for x, y in pairs])
+    even = _deinterleaved(t, [t.shuffle(x, y, range(0, 2 * t.lanes, 2)) for x, y in pairs])
+    odd = _deinterleaved(t, [t.shuffle(x, y, range(1, 2 * t.lanes, 2)) for x, y in pairs])
     return [x for both in zip(even, odd, strict=True) for x in both]

@@ -1,154 +1,261 @@
-"""Convolution of 3 by 3 by Winograd's scheme, as LLVM's text, with filters in the lanes of vectors.
+"""3×3 convolution by Winograd's scheme, with filters in the lanes of vectors.
 
-Patches of pixels are transformed to as many numbers each; for each of these spots there is one product of matrices,
-patches by channels by filters; what it gives is transformed back and turned round. A tile is one block of filters for
-some patches of one image, which lie in successive rows of a block of patches.
+Patches of pixels are transformed to as many elements each; for each of these spots there is one matrix product, patches
+by channels by filters; its sums are transformed back and transposed. A tile is one block of filters for some patches of
+one image, in successive rows of a block of patches.
 """
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.module import Code, Written
-from dovetail.targets.cpu.conv.broadcast_tile import tiles_text, write_tile, write_tiles
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square, turn_text
-from dovetail.targets.cpu.conv.patch import (
+from dataclasses import dataclass
+
+from dovetail.codegen.llvm.arguments import Region
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, NULL, Ptr
+from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
+from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
+from dovetail.targets.cpu.conv.patches import (
     HEAD,
-    KERNEL,
-    WINDOW,
-    BlockText,
-    gather_text,
-    write_layout,
-    write_offsets,
+    PatchLayout,
+    WindowArgs,
+    once_for,
+    pack_phase,
+    patch_layout,
+    write_tap_offsets,
 )
-from dovetail.targets.cpu.conv.winograd.deinterleave import dealt_text, write_dealt
+from dovetail.targets.cpu.conv.register_tile import TRANSPOSE_SUMS, RegisterTile, transpose_sums
+from dovetail.targets.cpu.conv.winograd.deinterleave import deinterleave, write_deinterleaved
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, Scheme, along_both
 
-SIZES = (
-    *WINDOW, "channels", "filters", "image_step", "channel_step", "result_height", "result_width", "height_of_block",
-    "parts", "part", "piece",
+
+@dataclass(frozen=True, slots=True)
+class WinogradArgs(WindowArgs):
+    """The window is a patch, and output pixels are patches. `parts` tiles of `part` patches share a block, which begins
+    `height_of_block` rows after the one before; `block_rows` are those of one part. A piece is some channels."""
+
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    channels: I64
+    filters: I64
+    image_step: I64
+    channel_step: I64
+    result_height: I64
+    result_width: I64
+    height_of_block: I64
+    parts: I64
+    part: I64
+    piece: I64
+    r_image: I64
+    taps: Region
+    """Offsets of the pixels of a patch."""
+    patches: Region
+    """Transformed patches of all channels."""
+    sums: Region
+    results: Region
+    seen: Region
+    """What is seen of one channel."""
+
+
+def arguments(epilogue: Epilogue) -> Arguments[WinogradArgs]:
+    return Arguments(WinogradArgs, epilogue.absent("r_image"), HEAD)
+
+
+def winograd_code(scheme: Scheme, tile: RegisterTile) -> KernelCode:
+    """The kernel; the pixels of `tile` are patches."""
+    own = [_transform_input(scheme, tile), _transform_output(scheme, tile), _kernel(scheme, tile)]
+    shared = [
+        transpose_sums(tile),
+        pack_phase(tile.device),
+        deinterleave(tile.device, scheme.out),
+        broadcast_tiles(tile),
+    ]
+    return assemble("winograd" if scheme == FOUR else "winograd_2", own, shared)
+
+
+_TRANSFORM_INPUT = Signature(
+    "kernel.enter",
+    (
+        Parameter("ptr", "seen", "noalias readonly"), Parameter("ptr", "offsets", "noalias readonly"),
+        Parameter("ptr", "onto", "noalias"), Parameter("i64", "spot_step"), Parameter("i64", "rows"),
+        Parameter("i64", "columns"), Parameter("i64", "pitch"),
+    ),
 )  # fmt: skip
-"""The sizes that the code is given, in their order. The window is a patch, its places are patches. `parts` tiles of
-`part` patches share a block, which begins so many rows behind the one before; `block_rows` are those of one part. A
-piece is some channels."""
+_TRANSFORM_OUTPUT = Signature(
+    "kernel.leave",
+    (
+        Parameter("ptr", "sums", "noalias readonly"), Parameter("i64", "spot_step"),
+        Parameter("ptr", "onto", "noalias"), Parameter("i64", "line_step"), Parameter("i64", "count"),
+    ),
+)  # fmt: skip
 
 
-def winograd_text(scheme: Scheme, square: Square) -> Code:
-    """The kernel; `square` has patches for places."""
-    vectors = square.vectors
-    own = [_enter(scheme, square), _leave(scheme, square), _kernel(scheme, square)]
-    shared = [turn_text(square), gather_text(vectors), dealt_text(vectors, scheme.out), tiles_text(square)]
-    return Code.of("winograd" if scheme == FOUR else "winograd_2", own, shared)
-
-
-def _enter(scheme: Scheme, square: Square) -> Written:
-    """Transform the patches of one channel, row by row; each writes a whole vector, and the next one over its end."""
-    t = BlockText(square.vectors.lanes)
-    with t.loop("0", "%rows") as row, t.steps("0", "%columns", t.lanes) as column:
-        here = t.at("%seen", t.times(t.plus(t.times(row, "%pitch"), column), 4))
-        there = t.at("%onto", t.times(t.plus(t.times(row, "%columns"), column), 4))
-        offsets = [t.let(f"load i64, ptr {t.at('%offsets', 8 * spot)}, align 8") for spot in range(scheme.spots)]
-        pixels = [t.load(t.at(here, offset)) for offset in offsets]
+def _transform_input(scheme: Scheme, tile: RegisterTile) -> Function:
+    """Transform the patches of one channel, row by row; each stores a full vector, and the next overwrites its end."""
+    t = VectorBuilder(tile.device)
+    columns = I64("%columns")
+    with t.loop(0, I64("%rows")) as row, t.steps(0, columns, t.lanes) as column:
+        here = t.ptr_add(Ptr("%seen"), t.mul(t.add(t.mul(row, I64("%pitch")), column), 4))
+        there = t.ptr_add(Ptr("%onto"), t.mul(t.add(t.mul(row, columns), column), 4))
+        offsets = [t.load_i64(t.ptr_add(Ptr("%offsets"), 8 * spot)) for spot in range(scheme.spots)]
+        pixels = [t.load(t.ptr_add(here, offset)) for offset in offsets]
         for spot, x in enumerate(along_both(t, scheme.into, pixels)):
-            t.store(x, t.at(there, t.times("%spot_step", spot)))
-    header = (
-        "internal void @kernel.enter(ptr noalias readonly %seen, ptr noalias readonly %offsets, ptr noalias %onto, "
-        "i64 %spot_step, i64 %rows, i64 %columns, i64 %pitch) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
+            t.store(x, t.ptr_add(there, t.mul(I64("%spot_step"), spot)))
+    return t.function(_TRANSFORM_INPUT, linkage="internal")
 
 
-def _leave(scheme: Scheme, square: Square) -> Written:
-    """Transform sums [spot][patch][filter] of neighbours back to results [line][place][filter]."""
-    t = BlockText(square.vectors.lanes)
-    wide = 4 * square.block
-    with t.loop("0", "%count") as patch, t.loop("0", str(square.filters)) as vector:
-        by = t.times(vector, 4 * t.lanes)
-        source = t.at("%sums", t.plus(t.times(patch, wide), by))
-        sums = [t.load(t.at(source, t.times("%spot_step", spot))) for spot in range(scheme.spots)]
-        target = t.at("%onto", t.plus(t.times(patch, scheme.out * wide), by))
+def _transform_output(scheme: Scheme, tile: RegisterTile) -> Function:
+    """Transform sums [spot][patch][filter] back to results [line][pixel][filter]."""
+    t = VectorBuilder(tile.device)
+    wide = 4 * tile.block
+    with t.loop(0, I64("%count")) as patch, t.loop(0, tile.filters) as vector:
+        by = t.mul(vector, t.bytes)
+        source = t.ptr_add(Ptr("%sums"), t.add(t.mul(patch, wide), by))
+        sums = [t.load(t.ptr_add(source, t.mul(I64("%spot_step"), spot))) for spot in range(scheme.spots)]
+        target = t.ptr_add(Ptr("%onto"), t.add(t.mul(patch, scheme.out * wide), by))
         for i, x in enumerate(along_both(t, scheme.back, sums)):
-            line = t.at(target, t.times("%line_step", i // scheme.out))
-            t.store(x, t.at(line, wide * (i % scheme.out)))
-    header = (
-        "internal void @kernel.leave(ptr noalias readonly %sums, i64 %spot_step, ptr noalias %onto, i64 %line_step, "
-        "i64 %count) noinline nounwind"
-    )
-    return t.function(header), tuple(t.used)
+            line = t.ptr_add(target, t.mul(I64("%line_step"), i // scheme.out))
+            t.store(x, t.ptr_add(line, wide * (i % scheme.out)))
+    return t.function(_TRANSFORM_OUTPUT, linkage="internal")
 
 
-def _kernel(scheme: Scheme, square: Square) -> Written:
+@dataclass(frozen=True, slots=True)
+class _Strides:
+    """Bytes between channels and between spots of patches, between spots of sums, lines of results, and channels of the
+    result."""
+
+    channel: I64
+    spot: I64
+    sums: I64
+    line: I64
+    area: I64
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some patches of a block: its image, first row and column and columns; patches from `start` to before `stop`, in
+    rows from `upper` to before `lower`."""
+
+    image: I64
+    top: I64
+    first_column: I64
+    columns: I64
+    start: I64
+    stop: I64
+    upper: I64
+    lower: I64
+
+
+def _kernel(scheme: Scheme, tile: RegisterTile) -> Function:
     """The tiles from `begin` to before `end`."""
-    t = BlockText(square.vectors.lanes)
-    lanes, block, epilogue, out, spots = t.lanes, square.block, square.epilogue, scheme.out, scheme.spots
-    t.unpack(epilogue.pointers, (*SIZES, *epilogue.sizes(("r_image",))))
-    # Scratch holds offsets of pixels, patches of all channels, sums, results, and what is seen of one channel.
-    t(f"%room = getelementptr i8, ptr %scratch, i64 {HEAD}")
-    of = write_layout(t)
-    patches = t.at("%room", -(-8 * spots // 64) * 64)
-    step = t.times(t.times("%block_rows", "%block_columns"), 4)
-    # One vector more, which the last channel may write over, and so that spots fall on several sets of the cache.
-    spot_step = t.plus(t.times(t.rounded_up(t.times(step, "%channels"), 64), 64), 4 * lanes)
-    sums = t.at(patches, t.times(spot_step, spots))
-    sums_step = t.plus(t.times("%part", 4 * block), 4 * lanes)
-    results = t.at(sums, t.times(sums_step, spots))
-    line_step = t.times("%block_columns", out * 4 * block)
-    seen = t.at(results, t.times(t.times("%block_rows", out), line_step))
-    write_offsets(t, of, "%room")
-    blocks, area = t.rounded_up("%filters", block), t.times(t.times("%result_height", "%result_width"), 4)
-    with t.loop("%begin", "%end") as tile:
-        filter_block, left = t.rest(tile, blocks), t.quotient(tile, blocks)
-        part, patch_block = t.rest(left, "%parts"), t.quotient(left, "%parts")
-        column_block, behind = t.rest(patch_block, "%column_blocks"), t.quotient(patch_block, "%column_blocks")
-        row_block, image = t.rest(behind, "%row_blocks"), t.quotient(behind, "%row_blocks")
-        top, first_column = t.times(row_block, "%height_of_block"), t.times(column_block, "%block_columns")
-        columns = t.least("%block_columns", t.minus("%out_width", first_column))
-        held = t.times(t.least("%height_of_block", t.minus("%out_height", top)), columns)
-        start = t.times(part, "%part")
-        stop = t.least(held, t.plus(start, "%part"))
-        count = t.minus(stop, start)
-        upper, lower = t.quotient(start, columns), t.rounded_up(stop, columns)
-        first_row = t.plus(top, upper)
-        fresh = t.let(f"icmp ne i64 {left}, {t.let('load i64, ptr %scratch, align 8')}")
-        t(f"store i64 {left}, ptr %scratch, align 8")
-        with t.when(fresh), t.loop("0", "%channels") as channel:
-            source = t.at(t.at("%x", t.times(image, "%image_step")), t.times(channel, "%channel_step"))
-            write_dealt(t, of, out, source, seen, first_row, first_column)
-            onto = t.at(patches, t.times(channel, step))
-            t(f"call void @kernel.enter(ptr {seen}, ptr %room, ptr {onto}, i64 {spot_step}, "
-              f"i64 {t.minus(lower, upper)}, i64 {columns}, i64 {of.pitch})")  # fmt: skip
-        tiles = write_tiles(t, square, count)
-        before = t.minus(start, t.times(upper, columns))
-        with t.loop("0", str(spots)) as spot, t.loop("0", t.rounded_up("%channels", "%piece")) as piece:
-            first = t.times(piece, "%piece")
-            some = t.least("%piece", t.minus("%channels", first))
-            number = t.plus(t.times(filter_block, spots), spot)
-            w = t.at("%w", t.times(t.plus(t.times(number, "%channels"), first), 4 * block))
-            x = t.at(patches, t.plus(t.plus(t.times(spot, spot_step), t.times(first, step)), t.times(before, 4)))
-            size = t.times(some, 4 * block)
-            is_first = t.let(f"icmp eq i64 {piece}, 0")
-            onto, given = t.at(sums, t.times(spot, sums_step)), f"i64 {step}, i64 {some}"
-            with t.loop("0", tiles.count) as number:
-                write_tile(t, square, tiles, number, w, x, onto, given, is_first, size)
-        with t.loop(upper, lower) as row:
-            begin = t.most(start, t.times(row, columns))
-            length = t.minus(t.least(stop, t.times(t.plus(row, 1), columns)), begin)
-            column = t.minus(begin, t.times(row, columns))
-            here = t.at(sums, t.times(t.minus(begin, start), 4 * block))
-            place = t.times(t.times(t.minus(row, upper), out), line_step)
-            onto = t.at(results, t.plus(place, t.times(column, out * 4 * block)))
-            t(f"call void @kernel.leave(ptr {here}, i64 {sums_step}, ptr {onto}, i64 {line_step}, i64 {length})")
-            first_line, first_place = t.times(t.plus(top, row), out), t.times(t.plus(first_column, column), out)
-            lines = t.least(out, t.minus("%result_height", first_line))
-            places = t.least(t.times(length, out), t.minus("%result_width", first_place))
-            corner = t.plus(t.times(first_line, "%result_width"), first_place)
-            with t.loop("0", lines) as line, t.loop("0", str(square.filters)) as vector:
-                first = t.plus(t.times(filter_block, block), t.times(vector, lanes))
-                own = t.least(lanes, t.minus("%filters", first))
-                with t.when(t.let(f"icmp sgt i64 {own}, 0")):
-                    bias = t.at("%b", t.times(first, 4)) if epilogue.bias else "%w"
-                    at = t.plus(t.times(first, area), t.times(t.plus(corner, t.times(line, "%result_width")), 4))
-                    target = t.at("%y", t.plus(t.times(t.times(image, "%filters"), area), at))
-                    beside = t.at(t.at("%r", t.times(image, "%r_image")), at) if epilogue.residual else "%w"
-                    here = t.at(onto, t.plus(t.times(line, line_step), t.times(vector, 4 * lanes)))
-                    given = f"ptr {here}, ptr {bias}, ptr {beside}, ptr {target}, i64 {area}, i64 {own}, i64 {places}"
-                    t(f"call void @kernel.turn({given}, i64 {4 * block})")
-    return t.function(KERNEL), tuple(t.used)
+    t = VectorBuilder(tile.device)
+    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    of = patch_layout(t, a)
+    channel_step = t.mul(t.mul(a.block_rows, a.block_columns), 4)
+    # One vector more, which the last channel may overwrite, and so that spots fall on several sets of the cache.
+    spot_step = t.add(t.mul(t.ceil_div(t.mul(channel_step, a.channels), 64), 64), t.bytes)
+    sums_step = t.add(t.mul(a.part, 4 * tile.block), t.bytes)
+    line_step = t.mul(a.block_columns, scheme.out * 4 * tile.block)
+    write_tap_offsets(t, a, of, a.taps)
+    blocks, area = t.ceil_div(a.filters, tile.block), t.mul(t.mul(a.result_height, a.result_width), 4)
+    strides = _Strides(channel_step, spot_step, sums_step, line_step, area)
+    with t.loop(BEGIN, END) as number:
+        filter_block, left = t.srem(number, blocks), t.sdiv(number, blocks)
+        part = _part(t, a, left)
+        with t.when(once_for(t, SCRATCH, 0, left)), t.loop(0, a.channels) as channel:
+            _enter(t, scheme, a, of, strides, part, channel)
+        _multiply(t, scheme, tile, a, strides, part, filter_block)
+        with t.loop(part.upper, part.lower) as row:
+            _leave(t, scheme, tile, a, strides, part, filter_block, row)
+    return kernel_function(t)
+
+
+def _part(t: VectorBuilder, a: WinogradArgs, number: I64) -> _Part:
+    """A part by its number."""
+    part, patch_block = t.srem(number, a.parts), t.sdiv(number, a.parts)
+    column_block, left = t.srem(patch_block, a.column_blocks), t.sdiv(patch_block, a.column_blocks)
+    row_block, image = t.srem(left, a.row_blocks), t.sdiv(left, a.row_blocks)
+    top, first_column = t.mul(row_block, a.height_of_block), t.mul(column_block, a.block_columns)
+    columns = t.smin(a.block_columns, t.sub(a.out_width, first_column))
+    held = t.mul(t.smin(a.height_of_block, t.sub(a.out_height, top)), columns)
+    start = t.mul(part, a.part)
+    stop = t.smin(held, t.add(start, a.part))
+    upper, lower = t.sdiv(start, columns), t.ceil_div(stop, columns)
+    return _Part(image, top, first_column, columns, start, stop, upper, lower)
+
+
+def _enter(
+    t: VectorBuilder, scheme: Scheme, a: WinogradArgs, of: PatchLayout, strides: _Strides, part: _Part, channel: I64
+) -> None:
+    """Transform the patches of one channel."""
+    source = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(channel, a.channel_step))
+    first_row = t.add(part.top, part.upper)
+    write_deinterleaved(t, a, of, scheme.out, source, a.seen, first_row, part.first_column)
+    onto = t.ptr_add(a.patches, t.mul(channel, strides.channel))
+    rows = t.sub(part.lower, part.upper)
+    t.call(_TRANSFORM_INPUT, a.seen, a.taps, onto, strides.spot, rows, part.columns, of.pitch)
+
+
+def _multiply(
+    t: VectorBuilder,
+    scheme: Scheme,
+    tile: RegisterTile,
+    a: WinogradArgs,
+    strides: _Strides,
+    part: _Part,
+    filter_block: I64,
+) -> None:
+    """The matrix products of all spots, piece by piece of the channels."""
+    tiles = Tiles.of(t, tile, t.sub(part.stop, part.start))
+    before = t.sub(part.start, t.mul(part.upper, part.columns))
+    with t.loop(0, scheme.spots) as spot, t.loop(0, t.ceil_div(a.channels, a.piece)) as piece:
+        first = t.mul(piece, a.piece)
+        some = t.smin(a.piece, t.sub(a.channels, first))
+        packed = t.add(t.mul(filter_block, scheme.spots), spot)
+        w = t.ptr_add(a.w, t.mul(t.add(t.mul(packed, a.channels), first), 4 * tile.block))
+        offset = t.add(t.mul(spot, strides.spot), t.mul(first, strides.channel))
+        x = t.ptr_add(a.patches, t.add(offset, t.mul(before, 4)))
+        size = t.mul(some, 4 * tile.block)
+        is_first = t.icmp("eq", piece, 0)
+        onto = t.ptr_add(a.sums, t.mul(spot, strides.sums))
+        with t.loop(0, tiles.count) as number:
+            write_broadcast_tile(t, tile, tiles, number, w, x, onto, strides.channel, some, is_first, size)
+
+
+def _leave(
+    t: VectorBuilder,
+    scheme: Scheme,
+    tile: RegisterTile,
+    a: WinogradArgs,
+    strides: _Strides,
+    part: _Part,
+    filter_block: I64,
+    row: I64,
+) -> None:
+    """Transform the sums of one row of patches back, and transpose them."""
+    out, block = scheme.out, tile.block
+    begin = t.smax(part.start, t.mul(row, part.columns))
+    length = t.sub(t.smin(part.stop, t.mul(t.add(row, 1), part.columns)), begin)
+    column = t.sub(begin, t.mul(row, part.columns))
+    here = t.ptr_add(a.sums, t.mul(t.sub(begin, part.start), 4 * block))
+    line = t.mul(t.mul(t.sub(row, part.upper), out), strides.line)
+    onto = t.ptr_add(a.results, t.add(line, t.mul(column, out * 4 * block)))
+    t.call(_TRANSFORM_OUTPUT, here, strides.sums, onto, strides.line, length)
+    first_line, first_pixel = t.mul(t.add(part.top, row), out), t.mul(t.add(part.first_column, column), out)
+    lines = t.smin(out, t.sub(a.result_height, first_line))
+    pixels = t.smin(t.mul(length, out), t.sub(a.result_width, first_pixel))
+    corner = t.add(t.mul(first_line, a.result_width), first_pixel)
+    with t.loop(0, lines) as line, t.loop(0, tile.filters) as vector:
+        first = t.add(t.mul(filter_block, block), t.mul(vector, t.lanes))
+        own = t.smin(t.lanes, t.sub(a.filters, first))
+        with t.when(t.icmp("sgt", own, 0)):
+            bias = t.ptr_add(a.b, t.mul(first, 4)) if tile.epilogue.bias else NULL
+            at = t.add(t.mul(first, strides.area), t.mul(t.add(corner, t.mul(line, a.result_width)), 4))
+            target = t.ptr_add(a.y, t.add(t.mul(t.mul(part.image, a.filters), strides.area), at))
+            residual = t.ptr_add(t.ptr_add(a.r, t.mul(part.image, a.r_image)), at) if tile.epilogue.residual else NULL
+            source = t.ptr_add(onto, t.add(t.mul(line, strides.line), t.mul(vector, t.bytes)))
+            t.call(TRANSPOSE_SUMS, source, bias, residual, target, strides.area, own, pixels, 4 * block)

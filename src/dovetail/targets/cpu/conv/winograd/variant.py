@@ -1,4 +1,4 @@
-"""Convolution of 3 by 3 by Winograd's scheme: where it wins, and how its work is cut."""
+"""3×3 convolution by Winograd's scheme: when it wins, and how its work is tiled."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.geometry import Blocks, Field
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
+from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
 from dovetail.kernels.spec import Number, Packed, Tiling
-from dovetail.targets.cpu.conv.broadcast_tile import square_of
-from dovetail.targets.cpu.conv.direct.variant import Candidate, Convolution, Expanse, known
-from dovetail.targets.cpu.conv.few_pixels.kernel import Square
-from dovetail.targets.cpu.conv.patch import HEAD
-from dovetail.targets.cpu.conv.winograd.kernel import winograd_text
+from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
+from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.targets.cpu.conv.packing import bindings
+from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, TWO, Scheme
 from dovetail.targets.cpu.denormals import normal
 from dovetail.targets.runtime.aligned import aligned
@@ -23,67 +24,79 @@ FEWEST = {FOUR: (32, 32), TWO: (64, 48)}
 """Channels, and filters, below which the transforms cost more than the products save."""
 PATCHES = {FOUR: range(28, 1 << 62), TWO: range(20, 111)}
 """Patches below which reading more weights costs more than the products save; with many the wider scheme is better."""
-PATCHES_BYTES = 850 * 1024
-"""What the transformed patches of a tile may take: they stay in the second cache while all filters go over them."""
+PATCHES_SHARE = (425, 512)
+"""The part of L2 that the transformed patches of a tile may take: they stay there while all filters go over them."""
 PIECE = 64
-"""Channels that one register tile takes at a time: their weights stay in the first cache."""
+"""Channels that one register tile takes at a time: their weights stay in L1."""
 
 
-def winograd(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
-    """The kernels of a convolution of 3 by 3, where these schemes may be faster."""
-    field = expanse.field
-    fitting = (field.window, field.strides, field.dilations, expanse.groups) == ((3, 3), (1, 1), (1, 1), 1)
-    if not fitting or not expanse.is_level or found.x.rank != 4:
+def winograd(found: Convolution, problem: ConvProblem, device: CpuDevice) -> list[Candidate]:
+    """The kernels of a 3×3 convolution, where these schemes may be faster."""
+    geometry = problem.geometry
+    fitting = (geometry.window, geometry.strides, geometry.dilations, problem.groups) == ((3, 3), (1, 1), (1, 1), 1)
+    if not fitting or not problem.is_level or found.x.rank != 4:
         return []
-    square = square_of(vectors, expanse.filters, found.epilogue, point=True)
+    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
     return [
-        _candidate(found, expanse, scheme, square)
+        _candidate(found, problem, scheme, tile)
         for scheme, (channels, filters) in FEWEST.items()
-        if expanse.channels >= channels and expanse.filters >= filters
+        if problem.channels >= channels and problem.filters >= filters
     ]
 
 
-def _candidate(found: Convolution, expanse: Expanse, scheme: Scheme, square: Square) -> Candidate:
-    w = Packed(found.w, f"winograd {scheme.out} {square.block}", Transforming(scheme, square.block))
-    tiler, name = Winograd(expanse, scheme, square), f"winograd {scheme.out}×{scheme.out}"
-    return Candidate(found.bindings(w, square.block), tiler, lambda: winograd_text(scheme, square), name)
+def _candidate(found: Convolution, problem: ConvProblem, scheme: Scheme, tile: RegisterTile) -> Candidate:
+    w = Packed(found.w, f"winograd {scheme.out} {tile.block}", TransformedWeights(scheme, tile.block))
+    tiler, name = Winograd(problem, scheme, tile), f"winograd {scheme.out}×{scheme.out}"
+    return Candidate(bindings(found, w, tile.block), tiler, lambda: winograd_code(scheme, tile), name)
 
 
 @dataclass(frozen=True, slots=True)
 class Winograd:
-    """How the work of `winograd_text` is cut."""
+    """How the work is tiled."""
 
-    expanse: Expanse
+    problem: ConvProblem
     scheme: Scheme
-    square: Square
+    tile: RegisterTile
 
     def __call__(self, number: Number) -> Tiling | None:
-        return self.tiling(self.expanse.known(number))
+        return self.tiling(self.problem.known(number))
 
-    def tiling(self, of: Expanse) -> Tiling | None:
-        """The cut, where the number of patches suits the scheme."""
-        scheme, square, lanes = self.scheme, self.square, self.square.vectors.lanes
-        height, width = known(of.field.out[0]), known(of.field.out[1])
+    def tiling(self, of: ConvProblem) -> Tiling | None:
+        """The tiling, where the number of patches suits the scheme."""
+        scheme, tile, device = self.scheme, self.tile, self.tile.device
+        height, width = known(of.geometry.out[0]), known(of.geometry.out[1])
         down, across = -(-height // scheme.out), -(-width // scheme.out)
         if down * across not in PATCHES[scheme]:
             return None
         window, apart = (scheme.patch, scheme.patch), (scheme.out, scheme.out)
-        pixels = Field(of.field.sizes, of.field.steps, (down, across), window, apart, (1, 1), of.field.before)
-        patches = _patches(down, across, max(lanes, PATCHES_BYTES // (4 * scheme.spots * of.channels)))
+        pixels = ConvGeometry(
+            of.geometry.sizes, of.geometry.steps, (down, across), window, apart, (1, 1), of.geometry.before
+        )
+        above, below = PATCHES_SHARE
+        room = device.caches.l2 * above // below // (4 * scheme.spots * of.channels)
+        patches = _patches(down, across, max(device.lanes, room))
         blocks = patches.blocks
         most = known(blocks.rows) * known(blocks.columns)
-        sizes = (
-            *pixels.words(blocks), of.channels, of.filters, *of.steps, height, width, patches.rows, patches.parts,
-            patches.part, PIECE, *of.residual[:1],
+        transformed = -(-4 * most * of.channels // 64) * 64 + 4 * device.lanes
+        image, channel = of.steps
+        laid = arguments(tile.epilogue).laid_out(
+            pixels.sizes_by_name(blocks)
+            | {
+                "channels": of.channels, "filters": of.filters, "image_step": image, "channel_step": channel,
+                "result_height": height, "result_width": width, "height_of_block": patches.rows,
+                "parts": patches.parts, "part": patches.part, "piece": PIECE,
+                **dict(zip(("r_image",), of.residual, strict=False)),
+            },
+            {
+                "taps": 8 * scheme.spots, "patches": scheme.spots * transformed,
+                "sums": scheme.spots * 4 * (patches.part * tile.block + device.lanes),
+                "results": 4 * tile.block * scheme.out**2 * most,
+                "seen": 4 * (known(pixels.seen(blocks, 1)) + 2 * device.lanes),
+            },
         )  # fmt: skip
-        entered = -(-4 * most * of.channels // 64) * 64 + 4 * lanes
-        sums = 4 * (patches.part * square.block + lanes)
-        results = 4 * square.block * scheme.out**2 * most
-        seen = 4 * (known(pixels.seen(blocks, 1)) + 2 * lanes)
-        scratch = HEAD + 8 * (scheme.spots + 8) + scheme.spots * (entered + sums) + results + seen
-        tiles = of.images * blocks.down * blocks.across * patches.parts * -(-of.filters // square.block)
-        work = patches.part * of.channels * scheme.spots * square.filters // 2
-        return Tiling(sizes, scratch, tiles, work + 1)
+        tiles = of.images * blocks.down * blocks.across * patches.parts * -(-of.filters // tile.block)
+        work = patches.part * of.channels * scheme.spots * tile.filters // 2
+        return Tiling(laid.sizes, laid.scratch, tiles, work + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +129,7 @@ def _cut(size: int, most: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Transforming:
+class TransformedWeights:
     """Weights [m, c, 3, 3] as [block of filters][spot][c][filter], transformed; 0 in what is left of the last block."""
 
     scheme: Scheme

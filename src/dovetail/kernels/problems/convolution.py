@@ -1,0 +1,120 @@
+"""What a convolution step computes, whichever kernel takes it: operands, sizes, and what becomes of the sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import f32
+from dovetail.ir.value import Value
+from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.geometry import ConvGeometry
+from dovetail.kernels.spec import Number, TensorLocations
+from dovetail.library.activation import Activation
+from dovetail.library.conv_bias_act import conv_bias_act
+from dovetail.ops.convolution import conv
+
+
+@dataclass(frozen=True, slots=True)
+class ConvProblem:
+    """The sizes of a convolution: images, groups, filters and channels of a group, spatial axes, strides of images and
+    of channels in bytes; of a residual, strides along all its axes."""
+
+    images: Size
+    groups: int
+    filters: int
+    channels: int
+    geometry: ConvGeometry
+    steps: tuple[Size, Size]
+    residual: tuple[Size, ...] = ()
+
+    def known(self, number: Number) -> ConvProblem:
+        """The same with sizes as they are in one run."""
+        steps, residual = (number(self.steps[0]), number(self.steps[1])), tuple(map(number, self.residual))
+        geometry = self.geometry.known(number)
+        return replace(self, images=number(self.images), geometry=geometry, steps=steps, residual=residual)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether each image of a residual, if there is one, lies as one of the result."""
+        rows, columns = self.geometry.out
+        return self.residual[1:] in ((), (4 * rows * columns, 4 * columns, 4))
+
+    def sizes_by_name(self, *residual: str) -> dict[str, Size]:
+        """Channels, filters, groups and strides, as kernels name their arguments; strides of the residual by name."""
+        image, channel = self.steps
+        found: dict[str, Size] = {
+            "channels": self.channels, "filters": self.filters, "groups": self.groups, "image_step": image,
+            "group_step": channel * self.channels, "channel_step": channel,
+        }  # fmt: skip
+        return found | dict(zip(residual, self.residual, strict=False))
+
+    @property
+    def sums(self) -> int:
+        """Products of a result."""
+        return self.channels * self.geometry.taps
+
+
+def _added_to(value: Value) -> Value:
+    """The convolution that a residual is added to."""
+    options = {name: value.attrs[name] for name in ("strides", "dilations", "padding", "groups")}
+    return conv(*value.operands[:2], **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution, its bias, what is added to it, and its activation."""
+
+    result: Value
+    x: Value
+    w: Value
+    b: Value | None = None
+    residual: Value | None = None
+    act: Activation = "none"
+
+    @staticmethod
+    def of(value: Value) -> Convolution | None:
+        """The convolution that a value is."""
+        if value.op is conv_bias_act:
+            call = conv_bias_act.of(value)
+            if call.residual is not None and value.shape != _added_to(value).shape:
+                return None
+            return Convolution(value, call.x, call.w, call.b, call.residual, call.act)
+        x, w = value.operands[:2] if value.op is conv else (None, None)
+        return None if x is None or w is None else Convolution(value, x, w)
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """What becomes of its sums."""
+        return Epilogue(self.act, self.b is not None, self.residual is not None)
+
+    def is_served(self, locations: TensorLocations) -> bool:
+        """Whether it is of f32 along one or two axes, with weights that are known when parameters are bound."""
+        weights = [self.w] if self.b is None else [self.w, self.b]
+        read = [self.x, *weights] if self.residual is None else [self.x, self.residual, *weights]
+        plain = self.x.rank <= 4 and all(v.dtype is f32 for v in read)
+        return plain and 0 not in self.w.shape and all(locations.is_bound(v) for v in weights)
+
+    def problem(self, locations: TensorLocations) -> ConvProblem:
+        """Its sizes, as they lie."""
+        attrs, steps, groups = self.result.attrs, locations(self.x).strides, int(self.result.attrs["groups"])
+        geometry = ConvGeometry.of(
+            self.x.shape[2:], steps[2:], self.result.shape[2:], [known(s) for s in self.w.shape[2:]],
+            attrs["strides"], attrs["dilations"], attrs["padding"],
+        )  # fmt: skip
+        filters, channels = known(self.w.shape[0]) // groups, known(self.w.shape[1])
+        beside: tuple[Size, ...] = ()
+        if self.residual is not None:
+            first, channel, *spatial = locations(self.residual).strides
+            beside = (
+                (first, channel, *spatial)
+                if len(spatial) == 2
+                else (first, channel, spatial[0] * geometry.out[1], spatial[0])
+            )
+        return ConvProblem(self.x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), beside)
+
+
+def known(size: Size) -> int:
+    """A size of what is bound."""
+    assert isinstance(size, int), "what is bound has sizes that are known"
+    return size

@@ -1,0 +1,51 @@
+"""What becomes of the sums of a convolution: bias, residual and activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dovetail.library.activation import Activation
+
+IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid", "hard_swish")
+"""Activations of so few instructions that every register tile has them; the others are done where results lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Whether there is a bias, whether a tensor is added then, and the activation at the end."""
+
+    act: Activation = "none"
+    bias: bool = False
+    residual: bool = False
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """What a kernel points to."""
+        return ("x", "w", *(["b"] if self.bias else []), *(["r"] if self.residual else []), "y")
+
+    def sizes(self, residual: tuple[str, ...]) -> tuple[str, ...]:
+        """What a kernel is told of the residual, if there is one."""
+        return residual if self.residual else ()
+
+    def absent(self, *residual: str) -> frozenset[str]:
+        """The arguments that a kernel does without: bias, residual, and sizes of the residual by name."""
+        without = [] if self.bias else ["b"]
+        without += [] if self.residual else ["r", *residual]
+        return frozenset(without)
+
+    @property
+    def before_residual(self) -> Epilogue:
+        """What is done before the residual is added: all of it where there is none."""
+        return replace(self, act="none", residual=False) if self.residual else self
+
+    @property
+    def marks(self) -> str:
+        """What a register tile does itself, as a part of its name."""
+        act = self.in_registers
+        marks = (("bias", self.bias), ("residual", self.residual), (act, act != "none"))
+        return "".join(f".{mark}" for mark, holds in marks if holds)
+
+    @property
+    def in_registers(self) -> Activation:
+        """The activation, if register tiles do it themselves."""
+        return self.act if self.act in IN_REGISTERS else "none"
