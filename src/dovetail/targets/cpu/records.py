@@ -21,6 +21,7 @@ from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.conv.pointwise.variant import Pointwise
 from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.select import Suited
 from dovetail.targets.cpu.conv.transposed import TransposedPacking
 from dovetail.targets.cpu.conv.winograd.scheme import Scheme
 from dovetail.targets.cpu.conv.winograd.variant import TransformedWeights, Winograd
@@ -39,6 +40,7 @@ RECORDS = Registry(
         "conv.pointwise": Pointwise,
         "conv.pointwise_packed": PointwisePacked,
         "conv.winograd": Winograd,
+        "conv.suited": Suited,
         # Packings.
         "conv.pack": Packing,
         "conv.pack_conv1d": LinePanels,

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dovetail import Graph
+from dovetail.declare.machine import Machine
 from dovetail.ir.dim import Size
 from dovetail.ir.dim import evaluate as evaluate_size
 from dovetail.ir.literal import Array
-from dovetail.kernels.spec import Job
-from dovetail.plan.plan import Plan, make_plan
+from dovetail.kernels.spec import Job, Template, TensorLocations
+from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cpu.conv.considered import considered
+from dovetail.targets.cpu.conv.select import VARIANTS, make_conv
+from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime import serial as record
 from dovetail.targets.runtime.build import build
-from tests.kernels.convolving import around, compared, normal
+from tests.kernels.convolving import WIDE, around, compared, normal
+
+ASSUMED = Machine(1e11, 1e10, 1e-6)
 
 AREAS = [("winograd", 1, (25, 26)), ("small_conv", 1, (5, 10)), ("small_conv", 1, (3, 7)), ("conv", 2, (80, 82))]
 """Kernels, and strides and areas that they are best at."""
@@ -92,3 +100,44 @@ def test_forms_come_back_from_bytes() -> None:
 def test_strict_programs_sum_in_the_plain_way() -> None:
     plan = make_plan(network("height", "width"), target=CPU, options={"strict": True})
     assert all(not form.kernel.name.startswith("winograd") for form in job_of(plan).variants)
+
+
+PROBLEMS = [
+    (around((1, 64, 56, 56), 64), "winograd 4×4"),
+    (around((1, 3, 224, 224), 64, strides=(2, 2)), "direct"),
+    (around((1, 96, 5, 7), 128, strides=(2, 2)), "few_pixels"),
+]
+"""Convolutions, and the kernel that AVX-512 has for them."""
+
+
+@pytest.mark.parametrize(("graph", "name"), PROBLEMS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_reports_know_what_was_considered(graph: Graph, name: str, strict: bool) -> None:
+    step, locations = step_of(graph, strict)
+    job, rows = make_conv(step, locations, WIDE), considered(step, locations, WIDE, ASSUMED)
+    assert job is not None and isinstance(job.kernel, Template)
+    (taken,) = [row for row in rows if row.taken]
+    assert taken.name == job.kernel.variant and (strict or taken.name == name)
+    assert taken.seconds is not None and taken.seconds > 0 and taken.reason == ""
+    assert all(row.reason for row in rows if not row.taken), "every other kernel has a reason"
+    assert rows[-1].name == "direct" and {name for name, _ in VARIANTS} <= {row.name.split()[0] for row in rows}
+
+
+def test_an_estimate_counts_empty_lanes() -> None:
+    """The last vector of filters takes as long with a few as with all."""
+    machine = replace(ASSUMED, bytes_per_second=1e15)
+    full, partial = [
+        next(row.seconds for row in considered(*step_of(around((1, 96, 5, 7), n), False), WIDE, machine) if row.taken)
+        for n in (128, 122)
+    ]
+    assert full is not None and partial == pytest.approx(full, rel=1e-3)
+
+
+def test_nothing_is_taken_before_sizes_are_known() -> None:
+    rows = considered(*step_of(network("height", "width"), False), WIDE)
+    assert rows and not any(row.taken for row in rows)
+
+
+def step_of(graph: Graph, strict: bool) -> tuple[Step, TensorLocations]:
+    plan = make_plan(graph, target=CPU)
+    return plan.phase("run")[-1], TensorLocations(plan.locate, set(), strict, target=loops_of(WIDE))

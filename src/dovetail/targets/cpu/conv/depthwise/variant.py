@@ -1,8 +1,8 @@
-"""Depthwise convolution: when it is served so, and how its work is tiled."""
+"""Depthwise convolution: how its work is tiled."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
@@ -12,17 +12,11 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile, arguments, depthwise_code
 from dovetail.targets.cpu.conv.packing import packed
 
-MOST_TAPS = 81
-"""Taps of a window that may be unrolled."""
-FARTHEST = 4
-"""Rows from one pixel's window, or from one of its taps, to the next, at most: each has an address of its own."""
 MOST_ROWS, FEW_ROWS = 8, 4
 """Rows of a register tile, and where sizes are known at run time and there is a register tile for every number of
 rows."""
 FEWEST_ROWS = 8
 """Rows of a band at least, even if they leave L1: each band packs again what the one before it saw last."""
-MOST_POINTS = 256
-"""Pixels of a channel that is multiplied by one number: more are not worth packing."""
 PART_WORK = 4000
 """Products of vectors that a tile has, about."""
 
@@ -32,33 +26,14 @@ def l1_bytes(device: CpuDevice) -> int:
     return device.caches.l1 // 2
 
 
-def band_bytes(device: CpuDevice) -> int:
-    """Bytes that a band may see: they stay in L2."""
-    return device.caches.l2 // 4
-
-
-def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> list[Candidate]:
+def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
     """The kernel of a convolution whose groups have one channel and one filter each."""
-    is_level = problem.is_level
-    # A channel times one number is one long row.
-    problem = replace(problem, geometry=problem.geometry.flat()) if is_level else problem
     geometry = problem.geometry
-    apart = max(geometry.strides[0], *geometry.dilations)
     most = min(MOST_ROWS if geometry.is_known else FEW_ROWS, rows_of(device, geometry.window[0], geometry.strides[0]))
-    if (
-        (problem.channels, problem.filters) != (1, 1)
-        or geometry.taps > MOST_TAPS
-        or apart > FARTHEST
-        or geometry.strides[1] > 2
-        or geometry.steps[1] != 4
-        or most < 2
-        or not is_level
-    ):
-        return []
     most = 1 if geometry.window[0] == 1 else most
     heights = _heights(Bands.of(geometry, device), most) if geometry.is_known else tuple(range(1, most + 1))
     tile = DepthwiseTile(device, geometry.window, geometry.strides, geometry.dilations, heights, found.epilogue)
-    return [Candidate(packed(found, 1), Depthwise(problem, tile), lambda: depthwise_code(tile), "depthwise")]
+    return Candidate(packed(found, 1), Depthwise(problem, tile), lambda: depthwise_code(tile), "depthwise")
 
 
 def rows_of(device: CpuDevice, window: int, stride: int) -> int:
@@ -88,6 +63,10 @@ class Bands:
         count = -(-height // max(1, rows))
         return Bands(count, rows, height - rows * (count - 1), across, pitch)
 
+    def plane(self, geometry: ConvGeometry) -> int:
+        """Bytes that a band sees of a channel."""
+        return self.pitch * ((self.rows - 1) * geometry.strides[0] + geometry.reach[0] + 1)
+
 
 def _heights(bands: Bands, most: int) -> tuple[int, ...]:
     """Rows of the register tiles that share what is in a band."""
@@ -105,20 +84,14 @@ class Depthwise:
     problem: ConvProblem
     tile: DepthwiseTile
 
-    def __call__(self, number: Number) -> Tiling | None:
+    def __call__(self, number: Number) -> Tiling:
         return self.tiling(self.problem.known(number))
 
-    def tiling(self, of: ConvProblem) -> Tiling | None:
-        """The tiling, where there are results and rows are not too long."""
+    def tiling(self, of: ConvProblem) -> Tiling:
+        """The tiling of sizes that are known."""
         geometry, device = of.geometry, self.tile.device
-        if 0 in (*geometry.out, *geometry.sizes):
-            return None
-        if geometry.taps == 1 and (geometry.out[0] != 1 or known(geometry.out[1]) > MOST_POINTS):
-            return None
         bands = Bands.of(geometry, device)
-        plane = bands.pitch * ((bands.rows - 1) * geometry.strides[0] + geometry.reach[0] + 1)
-        if plane > band_bytes(device):
-            return None
+        plane = bands.plane(geometry)
         # Packing a vector and storing one takes as long as a few products.
         work = bands.rows * -(-known(geometry.out[1]) // device.lanes) * (geometry.taps + 4 * geometry.strides[0])
         parts = -(-of.groups // max(1, min(of.groups, PART_WORK // work)))

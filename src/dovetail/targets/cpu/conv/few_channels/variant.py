@@ -1,39 +1,25 @@
-"""Convolution of few channels by a large window, as image networks begin: when it is served so, and how it is tiled."""
+"""Convolution of few channels by a large window, as image networks begin: how its work is tiled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Number, Tiling
-from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.few_channels.kernel import arguments, few_channels_code
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 
-FEWEST_SUMS, MOST_SUMS = 100, 256
-"""Products of a result below which transposing it costs more than full lanes save, and above which the weights of a
-block of filters do not stay in L1."""
-FEWEST_PIXELS = 800
-"""Pixels below which other kernels are better."""
-MOST_WASTE = 1.1
-"""Lanes, and pixels of register tiles, to those that are wanted, at most."""
 PART_PIXELS = 450
 """Pixels of a tile, about."""
 
 
-def few_channels(found: Convolution, problem: ConvProblem, device: CpuDevice) -> list[Candidate]:
+def few_channels(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
     """The kernel of a convolution with few channels, a large window and many pixels."""
-    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=False)
-    full = -(-problem.filters // tile.block) * tile.block <= MOST_WASTE * problem.filters
-    fitting = FEWEST_SUMS <= problem.sums <= MOST_SUMS and problem.groups == 1 and problem.geometry.taps > 1
-    if not full or not fitting or not problem.is_level:
-        return []
     tiler = FewChannels(problem, tile)
-    return [Candidate(packed(found, tile.block), tiler, lambda: few_channels_code(tile), "few_channels")]
+    return Candidate(packed(found, tile.block), tiler, lambda: few_channels_code(tile), "few_channels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +29,13 @@ class FewChannels:
     problem: ConvProblem
     tile: RegisterTile
 
-    def __call__(self, number: Number) -> Tiling | None:
+    def __call__(self, number: Number) -> Tiling:
         return self.tiling(self.problem.known(number))
 
-    def tiling(self, of: ConvProblem) -> Tiling | None:
-        """The tiling, where there are many pixels, and rows are long."""
+    def tiling(self, of: ConvProblem) -> Tiling:
+        """The tiling of sizes that are known."""
         geometry, tile = of.geometry, self.tile
         height, width = known(geometry.out[0]), known(geometry.out[1])
-        if height * width < FEWEST_PIXELS or width < tile.pixels:
-            return None
         count = -(-height // max(1, PART_PIXELS // width))
         rows = -(-height // count)
         blocks = Blocks(rows, width, -(-height // rows), 1)

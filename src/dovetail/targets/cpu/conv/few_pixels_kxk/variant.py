@@ -1,39 +1,27 @@
-"""Convolution by a k×k window with few output pixels: when it is served so, and how its work is tiled."""
+"""Convolution by a k×k window with few output pixels: how its work is tiled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Number, Tiling
-from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import APART, arguments, few_pixels_kxk_code
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 
-MOST_PIXELS = 400
-"""Pixels above which packing what they see costs more than it saves."""
-FEWEST_SUMS = 2000
-"""Products in a sum below which that is so too."""
-MOST_WASTE = 1.1
-"""Lanes to filters, at most."""
 PIECE = 64
 """Steps that a register tile takes at a time: their weights stay in L1."""
 PART_PIXELS = 112
 """Pixels of a tile, about."""
 
 
-def few_pixels_kxk(found: Convolution, problem: ConvProblem, device: CpuDevice) -> list[Candidate]:
+def few_pixels_kxk(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
     """The kernel of a convolution with few pixels, many filters and a window of several taps."""
-    tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
-    full = -(-problem.filters // tile.block) * tile.block <= MOST_WASTE * problem.filters
-    if not full or problem.sums < FEWEST_SUMS or problem.geometry.taps == 1 or not problem.is_level:
-        return []
     tiler = FewPixelsKxk(problem, tile)
-    return [Candidate(packed(found, tile.block), tiler, lambda: few_pixels_kxk_code(tile), "few_pixels_kxk")]
+    return Candidate(packed(found, tile.block), tiler, lambda: few_pixels_kxk_code(tile), "few_pixels_kxk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +31,14 @@ class FewPixelsKxk:
     problem: ConvProblem
     tile: RegisterTile
 
-    def __call__(self, number: Number) -> Tiling | None:
+    def __call__(self, number: Number) -> Tiling:
         return self.tiling(self.problem.known(number))
 
-    def tiling(self, of: ConvProblem) -> Tiling | None:
-        """The tiling, where there are few pixels."""
+    def tiling(self, of: ConvProblem) -> Tiling:
+        """The tiling of sizes that are known."""
         geometry, tile = of.geometry, self.tile
         height, width = known(geometry.out[0]), known(geometry.out[1])
         count = height * width
-        if not 0 < count <= MOST_PIXELS:
-            return None
         parts = -(-count // PART_PIXELS)
         part = -(-count // parts)
         rows = min(height, (part - 2) // width + 2)

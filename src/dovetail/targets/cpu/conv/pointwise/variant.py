@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
@@ -15,23 +15,14 @@ from dovetail.targets.cpu.conv.pointwise.kernel import arguments, pointwise_code
 
 DEPTH = 128
 """Channels that go together, at most: what a band of pixels sees of them stays in L1."""
-FEWEST_VECTORS = 5
-"""Vectors of pixels below which the last one, which is not full, wastes too much."""
-FEWEST_CHANNELS, FAR, FEWEST_FAR, FEWEST_BESIDE = 48, 1024, 128, 32
-"""Channels below which results are produced too fast to be written to many rows in turn. Where a row has more than
-`FAR` pixels, so that each row is in a page of its own, it takes `FEWEST_FAR`, unless filters are fewer; and with a
-residual, which is read from as many rows anyhow, `FEWEST_BESIDE`."""
 TOGETHER, FEWEST_TILES = 8, 16
 """Register tiles of filters that go together even where that is much work, unless it leaves too few tiles to share."""
 
 
-def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> list[Candidate]:
-    """The kernel of a convolution whose pixels are contiguous, and see a pixel each."""
-    flat = replace(problem, geometry=problem.geometry.flat())
-    if not flat.geometry.is_point or flat.geometry.sizes[0] != 1 or flat.geometry.steps[1] != 4 or not problem.is_level:
-        return []
+def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
+    """The kernel of a convolution whose pixels are contiguous, one row of them, and see a pixel each."""
     tile = DirectTile.of(device, problem.filters, found.epilogue, True)
-    return [Candidate(packed(found, tile.filters), Pointwise(flat, tile), lambda: pointwise_code(tile), "pointwise")]
+    return Candidate(packed(found, tile.filters), Pointwise(problem, tile), lambda: pointwise_code(tile), "pointwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +32,13 @@ class Pointwise:
     problem: ConvProblem
     tile: DirectTile
 
-    def __call__(self, number: Number) -> Tiling | None:
+    def __call__(self, number: Number) -> Tiling:
         return self.tiling(self.problem.known(number))
 
-    def tiling(self, of: ConvProblem) -> Tiling | None:
-        """The tiling, where there are pixels enough."""
+    def tiling(self, of: ConvProblem) -> Tiling:
+        """The tiling of sizes that are known."""
         tile, pixels, lanes = self.tile, known(of.geometry.out[1]), self.tile.device.lanes
         vectors = -(-pixels // lanes)
-        if vectors < FEWEST_VECTORS or of.channels < self._fewest(of, pixels):
-            return None
         bands, tiles = -(-vectors // tile.vectors), -(-of.filters // tile.filters)
         work = tile.vectors * lanes * of.channels * tile.filters
         # What a band sees is read anew for each part of the filters.
@@ -67,10 +56,3 @@ class Pointwise:
         )  # fmt: skip
         count = of.images * of.groups * pixel_parts * filter_parts
         return Tiling(laid.sizes, laid.scratch, count, work * filter_part * pixel_part // (2 * lanes) + 1)
-
-    @staticmethod
-    def _fewest(of: ConvProblem, pixels: int) -> int:
-        """How many channels there must be."""
-        if of.residual:
-            return FEWEST_BESIDE
-        return FEWEST_CHANNELS if pixels <= FAR or of.filters < of.channels else FEWEST_FAR

@@ -1,4 +1,4 @@
-"""3×3 convolution by Winograd's scheme: when it wins, and how its work is tiled."""
+"""3×3 convolution by Winograd's scheme: how its work is tiled."""
 
 from __future__ import annotations
 
@@ -16,35 +16,19 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.packing import bindings
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
-from dovetail.targets.cpu.conv.winograd.scheme import FOUR, TWO, Scheme
+from dovetail.targets.cpu.conv.winograd.scheme import Scheme
 from dovetail.targets.cpu.denormals import normal
 from dovetail.targets.runtime.aligned import aligned
 
-FEWEST = {FOUR: (32, 32), TWO: (64, 48)}
-"""Channels, and filters, below which the transforms cost more than the products save."""
-PATCHES = {FOUR: range(28, 1 << 62), TWO: range(20, 111)}
-"""Patches below which reading more weights costs more than the products save; with many the wider scheme is better."""
 PATCHES_SHARE = (425, 512)
 """The part of L2 that the transformed patches of a tile may take: they stay there while all filters go over them."""
 PIECE = 64
 """Channels that one register tile takes at a time: their weights stay in L1."""
 
 
-def winograd(found: Convolution, problem: ConvProblem, device: CpuDevice) -> list[Candidate]:
-    """The kernels of a 3×3 convolution, where these schemes may be faster."""
-    geometry = problem.geometry
-    fitting = (geometry.window, geometry.strides, geometry.dilations, problem.groups) == ((3, 3), (1, 1), (1, 1), 1)
-    if not fitting or not problem.is_level or found.x.rank != 4:
-        return []
+def winograd(found: Convolution, problem: ConvProblem, device: CpuDevice, scheme: Scheme) -> Candidate:
+    """The kernel of a 3×3 convolution by one of the schemes."""
     tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
-    return [
-        _candidate(found, problem, scheme, tile)
-        for scheme, (channels, filters) in FEWEST.items()
-        if problem.channels >= channels and problem.filters >= filters
-    ]
-
-
-def _candidate(found: Convolution, problem: ConvProblem, scheme: Scheme, tile: RegisterTile) -> Candidate:
     w = Packed(found.w, f"winograd {scheme.out} {tile.block}", TransformedWeights(scheme, tile.block))
     tiler, name = Winograd(problem, scheme, tile), f"winograd {scheme.out}×{scheme.out}"
     return Candidate(bindings(found, w, tile.block), tiler, lambda: winograd_code(scheme, tile), name)
@@ -58,16 +42,14 @@ class Winograd:
     scheme: Scheme
     tile: RegisterTile
 
-    def __call__(self, number: Number) -> Tiling | None:
+    def __call__(self, number: Number) -> Tiling:
         return self.tiling(self.problem.known(number))
 
-    def tiling(self, of: ConvProblem) -> Tiling | None:
-        """The tiling, where the number of patches suits the scheme."""
+    def tiling(self, of: ConvProblem) -> Tiling:
+        """The tiling of sizes that are known."""
         scheme, tile, device = self.scheme, self.tile, self.tile.device
         height, width = known(of.geometry.out[0]), known(of.geometry.out[1])
         down, across = -(-height // scheme.out), -(-width // scheme.out)
-        if down * across not in PATCHES[scheme]:
-            return None
         window, apart = (scheme.patch, scheme.patch), (scheme.out, scheme.out)
         pixels = ConvGeometry(
             of.geometry.sizes, of.geometry.steps, (down, across), window, apart, (1, 1), of.geometry.before
