@@ -36,7 +36,7 @@ class ConvProblem:
 
     @property
     def is_level(self) -> bool:
-        """Whether each image of a residual, if there is one, lies as one of the result."""
+        """Whether each image of a residual, if there is one, is laid out as one of the result."""
         rows, columns = self.geometry.out
         return self.residual[1:] in ((), (4 * rows * columns, 4 * columns, 4))
 
@@ -96,22 +96,22 @@ class Convolution:
         return plain and 0 not in self.w.shape and all(locations.is_bound(v) for v in weights)
 
     def problem(self, locations: TensorLocations) -> ConvProblem:
-        """Its sizes, as they lie."""
+        """Its sizes and strides."""
         attrs, steps, groups = self.result.attrs, locations(self.x).strides, int(self.result.attrs["groups"])
         geometry = ConvGeometry.of(
             self.x.shape[2:], steps[2:], self.result.shape[2:], [known(s) for s in self.w.shape[2:]],
             attrs["strides"], attrs["dilations"], attrs["padding"],
         )  # fmt: skip
         filters, channels = known(self.w.shape[0]) // groups, known(self.w.shape[1])
-        beside: tuple[Size, ...] = ()
+        residual: tuple[Size, ...] = ()
         if self.residual is not None:
             first, channel, *spatial = locations(self.residual).strides
-            beside = (
+            residual = (
                 (first, channel, *spatial)
                 if len(spatial) == 2
                 else (first, channel, spatial[0] * geometry.out[1], spatial[0])
             )
-        return ConvProblem(self.x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), beside)
+        return ConvProblem(self.x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), residual)
 
 
 def known(size: Size) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from dovetail.library.activation import Activation
 
 IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid", "hard_swish")
-"""Activations of so few instructions that every register tile has them; the others are done where results lie."""
+"""Activations of few instructions, which every register tile has; the others are done on finished rows in L1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The spatial axes that a window slides over, and how output pixels are cut into blocks."""
+"""The spatial axes that a window slides over, and how output pixels are tiled into blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_RUN_SHARE = 64
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How output pixels are cut: rows and columns of a block, and how many blocks there are."""
+    """How output pixels are tiled: rows and columns of a block, and how many blocks there are."""
 
     rows: Size
     columns: Size
@@ -45,7 +45,7 @@ class ConvGeometry:
         dilations: Sequence[int],
         padding: Sequence[Size],
     ) -> ConvGeometry:
-        """One axis is taken for the second of two. The padding behind an axis is what is beyond it anyhow."""
+        """One axis is taken for the second of two. The padding after an axis needs no size."""
         if len(sizes) == 1:
             only = (1, window[0]), (1, strides[0]), (1, dilations[0]), (0, padding[0])
             return ConvGeometry((1, sizes[0]), (0, steps[0]), (1, out[0]), *only)
@@ -111,7 +111,7 @@ class ConvGeometry:
 
     @property
     def phases(self) -> int:
-        """Planes in which a block lies."""
+        """Planes of a block's patch."""
         return self.phases_down * min(self.strides[1], self.reach[1] + 1)
 
     @property

@@ -210,7 +210,7 @@ def declined(of: ConvProblem, tiler: ConvTiler) -> str | None:
         case Winograd():
             out = tiler.scheme.out
             suits = -(-height // out) * -(-width // out) in WINOGRAD_PATCHES[tiler.scheme]
-            return None if suits else "too few patches, or so many that larger ones are better"
+            return None if suits else "too few patches, or enough for larger ones"
         case Depthwise():
             return _depthwise_declines(of, tiler)
         case FewChannels():
@@ -234,7 +234,7 @@ def _depthwise_declines(of: ConvProblem, tiler: Depthwise) -> str | None:
     if 0 in (*geometry.out, *geometry.sizes):
         return "no pixels"
     if geometry.taps == 1 and (geometry.out[0] != 1 or known(geometry.out[1]) > DEPTHWISE_MOST_POINTS):
-        return "so many pixels times one number are not worth packing"
+        return "this many pixels times one number are not worth packing"
     # What a band sees stays in L2.
     return "rows are too long" if Bands.of(geometry, device).plane(geometry) > device.caches.l2 // 4 else None
 

@@ -20,7 +20,7 @@ from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
 
 FIRST = symbol("first_pixel")
-"""The first pixel of a block, as the epilogue asks for it."""
+"""The first pixel of a block, as the epilogue names it."""
 PIECE = 32
 """Steps of a row that are summed before they are added to the rest: a short sum rounds less than a long one."""
 
@@ -62,7 +62,7 @@ class Conv1d:
 
     @property
     def pieces(self) -> int:
-        """The short sums that one sum is cut into."""
+        """The short sums that one sum is split into."""
         return -(-self.deep // PIECE)
 
     def totals(self, epilogue: Kernel) -> int:

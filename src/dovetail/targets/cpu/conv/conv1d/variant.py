@@ -87,7 +87,7 @@ def make_line(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job
     filters = w.shape[0]
     if not isinstance(filters, int) or 0 in w.shape:
         return None
-    # With few filters most of a panel is empty, which pays where channels lie side by side already.
+    # With few filters most of a panel is empty, which pays where channels are contiguous already.
     if filters < vectors.lanes and body.views[x].strides[1] != f32.itemsize:
         return None
     return _Writer(value, body, found[0], locations, tile_of(vectors)).job()
@@ -99,8 +99,8 @@ class _Writer:
     def __init__(self, value: Value, body: Body, found: Value, locations: TensorLocations, tile: Tile) -> None:
         self.value, self.body, self.found, self.locations, self.tile = value, body, found, locations, tile
         x, w = found.operands
-        beside = {v for other in body.order if other is not found for v in other.operands}
-        self.operands = {v: f"e{i}" for i, v in enumerate(v for v in reads(body) if v in beside)}
+        others = {v for other in body.order if other is not found for v in other.operands}
+        self.operands = {v: f"e{i}" for i, v in enumerate(v for v in reads(body) if v in others)}
         self.w = body.arguments[w]
         at = body.views[x]
         count = value.shape[0] * value.shape[2]
@@ -160,7 +160,7 @@ class _Writer:
         leaves |= {view: Load(self._tensor(name), at) for view, name in self.operands.items()}
         positions = Extent(symbol("positions"))
         (result,) = elementwise([self.body.results[0]], leaves)
-        # A panel is too narrow for what LLVM would choose; a scalar loop takes the filters behind whole vectors.
+        # A panel is too narrow for what LLVM would choose; a scalar loop takes the filters after full vectors.
         store = Loop("column", Extent(LIVE), (Store(self._tensor("y"), at, result),), lanes=self.tile.lanes)
         body = (
             Set("pixel", add(Name("row"), Extent(FIRST))),

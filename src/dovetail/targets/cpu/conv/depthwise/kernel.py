@@ -169,8 +169,8 @@ def _store(t: VectorBuilder, tile: DepthwiseTile, sums: Mapping[Spot, Vec], mask
     for (row, wide), x in sums.items():
         by = t.add(t.mul(I64("%step"), row), t.bytes * wide)
         if epilogue.residual:
-            beside = t.ptr_add(Ptr("%r"), by)
-            x = t.fadd(x, t.load(beside) if mask is None else t.load_masked(mask, beside))
+            residual = t.ptr_add(Ptr("%r"), by)
+            x = t.fadd(x, t.load(residual) if mask is None else t.load_masked(mask, residual))
         x = activate(t, epilogue.act, x)
         if mask is None:
             t.store(x, t.ptr_add(Ptr("%y"), by))
@@ -384,9 +384,9 @@ def _across(
         with t.loop(0, tiles) as number:
             column = t.add(done, t.mul(number, step))
             at, count = t.mul(column, 4), t.sub(a.out_width, column)
-            beside = t.ptr_add(r, at) if tile.epilogue.residual else NULL
+            residual = t.ptr_add(r, at) if tile.epilogue.residual else NULL
             t.call(
                 _tile_signature(tile, rows, wide), t.ptr_add(x, at), band.pitch, band.phase, w, t.ptr_add(y, at),
-                band.line, count, b, beside,
+                band.line, count, b, residual,
             )  # fmt: skip
         done = t.mul(tiles, step)

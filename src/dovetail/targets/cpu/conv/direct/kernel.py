@@ -325,14 +325,14 @@ def _filters(
     onto = t.select_ptr(direct, target, a.results)
     step = t.select_int(direct, t.mul(area, 4), run_step)
     _run(t, tile.summing, a, of, block, packed, onto, step)
-    beside = NULL
+    residual = NULL
     finish = finish_signature(tile.epilogue)
     if tile.epilogue.residual:
         own = t.mul(t.add(t.mul(block.group, a.filters), first), a.r_channel)
         corner = t.add(t.mul(block.first_row, a.r_row), t.mul(block.first_column, a.r_column))
-        beside = t.ptr_add(t.ptr_add(a.r, t.mul(block.image, a.r_image)), t.add(own, corner))
+        residual = t.ptr_add(t.ptr_add(a.r, t.mul(block.image, a.r_image)), t.add(own, corner))
         with t.when(direct), t.loop(0, count) as row:
-            y, r = t.ptr_add(onto, t.mul(row, step)), t.ptr_add(beside, t.mul(row, a.r_channel))
+            y, r = t.ptr_add(onto, t.mul(row, step)), t.ptr_add(residual, t.mul(row, a.r_channel))
             t.call(finish, y, r, a.r_column, block.length)
     elif tile.epilogue.act not in IN_REGISTERS:
         with t.loop(0, count) as row:
@@ -341,7 +341,7 @@ def _filters(
         here = t.ptr_add(a.results, t.add(t.mul(row, run_step), t.mul(line, t.mul(of.pitch, 4))))
         there = t.ptr_add(target, t.mul(t.add(t.mul(row, area), t.mul(line, a.out_width)), 4))
         if tile.epilogue.residual:
-            r = t.ptr_add(beside, t.add(t.mul(row, a.r_channel), t.mul(line, a.r_row)))
+            r = t.ptr_add(residual, t.add(t.mul(row, a.r_channel), t.mul(line, a.r_row)))
             t.call(finish, here, r, a.r_column, block.columns)
         with t.steps(0, block.columns, t.lanes) as column:
             by = t.mul(column, 4)

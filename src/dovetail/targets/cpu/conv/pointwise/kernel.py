@@ -261,12 +261,12 @@ def _filters(
     begin: tuple[Ptr | I64, ...] = ()
     if epilogue.residual:
         row = t.add(t.mul(t.add(t.mul(band.group, a.filters), first_filter), area), t.mul(band.start, 4))
-        beside = t.ptr_add(t.ptr_add(a.r, t.mul(band.image, a.r_image)), row)
+        residual = t.ptr_add(t.ptr_add(a.r, t.mul(band.image, a.r_image)), row)
         with t.when(t.and_(piece.first, through)), t.loop(0, own) as one:
-            source, spot = t.ptr_add(beside, t.mul(one, area)), t.ptr_add(spare, t.mul(one, wide))
+            source, spot = t.ptr_add(residual, t.mul(one, area)), t.ptr_add(spare, t.mul(one, wide))
             _copy_row(t, source, spot, band.width, band.count)
         begins = t.and_(piece.first, t.not_(through))
-        begin = (t.select_ptr(begins, beside, onto), t.select_int(begins, area, step))
+        begin = (t.select_ptr(begins, residual, onto), t.select_int(begins, area, step))
     t.call(
         _signature(tile), weights, piece.x, band.plane, piece.some, ahead, onto, step, bias, piece.first, piece.last,
         *begin, band.width,

@@ -262,5 +262,5 @@ def _finish(
         with t.when(t.and_(t.icmp("sgt", own, 0), t.icmp("sgt", left, 0))):
             on = t.mul(done, 4)
             rest = t.ptr_add(here, t.mul(done, 4 * block))
-            beside = t.ptr_add(other, on) if tile.epilogue.residual else NULL
-            t.call(TRANSPOSE_SUMS, rest, NULL, beside, t.ptr_add(target, on), area, own, left, 4 * block)
+            added = t.ptr_add(other, on) if tile.epilogue.residual else NULL
+            t.call(TRANSPOSE_SUMS, rest, NULL, added, t.ptr_add(target, on), area, own, left, 4 * block)
