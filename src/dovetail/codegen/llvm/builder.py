@@ -113,6 +113,9 @@ class Builder:
         """The next of a count that does not overflow."""
         return I64(self.let(f"add nuw nsw i64 {x}, 1"))
 
+    def preceding(self, x: I64) -> I64:
+        return I64(self.let(f"add nsw i64 {x}, -1"))
+
     def ceil_div(self, x: Int, y: Int) -> I64:
         """The signed quotient, rounded up; x is not negative."""
         return self.sdiv(self.add(x, self.sub(y, 1)), y)
@@ -139,6 +142,9 @@ class Builder:
 
     def icmp(self, order: Order, x: Int, y: Int) -> I1:
         return I1(self.let(f"icmp {order} i64 {x}, {y}"))
+
+    def ptr_ne(self, x: Ptr, y: Ptr) -> I1:
+        return I1(self.let(f"icmp ne ptr {x}, {y}"))
 
     def and_(self, x: I1, y: I1) -> I1:
         return I1(self.let(f"and i1 {x}, {y}"))

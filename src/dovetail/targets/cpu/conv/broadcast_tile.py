@@ -80,7 +80,7 @@ def broadcast_tile(tile: RegisterTile, pixels: int) -> Function:
             moved.append(t.opaque(following) if t.device.has("embedded_broadcast") else following)
             moved.append(t.ptr_add(moves[0], 8))
         state.pointers[:] = [*moved, t.ptr_add(ahead, I64("%pace"))]
-        state.integers[0] = I64(t.let(f"add nsw i64 {state.integers[0]}, -1"))
+        state.integers[0] = t.preceding(state.integers[0])
         state.again = t.icmp("ne", state.integers[0], 0)
     write_sums(t, state.vectors)
     return t.function(_signature(tile, pixels), linkage="internal")

@@ -16,8 +16,6 @@ from dovetail.kernels.device import CpuDevice
 
 HEAD = 64
 """Bytes at the start of a workspace: words there say which block was packed last, -1 when a step begins."""
-LINE = 64
-"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ def pack_phase(device: CpuDevice) -> Function:
     packed = t.icmp("eq", element, 4)
     second = t.and_(t.icmp("eq", step, 8), packed)
     fourth = t.and_(t.icmp("eq", step, 16), packed)
-    near = t.or_(t.or_(dense, second), fourth)
+    strided_by_shuffles = t.or_(t.or_(dense, second), fourth)
     # Columns whose position in the image, first + column * stride, is inside it.
     low = t.smax(0, t.ceil_div(t.sub(0, first_column), column_stride))
     high = t.ceil_div(t.sub(width, first_column), column_stride)
@@ -164,7 +162,7 @@ def pack_phase(device: CpuDevice) -> Function:
             for stride, holds in ((2, second), (4, fourth)):
                 with t.when(holds):
                     t.store(_every(t, stride, pixel, start, limit, nothing), here)
-            with t.unless(near):
+            with t.unless(strided_by_shuffles):
                 t.store(t.gather(mask, pixel, step, nothing), here)
     return t.function(pack_phase_signature(lanes))
 
@@ -231,12 +229,13 @@ def zero_stuff(device: CpuDevice) -> Function:
 
 def prefetch_share(t: VectorBuilder, pointer: Ptr, size: Int, number: Int, count: Int) -> None:
     """Prefetch one of `count` shares of `size` bytes into L2, four cache lines at a time, rounded up."""
-    lines = t.ceil_div(t.sdiv(size, LINE), count)
-    start = t.ptr_add(pointer, t.mul(t.mul(number, lines), LINE))
+    bytes_of_line = t.device.caches.line
+    lines = t.ceil_div(t.sdiv(size, bytes_of_line), count)
+    start = t.ptr_add(pointer, t.mul(t.mul(number, lines), bytes_of_line))
     with t.steps(0, lines, 4) as line:
-        here = t.ptr_add(start, t.mul(line, LINE))
+        here = t.ptr_add(start, t.mul(line, bytes_of_line))
         for i in range(4):
-            t.prefetch(t.ptr_add(here, LINE * i), level=2)
+            t.prefetch(t.ptr_add(here, bytes_of_line * i), level=2)
 
 
 def once_for(t: Builder, scratch: Ptr, word: int, number: I64) -> I1:

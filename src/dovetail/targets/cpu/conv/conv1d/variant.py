@@ -64,12 +64,12 @@ class LinePanels:
         return Panels(self.columns, ((0, 0),), of.shape[0])(matrix)
 
 
-def make_line(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
+def make_line(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
     """The job of a convolution along one axis, with filters that are known when parameters are bound."""
     value = step.value
     if value.op not in (conv, conv_bias_act) or value.rank != 3 or value.attrs["groups"] != 1:
         return None
-    if isinstance(value.shape[2], int) and value.shape[2] > FEW * vectors.lanes:
+    if isinstance(value.shape[2], int) and value.shape[2] > FEW * device.lanes:
         return None
     body = body_of(value, locations)
     found = [v for v in body.order if v.op is conv]
@@ -88,9 +88,9 @@ def make_line(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job
     if not isinstance(filters, int) or 0 in w.shape:
         return None
     # With few filters most of a panel is empty, which pays where channels are contiguous already.
-    if filters < vectors.lanes and body.views[x].strides[1] != f32.itemsize:
+    if filters < device.lanes and body.views[x].strides[1] != f32.itemsize:
         return None
-    return _Writer(value, body, found[0], locations, tile_of(vectors)).job()
+    return _Writer(value, body, found[0], locations, tile_of(device)).job()
 
 
 class _Writer:

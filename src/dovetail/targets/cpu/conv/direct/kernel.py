@@ -299,7 +299,7 @@ def _in_place(t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout
         level = t.icmp("eq", a.r_row, t.mul(a.out_width, a.r_column))
         run_on = t.and_(run_on, t.or_(alone, level))
         # Sums must not overwrite the residual before it is added.
-        run_on = t.and_(run_on, I1(t.let(f"icmp ne ptr {a.r}, {a.y}")))
+        run_on = t.and_(run_on, t.ptr_ne(a.r, a.y))
     return t.and_(run_on, block.full)
 
 

@@ -25,7 +25,7 @@ from dovetail.codegen.llvm.kernel import (
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
-from dovetail.targets.cpu.conv.patches import HEAD, LINE, once_for
+from dovetail.targets.cpu.conv.patches import HEAD, once_for
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import (
     UNROLL,
     micro_kernel,
@@ -162,8 +162,9 @@ def _pack(t: VectorBuilder, tile: RegisterTile, a: PointwisePackedArgs, part: _P
         t.store_i64(offset, t.element(a.where, "i64", number))
     rows_follow = t.icmp("eq", a.row_step, t.mul(a.width, a.column_step))
     contiguous = t.and_(rows_follow, t.icmp("eq", a.column_step, 4))
-    cut = I64(t.let(f"or i64 {t.srem(a.width, tile.pixels)}, {t.srem(part.count, tile.pixels)}"))
-    second = t.and_(t.icmp("eq", a.column_step, 8), t.icmp("eq", cut, 0))
+    full_rows = t.icmp("eq", t.srem(a.width, tile.pixels), 0)
+    full = t.and_(full_rows, t.icmp("eq", t.srem(part.count, tile.pixels), 0))
+    second = t.and_(t.icmp("eq", a.column_step, 8), full)
     form = t.select_int(contiguous, CONTIGUOUS, t.select_int(second, SECOND, STRIDED))
     t.call(pack_signature(tile), source, a.seen, a.channel_step, a.channels, part.count, a.where, following, form)
 
@@ -215,12 +216,12 @@ def _multiply(
     with t.loop(0, part.tiles) as number:
         begin = t.mul(number, tile.pixels)
         line = t.add(t.mul(t.mul(t.srem(number, block // rows), rows), area), t.mul(begin, 4))
-        following = t.ptr_add(t.ptr_add(weights, size), t.mul(t.mul(number, iterations), LINE))
+        following = t.ptr_add(t.ptr_add(weights, size), t.mul(t.mul(number, iterations), t.device.caches.line))
         seen, onto = t.ptr_add(a.seen, t.mul(number, step)), t.ptr_add(a.sums, t.mul(begin, 4 * block))
         with t.loop(0, pieces) as piece:
             before = t.mul(piece, deep)
             some = t.smin(deep, t.sub(a.channels, before))
-            prefetched = t.mul(t.sdiv(before, UNROLL), lines * LINE)
+            prefetched = t.mul(t.sdiv(before, UNROLL), lines * t.device.caches.line)
             t.call(
                 micro_kernel_signature(tile, lines),
                 t.ptr_add(weights, t.mul(before, 4 * block)),

@@ -13,7 +13,6 @@ from dovetail.codegen.llvm.handles import I1, I64, Carried, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.broadcast_tile import write_sums
-from dovetail.targets.cpu.conv.patches import LINE
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 
 UNROLL = 4
@@ -42,7 +41,7 @@ def micro_kernel_signature(tile: RegisterTile, lines: int) -> Signature:
 
 def prefetched_rows(tile: RegisterTile) -> int:
     """Filters whose results a register tile prefetches: half of them where two tiles share a line."""
-    return tile.block if 8 * tile.pixels > LINE else tile.block // 2
+    return tile.block if 8 * tile.pixels > tile.device.caches.line else tile.block // 2
 
 
 def micro_kernel(tile: RegisterTile, lines: int) -> Function:
@@ -98,8 +97,8 @@ class _MicroKernel(VectorBuilder):
         found: list[Ptr] = []
         for pointer in ahead[:1]:
             for line in range(self.prefetched):
-                self.prefetch(self.ptr_add(pointer, line * LINE), level=2)
-            found.append(self.ptr_add(pointer, self.prefetched * LINE))
+                self.prefetch(self.ptr_add(pointer, line * self.device.caches.line), level=2)
+            found.append(self.ptr_add(pointer, self.prefetched * self.device.caches.line))
         for for_write, pointer in zip((True, False), ahead[1:], strict=False):
             self.prefetch(pointer, for_write=for_write)
             found.append(self.ptr_add(pointer, I64("%area")))

@@ -8,7 +8,6 @@ from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Int, Mask, Ptr, Vec
 from dovetail.codegen.llvm.kernel import one_of
 from dovetail.codegen.llvm.vector import VectorBuilder
-from dovetail.targets.cpu.conv.patches import LINE
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 
 TOGETHER = 7
@@ -122,15 +121,15 @@ def _strided(tile: RegisterTile) -> Function:
 def _prefetch_row(t: VectorBuilder, row: Ptr, size: int) -> None:
     """Prefetch some bytes of a row some channels on."""
     ahead = t.ptr_add(row, t.mul(_STEP, AHEAD))
-    for line in range(0, size, LINE):
+    for line in range(0, size, t.device.caches.line):
         t.prefetch(t.ptr_add(ahead, line))
 
 
 def _prefetch_weights(t: VectorBuilder, number: I64, channel: I64, lines: int) -> None:
     """Prefetch some lines of the weights that come first."""
-    at = t.ptr_add(_NEXT, t.mul(t.add(t.mul(number, _CHANNELS), channel), lines * LINE))
+    at = t.ptr_add(_NEXT, t.mul(t.add(t.mul(number, _CHANNELS), channel), lines * t.device.caches.line))
     for line in range(lines):
-        t.prefetch(t.ptr_add(at, line * LINE), level=2)
+        t.prefetch(t.ptr_add(at, line * t.device.caches.line), level=2)
 
 
 def _copy(t: VectorBuilder, pixels: int, source: Ptr, target: Ptr, masks: Sequence[Mask] | None) -> None:
