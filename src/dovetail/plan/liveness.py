@@ -12,10 +12,11 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
+from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.ops.region import region
+from dovetail.ops.region import anchor_of, region
 from dovetail.plan.alias import Alias, is_dense
 
 
@@ -155,12 +156,26 @@ def _read_directly(value: Value) -> Collection[int]:
         return range(len(value.operands))
     if value.op is region:
         body: Subgraph = value.attrs["body"]
+        if anchor_of(body) is not None:
+            body = _spelled(body)
+            return _beside(body) if _is_product(body) else ()
         return _beside(body) if body.results[0].op.elementwise else ()
     if isinstance(value.op, FusedOp):
         _, _, body = value.op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
         # Kernels keep the sums of products to themselves until they write results, once; other sums may not wait.
         return _beside(body) if _is_product(body) else ()
     return ()
+
+
+@lru_cache(maxsize=1 << 10)
+def _spelled(body: Subgraph) -> Subgraph:
+    """The body with its declared ops spelled out, as kernels see it."""
+    results = body.results
+    while True:
+        lower = rebuild_values(results, lambda value, operands: value.op.expansion(operands, value.attrs))
+        if all(lower[r] is r for r in results):
+            return Subgraph(body.arguments, results)
+        results = tuple([lower[r] for r in results])
 
 
 @lru_cache(maxsize=1 << 10)

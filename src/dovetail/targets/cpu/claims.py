@@ -12,6 +12,7 @@ from dovetail.ops.region import region
 from dovetail.passes.claims import Claims
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
+from dovetail.targets.cpu.anchors import ANCHORS
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
 _REWRITTEN = frozenset({"dot"})
@@ -32,4 +33,5 @@ CLAIMS = Claims(
     },
     dtypes=EVERY,
     regions=RegionLimits(),
+    anchors=ANCHORS,
 )
