@@ -10,8 +10,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.inline import inline, outline
-from dovetail.ir.op import Op
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ops import movement
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import region
