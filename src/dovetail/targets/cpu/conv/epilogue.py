@@ -8,6 +8,7 @@ from dovetail.codegen.llvm.maths import lanes as maths
 from dovetail.codegen.llvm.module import Written
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.conv.patch import BlockText
+from dovetail.targets.cpu.conv.region_steps import Steps, apply_steps
 
 IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid", "hard_swish")
 """Activations of so few instructions that every register tile has them; the others are done where results lie."""
@@ -17,7 +18,7 @@ IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid",
 class Epilogue:
     """Whether there is a bias, whether a tensor is added then, and the activation at the end."""
 
-    act: Activation = "none"
+    act: Activation | Steps = "none"
     bias: bool = False
     residual: bool = False
 
@@ -43,13 +44,20 @@ class Epilogue:
         return "".join(f".{mark}" for mark, holds in marks if holds)
 
     @property
-    def in_registers(self) -> Activation:
+    def in_registers(self) -> Activation | Steps:
         """The activation, if register tiles do it themselves."""
-        return self.act if self.act in IN_REGISTERS else "none"
+        return "none" if self.finishes else self.act
+
+    @property
+    def finishes(self) -> bool:
+        """Whether results are activated where they are stored, in a pass of its own over L1."""
+        return not self.act.is_cheap if isinstance(self.act, Steps) else self.act not in IN_REGISTERS
 
 
-def activated(t: BlockText, act: Activation, x: str) -> str:
+def activated(t: BlockText, act: Activation | Steps, x: str) -> str:
     """An activation, on a vector; NaN stays."""
+    if isinstance(act, Steps):
+        return apply_steps(t, act.steps, activated(t, act.act, x))
     match act:
         case "none":
             return x
@@ -86,7 +94,7 @@ def finish_text(lanes: int, epilogue: Epilogue) -> Written:
     return t.function(f"void @kernel.finish({given}, i64 %count) noinline nounwind"), tuple(t.used)
 
 
-def _activate_row(t: BlockText, act: Activation) -> None:
+def _activate_row(t: BlockText, act: Activation | Steps) -> None:
     whole = t.quotient("%count", t.lanes)
     with t.loop("0", whole) as i:
         place = t.at("%y", t.times(i, 4 * t.lanes))
@@ -97,7 +105,7 @@ def _activate_row(t: BlockText, act: Activation) -> None:
         t.store_where(some, activated(t, act, t.load_where(some, place)), place)
 
 
-def _add_row(t: BlockText, act: Activation) -> None:
+def _add_row(t: BlockText, act: Activation | Steps) -> None:
     """The same with a residual whose elements lie `step` bytes apart."""
     dense = t.let("icmp eq i64 %step, 4")
     whole = t.chosen(dense, t.quotient("%count", t.lanes), 0)

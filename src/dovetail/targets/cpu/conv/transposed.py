@@ -16,24 +16,27 @@ from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.direct.kernel import Shape, conv_text
 from dovetail.targets.cpu.conv.direct.variant import Candidate, Direct, Expanse, Packing, first_of, known
 from dovetail.targets.cpu.conv.epilogue import Epilogue
+from dovetail.targets.cpu.conv.region_steps import find_convolution
 
 
 def make_conv_transpose(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of the transpose of a convolution with weights that are known when parameters are bound."""
     value = step.value
-    if value.op is not conv_transpose or value.rank > 4 or value.dtype is not f32:
+    inside = find_convolution(value)
+    call = value if inside is None else inside.call
+    if call.op is not conv_transpose or value.rank > 4 or value.dtype is not f32:
         return None
     x, w = value.operands
     if 0 in w.shape or not locations.is_bound(w):
         return None
-    attrs, groups = value.attrs, int(value.attrs["groups"])
+    attrs, groups = call.attrs, int(call.attrs["groups"])
     filters, channels = known(w.shape[1]), known(w.shape[0]) // groups
     window = [known(size) for size in w.shape[2:]]
     before = [(n - 1) * d - p for n, d, p in zip(window, attrs["dilations"], attrs["padding"], strict=False)]
     ones = (1,) * len(window)
     steps = locations(x).strides
     field = Field.of(x.shape[2:], steps[2:], value.shape[2:], window, ones, attrs["dilations"], before)
-    shape = Shape.of(vectors, filters, Epilogue(), field.taps == 1, True)
+    shape = Shape.of(vectors, filters, Epilogue() if inside is None else Epilogue(inside.steps), field.taps == 1, True)
     turned = Packed(w, f"conv transpose {groups} {shape.rows}", Turning(groups, shape.rows))
     bindings: dict[str, Value | Packed] = {"x": x, "w": turned, "y": value}
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dovetail.codegen.llvm.module import Code, Written
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.conv.epilogue import IN_REGISTERS, Epilogue, activated, finish_text
+from dovetail.targets.cpu.conv.epilogue import Epilogue, activated, finish_text
 from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, BlockText, words
 
 SIZES = (
@@ -258,7 +258,7 @@ def _kernel(depth: Depth) -> Written:
                 y = t.at(t.at("%y", t.times(t.times(image, "%channels"), area)), own)
                 r = t.at(t.at("%r", t.times(image, "%r_image")), own) if epilogue.residual else "%w"
                 _channel(t, depth, shared, channel, t.at(seen, t.times(one, plane)), y, r)
-                if epilogue.act not in IN_REGISTERS:
+                if epilogue.finishes:
                     t(f"call void @kernel.finish(ptr {y}, i64 {t.times(own_rows, '%out_width')})")
     return t.function(KERNEL), tuple(t.used)
 

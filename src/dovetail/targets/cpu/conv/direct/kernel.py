@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dovetail.codegen.llvm.module import Code, Written, one_of
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.conv.epilogue import IN_REGISTERS, Epilogue, activated, finish_text
+from dovetail.targets.cpu.conv.epilogue import Epilogue, activated, finish_text
 from dovetail.targets.cpu.conv.patch import (
     HEAD,
     KERNEL,
@@ -249,7 +249,7 @@ def _kernel(shape: Shape) -> Written:
                 with t.when(direct), t.loop("0", count) as row:
                     given = f"ptr {t.at(onto, t.times(row, step))}, ptr {t.at(beside, t.times(row, '%r_channel'))}"
                     t(f"call void @kernel.finish({given}, i64 %r_column, i64 {length})")
-            elif epilogue.act not in IN_REGISTERS:
+            elif epilogue.finishes:
                 with t.loop("0", count) as row:
                     t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {length})")
             with t.otherwise(direct), t.loop("0", count) as row, t.loop("0", own_rows) as line:

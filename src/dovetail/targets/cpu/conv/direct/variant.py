@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from dovetail.kernels.problems.geometry import Field
 from dovetail.kernels.spec import Job, Number, Packed, Template, TensorLocations, Tiling, Variant
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
-from dovetail.ops.convolution import conv
+from dovetail.ops.convolution import conv, conv_transpose
 from dovetail.targets.cpu.conv.direct.kernel import Shape, conv_text
 from dovetail.targets.cpu.conv.epilogue import Epilogue
 from dovetail.targets.cpu.conv.patch import HEAD
+from dovetail.targets.cpu.conv.region_steps import Steps, find_convolution
 from dovetail.targets.cpu.denormals import as_before, normal
 from dovetail.targets.runtime.aligned import aligned
 
@@ -126,11 +127,20 @@ class Convolution:
     w: Value
     b: Value | None = None
     residual: Value | None = None
-    act: Activation = "none"
+    act: Activation | Steps = "none"
+    call: Value | None = None
+    """The convolution inside a region; None where the value is one itself."""
 
     @staticmethod
     def of(value: Value) -> Convolution | None:
         """The convolution that a value is."""
+        inside = find_convolution(value)
+        if inside is not None and inside.call.op is not conv_transpose:
+            given = inside.operands
+            residual = given.get("residual")
+            if residual is not None and value.shape != _added_to(inside.call).shape:
+                return None
+            return Convolution(value, given["x"], given["w"], given.get("b"), residual, inside.steps, inside.call)
         if value.op is conv_bias_act:
             call = conv_bias_act.of(value)
             if call.residual is not None and value.shape != _added_to(value).shape:
@@ -138,6 +148,11 @@ class Convolution:
             return Convolution(value, call.x, call.w, call.b, call.residual, call.act)
         x, w = value.operands[:2] if value.op is conv else (None, None)
         return None if x is None or w is None else Convolution(value, x, w)
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """Strides, dilations, padding and groups."""
+        return (self.call or self.result).attrs
 
     @property
     def epilogue(self) -> Epilogue:
@@ -153,7 +168,7 @@ class Convolution:
 
     def expanse(self, locations: TensorLocations) -> Expanse:
         """Its sizes, as they lie."""
-        attrs, steps, groups = self.result.attrs, locations(self.x).strides, int(self.result.attrs["groups"])
+        attrs, steps, groups = self.attrs, locations(self.x).strides, int(self.attrs["groups"])
         field = Field.of(
             self.x.shape[2:], steps[2:], self.result.shape[2:], [known(s) for s in self.w.shape[2:]],
             attrs["strides"], attrs["dilations"], attrs["padding"],
@@ -171,14 +186,14 @@ class Convolution:
 
     def bindings(self, w: Packed, rows: int) -> dict[str, Value | Packed]:
         """What a kernel points to, with so many filters together in the bias."""
-        groups = int(self.result.attrs["groups"])
+        groups = int(self.attrs["groups"])
         b = {} if self.b is None else {"b": Packed(self.b, f"conv {groups} {rows}", Packing(groups, rows))}
         residual = {} if self.residual is None else {"r": self.residual}
         return {"x": self.x, "w": w, **b, **residual, "y": self.result}
 
     def packed(self, rows: int) -> dict[str, Value | Packed]:
         """The same, with so many filters together in the weights too."""
-        groups = int(self.result.attrs["groups"])
+        groups = int(self.attrs["groups"])
         return self.bindings(Packed(self.w, f"conv {groups} {rows}", Packing(groups, rows)), rows)
 
 

@@ -32,7 +32,7 @@ def small(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Cand
     if (
         expanse.sums < FEWEST_SUMS
         or not expanse.is_level
-        or any(not isinstance(size, int) for size in found.result.attrs["padding"])
+        or any(not isinstance(size, int) for size in found.attrs["padding"])
     ):
         return []
     point = expanse.field.taps == 1
@@ -43,7 +43,7 @@ def small(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Cand
 
 
 def _candidate(found: Convolution, expanse: Expanse, square: Square) -> Candidate:
-    tiler = Small(expanse, square, any(found.result.attrs["padding"]))
+    tiler = Small(expanse, square, any(found.attrs["padding"]))
     return Candidate(found.packed(square.block), tiler, lambda: small_text(square), "few_pixels")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dovetail.codegen.llvm.module import Code, Written, one_of
 from dovetail.targets.cpu.conv.direct.kernel import Shape
-from dovetail.targets.cpu.conv.epilogue import IN_REGISTERS, Epilogue, activated, finish_text
+from dovetail.targets.cpu.conv.epilogue import Epilogue, activated, finish_text
 from dovetail.targets.cpu.conv.patch import HEAD, KERNEL, BlockText
 
 SIZES = (
@@ -174,7 +174,7 @@ def _kernel(shape: Shape) -> Written:
                         begin = t.let(f"select i1 {begins}, ptr {beside}, ptr {onto}")
                         given += f", ptr {begin}, i64 {t.chosen(begins, area, step)}"
                     t(f"call void {_name(shape)}({given}, i64 {width})")
-                    if epilogue.act not in IN_REGISTERS:
+                    if epilogue.finishes:
                         with t.when(last), t.loop("0", own) as row:
                             t(f"call void @kernel.finish(ptr {t.at(onto, t.times(row, step))}, i64 {count})")
                     with t.when(t.let(f"and i1 {last}, {through}")), t.loop("0", own) as row:

@@ -36,7 +36,7 @@ MOST_BYTES = 464 * 1024
 
 def panel(found: Convolution, expanse: Expanse, vectors: CpuDevice) -> list[Candidate]:
     """The kernels of a convolution whose places see a pixel each, none of it beside the image."""
-    plain = expanse.field.window == (1, 1) and not any(found.result.attrs["padding"])
+    plain = expanse.field.window == (1, 1) and not any(found.attrs["padding"])
     if not plain or not expanse.is_level or expanse.channels < FEWEST_CHANNELS:
         return []
     out = expanse.field.out
