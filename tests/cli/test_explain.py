@@ -28,7 +28,7 @@ def test_a_layer_is_one_kernel(shell: Shell, layer: str) -> None:
 
 
 def test_json_has_the_fields_of_the_schema(shell: Shell, wrong_bias: str) -> None:
-    report = shell("explain", wrong_bias, "--json").data
+    report = shell("explain", wrong_bias, "--without", "fuse_epilogues", "--json").data
     assert report["schema_version"] == 1
     assert (report["graph"], report["target"], report["nodes_before"]) == ("layer", "cpu", 6)
     (missed,) = [m for m in report["missed"] if m["rule"] == "linear"]
@@ -44,21 +44,23 @@ def test_a_required_rule_that_fires_passes(shell: Shell, layer: str) -> None:
 
 
 def test_a_required_rule_that_does_not_fire_fails_with_its_reason(shell: Shell, wrong_bias: str) -> None:
-    said = shell("explain", wrong_bias, "--require", "linear=1")
+    said = shell("explain", wrong_bias, "--without", "fuse_epilogues", "--require", "linear=1")
     assert said.code == 4
     assert said.out.startswith("layer on cpu"), "the report is printed all the same"
     assert "linear: 0 of 1" in said.err and "bias_is_a_vector" in said.err
 
 
 def test_a_miss_fails_where_none_is_allowed(shell: Shell, wrong_bias: str, layer: str) -> None:
-    said = shell("explain", wrong_bias, "--require-clean", "--json")
+    said = shell("explain", wrong_bias, "--without", "fuse_epilogues", "--require-clean", "--json")
     assert said.code == 4 and said.data["missed"]
     assert "bias_is_a_vector" in said.err
     assert shell("explain", layer, "--require-clean").code == 0
 
 
 def test_rules_and_passes_are_switched_off_by_name(shell: Shell, layer: str) -> None:
-    without = shell("explain", layer, "--without", "linear", "--without", "mark_regions", "--json").data
+    without = shell(
+        "explain", layer, "--without", "linear", "--without", "mark_regions", "--without", "fuse_epilogues", "--json"
+    ).data
     assert not without["fused"] and len(without["kernels"]) == 3
 
 
@@ -98,9 +100,9 @@ def test_repeated_blocks_are_found_by_their_structure(shell: Shell) -> None:
 def test_a_terminal_is_given_colours_and_its_width(
     shell: Shell, wrong_bias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = shell("explain", wrong_bias).out
+    plain = shell("explain", wrong_bias, "--without", "fuse_epilogues").out
     monkeypatch.setattr(explain, "look_of", lambda stream: Look(60, colour=True))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    painted = shell("explain", wrong_bias).out
+    painted = shell("explain", wrong_bias, "--without", "fuse_epilogues").out
     assert "\x1b[33mMISSED" in painted and "\x1b" not in plain
     bare = re.sub(r"\x1b\[[0-9;]*m", "", painted)
     assert all(len(line) <= 60 for line in bare.splitlines()) and bare.split() == plain.split()

@@ -26,7 +26,7 @@ PRODUCT = X @ W
 
 
 def asked(outputs: Mapping[str, Value] | Value, *wanted: str, engine: str = "greedy") -> Assumptions:
-    return assume(Graph.of(outputs), make_request(engine=engine), wanted)
+    return assume(Graph.of(outputs), make_request(engine=engine, without=["fuse_epilogues"]), wanted)
 
 
 def one(outputs: Mapping[str, Value] | Value, rule: str, reason: str, engine: str = "greedy") -> WhatIf:
@@ -164,7 +164,7 @@ def test_a_model_with_arrays_gets_arrays_for_what_is_new() -> None:
     y = layers((64, 96), 1)
     plain = Graph.of(y)
     graph = replace(plain, params=arrays(plain.parameters))
-    (what_if,) = assume(graph, make_request(), ["linear"]).what_ifs
+    (what_if,) = assume(graph, make_request(without=["fuse_epilogues"]), ["linear"]).what_ifs
     assert what_if.remedied is not None
     assert {name: a.shape for name, a in what_if.remedied.graph.params.items()} == {
         "w0": (96, 96),

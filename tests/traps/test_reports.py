@@ -31,6 +31,8 @@ PRODUCT = X @ W
 
 
 def report_of(outputs: Outputs, **options: Any) -> Report:
+    """The report of what declared ops match alone: steps that do not would join a kernel as its epilogue."""
+    options["without"] = (*options.get("without", ()), "fuse_epilogues")
     return scan(Graph.of(outputs), **options)
 
 

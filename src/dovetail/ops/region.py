@@ -1,8 +1,13 @@
-"""Elementwise regions: a connected piece of a graph that runs as one kernel."""
+"""Regions: a connected piece of a graph that runs as one kernel.
+
+A plain region has elementwise steps only. A region may also hold one anchor (a contraction, a convolution, a norm, a
+reduction): the steps before it are its prologue, the steps after it its epilogue.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from dovetail.errors import TypeRuleError
@@ -17,7 +22,7 @@ from dovetail.ops.rules import tensor
 
 
 class Region(Op):
-    """A body of elementwise steps, run once for each lane of operands."""
+    """A body of elementwise steps, maybe around one anchor, run once for each lane of operands."""
 
     name = "region"
 
@@ -29,19 +34,22 @@ class Region(Op):
         lanes: int = attrs["lanes"]
         # The number of lanes is checked first: a lane has an operand at least, so that no text asks for a billion.
         fits = 1 <= lanes <= max(len(operands), 1) and operands == body.arguments * lanes
-        if not fits or len(body.results) != 1:
+        if not fits or not body.results or (lanes > 1 and len(body.results) != 1):
             raise TypeRuleError(
-                f"region of {len(operands)} operands for {len(body.arguments)} arguments in {lanes} lanes",
-                hint="give each lane one operand for each argument, of its type",
+                f"region of {len(operands)} operands for {len(body.arguments)} arguments in {lanes} lanes, "
+                f"with {len(body.results)} results",
+                hint="give each lane one operand for each argument, of its type; several lanes have one result each",
             )
-        result = tensor(body.results[0].type)
-        return result if lanes == 1 else TupleType((result,) * lanes)
+        results = tuple([tensor(v.type) for v in body.results])
+        together = results * lanes
+        return together[0] if len(together) == 1 else TupleType(together)
 
     def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value:
         """The steps spelled out again."""
         body: Subgraph = attrs["body"]
         width = len(body.arguments)
-        results = [inline(body, operands[i * width : (i + 1) * width])[0] for i in range(attrs["lanes"])]
+        lanes = [operands[i * width : (i + 1) * width] for i in range(attrs["lanes"])]
+        results = [result for lane in lanes for result in inline(body, lane)]
         return results[0] if len(results) == 1 else leaf.pack(tuple(results))
 
 
@@ -51,6 +59,13 @@ region = Region()
 def steps(body: Subgraph) -> list[Value]:
     """What a region does to each element, in order; views in front of it are no steps."""
     return [v for v in body.values if v.op.elementwise]
+
+
+@lru_cache(maxsize=1 << 10)
+def anchor_of(body: Subgraph) -> Value | None:
+    """The one value of a body that is neither elementwise nor a view; None where there is none, or several."""
+    found = [v for v in body.values if v.operands and not v.op.elementwise and not is_prologue(v)]
+    return found[0] if len(found) == 1 else None
 
 
 def is_prologue(value: Value) -> bool:

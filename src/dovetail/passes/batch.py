@@ -12,7 +12,7 @@ from dovetail.ir import leaf
 from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.rewrite import Replacement, replace_roots
 from dovetail.ir.value import Value
-from dovetail.ops.region import region
+from dovetail.ops.region import anchor_of, region
 
 
 def batch_regions(graph: Graph, log: Log | None = None) -> Fused:
@@ -21,7 +21,7 @@ def batch_regions(graph: Graph, log: Log | None = None) -> Fused:
     alike: dict[tuple[Subgraph, int], list[Value]] = {}
     for value in graph.values:
         depth[value] = 1 + max((depth[v] for v in value.operands), default=-1)
-        if value.op is region and value.attrs["lanes"] == 1:
+        if value.op is region and value.attrs["lanes"] == 1 and anchor_of(value.attrs["body"]) is None:
             alike.setdefault((value.attrs["body"], depth[value]), []).append(value)
     replacements: dict[Value, Replacement] = {}
     built: dict[Value, Value] = {}

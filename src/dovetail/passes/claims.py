@@ -27,6 +27,17 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """What the kernel of an op computes besides: elementwise steps after it (epilogue) or before it (prologue).
+
+    Each condition is a fact about the region that would be made of both; None: the kernel takes no such steps at all.
+    """
+
+    epilogue: tuple[Condition, ...] | None = None
+    prologue: tuple[Condition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Claims:
     """A target as passes see it."""
 
@@ -38,6 +49,8 @@ class Claims:
     regions: RegionLimits = field(default_factory=RegionLimits)
     batches_regions: bool = False
     """Whether independent regions of one form run as one kernel."""
+    anchors: Mapping[str, Anchor] = field(default_factory=dict[str, Anchor])
+    """Op name -> which elementwise steps its kernel takes in; the kernel of an op that is not listed takes none."""
     broadcasts: Literal["implicit", "explicit"] = "implicit"
     """Whether elementwise kernels stretch operands themselves or need equal shapes."""
     unrolls_at_most: int = 64

@@ -14,9 +14,10 @@ from dovetail import ops
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
+from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.ops.region import region
+from dovetail.ops.region import anchor_of, region
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,30 @@ def _elementwise_region(value: Value) -> Collection[int]:
     if value.op is not region:
         return ()
     body: Subgraph = value.attrs["body"]
+    if anchor_of(body) is not None:
+        return ()
     return _epilogue_arguments(body) if body.results[0].op.elementwise else ()
 
 
 def _product_epilogue(value: Value) -> Collection[int]:
-    if not isinstance(value.op, FusedOp):
+    if value.op is region and anchor_of(value.attrs["body"]) is not None:
+        body = _spelled(value.attrs["body"])
+    elif isinstance(value.op, FusedOp):
+        _, _, body = value.op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
+    else:
         return ()
-    _, _, body = value.op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
     return _epilogue_arguments(body) if _is_product(body) else ()
+
+
+@lru_cache(maxsize=1 << 10)
+def _spelled(body: Subgraph) -> Subgraph:
+    """The body with its declared ops spelled out, as kernels see it."""
+    results = body.results
+    while True:
+        lower = rebuild_values(results, lambda value, operands: value.op.expansion(operands, value.attrs))
+        if all(lower[r] is r for r in results):
+            return Subgraph(body.arguments, results)
+        results = tuple([lower[r] for r in results])
 
 
 def _update(value: Value) -> Collection[int]:

@@ -26,6 +26,7 @@ from dovetail.ir.verify import verify
 from dovetail.passes.batch import batch_regions
 from dovetail.passes.canonicalize import RULES, canonicalize
 from dovetail.passes.claims import Claims, Dispatch
+from dovetail.passes.epilogues import fuse_epilogues
 from dovetail.passes.history import History
 from dovetail.passes.legalize import DispatchRow, legalize
 from dovetail.passes.lower_blocks import lower_blocks
@@ -223,6 +224,10 @@ def _mark_regions(state: State, setup: Setup) -> State:
     return state.after(mark_regions(state.graph, setup.claims.regions, state.log))
 
 
+def _fuse_epilogues(state: State, setup: Setup) -> State:
+    return state.after(fuse_epilogues(state.graph, setup.claims, sizes=setup.sizes, log=state.log))
+
+
 def _batch_regions(state: State, setup: Setup) -> State:
     return state.after(batch_regions(state.graph, state.log)) if setup.claims.batches_regions else state
 
@@ -232,7 +237,7 @@ def _lower_bodies(state: State, setup: Setup) -> State:
 
     def lowered(body: Graph) -> Graph:
         found = State(body)
-        for step in (_fuse, _join, _legalize, _canonicalize, _mark_regions):
+        for step in (_fuse, _join, _legalize, _canonicalize, _mark_regions, _fuse_epilogues):
             found = step(replace(found, graph=found.graph.settled()), inner)
         return found.graph
 
@@ -247,6 +252,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("legalize", "legal", _legalize, share=6),
     Pass("tidy", "legal", _canonicalize, share=4),
     Pass("mark_regions", "legal", _mark_regions, share=3),
+    Pass("fuse_epilogues", "legal", _fuse_epilogues),
     Pass("batch_regions", "legal", _batch_regions),
     Pass("lower_bodies", "legal", _lower_bodies),
 )

@@ -24,7 +24,8 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size, total
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
-from dovetail.ops.region import region
+from dovetail.ops.region import anchor_of, region
+from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.passes.memory_rules import UPDATE
 from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
@@ -192,9 +193,19 @@ def _fused(
     inner = max(len(kernels.nodes[kernel]) - 1, 0)
     saved = estimate(_saved_bytes(applied), sizes)
     seconds = machine.moving(saved) + inner * machine.launch_seconds
-    # Matmuls that were joined are a matmul again; the rule that joined them says what it is.
-    rule = kernel.op.name if _is_fused(kernel) else [rule for rule in chain if rule in joins][-1]
-    return FusedEntry(rule, kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
+    return FusedEntry(_rule(kernel, chain, joins), kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
+
+
+def _rule(kernel: Value, chain: tuple[str, ...], joins: Collection[str]) -> str:
+    """What a fused kernel is called: its op; around an anchor, the anchor where it is fused, else what joined it."""
+    if not _is_fused(kernel):
+        # Matmuls that were joined are a matmul again; the rule that joined them says what it is.
+        return [rule for rule in chain if rule in joins][-1]
+    anchor = anchor_of(kernel.attrs["body"]) if kernel.op is region else None
+    if anchor is None:
+        return kernel.op.name
+    joined = [rule for rule in chain if rule in (EPILOGUE, PROLOGUE)]
+    return anchor.op.name if isinstance(anchor.op, FusedOp) or not joined else joined[-1]
 
 
 def _saved_bytes(applied: list[Applied]) -> Size:

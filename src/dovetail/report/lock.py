@@ -10,7 +10,7 @@ from dovetail.report.outline import Outline
 
 FIRST_LINE = "dovetail lock 1"
 MOST_BYTES = 1 << 20
-_LEFT = ("region", "batched_region")
+_LEFT = ("region", "batched_region", "epilogue", "prologue")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.derive.missed import COST
+from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.measured import Measured
 from dovetail.report.search import SearchEntry
@@ -167,8 +168,9 @@ class Record:
 
     @property
     def lost(self) -> tuple[MissedEntry, ...]:
-        """The misses that a change to the model could win; those that cost decided against are none."""
-        return tuple(m for m in self.missed if m.reason != COST)
+        """The misses that a change to the model could win: neither what cost decided against, nor what a kernel of the
+        target does not take in."""
+        return tuple(m for m in self.missed if m.reason != COST and m.rule not in (EPILOGUE, PROLOGUE))
 
     def count(self, rule: str) -> int:
         """How many kernels a rule made, alone or inside a larger one."""

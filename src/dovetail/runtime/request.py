@@ -13,6 +13,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.errors import OptionError
 from dovetail.ops.region import region
 from dovetail.passes.claims import Dispatch
+from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.pipeline import Setup
 from dovetail.settings import Settings, settings_of
 from dovetail.targets import Target, target_named
@@ -93,7 +94,11 @@ def _required(require: Any, setup: Setup) -> dict[str, int]:
         if isinstance(require, Mapping)
         else dict.fromkeys(_listed("require", require, str), 1)
     )
-    names = {op.name for op in setup.ops} | {g.name for g in setup.groups} | {region.name, "batched_region"}
+    names = (
+        {op.name for op in setup.ops}
+        | {g.name for g in setup.groups}
+        | {region.name, "batched_region", EPILOGUE, PROLOGUE}
+    )
     for rule in wanted:
         if rule not in names:
             raise OptionError(f"there is no rule {rule!r} to require", hint=f"the rules are {', '.join(sorted(names))}")

@@ -51,7 +51,7 @@ class Printer:
         self.pointers |= {"scratch": "%scratch"}
         self.sizes = {size: f"%s{i}" for i, size in enumerate(kernel.sizes)}
         self.names: dict[str, str] = {}
-        self.notes: list[int] = []
+        self.notes: list[tuple[int, bool]] = []
         self.slots: dict[str, tuple[str, DType]] = {}
         self.reassociate = False
         self.printed: dict[int, str] = {}
@@ -122,15 +122,16 @@ class Printer:
 
     def iterations(self, statement: Loop) -> None:
         """The iterations of a loop, one after the other; LLVM's vectoriser takes what it can."""
-        with self.text.loop(0, I64(self.value(statement.extent)), self.marked(statement.lanes)) as variable:
+        with self.text.loop(0, I64(self.value(statement.extent)), self.marked(statement)) as variable:
             self.names[statement.variable] = variable
             self.statements(statement.body)
 
-    def marked(self, lanes: int) -> str:
+    def marked(self, loop: Loop) -> str:
         """What tells LLVM how many turns go together; `function` defines the note."""
-        if not lanes:
+        if not loop.lanes:
             return ""
-        self.notes.append(lanes)
+        turns = loop.extent.size if isinstance(loop.extent, Extent) else None
+        self.notes.append((loop.lanes, isinstance(turns, int) and turns <= _SHORT and turns % loop.lanes == 0))
         return f", !llvm.loop !{_NOTE}{len(self.notes) - 1}"
 
     def value(self, expr: Expr) -> str:
@@ -231,16 +232,21 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
 
 
 _NOTE = "note"
+_SHORT = 16
+"""Turns up to which LLVM unrolls a loop before it looks for vectors, and then finds none."""
+_WHOLE = '!{!"llvm.loop.unroll.disable"}, !{!"llvm.loop.vectorize.followup_vectorized", !{!"llvm.loop.unroll.full"}}'
+"""Unroll it afterwards."""
 
 
-def _noted(text: str, notes: Sequence[int]) -> str:
+def _noted(text: str, notes: Sequence[tuple[int, bool]]) -> str:
     """The text with its notes to LLVM. A module numbers them; numbers are made of the text, so that they differ."""
     first = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=3).digest()) << 6
-    for index, lanes in enumerate(notes):
+    for index, (lanes, short) in enumerate(notes):
         number = first + 4 * index
         text = text.replace(f"!{_NOTE}{index}\n", f"!{number}\n")
+        whole = f", {_WHOLE}" if short else ""
         text += f"""
-!{number} = distinct !{{!{number}, !{number + 1}, !{number + 2}}}
+!{number} = distinct !{{!{number}, !{number + 1}, !{number + 2}{whole}}}
 !{number + 1} = !{{!"llvm.loop.vectorize.width", i32 {lanes}}}
 !{number + 2} = !{{!"llvm.loop.interleave.count", i32 1}}"""
     return text

@@ -13,6 +13,7 @@ from dovetail import library, ops
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, floordiv, product, smallest
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
+from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import Body, body_of, cast_to, is_known, lying_beneath, reads
@@ -39,9 +40,10 @@ from dovetail.kernels.loops.ir import (
     stretched,
 )
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
+from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
-SERVED = (ops.conv, library.conv_bias_act, ops.matmul, library.linear, library.matmul_add)
+SERVED = (ops.conv, library.conv_bias_act, ops.matmul, library.linear, library.matmul_add, region)
 ROWS, COLUMNS = 8, 512
 """Results of a tile of a matrix product: their sums stay in the first cache, and a row of factors serves many."""
 CHANNELS = 4
@@ -50,7 +52,7 @@ CHANNELS = 4
 
 def make_plain(step: Step, locations: TensorLocations) -> Job | None:
     """The job of one convolution or matrix product with elementwise work behind it; None for anything else."""
-    if step.value.op not in SERVED:
+    if step.value.op not in SERVED or isinstance(step.value.type, TupleType):
         return None
     body = body_of(step.value, locations)
     found = [v for v in body.order if v.op is ops.conv or v.op is ops.matmul]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
+from dovetail.kernels.problems.region_steps import Steps, find_convolution
 from dovetail.kernels.spec import Number, TensorLocations
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
-from dovetail.ops.convolution import conv
+from dovetail.ops.convolution import conv, conv_transpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,20 @@ class Convolution:
     w: Value
     b: Value | None = None
     residual: Value | None = None
-    act: Activation = "none"
+    act: Activation | Steps = "none"
+    call: Value | None = None
+    """The convolution inside a region; None where the value is one itself."""
 
     @staticmethod
     def of(value: Value) -> Convolution | None:
         """The convolution that a value is."""
+        inside = find_convolution(value)
+        if inside is not None and inside.call.op is not conv_transpose:
+            given = inside.operands
+            residual = given.get("residual")
+            if residual is not None and value.shape != _added_to(inside.call).shape:
+                return None
+            return Convolution(value, given["x"], given["w"], given.get("b"), residual, inside.steps, inside.call)
         if value.op is conv_bias_act:
             call = conv_bias_act.of(value)
             if call.residual is not None and value.shape != _added_to(value).shape:
@@ -82,6 +94,11 @@ class Convolution:
             return Convolution(value, call.x, call.w, call.b, call.residual, call.act)
         x, w = value.operands[:2] if value.op is conv else (None, None)
         return None if x is None or w is None else Convolution(value, x, w)
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """Strides, dilations, padding and groups."""
+        return (self.call or self.result).attrs
 
     @property
     def epilogue(self) -> Epilogue:
@@ -97,7 +114,7 @@ class Convolution:
 
     def problem(self, locations: TensorLocations) -> ConvProblem:
         """Its sizes and strides."""
-        attrs, steps, groups = self.result.attrs, locations(self.x).strides, int(self.result.attrs["groups"])
+        attrs, steps, groups = self.attrs, locations(self.x).strides, int(self.attrs["groups"])
         geometry = ConvGeometry.of(
             self.x.shape[2:], steps[2:], self.result.shape[2:], [known(s) for s in self.w.shape[2:]],
             attrs["strides"], attrs["dilations"], attrs["padding"],

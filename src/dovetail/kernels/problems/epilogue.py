@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dovetail.kernels.problems.region_steps import Steps
 from dovetail.library.activation import Activation
 
 IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid", "hard_swish")
@@ -14,7 +15,7 @@ IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid",
 class Epilogue:
     """Whether there is a bias, whether a tensor is added then, and the activation at the end."""
 
-    act: Activation = "none"
+    act: Activation | Steps = "none"
     bias: bool = False
     residual: bool = False
 
@@ -46,6 +47,11 @@ class Epilogue:
         return "".join(f".{mark}" for mark, holds in marks if holds)
 
     @property
-    def in_registers(self) -> Activation:
+    def in_registers(self) -> Activation | Steps:
         """The activation, if register tiles do it themselves."""
-        return self.act if self.act in IN_REGISTERS else "none"
+        return "none" if self.finishes else self.act
+
+    @property
+    def finishes(self) -> bool:
+        """Whether results are activated where they are stored, in a pass of its own over L1."""
+        return not self.act.is_cheap if isinstance(self.act, Steps) else self.act not in IN_REGISTERS

@@ -13,6 +13,7 @@ from dovetail.passes.claims import Claims
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
+from dovetail.targets.cpu.anchors import ANCHORS
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
 _REWRITTEN = frozenset({"dot"})
@@ -37,4 +38,5 @@ CLAIMS = Claims(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),
     ),
+    anchors=ANCHORS,
 )

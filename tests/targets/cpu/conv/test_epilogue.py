@@ -12,12 +12,14 @@ from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.problems.region_steps import VECTOR_OPS
 from dovetail.kernels.spec import Job
 from dovetail.library.activation import Activation
 from dovetail.ops.build import slice_axis
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cpu.conv.region_steps import RULES
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.build import build
 from tests.kernels import native
@@ -149,3 +151,7 @@ def test_these_are_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine_of(WIDE, monkeypatch)
     found = {kernel: stems(made(kernel)) for kernel in KERNELS}
     assert found == {kernel: [kernel.split(" ")[0]] for kernel in KERNELS}
+
+
+def test_every_step_of_a_region_is_vector_code() -> None:
+    assert set(RULES) == VECTOR_OPS

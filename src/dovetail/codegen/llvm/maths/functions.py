@@ -32,7 +32,7 @@ def _power_of_two(t: Lines, bits: str) -> str:
     return t.of_bits(t.integer("add", t.integer("shl", bits, 23), 127 << 23))
 
 
-def _exp(t: Lines, x: str) -> str:
+def exp(t: Lines, x: str) -> str:
     """The power of two in two halves, so that both ends are met. What is 0 makes no denormals: x86 crawls there."""
     nothing = t.test("olt", x, -104.0)
     bound = t.select(t.test("ogt", x, 89.0), 89.0, t.select(nothing, 0.0, x))
@@ -68,9 +68,9 @@ def tanh(t: Lines, x: str) -> str:
     return t.select(t.test("ogt", t.abs(x), 8.67), t.signed(1.0, x), found)
 
 
-def _sigmoid(t: Lines, x: str) -> str:
+def sigmoid(t: Lines, x: str) -> str:
     """exp of a negative number only, so that neither end overflows."""
-    small = _exp(t, t.neg(t.abs(x)))
+    small = exp(t, t.neg(t.abs(x)))
     return t.div(t.select(t.test("olt", x, 0.0), small, 1.0), t.add(small, 1.0))
 
 
@@ -84,11 +84,11 @@ def _mod(t: Lines, x: str, y: str) -> str:
 
 _Function = Callable[..., str]
 _NARROW: dict[str, _Function] = {
-    "exp": _exp,
+    "exp": exp,
     "exp_falling": _exp_falling,
     "erf": erf,
     "tanh": tanh,
-    "sigmoid": _sigmoid,
+    "sigmoid": sigmoid,
     "mod": _mod,
 }
 _IN_C = {

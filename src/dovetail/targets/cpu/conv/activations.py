@@ -8,11 +8,15 @@ from dovetail.codegen.llvm.maths import vectors as maths
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.region_steps import Steps
 from dovetail.library.activation import Activation
+from dovetail.targets.cpu.conv.region_steps import apply_steps
 
 
-def activate(t: VectorBuilder, act: Activation, x: Vec) -> Vec:
-    """An activation of every lane; NaN stays."""
+def activate(t: VectorBuilder, act: Activation | Steps, x: Vec) -> Vec:
+    """An activation of every lane, or the steps of a region; NaN stays."""
+    if isinstance(act, Steps):
+        return Vec(apply_steps(t, act.steps, activate(t, act.act, x)))
     match act:
         case "none":
             return x
@@ -56,7 +60,7 @@ def finish_row(device: CpuDevice, epilogue: Epilogue) -> Function:
     return t.function(finish_signature(epilogue))
 
 
-def _activate_row(t: VectorBuilder, act: Activation, y: Ptr, count: I64) -> None:
+def _activate_row(t: VectorBuilder, act: Activation | Steps, y: Ptr, count: I64) -> None:
     full = t.sdiv(count, t.lanes)
     with t.loop(0, full) as i:
         here = t.ptr_add(y, t.mul(i, t.bytes))
@@ -67,7 +71,7 @@ def _activate_row(t: VectorBuilder, act: Activation, y: Ptr, count: I64) -> None
         t.store_masked(some, activate(t, act, t.load_masked(some, here)), here)
 
 
-def _add_row(t: VectorBuilder, act: Activation, y: Ptr, r: Ptr, step: I64, count: I64) -> None:
+def _add_row(t: VectorBuilder, act: Activation | Steps, y: Ptr, r: Ptr, step: I64, count: I64) -> None:
     """The same with a residual whose elements are `step` bytes apart."""
     dense = t.icmp("eq", step, 4)
     full = t.select_int(dense, t.sdiv(count, t.lanes), 0)

@@ -18,7 +18,7 @@ from dovetail.targets.runtime.aligned import aligned
 
 def bindings(found: Convolution, w: Packed, rows: int) -> dict[str, Value | Packed]:
     """What a kernel points to, with `rows` filters together in the bias."""
-    groups = int(found.result.attrs["groups"])
+    groups = int(found.attrs["groups"])
     b = {} if found.b is None else {"b": Packed(found.b, f"conv {groups} {rows}", Packing(groups, rows))}
     residual = {} if found.residual is None else {"r": found.residual}
     return {"x": found.x, "w": w, **b, **residual, "y": found.result}
@@ -26,7 +26,7 @@ def bindings(found: Convolution, w: Packed, rows: int) -> dict[str, Value | Pack
 
 def packed(found: Convolution, rows: int) -> dict[str, Value | Packed]:
     """The same, with `rows` filters together in the weights too."""
-    groups = int(found.result.attrs["groups"])
+    groups = int(found.attrs["groups"])
     return bindings(found, Packed(found.w, f"conv {groups} {rows}", Packing(groups, rows)), rows)
 
 

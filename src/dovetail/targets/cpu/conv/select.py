@@ -136,7 +136,7 @@ def _few_channels(found: Convolution, problem: ConvProblem, device: CpuDevice) -
 
 def _pointwise_packed(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Offer:
     of = problem.geometry
-    if of.window != (1, 1) or any(found.result.attrs["padding"]):
+    if of.window != (1, 1) or any(found.attrs["padding"]):
         return "pixels see several pixels, or padding"
     if problem.channels < PACKED_FEWEST_CHANNELS:
         return "too few channels"
@@ -171,7 +171,7 @@ def _few_pixels(found: Convolution, problem: ConvProblem, device: CpuDevice) -> 
         return "sums are too short"
     if not problem.is_level:
         return NOT_LEVEL
-    if any(not isinstance(size, int) for size in found.result.attrs["padding"]):
+    if any(not isinstance(size, int) for size in found.attrs["padding"]):
         return "padding is not known"
     point = problem.geometry.taps == 1
     tiles = [RegisterTile(device, *form, found.epilogue, point) for form in few_pixels_kernel.forms_of(device)]

@@ -12,6 +12,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
+from dovetail.kernels.problems.region_steps import find_convolution
 from dovetail.kernels.spec import Job, Packed, TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.plan.plan import Step
@@ -24,19 +25,22 @@ from dovetail.targets.cpu.conv.packing import Packing
 def make_conv_transpose(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
     """The job of a transposed convolution with weights that are known when parameters are bound."""
     value = step.value
-    if value.op is not conv_transpose or value.rank > 4 or value.dtype is not f32:
+    inside = find_convolution(value)
+    call = value if inside is None else inside.call
+    if call.op is not conv_transpose or value.rank > 4 or value.dtype is not f32:
         return None
     x, w = value.operands
     if 0 in w.shape or not locations.is_bound(w):
         return None
-    attrs, groups = value.attrs, int(value.attrs["groups"])
+    attrs, groups = call.attrs, int(call.attrs["groups"])
     filters, channels = known(w.shape[1]), known(w.shape[0]) // groups
     window = [known(size) for size in w.shape[2:]]
     before = [(n - 1) * d - p for n, d, p in zip(window, attrs["dilations"], attrs["padding"], strict=False)]
     ones = (1,) * len(window)
     steps = locations(x).strides
     geometry = ConvGeometry.of(x.shape[2:], steps[2:], value.shape[2:], window, ones, attrs["dilations"], before)
-    tile = DirectTile.of(device, filters, Epilogue(), geometry.taps == 1, True)
+    epilogue = Epilogue() if inside is None else Epilogue(inside.steps)
+    tile = DirectTile.of(device, filters, epilogue, geometry.taps == 1, True)
     weights = Packed(w, f"conv transpose {groups} {tile.filters}", TransposedPacking(groups, tile.filters))
     bound: dict[str, Value | Packed] = {"x": x, "w": weights, "y": value}
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])

@@ -16,6 +16,7 @@ from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, Ker
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.loops.ir import Kernel
+from dovetail.targets.cpu.gemm.ahead import ahead_function, ahead_name, prefetch_row
 from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
 
@@ -50,13 +51,23 @@ class Shape:
     """Leading axes."""
     pointers: tuple[str, ...]
     sizes: tuple[str, ...]
+    fetched: tuple[str, ...] = ()
+    """Operands of the epilogue that have rows of their own: they are prefetched, a tile of rows ahead."""
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row of a panel in each stream."""
+        return 4 * self.tile.columns // self.streams
 
 
 def gemm_code(shape: Shape, epilogue: Kernel) -> KernelCode:
     """The kernel with its epilogue."""
     driver = _Driver(shape, epilogue)
     part, block = block_function(shape.tile)
-    code = assemble_with("gemm", [driver.function(DRIVER, attributes="nounwind")], [epilogue])
+    own = [driver.function(DRIVER, attributes="nounwind")]
+    if shape.fetched:
+        own.append(ahead_function(epilogue, shape.fetched, shape.width))
+    code = assemble_with("gemm", own, [epilogue])
     return KernelCode(code.name, code.text, (*code.uses, block.declaration), (part,))
 
 
@@ -103,6 +114,8 @@ class _Driver(Builder):
         a, pitch = self._rows(number, first, count, packed, offsets)
         b = self._panel(panel, column, columns, offsets)
         self._epilogue_words(first, column, columns, offsets)
+        for name in shape.fetched:
+            self._prefetch(name, self._corner(name, first, column, offsets))
         self._multiply(a, pitch, b, count, first, column, offsets)
 
     def _offsets(self, matrix: I64) -> dict[str, I64]:
@@ -190,13 +203,18 @@ class _Driver(Builder):
         self, a: Ptr, pitch: I64, b: Ptr, count: I64, first: I64, column: I64, offsets: dict[str, I64]
     ) -> None:
         """Multiply the rows of the cell with its panel, and run the epilogue."""
-        width = 4 * self.shape.tile.columns // self.shape.streams
+        width = self.shape.width
         c = self._corner("c", first, column, offsets)
-        epilogue = Ptr(f"@{inner_name(self.epilogue)}")
+        epilogue = Ptr(f"@{ahead_name(self.epilogue) if self.shape.fetched else inner_name(self.epilogue)}")
         _, block = block_function(self.shape.tile)
         self.call(
             block, a, pitch, b, count, self.size("deep"), self.sums, c, self.size("c_row"), width, epilogue, SCRATCH
         )
+
+    def _prefetch(self, name: str, corner: Ptr) -> None:
+        """Ask for what the epilogue of the first tile reads; the epilogue asks for the others."""
+        with self.loop(0, self.shape.tile.rows) as row:
+            prefetch_row(self, corner, self.mul(row, self.size(f"{name}_row")), self.shape.width)
 
     def _corner(self, name: str, first: I64, column: I64, offsets: dict[str, I64]) -> Ptr:
         """A tensor's element at the first row and column of the cell."""

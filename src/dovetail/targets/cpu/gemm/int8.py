@@ -14,19 +14,21 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, f32, i8, i32, u8
 from dovetail.ir.literal import Array
+from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, stretched
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
+from dovetail.ops.region import region
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE
 from dovetail.targets.cpu.gemm.int8_kernel import BLOCK, COLUMNS, Bytes, int8_code
 from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
 
-SERVED = (ops.matmul, library.linear, library.matmul_add)
+SERVED = (ops.matmul, library.linear, library.matmul_add, region)
 DEEPEST = 16_384
 """Products of bytes whose sum fits 32 bits with room to spare."""
 
@@ -101,7 +103,7 @@ class ByteSteps(Quantised):
 
 def make_byte_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of a product of two tensors that were bytes; None for others, and on machines without such sums."""
-    if not vectors.has("vnni") or step.value.op not in SERVED:
+    if not vectors.has("vnni") or step.value.op not in SERVED or isinstance(step.value.type, TupleType):
         return None
     found = find_contraction(step.value, locations)
     if found is None or found.parts != 1 or len(found.products) != 1:

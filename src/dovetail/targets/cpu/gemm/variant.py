@@ -27,6 +27,7 @@ from dovetail.kernels.loops.ir import (
     stretched,
 )
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
+from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE, Shape, Source, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
@@ -79,7 +80,7 @@ class Contraction:
 
 def make_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
     """The job of a contraction of floats, summed in f32; None where something in it is not compiled."""
-    return _made(step, locations, vectors) if step.value.op in SERVED else None
+    return _made(step, locations, vectors) if step.value.op in SERVED or step.value.op is region else None
 
 
 def make_declared_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
@@ -118,6 +119,8 @@ def find_contraction(value: Value, locations: TensorLocations) -> Contraction | 
     widest = (*result.shape[:-1], result.shape[-1] * parts)
     if any(p.shape != widest for p in products):
         return None
+    if any(r.shape != result.shape for r in body.results) or (len(body.results) > 1 and parts > 1):
+        return None
     beside = {x for v in others for x in v.operands}
     return Contraction(body, products, parts, tuple(v for v in reads(body) if v in beside))
 
@@ -126,7 +129,7 @@ class _Writer:
     """The job of one contraction while it is put together."""
 
     def __init__(self, step: Step, found: Contraction, locations: TensorLocations, tile: Tile) -> None:
-        self.value, self.found, self.locations, self.tile = step.value, found, locations, tile
+        self.step, self.found, self.locations, self.tile = step, found, locations, tile
         self.body = found.body
         beneath = lying_beneath(step, locations)
         self.beneath = {v for v in found.operands if found.operand(v) in beneath}
@@ -146,7 +149,10 @@ class _Writer:
         rows = self._rows()
         panels = self._panels()
         operands = self._operands()
-        self._point("c", self.value, self.locations(self.value).strides, self.value.shape)
+        first, *more = self.step.results
+        self._point("c", first, self.locations(first).strides, first.shape)
+        for name, also in zip(self._others(), more, strict=True):
+            self._point(name, also, self.locations(also).strides, also.shape)
         count, batch = self._fold()
         block = self._block()
         blocks = (count + (block - 1)) // block
@@ -158,10 +164,11 @@ class _Writer:
             len(self.found.streams),
             rows,
             panels,
-            operands,
+            (*operands, *self._others()),
             len(batch),
             tuple(self.bindings),
             tuple(self.sizes),
+            self._fetched(operands),
         )
         code = gemm_code(shape, epilogue)
         template = code.template(self.bindings, tuple(self.sizes.values()), scratch)
@@ -232,6 +239,15 @@ class _Writer:
             names.append(f"e{i}")
         return tuple(names)
 
+    def _others(self) -> tuple[str, ...]:
+        """The pointers of all results but the first."""
+        return tuple([f"d{i}" for i in range(len(self.body.results) - 1)])
+
+    def _fetched(self, operands: tuple[str, ...]) -> tuple[str, ...]:
+        """The operands with rows of their own, where a region brought them in."""
+        own = [name for name in operands if self.sizes[f"{name}_row"] != 0]
+        return tuple(own) if self.step.value.op is region else ()
+
     def _fold(self) -> tuple[Size, tuple[Size, ...]]:
         """Axes in front become rows where everything lies so; how many rows there are, and the axes that are left."""
         shape, fronts = collapsed(self.found.result.shape[:-1], list(self.fronts.values()))
@@ -297,9 +313,13 @@ class _Writer:
                 for i in range(count)
             ]
         # A panel is too narrow for what LLVM would choose; a scalar loop takes the columns behind whole vectors.
-        body = (Loop("column", Extent(self._live()), (Store(target, at, found[result][0]),), lanes=self.tile.lanes),)
-        pointers = ("sums", *(f"e{i}" for i in range(len(self.beside))), "c")
-        return Kernel("epilogue", pointers, ("c",), "row", body, sizes=tuple(sizes_in(body)))
+        stores = [Store(target, at, found[result][0])]
+        for name, also in zip(self._others(), self.body.results[1:], strict=True):
+            written = Tensor(name, also.dtype, (symbol(f"{name}_row"), also.dtype.itemsize))
+            stores.append(Store(written, at, found[also][0]))
+        body = (Loop("column", Extent(self._live()), tuple(stores), lanes=self.tile.lanes),)
+        pointers = ("sums", *(f"e{i}" for i in range(len(self.beside))), *self._others(), "c")
+        return Kernel("epilogue", pointers, (*self._others(), "c"), "row", body, sizes=tuple(sizes_in(body)))
 
     def _live(self) -> Size:
         """How many columns of a panel there are: a number where all panels are full."""

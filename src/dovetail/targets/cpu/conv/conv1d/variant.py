@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from dovetail.ir.dim import Size, smallest, symbol
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.literal import Array
+from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise
@@ -33,6 +34,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv
+from dovetail.ops.region import anchor_of, region
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Conv1d, conv1d_code
 from dovetail.targets.cpu.conv.patches import HEAD
@@ -67,7 +69,14 @@ class LinePanels:
 def make_line(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
     """The job of a convolution along one axis, with filters that are known when parameters are bound."""
     value = step.value
-    if value.op not in (conv, conv_bias_act) or value.rank != 3 or value.attrs["groups"] != 1:
+    call = anchor_of(value.attrs["body"]) if value.op is region else value
+    if (
+        call is None
+        or isinstance(value.type, TupleType)
+        or call.op not in (conv, conv_bias_act)
+        or value.rank != 3
+        or call.attrs["groups"] != 1
+    ):
         return None
     if isinstance(value.shape[2], int) and value.shape[2] > FEW * device.lanes:
         return None

@@ -16,7 +16,7 @@ from dovetail.codegen.llvm.handles import I1, I64, NULL, Int, Mask, Ptr, Vec
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.vector import NO_LANES, ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.epilogue import IN_REGISTERS, Epilogue
+from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
 from dovetail.targets.cpu.conv.patches import HEAD
 
@@ -317,7 +317,7 @@ def _kernel(tile: DepthwiseTile) -> Function:
                 y = t.ptr_add(t.ptr_add(a.y, t.mul(t.mul(image, a.channels), area)), own)
                 r = t.ptr_add(t.ptr_add(a.r, t.mul(image, a.r_image)), own) if tile.epilogue.residual else NULL
                 _channel(t, tile, a, band, channel, t.ptr_add(a.seen, t.mul(one, plane)), y, r)
-                if tile.epilogue.act not in IN_REGISTERS:
+                if tile.epilogue.finishes:
                     t.call(finish_signature(Epilogue(tile.epilogue.act)), y, t.mul(own_rows, a.out_width))
     return kernel_function(t)
 

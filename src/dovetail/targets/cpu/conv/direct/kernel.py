@@ -26,7 +26,7 @@ from dovetail.codegen.llvm.kernel import (
 )
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.epilogue import IN_REGISTERS, Epilogue
+from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
 from dovetail.targets.cpu.conv.patches import (
     HEAD,
@@ -334,7 +334,7 @@ def _filters(
         with t.when(direct), t.loop(0, count) as row:
             y, r = t.ptr_add(onto, t.mul(row, step)), t.ptr_add(residual, t.mul(row, a.r_channel))
             t.call(finish, y, r, a.r_column, block.length)
-    elif tile.epilogue.act not in IN_REGISTERS:
+    elif tile.epilogue.finishes:
         with t.loop(0, count) as row:
             t.call(finish, t.ptr_add(onto, t.mul(row, step)), block.length)
     with t.unless(direct), t.loop(0, count) as row, t.loop(0, block.rows) as line:

@@ -21,7 +21,7 @@ PART_PIXELS = 112
 def few_pixels(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
     """The kernel of a convolution with few pixels and many filters."""
     # Padding decides whether an image is copied.
-    tiler = FewPixels(problem, tile, any(found.result.attrs["padding"]))
+    tiler = FewPixels(problem, tile, any(found.attrs["padding"]))
     return Candidate(packed(found, tile.block), tiler, lambda: few_pixels_code(tile), "few_pixels")
 
 

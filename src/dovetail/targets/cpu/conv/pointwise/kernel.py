@@ -25,7 +25,7 @@ from dovetail.codegen.llvm.kernel import (
     one_of,
 )
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
-from dovetail.kernels.problems.epilogue import IN_REGISTERS, Epilogue
+from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
 from dovetail.targets.cpu.conv.direct.kernel import DirectTile
 from dovetail.targets.cpu.conv.patches import HEAD
@@ -271,7 +271,7 @@ def _filters(
         _signature(tile), weights, piece.x, band.plane, piece.some, ahead, onto, step, bias, piece.first, piece.last,
         *begin, band.width,
     )  # fmt: skip
-    if epilogue.act not in IN_REGISTERS:
+    if epilogue.finishes:
         with t.when(piece.last), t.loop(0, own) as one:
             t.call(finish_signature(_finish(tile)), t.ptr_add(onto, t.mul(one, step)), band.count)
     with t.when(t.and_(piece.last, through)), t.loop(0, own) as one:

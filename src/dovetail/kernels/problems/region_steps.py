@@ -1,0 +1,146 @@
+"""Elementwise steps of a region after a convolution: what every variant applies to its results."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dovetail.ir import leaf
+from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.rewrite import rebuild_values
+from dovetail.ir.value import Value
+from dovetail.library.activation import Activation
+from dovetail.library.conv_bias_act import conv_bias_act
+from dovetail.ops.convolution import conv, conv_transpose
+from dovetail.ops.region import anchor_of, region
+
+Operand: TypeAlias = int | float
+"""The number of an earlier step, of which 0 is what the convolution gives, or a literal as a float."""
+ANCHORS = (conv, conv_bias_act, conv_transpose)
+CHEAP = 2
+"""Weight up to which steps are applied in registers; above it a pass over L1 costs less than the code in every tile."""
+_TRUTHS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "is_nan"})
+VECTOR_OPS = _TRUTHS | {
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "abs",
+    "relu",
+    "maximum",
+    "minimum",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "exp",
+    "erf",
+    "tanh",
+    "sigmoid",
+    "where",
+}
+"""Primitives that are vector code on f32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """An activation by name, then steps: each an op with its operands."""
+
+    act: Activation
+    steps: tuple[tuple[str, tuple[Operand, ...]], ...]
+
+    def __str__(self) -> str:
+        """What they are called in the name of a function: all that its text depends on."""
+        return f"steps_{hashlib.blake2b(repr((self.act, self.steps)).encode(), digest_size=8).hexdigest()}"
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether they are so few instructions that every register tile has them."""
+        return self.act in ("none", "relu", "relu6") and sum(_WEIGHT.get(op, 1) for op, _ in self.steps) <= CHEAP
+
+
+_WEIGHT: Mapping[str, int] = {"relu": 2, "where": 1, "div": 4, "sqrt": 8, "rsqrt": 12, "reciprocal": 4,
+                              "exp": 20, "erf": 20, "tanh": 20, "sigmoid": 24}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The convolution inside a region: its operands among those of the region, and the steps after it."""
+
+    call: Value
+    """The convolution as it stands in the body."""
+    operands: Mapping[str, Value]
+    steps: Steps
+
+
+def find_convolution(value: Value) -> Found | None:
+    """A region as a convolution with steps on its result alone; None for other regions."""
+    if value.op is not region or len(value.attrs["body"].results) != 1:
+        return None
+    anchor = anchor_of(value.attrs["body"])
+    if anchor is None or anchor.op not in ANCHORS:
+        return None
+    (result,) = value.attrs["body"].results
+    if any(v.op is not leaf.ARGUMENT for v in anchor.operands):
+        return None
+    if anchor.op is conv_bias_act:
+        call = conv_bias_act.of(anchor)
+        inside: dict[str, Value | None] = {"x": call.x, "w": call.w, "b": call.b, "residual": call.residual}
+        act: Activation = call.act
+    else:
+        inside, act = {"x": anchor.operands[0], "w": anchor.operands[1]}, "none"
+    steps = steps_of(result, anchor)
+    operands = {name: value.operands[int(v.attrs["index"])] for name, v in inside.items() if v is not None}
+    return None if steps is None else Found(anchor, operands, Steps(act, steps))
+
+
+def steps_of(result: Value, source: Value) -> tuple[tuple[str, tuple[Operand, ...]], ...] | None:
+    """What is done to a tensor, element by element; None where it is not vector code, or something else is read."""
+    while True:
+        lower = rebuild_values([result], lambda v, given: None if v is source else v.op.expansion(given, v.attrs))
+        if lower[result] is result:
+            break
+        result = lower[result]
+    number: dict[Value, Operand] = {source: 0}
+    found: list[tuple[str, tuple[Operand, ...]]] = []
+    for value in _above(result, source):
+        literal_of = leaf.scalar_of(value)
+        if literal_of is not None and isinstance(literal_of, float) and value.dtype is f32:
+            number[value] = literal_of
+            continue
+        if (
+            value.op.name not in VECTOR_OPS
+            or value.shape != source.shape
+            or not all(v in number for v in value.operands)
+        ):
+            return None
+        if value.dtype not in (f32, bool_) or (value.dtype is bool_) != (value.op.name in _TRUTHS):
+            return None
+        found.append((value.op.name, tuple([number[v] for v in value.operands])))
+        number[value] = len(found)
+    return tuple(found) if result in number and isinstance(number[result], int) and result.dtype is f32 else None
+
+
+def _above(result: Value, source: Value) -> list[Value]:
+    """What a result needs above a source, operands first."""
+    order: dict[Value, None] = {}
+    stack = [result]
+    while stack:
+        value = stack[-1]
+        pending = [v for v in value.operands if v not in order and v is not source]
+        if value is source or value in order or not pending:
+            stack.pop()
+            if value is not source:
+                order[value] = None
+        else:
+            stack += pending
+    return list(order)
+
+
+__all__ = ["ANCHORS", "VECTOR_OPS", "Found", "Operand", "Steps", "find_convolution", "steps_of"]

@@ -1,0 +1,192 @@
+"""Which kernels of the CPU take elementwise steps into themselves, and on which conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dovetail import library, ops
+from dovetail.declare.machine import estimate
+from dovetail.ir import leaf
+from dovetail.ir.dtype import f32
+from dovetail.ir.value import Value
+from dovetail.kernels.families.rows import make_rows
+from dovetail.kernels.loops.body import body_of, is_known
+from dovetail.kernels.loops.policy import LoopTarget
+from dovetail.kernels.problems.region_steps import find_convolution
+from dovetail.kernels.spec import TensorLocations
+from dovetail.ops.convolution import conv_transpose
+from dovetail.ops.region import anchor_of
+from dovetail.passes.claims import Anchor, Condition
+from dovetail.plan.alias import locate
+from dovetail.plan.plan import Step
+from dovetail.targets.cpu.gemm.variant import find_contraction
+from dovetail.targets.cpu.loops import SUPPORT, tiles_for
+
+DENSE = TensorLocations(lambda value: locate(value, {}), (), target=LoopTarget(SUPPORT, tiles_for(0)))
+"""Where tensors lie as far as passes know: densely, each in memory of its own."""
+SHORT = 128
+"""Below this k a product loses by an epilogue that reads another tensor of its shape: 7 % at k = 64 on NEON."""
+FEWEST_ROWS, SMALL = 16, 1 << 16
+"""Tiles of a reduction that threads can share, and elements that one thread goes through in no time."""
+
+
+def _inside(value: Value) -> Value:
+    anchor = anchor_of(value.attrs["body"])
+    assert anchor is not None, "a region that was made around an anchor"
+    return anchor
+
+
+def _has_one_result(value: Value) -> bool:
+    return len(value.attrs["body"].results) == 1
+
+
+def _has_the_shape_of_the_anchor(value: Value) -> bool:
+    shape = _inside(value).shape
+    return all(result.shape == shape for result in value.attrs["body"].results)
+
+
+def _is_compiled(value: Value) -> bool:
+    body = body_of(value, DENSE)
+    return is_known(body, lambda v: v.op in (ops.matmul, ops.conv, conv_transpose, ops.part))
+
+
+def _is_a_contraction(value: Value) -> bool:
+    if find_contraction(value, DENSE) is not None:
+        return True
+    others = [v for v in body_of(value, DENSE).order if not v.op.elementwise]
+    return _has_one_result(value) and len(others) == 1 and others[0].op is ops.matmul and not others[0].dtype.is_float
+
+
+def _reads_rows_beside_bytes(value: Value) -> bool:
+    """The product of bytes takes operands that are dense or one row; others would fall back to floats."""
+    anchor = _inside(value)
+    given: list[Value] = [value.operands[v.attrs["index"]] for v in anchor.operands if v.op is leaf.ARGUMENT]
+    if not any(v.op is ops.dequantise for v in given):
+        return True
+    beside = [v for v in value.operands if v not in given]
+    fits = [v.dtype is f32 and v.shape in (anchor.shape, anchor.shape[-1:]) for v in beside]
+    return _has_one_result(value) and all(fits) and all(r.dtype is f32 for r in value.attrs["body"].results)
+
+
+def _hides_operands(value: Value) -> bool:
+    """A panel has few columns, so that operands come a cache line or two at a time; a long sum hides that."""
+    anchor = _inside(value)
+    depth = anchor.operands[0].shape[-1]
+    if not isinstance(depth, int) or depth >= SHORT:
+        return True
+    others = [v for v in value.attrs["body"].values if v.op.elementwise]
+    full = [x for v in others for x in v.operands if x.op is leaf.ARGUMENT and x.shape == anchor.shape]
+    return not full
+
+
+def _reads_nothing_else(value: Value) -> bool:
+    anchor = _inside(value)
+    readers = [v for v in value.attrs["body"].values if v is not anchor]
+    return not any(x.op is leaf.ARGUMENT for v in readers for x in v.operands)
+
+
+def _is_f32(value: Value) -> bool:
+    return all(result.dtype is f32 for result in (*value.attrs["body"].results, _inside(value)))
+
+
+def _is_of_rows(value: Value) -> bool:
+    return make_rows(Step("rows", value, "run"), DENSE) is not None
+
+
+def _has_rows_to_share(value: Value) -> bool:
+    job = make_rows(Step("rows", value, "run"), DENSE)
+    if job is None:
+        return False
+    tiles = estimate(job.tiled.tiles)
+    return tiles >= FEWEST_ROWS or tiles * estimate(job.tiled.work) <= SMALL
+
+
+def _never(value: Value) -> bool:
+    return False
+
+
+ONE_RESULT = Condition(
+    "kernel_writes_one_result",
+    _has_one_result,
+    "the value between them is read elsewhere too, and the kernel writes one tensor",
+)
+SAME_SHAPE = Condition(
+    "result_has_the_shape_of_the_anchor",
+    _has_the_shape_of_the_anchor,
+    "the steps make a tensor of another shape; an epilogue makes one element of each",
+)
+COMPILED = Condition(
+    "steps_are_compiled",
+    _is_compiled,
+    "a step has no compiled form for its dtype, or reads an operand through a view that strides cannot tell",
+)
+CONTRACTION = Condition(
+    "kernel_is_one_contraction", _is_a_contraction, "the kernel sums up products of one left operand and nothing else"
+)
+BYTES = Condition(
+    "operands_are_rows_beside_bytes",
+    _reads_rows_beside_bytes,
+    "the product is of bytes, and its kernel reads operands of f32 that are dense or one row",
+)
+LONG = Condition(
+    "sum_hides_the_operands",
+    _hides_operands,
+    f"the steps read a tensor of the product's shape, and the sum over k < {SHORT} is too short to hide that",
+)
+NOTHING_ELSE = Condition(
+    "steps_read_nothing_else",
+    _reads_nothing_else,
+    "the steps read another tensor, and a convolution applies steps to its own results",
+)
+F32 = Condition("results_are_f32", _is_f32, "a convolution writes f32, and the steps give another dtype")
+VECTORS = Condition(
+    "steps_have_vector_code",
+    lambda value: find_convolution(value) is not None,
+    "a convolution has no vector code for one of the steps, such as log",
+)
+ROWS = Condition(
+    "steps_go_along_the_rows",
+    _is_of_rows,
+    "the steps and the reduction do not go through the same rows, or a step is not compiled",
+)
+SHARED = Condition(
+    "reduction_has_rows_to_share",
+    _has_rows_to_share,
+    "the reduction has few rows, and the steps alone are shared among more threads",
+)
+NO_STEPS = Condition(
+    "attention_takes_no_steps",
+    _never,
+    "the kernel of attention writes rows as the online softmax ends; steps on them would be a second pass",
+)
+
+GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, BYTES, LONG))
+CONVOLUTION = Anchor(epilogue=(ONE_RESULT, SAME_SHAPE, NOTHING_ELSE, F32, VECTORS))
+ALONG_ROWS = Anchor(epilogue=(ROWS, SHARED), prologue=(ONE_RESULT, ROWS, SHARED))
+ATTENTION = Anchor(epilogue=(NO_STEPS,))
+
+ANCHORS: Mapping[str, Anchor] = {
+    **{op.name: GEMM for op in (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)},
+    **{op.name: CONVOLUTION for op in (ops.conv, library.conv_bias_act, conv_transpose)},
+    **{
+        op.name: ALONG_ROWS
+        for op in (
+            library.softmax,
+            library.layer_norm,
+            library.rms_norm,
+            library.group_norm,
+            library.group_norm_silu,
+            library.residual_layer_norm,
+            library.residual_rms_norm,
+            ops.reduce_sum,
+            ops.reduce_mean,
+            ops.reduce_max,
+            ops.reduce_min,
+            ops.reduce_prod,
+        )
+    },
+    **{op.name: ATTENTION for op in (library.attention, library.rope_attention)},
+}
+"""By the name of an op."""
+
+__all__ = ["ANCHORS"]
