@@ -46,6 +46,16 @@ class Caches:
     """Shared by all cores; 0 where there is none."""
     line: int = 64
 
+    @property
+    def l1_room(self) -> int:
+        """The bytes of L1 that tiles are cut for: measured tiles gain nothing from an L1 above 32 KiB."""
+        return min(self.l1, 32 << 10)
+
+    @property
+    def l2_room(self) -> int:
+        """The bytes of L2 that patches and packed pixels are cut for: they gain nothing from an L2 above 1 MiB."""
+        return min(self.l2, 1 << 20)
+
 
 @dataclass(frozen=True, slots=True)
 class CpuDevice:

@@ -134,8 +134,8 @@ class ConvGeometry:
         The patch of a block stays in L2 while all filters go over it, the results of one register tile in L1.
         """
         lanes = device.lanes
-        room = max(lanes, device.caches.l2 // 2 // (4 * channels * self.phases))
-        longest = device.caches.l1 // LONGEST_RUN_SHARE
+        room = max(lanes, device.caches.l2_room // 2 // (4 * channels * self.phases))
+        longest = device.caches.l1_room // LONGEST_RUN_SHARE
         unit = wide * lanes
         widest = max(unit, min(longest, room // (self.over[0] + 1) - self.over[1]) // unit * unit)
         columns, across = _cut(self.out[1], widest, lanes)

@@ -236,7 +236,7 @@ def _depthwise_declines(of: ConvProblem, tiler: Depthwise) -> str | None:
     if geometry.taps == 1 and (geometry.out[0] != 1 or known(geometry.out[1]) > DEPTHWISE_MOST_POINTS):
         return "this many pixels times one number are not worth packing"
     # What a band sees stays in L2.
-    return "rows are too long" if Bands.of(geometry, device).plane(geometry) > device.caches.l2 // 4 else None
+    return "rows are too long" if Bands.of(geometry, device).plane(geometry) > device.caches.l2_room // 4 else None
 
 
 def _packed_declines(of: ConvProblem, pixels: int, tiler: PointwisePacked) -> str | None:

@@ -27,7 +27,7 @@ KC_PREFETCHING = 512
 """KC for many rows: the panel streams from L2 as fast as it is multiplied, and accumulators stay put."""
 KC_SMALL_M = 1024
 """KC for few rows: the prefetch distance equals KC, long enough that streams fall into different pages."""
-PANEL_SHARE = (1, 2)
+PANEL_SHARE = (3, 4)
 """The part of L1 that a panel may take while rows come and go."""
 LEAST_ROWS = 6
 """Rows that a tile needs to keep the FMA units busy."""
@@ -49,7 +49,7 @@ _SUMS, _C, _TARGET, _WIDTH, _WORDS = Ptr("%sums"), Ptr("%c"), I64("%target"), I6
 def kc_of(tile: Tile) -> int:
     """KC of a tile, whole iterations of the micro-kernel."""
     above, below = PANEL_SHARE
-    room = tile.device.caches.l1 * above // below
+    room = tile.device.caches.l1_room * above // below
     return min(KC, room // tile.row_bytes) // UNROLL * UNROLL
 
 

@@ -36,10 +36,10 @@ from dovetail.targets.runtime.aligned import ALIGNMENT
 
 SUMMED_IN_F32 = (f32, f16, bf16)
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
-NEAR = 104 * 1024
-"""Bytes of rows that are gone through for every panel, for each lane of a vector: they stay in the second cache."""
+A_SHARE = (13, 16)
+"""The part of L2 that a block of MC rows of A may take: it stays there while all panels go over it."""
 MOST_TILES, FEW_TILES = 15, 4
-"""Tiles of rows in a block, at most; and where there are few panels of columns."""
+"""Row tiles of a block, at most; and where there are few panels of columns."""
 FEW_PANELS = 3
 
 
@@ -263,7 +263,9 @@ class _Writer:
         """Rows that one cell goes through."""
         if not isinstance(self.deep, int):
             return 8 * self.tile.rows
-        tiles = NEAR * max(8, self.tile.lanes) // max(1, f32.itemsize * self.deep * self.tile.rows)
+        above, below = A_SHARE
+        room = self.tile.device.caches.l2 * above // below
+        tiles = room // max(1, f32.itemsize * self.deep * self.tile.rows)
         # Where there are few columns, threads share the rows.
         most = FEW_TILES if isinstance(self.panels, int) and self.panels <= FEW_PANELS else MOST_TILES
         return self.tile.rows * min(most, max(1, tiles))

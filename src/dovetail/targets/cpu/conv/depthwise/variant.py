@@ -23,7 +23,7 @@ PART_WORK = 4000
 
 def l1_bytes(device: CpuDevice) -> int:
     """Bytes of what is packed at a time: they stay in L1."""
-    return device.caches.l1 // 2
+    return device.caches.l1_room // 2
 
 
 def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:

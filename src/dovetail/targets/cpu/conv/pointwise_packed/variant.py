@@ -70,7 +70,7 @@ class PointwisePacked:
     def _part(self, tiles: int, panels: int, size: int) -> int:
         """Pixels of a tile: what they see stays in L2."""
         above, below = PACKED_SHARE
-        room = self.tile.device.caches.l2 * above // below
+        room = self.tile.device.caches.l2_room * above // below
         together = max(1, min(TILES, room // size))
         if panels >= MANY_PANELS:
             together = max(together, min(2 * TILES, room // (2 * size)))

@@ -55,7 +55,7 @@ class Winograd:
             of.geometry.sizes, of.geometry.steps, (down, across), window, apart, (1, 1), of.geometry.before
         )
         above, below = PATCHES_SHARE
-        room = device.caches.l2 * above // below // (4 * scheme.spots * of.channels)
+        room = device.caches.l2_room * above // below // (4 * scheme.spots * of.channels)
         patches = _patches(down, across, max(device.lanes, room))
         blocks = patches.blocks
         most = known(blocks.rows) * known(blocks.columns)
