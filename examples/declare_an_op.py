@@ -45,7 +45,7 @@ def main() -> None:
     print(program.report)
 
     title("a model where it does not fit says which guard refused, what it found, and what to do")
-    refused = dovetail.compile(written_out((64,)), ops=[gated_norm])
+    refused = dovetail.compile(written_out((64,)), ops=[gated_norm], without=["fuse_epilogues"])
     (missed,) = [m for m in refused.report.missed if m.rule == "gated_norm"]
     print(f"{missed.node}: {missed.reason}: {missed.message}\nhint: {missed.hint}")
 

@@ -70,7 +70,7 @@ def test_switches_numbers_and_policies_are_read() -> None:
         ("llama:normed_heads=maybe", "normed_heads of llama is 'maybe'", "true or false"),
         ("llama:policy=fast", "policy of llama is 'fast'", "direct, fusable"),
         ("llama:seq=2+", "seq of llama is '2+'", "name of a size"),
-        ("resnet:blocks=3,x", "blocks of resnet is '3,x'", "a list of whole numbers"),
+        ("resnet:blocks=3,x", "blocks of resnet is '3,x'", "a list of positive integers"),
         ("lama", "neither a file nor a built-in model 'lama'", "did you mean llama?"),
         ("zzz", "neither a file nor a built-in model 'zzz'", "bert, llama, llama_step, resnet, unet"),
     ],

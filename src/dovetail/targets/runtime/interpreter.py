@@ -55,7 +55,7 @@ def evaluate_values(
     sizes: Mapping[str, int] | None = None,
     limit: int = 0,
 ) -> list[Array]:
-    """The arrays of some values, given those of others; whatever lies behind a given value is not computed.
+    """The arrays of some values, given those of others; what a given value is made of is not computed.
 
     `limit` is the most bytes that one of them may have; 0 is what the machine has left.
     """
@@ -75,7 +75,7 @@ def evaluate_in_turn(
 ) -> Iterator[tuple[Value, Result]]:
     """Each of the outputs as soon as it is known, in the order in which they are listed, operands first.
 
-    Whoever asks for thousands of values keeps what is needed: an array is dropped behind its last reader. If `packed`,
+    A caller that wants thousands of values keeps what it needs: an array is dropped after its last reader. If `packed`,
     every array lies in the order of its axes: a matmul adds in another order where an operand has other strides.
     """
     interpreter = _Interpreter(lift, packed=packed)
@@ -101,22 +101,22 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _behind_binders(order: list[Value], leaves: Container[Value], sizes: Container[str]) -> list[Value]:
-    """The order with every value behind those that find the sizes it mentions, where the run finds any."""
+    """The order with every value after those that find the sizes it mentions, where the run finds any."""
     binders = {n: v for v in order if v not in leaves for n in fresh_symbols(v) if n not in sizes}
     if not binders:
         return order
-    behind: dict[Value, None] = {}
+    ordered: dict[Value, None] = {}
     opened: set[Value] = set()
     stack = order[::-1]
     while stack:
         value = stack[-1]
-        if value in behind or value in opened or value in leaves:
-            behind.setdefault(stack.pop())
+        if value in ordered or value in opened or value in leaves:
+            ordered.setdefault(stack.pop())
             continue
         opened.add(value)
         asked = {n: None for n in value_symbols(value) if n in binders}
         stack += [v for v in (*value.operands, *(binders[n] for n in asked)) if v not in opened]
-    return list(behind)
+    return list(ordered)
 
 
 class _Given(Mapping[Value, Result]):
@@ -229,7 +229,7 @@ class _Interpreter:
     def in_turn(
         self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope
     ) -> Iterator[tuple[Value, Result]]:
-        """Every value once, operands and what binds its sizes first; each is dropped behind its last reader."""
+        """Every value once, operands and what binds its sizes first; each is dropped after its last reader."""
         order = _behind_binders(walk(outputs, until=leaves), leaves, scope.sizes)
         readers = dict.fromkeys(order, 0)
         wanted = set(outputs)

@@ -1,4 +1,4 @@
-"""Prefetch for the epilogue of a contraction: while one tile of rows is finished, ask for what the next one reads.
+"""Prefetch for the epilogue of a contraction: while one row tile is finished, it prefetches what the next one reads.
 
 The operands of an epilogue have a cache line or two in each row, and rows are too far apart for the hardware to guess.
 """
@@ -25,7 +25,7 @@ def ahead_name(epilogue: Kernel) -> str:
 
 
 def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int) -> Function:
-    """An epilogue that first asks for the rows after its own: `width` bytes of each operand in every row."""
+    """An epilogue that first prefetches the rows after its own: `width` bytes of each operand in every row."""
     t = Builder()
     given = Words.load(t, WORDS, epilogue.pointers, [str(size) for size in epilogue.sizes])
     after = t.add(END, t.sub(END, BEGIN))

@@ -21,7 +21,7 @@ from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
 
 LIVE = symbol("live_columns")
-"""How many columns of a panel there are, as the epilogue asks for it."""
+"""How many columns of a panel there are, as the epilogue names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class _Driver(Builder):
         )
 
     def _prefetch(self, name: str, corner: Ptr) -> None:
-        """Ask for what the epilogue of the first tile reads; the epilogue asks for the others."""
+        """Prefetch what the epilogue of the first tile reads; the epilogue prefetches the others."""
         with self.loop(0, self.shape.tile.rows) as row:
             prefetch_row(self, corner, self.mul(row, self.size(f"{name}_row")), self.shape.width)
 
