@@ -12,7 +12,9 @@ from typing import Any, cast
 import pytest
 
 import dovetail
+from dovetail import Graph, f32, ops
 from dovetail.ir.dim import Dim
+from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Job, Template
@@ -54,6 +56,16 @@ def unregistered(plan: Plan) -> set[str]:
     jobs = [job for step in plan.phase("run") if isinstance(job := builder.job(step), Job)]
     kinds = {kind for job in jobs for kind in held(job)} - {Kernel}
     return {kind.__name__ for kind in kinds if RECORDS.name_of(kind) is None}
+
+
+def test_records_of_a_convolution_with_further_steps_are_registered() -> None:
+    """Sizes that are known late keep the tilers of all variants, which hold the steps."""
+    x, w = input("x", f32[1, 64, "h", "w"]), param("w", f32[64, 64, 3, 3])
+    y = ops.conv(x, w, padding=(1, 1, 1, 1))
+    graph = Graph.of(ops.leaky_relu(y, slope=0.1))
+    found = compilation(graph, make_request()).plan
+    assert [step.value.op.name for step in found.phase("run")] == ["region"], "the steps joined"
+    assert not unregistered(found)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

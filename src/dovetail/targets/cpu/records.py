@@ -9,6 +9,7 @@ from dovetail.kernels.device import Caches, CpuDevice
 from dovetail.kernels.problems.convolution import ConvProblem
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
+from dovetail.kernels.problems.region_steps import Steps
 from dovetail.targets.cpu.conv.conv1d.variant import LinePanels
 from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile
 from dovetail.targets.cpu.conv.depthwise.variant import Depthwise
@@ -54,6 +55,7 @@ RECORDS = Registry(
         "conv.problem": ConvProblem,
         "conv.geometry": ConvGeometry,
         "conv.epilogue": Epilogue,
+        "conv.steps": Steps,
         "conv.shape": DirectTile,
         "conv.register_tile": RegisterTile,
         "conv.depthwise_shape": DepthwiseTile,
