@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import dovetail
+from dovetail import f32, ops
 from tests.cli.commands import SMALL, Shell
 
 
@@ -123,3 +125,21 @@ def test_what_has_no_code_is_refused_with_its_reason(shell: Shell, layer: str, t
     assert "runs as NumPy on the host" in shell.fails(2, "why", str(path), "%0", "--code", "llvm")
     assert "no kernel computes it" in shell.fails(2, "why", str(path), "%1", "--code", "asm")
     assert "when parameters are bound" in shell.fails(2, "why", str(path), "%4", "--code", "asm")
+
+
+def test_kernels_that_were_considered_for_a_convolution_are_told(shell: Shell, tmp_path: Path) -> None:
+    model = tmp_path / "net.txt"
+    builder = dovetail.Builder("net", lines=False)
+    x, w = builder.input("x", f32[1, 64, 56, 56]), builder.param("w", f32[64, 64, 3, 3])
+    builder.output("y", ops.conv(x, w, padding=(1, 1, 1, 1)))
+    model.write_text(dovetail.print_graph(builder.graph()))
+    told = shell("why", str(model), "conv", "--json").data["considered"]
+    assert [c["name"] for c in told if c["taken"]] == [told[0]["name"]] and told[0]["seconds"] > 0
+    assert any(not c["taken"] and c["reason"] for c in told)
+    said = shell("why", str(model), "conv").out
+    assert "kernels that were considered, the preferred first\n  taken       winograd" in said
+    assert "direct" in said and "by the machine model" in said
+
+
+def test_an_op_with_one_kernel_lists_none(shell: Shell, layer: str) -> None:
+    assert shell("why", layer, "%0", "--json").data["considered"] == []

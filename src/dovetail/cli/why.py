@@ -27,6 +27,7 @@ from dovetail.report.text import bytes_text, percent, served, time_text
 from dovetail.runtime.compile import Compilation
 from dovetail.sanitize import visible
 from dovetail.targets import ALL as TARGETS
+from dovetail.targets.target import Considered
 
 _MOST_LISTED = 20
 
@@ -48,6 +49,8 @@ class Story:
     """Why that kernel is not one with its neighbours."""
     code: Code | None = None
     """That kernel's code, on request."""
+    considered: tuple[Considered, ...] = ()
+    """The variants of that kernel that were considered, in the order of preference."""
     links: tuple[Link, ...] = ()
     """Every rule application that led from the nodes as written to that kernel."""
 
@@ -90,8 +93,17 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
         missed=tuple(m for m in report.missed if name in m.kernels) if name else (),
         apart=tuple(b for b in report.boundaries if name in (b.producer, b.consumer)) if name else (),
         code=None if form is None else code_of(made, report.kernels, kernel, node, form),
+        considered=considered_for(made, report.kernels, kernel),
         links=() if kernel is None else links_to(made, made.plan.steps[report.kernels.index(kernel)].value),
     )
+
+
+def considered_for(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None) -> tuple[Considered, ...]:
+    """The variants that the target considered for a kernel."""
+    if kernel is None or kernel.phase == "bind" or made.target.considered is None:
+        return ()
+    # Kernels are reported in the order of the steps.
+    return tuple(made.target.considered(made.plan, made.plan.steps[kernels.index(kernel)], made.setup.claims.machine))
 
 
 def links_to(made: Compilation, value: Value) -> tuple[Link, ...]:
@@ -179,6 +191,7 @@ def as_dict(story: Story) -> dict[str, Any]:
             {"rule": m.rule, "reason": m.reason, "message": m.message, "hint": m.hint, "kernels": list(m.kernels)}
             for m in story.missed
         ],
+        "considered": [asdict(c) for c in story.considered],
         "boundaries": [asdict(b) for b in story.apart],
         "code": None if story.code is None else {"form": story.code.form, "text": story.code.text},
     }
@@ -199,6 +212,12 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
             lines += _because(miss.reason, miss.message, miss.hint)
     if story.links:
         lines += [line(), line("the chain from the nodes as written to its kernel"), *chain_lines(story.links)]
+    if story.considered:
+        lines += [
+            line(),
+            line("kernels that were considered, the preferred first"),
+            *map(_considered, story.considered),
+        ]
     if story.apart:
         lines += [line(), line("its kernel stays apart from (names of stage legal)")]
         lines += [said for boundary in story.apart for said in _apart(boundary, story.kernel)]
@@ -251,6 +270,12 @@ def _because(reason: str, message: str, hint: str) -> list[Line]:
     said = ": ".join(part for part in (reason, message) if part)
     lines = [line(" " * _INDENT, said, hang=_INDENT + 2)] if said else []
     return [*lines, *([line(" " * _INDENT, Piece(f"hint: {hint}", "note"), hang=_INDENT + 2)] if hint else [])]
+
+
+def _considered(one: Considered) -> Line:
+    price = "" if one.seconds is None else f"  {time_text(one.seconds)} by the machine model"
+    outcome = Piece(f"{'taken' if one.taken else 'passed':<10}  ", "good" if one.taken else "dim")
+    return line("  ", outcome, f"{one.name}{price}{f'  {one.reason}' if one.reason else ''}", hang=_INDENT)
 
 
 def _apart(boundary: Boundary, kernel: Kernel | None) -> list[Line]:

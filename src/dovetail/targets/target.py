@@ -106,6 +106,17 @@ class CodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class Considered:
+    """A kernel variant that was considered for a step: whether it is taken, why not, and its estimated seconds."""
+
+    name: str
+    taken: bool
+    reason: str = ""
+    seconds: float | None = None
+    """None where the variant does not suit, or without a machine model."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One target: its claims for a vocabulary of declared ops, and its compiler."""
 
@@ -119,6 +130,8 @@ class Target:
     """The machine of the claims as it is known on this host; None where nothing more is known."""
     variants: Callable[[Plan, Mapping[str, Size]], Mapping[Value, str | None]] | None = None
     """By value of a run, which of its op's kernels serves it at these sizes: None on the host, "" without a choice."""
+    considered: Callable[[Plan, Step, Machine], Sequence[Considered]] | None = None
+    """The variants that were considered for a step, in the order of preference; none where its op has one kernel."""
     code: CodeView | None = None
     """The code of kernels for people; None where it has none to show."""
     serializer: Serializer | None = None

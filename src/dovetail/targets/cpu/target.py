@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail import ops
+from dovetail.declare.machine import Machine
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.plan.plan import Plan
+from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
+from dovetail.targets.cpu.conv.considered import considered
 from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.isa import host_device
@@ -19,10 +21,11 @@ from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import machine_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.threads.pool import warm_up
+from dovetail.targets.runtime.build import builder_of
 from dovetail.targets.runtime.serial import NotSerializable, from_bytes, to_bytes
 from dovetail.targets.runtime.store import store_of
 from dovetail.targets.runtime.variants import variants
-from dovetail.targets.target import Executable, Serializer, Target
+from dovetail.targets.target import Considered, Executable, Serializer, Target
 
 
 def _compile(plan: Plan, settings: Settings) -> Executable:
@@ -57,6 +60,11 @@ def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, str | Non
     return variants(plan, sizes, BACKEND)
 
 
+def _considered(plan: Plan, step: Step, machine: Machine) -> Sequence[Considered]:
+    """Convolutions have several kernels; every other op has one."""
+    return considered(step, builder_of(plan, BACKEND).locations, host_device(), machine)
+
+
 TARGET = Target(
     "cpu",
     claims,
@@ -64,6 +72,7 @@ TARGET = Target(
     any_size=True,
     machine=machine_of,
     variants=_variants,
+    considered=_considered,
     code=CODE,
     serializer=Serializer(toolchain, _to_bytes, _from_bytes),
     precompile=_precompile,

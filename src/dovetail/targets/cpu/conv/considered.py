@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.declare.machine import Cost, Machine
 from dovetail.ir.dim import Size
 from dovetail.kernels.device import CpuDevice
@@ -14,17 +12,7 @@ from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler
 from dovetail.targets.cpu.conv.direct.variant import direct
 from dovetail.targets.cpu.conv.select import declined, offers
 from dovetail.targets.cpu.conv.winograd.variant import Winograd
-
-
-@dataclass(frozen=True, slots=True)
-class Considered:
-    """A kernel that was considered: whether it is taken, why not, and the seconds that the machine model estimates."""
-
-    name: str
-    taken: bool
-    reason: str = ""
-    seconds: float | None = None
-    """None where the kernel does not suit, or without a model."""
+from dovetail.targets.target import Considered
 
 
 def considered(
