@@ -5,64 +5,31 @@ A name stays when its class moves or is renamed; the fields of a class are part 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dovetail.kernels.device import Caches, CpuDevice
-from dovetail.kernels.problems.convolution import ConvProblem
-from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.problems.region_steps import Steps
-from dovetail.targets.cpu.conv.conv1d.variant import LinePanels
-from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile
-from dovetail.targets.cpu.conv.depthwise.variant import Depthwise
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile
-from dovetail.targets.cpu.conv.direct.variant import Direct
-from dovetail.targets.cpu.conv.few_channels.variant import FewChannels
-from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels
-from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk
-from dovetail.targets.cpu.conv.packing import Packing
-from dovetail.targets.cpu.conv.pointwise.variant import Pointwise
-from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked
-from dovetail.targets.cpu.conv.register_tile import RegisterTile
-from dovetail.targets.cpu.conv.select import Suited
-from dovetail.targets.cpu.conv.transposed import TransposedPacking
-from dovetail.targets.cpu.conv.winograd.scheme import Scheme
-from dovetail.targets.cpu.conv.winograd.variant import TransformedWeights, Winograd
 from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels, ByteSteps
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.runtime.registry import Registry
 
+
+def _of_convolutions() -> Mapping[str, type[Any]]:
+    from dovetail.targets.cpu.conv.records import CONV_RECORDS
+
+    return CONV_RECORDS
+
+
 RECORDS = Registry(
     {
-        # Tilers.
-        "conv.direct": Direct,
-        "conv.depthwise": Depthwise,
-        "conv.few_channels": FewChannels,
-        "conv.few_pixels": FewPixels,
-        "conv.few_pixels_kxk": FewPixelsKxk,
-        "conv.pointwise": Pointwise,
-        "conv.pointwise_packed": PointwisePacked,
-        "conv.winograd": Winograd,
-        "conv.suited": Suited,
-        # Packings.
-        "conv.pack": Packing,
-        "conv.pack_conv1d": LinePanels,
-        "conv.pack_transposed": TransposedPacking,
-        "conv.pack_winograd": TransformedWeights,
         "gemm.pack": Panels,
         "gemm.pack_int8": BytePanels,
         "gemm.pack_int8_columns": ByteColumns,
         "gemm.pack_int8_steps": ByteSteps,
-        # What tilers and packings are made of.
-        "conv.problem": ConvProblem,
-        "conv.geometry": ConvGeometry,
-        "conv.epilogue": Epilogue,
-        "conv.steps": Steps,
-        "conv.shape": DirectTile,
-        "conv.register_tile": RegisterTile,
-        "conv.depthwise_shape": DepthwiseTile,
-        "conv.winograd_scheme": Scheme,
         "device": CpuDevice,
         "caches": Caches,
-    }
+    },
+    later=_of_convolutions,
 )
 
 __all__ = ["RECORDS"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dovetail import ops
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.contraction_loops import make_plain
 from dovetail.kernels.families.fill import make_fill
@@ -20,15 +21,13 @@ from dovetail.kernels.families.rows import make_rows
 from dovetail.kernels.families.scatter import make_scatter
 from dovetail.kernels.families.sort import make_sort
 from dovetail.kernels.families.view_fusion import make_weave
+from dovetail.kernels.problems.region_steps import ANCHORS as CONVOLUTIONS
 from dovetail.kernels.spec import Job, TensorLocations
+from dovetail.ops.region import anchor_of, region
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.attention.variant import make_attend
-from dovetail.targets.cpu.conv.conv1d.variant import make_line
-from dovetail.targets.cpu.conv.select import make_conv
-from dovetail.targets.cpu.conv.transposed import make_conv_transpose
 from dovetail.targets.cpu.gemm.int8 import make_byte_contract
 from dovetail.targets.cpu.gemm.variant import make_contract, make_declared_contract
-from dovetail.targets.cpu.pool.variant import make_pool
 from dovetail.targets.cpu.transpose import make_transpose
 
 ARCHETYPES: tuple[Callable[[Step, TensorLocations], Job | None], ...] = (
@@ -50,11 +49,28 @@ ARCHETYPES: tuple[Callable[[Step, TensorLocations], Job | None], ...] = (
 )
 
 
+def _make_convolution(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
+    """The job of a convolution. Its templates are many: they are imported when a model has a convolution."""
+    value = step.value
+    call = anchor_of(value.attrs["body"]) if value.op is region else value
+    if call is None or call.op not in CONVOLUTIONS:
+        return None
+    from dovetail.targets.cpu.conv.templates import make_convolution
+
+    return make_convolution(step, locations, device)
+
+
+def _make_pool(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
+    if step.value.op not in (ops.max_pool, ops.average_pool):
+        return None
+    from dovetail.targets.cpu.pool.variant import make_pool
+
+    return make_pool(step, locations, device)
+
+
 TEMPLATES: tuple[Callable[[Step, TensorLocations, CpuDevice], Job | None], ...] = (
-    make_line,
-    make_conv,
-    make_conv_transpose,
-    make_pool,
+    _make_convolution,
+    _make_pool,
     make_byte_contract,
     make_contract,
     make_attend,

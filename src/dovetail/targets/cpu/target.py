@@ -13,7 +13,6 @@ from dovetail.settings import Settings
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
-from dovetail.targets.cpu.conv.considered import considered
 from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.isa import host_device
@@ -62,6 +61,8 @@ def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, str | Non
 
 def _considered(plan: Plan, step: Step, machine: Machine) -> Sequence[Considered]:
     """Convolutions have several kernels; every other op has one."""
+    from dovetail.targets.cpu.conv.considered import considered
+
     return considered(step, builder_of(plan, BACKEND).locations, host_device(), machine)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from types import MappingProxyType
 from typing import Any
@@ -27,19 +28,39 @@ CORE: Mapping[str, type[Any]] = MappingProxyType(
 class Registry:
     """Dataclasses by short names that stay the same when code moves. Nothing is imported by name."""
 
-    def __init__(self, kinds: Mapping[str, type[Any]]) -> None:
-        """`kinds` are the target's own, in addition to `CORE`."""
-        self._kinds = {**CORE, **kinds}
-        self._names = {kind: name for name, kind in self._kinds.items()}
-        assert len(self._names) == len(CORE) + len(kinds), "every name and every class is registered once"
+    def __init__(
+        self, kinds: Mapping[str, type[Any]], later: Callable[[], Mapping[str, type[Any]]] | None = None
+    ) -> None:
+        """`kinds` are the target's own, in addition to `CORE`; those of `later` are added once one is wanted."""
+        self._kinds: dict[str, type[Any]] = {}
+        self._names: dict[type[Any], str] = {}
+        self._later = later
+        self._lock = threading.Lock()
+        self._add({**CORE, **kinds})
+
+    def _add(self, kinds: Mapping[str, type[Any]]) -> None:
+        count = len(self._kinds) + len(kinds)
+        self._kinds |= kinds
+        self._names |= {kind: name for name, kind in kinds.items()}
+        assert len(self._kinds) == len(self._names) == count, "every name and every class is registered once"
         assert all(map(is_dataclass, self._names)), "only dataclasses are stored"
+
+    def _load(self) -> None:
+        with self._lock:
+            if self._later is not None:
+                self._add(self._later())
+                self._later = None
 
     def name_of(self, kind: type[Any]) -> str | None:
         """The name of a class; None where it is not registered."""
+        if kind not in self._names:
+            self._load()
         return self._names.get(kind)
 
     def kind(self, name: str) -> type[Any]:
         """The class of a name; a name that is not registered is refused."""
+        if name not in self._kinds:
+            self._load()
         found = self._kinds.get(name)
         if found is None:
             raise ValueError(f"{name} is not a record of a stored job")
@@ -47,6 +68,7 @@ class Registry:
 
     @property
     def kinds(self) -> Mapping[str, type[Any]]:
+        self._load()
         return MappingProxyType(self._kinds)
 
 
