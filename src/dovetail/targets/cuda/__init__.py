@@ -1,1 +1,1 @@
-"""The CUDA target: claims and a machine model; nothing runs there yet."""
+"""The CUDA target: elementwise ops, rows, reductions and copies run there; the rest is planned and priced."""

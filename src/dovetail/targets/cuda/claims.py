@@ -1,4 +1,4 @@
-"""What the CUDA target keeps. It is described and planned for; it does not run yet."""
+"""What the CUDA target keeps. `select.py` says which of these have kernels."""
 
 from __future__ import annotations
 
