@@ -9,6 +9,7 @@ from dovetail import Graph, library, ops
 from dovetail.errors import GraphError, UnsupportedError
 from dovetail.ir.dtype import f32, f64
 from dovetail.ir.leaf import input
+from dovetail.ir.value import Value
 from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
 from dovetail.kernels.loops.ir import Alloc, Barrier, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor
 from dovetail.plan.plan import make_plan
@@ -90,8 +91,8 @@ def test_one_kernel_serves_every_size() -> None:
 
 
 @pytest.mark.parametrize("value", [ops.erf(input("x", f64[8])), ops.rem(input("x", f32[8]), input("y", f32[8]))])
-def test_what_gpus_do_not_have_is_refused_by_name(value: object) -> None:
-    graph = Graph.of({"y": value})  # type: ignore[dict-item]
+def test_what_gpus_do_not_have_is_refused_by_name(value: Value) -> None:
+    graph = Graph.of({"y": value})
     with pytest.raises(UnsupportedError, match=r"no cuda kernels yet for (erf|rem)"):
         kernels_of(make_plan(graph, target="cuda"))
 

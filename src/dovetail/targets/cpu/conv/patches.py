@@ -43,6 +43,27 @@ class WindowArgs:
 
 
 @dataclass(frozen=True, slots=True)
+class FewPixelsWindow(WindowArgs):
+    """The tensors and sizes of kernels that cut the pixels of an image into parts and its sums into pieces."""
+
+    x: Ptr
+    w: Ptr
+    b: Ptr
+    r: Ptr
+    y: Ptr
+    channels: I64
+    filters: I64
+    groups: I64
+    image_step: I64
+    group_step: I64
+    channel_step: I64
+    pixels: I64
+    parts: I64
+    part: I64
+    piece: I64
+
+
+@dataclass(frozen=True, slots=True)
 class PatchLayout:
     """How a patch is packed: in elements, but for `channel`, which is bytes."""
 

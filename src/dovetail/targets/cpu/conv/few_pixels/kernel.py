@@ -28,7 +28,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.patches import (
     HEAD,
-    WindowArgs,
+    FewPixelsWindow,
     once_for,
     pack_phase,
     pack_phase_signature,
@@ -45,25 +45,10 @@ from dovetail.targets.cpu.conv.register_tile import (
 
 
 @dataclass(frozen=True, slots=True)
-class FewPixelsArgs(WindowArgs):
+class FewPixelsArgs(FewPixelsWindow):
     """`parts` tiles of `part` pixels each share an image; a piece is some channels; `padded` says whether there is
     anything around the image, which then has to be copied."""
 
-    x: Ptr
-    w: Ptr
-    b: Ptr
-    r: Ptr
-    y: Ptr
-    channels: I64
-    filters: I64
-    groups: I64
-    image_step: I64
-    group_step: I64
-    channel_step: I64
-    pixels: I64
-    parts: I64
-    part: I64
-    piece: I64
     padded: I64
     r_image: I64
     taps: Region

@@ -25,7 +25,7 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
 from dovetail.targets.cpu.conv.few_pixels.columns import Columns, pack_columns
-from dovetail.targets.cpu.conv.patches import HEAD, WindowArgs, once_for, prefetch_share
+from dovetail.targets.cpu.conv.patches import HEAD, FewPixelsWindow, once_for, prefetch_share
 from dovetail.targets.cpu.conv.register_tile import (
     Corner,
     RegisterTile,
@@ -40,25 +40,10 @@ APART = 64
 
 
 @dataclass(frozen=True, slots=True)
-class FewPixelsKxkArgs(WindowArgs):
+class FewPixelsKxkArgs(FewPixelsWindow):
     """`parts` tiles of `part` pixels each share an image, in `block_rows` rows; a piece is some steps; what a register
     tile sees is `tile_step` bytes from that of the one before."""
 
-    x: Ptr
-    w: Ptr
-    b: Ptr
-    r: Ptr
-    y: Ptr
-    channels: I64
-    filters: I64
-    groups: I64
-    image_step: I64
-    group_step: I64
-    channel_step: I64
-    pixels: I64
-    parts: I64
-    part: I64
-    piece: I64
     tile_step: I64
     r_image: I64
     taps: Region
