@@ -14,7 +14,7 @@ PARALLEL := -n auto --maxprocesses=8 --durations=10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick slow browser test-deep conformance models check page format golden bench clean
+.PHONY: help demo test quick slow browser test-deep fuzz conformance models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ browser: ## install Chromium, which the tests of the report's page drive; Debian
 
 test-deep: $(FOR_TEST) ## run the tests with many more random examples
 	@$(PYTEST) $(PARALLEL) --hypothesis-profile=deep $(ARGS)
+
+fuzz: $(FOR_TEST) ## draw random graphs and damage files, and judge them; ARGS="--graphs 20000 --files 100000" is a long run
+	@$(BIN)/python -m fuzz $(ARGS)
 
 conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/conformance.md; ARGS="-v test_add" picks some
 	@$(BIN)/python -m tests.conformance $(ARGS)
@@ -70,7 +73,7 @@ bench: $(FOR_BENCH) ## measure, also against every peer; takes long, never part 
 
 clean: ## remove .venv, caches and build products
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache tests/page/node_modules
-	@find src tests examples benchmarks zoo -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests examples benchmarks fuzz zoo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -75,16 +75,17 @@ def graphs(
     empty: bool = False,
     nodes: tuple[int, int] = (5, 40),
     moves: Sequence[Move] = MOVES,
+    extents: SearchStrategy[int] = st.integers(1, 5),  # noqa: B008
 ) -> tuple[Graph, dict[str, NDArray[Any]]]:
     """A graph of primitives with one float type of `among`, and arrays for its inputs; `graph.params` has the rest.
 
     Every output, computed in any order of sums, stays within `tolerances.TABLE` of its float64 value. Under `symbolic`
-    some sizes are symbols, see `binding_of`; under `empty` some are 0.
+    some sizes are symbols, see `binding_of`; under `empty` some are 0. Other sizes come from `extents`.
     """
     binding: dict[str, int] = {}
     if symbolic:
-        binding |= draw(st.dictionaries(st.sampled_from(SYMBOLS), st.integers(1, 5), min_size=1))
-    numbers = draw(st.lists(st.integers(1, 5), min_size=2, max_size=3))
+        binding |= draw(st.dictionaries(st.sampled_from(SYMBOLS), extents, min_size=1))
+    numbers = draw(st.lists(extents, min_size=2, max_size=3))
     pool: list[Size] = [*numbers, *map(symbol, binding), 1, *((0,) if empty else ())]
     draft = Draft(draw, draw(dtypes(among)), pool, binding, draw(st.integers(0, 2**32 - 1)))
     least, most = nodes

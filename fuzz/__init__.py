@@ -1,0 +1,1 @@
+"""Random graphs and damaged files, with a budget: `make fuzz`. What fails is shrunk and kept with a test."""
