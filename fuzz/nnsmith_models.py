@@ -59,9 +59,6 @@ class _Writer:
         self.weights[name] = np.asarray(array)
         return name
 
-    def random_weight(self, *shape: int) -> str:
-        return self.weight(_drawn(self.generator, shape, np.dtype(np.float32)))
-
 
 @dataclass(frozen=True, slots=True)
 class _Site:
@@ -82,6 +79,10 @@ class _Site:
         """One node on the inputs, and on these names after them."""
         inputs = " ".join((*self.inputs, *more))
         self.to.nodes.append(node(f"{op} {inputs} -> {self.output}", **attributes))
+
+    def random_weight(self, *shape: int) -> str:
+        """A weight of the first input's type."""
+        return self.to.weight(_drawn(self.to.generator, shape, self.dtype))
 
     def number(self, name: str) -> int:
         """An attribute, wherever NNSmith keeps it."""
@@ -135,7 +136,9 @@ def _clip(site: _Site) -> None:
 
 def _log2(site: _Site) -> None:
     site.to.nodes.append(node(f"Log {site.inputs[0]} -> {site.output}_log"))
-    site.to.nodes.append(node(f"Div {site.output}_log {site.to.weight(np.float32(np.log(2)))} -> {site.output}"))
+    site.to.nodes.append(
+        node(f"Div {site.output}_log {site.to.weight(np.array(np.log(2), site.dtype))} -> {site.output}")
+    )
 
 
 def _pad(mode: str) -> Rule:
@@ -161,7 +164,7 @@ def _pool(op: str, **more: int) -> Rule:
 
 def _conv(sizes: Sequence[str], dilations: Sequence[str]) -> Rule:
     def rule(site: _Site) -> None:
-        weight = site.to.random_weight(*site.numbers("out_channels", "in_channels", *sizes))
+        weight = site.random_weight(*site.numbers("out_channels", "in_channels", *sizes))
         pads, strides = [site.number("padding")] * 2 * len(sizes), [site.number("stride")] * len(sizes)
         site.write("Conv", weight, pads=pads, strides=strides, dilations=site.numbers(*dilations))
 
@@ -170,8 +173,8 @@ def _conv(sizes: Sequence[str], dilations: Sequence[str]) -> Rule:
 
 def _batch_norm(site: _Site) -> None:
     count = site.number("nfeat")
-    rows = [site.to.random_weight(count) for _ in range(3)]
-    site.write("BatchNormalization", *rows, site.to.weight((0.5 + site.to.generator.random(count)).astype(np.float32)))
+    rows = [site.random_weight(count) for _ in range(3)]
+    site.write("BatchNormalization", *rows, site.to.weight((0.5 + site.to.generator.random(count)).astype(site.dtype)))
 
 
 def _resize(mode: str, **more: str) -> Rule:
@@ -191,7 +194,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "ReLU": _plain("Relu"),
         "GELU": _plain("Gelu"),
         "LeakyReLU": _plain("LeakyRelu", alpha=0.01),
-        "PReLU": lambda site: site.write("PRelu", site.to.random_weight(1)),
+        "PReLU": lambda site: site.write("PRelu", site.random_weight(1)),
         "Log2": _log2,
         "Clip": _clip,
         "Softmax": lambda site: site.write("Softmax", axis=site.number("dim")),
