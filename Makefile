@@ -14,7 +14,7 @@ PARALLEL := -n auto --maxprocesses=8 --durations=10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick slow browser test-deep fuzz conformance models check page format golden bench clean
+.PHONY: help demo test quick slow browser test-deep fuzz faults conformance models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-deep: $(FOR_TEST) ## run the tests with many more random examples
 
 fuzz: $(FOR_TEST) ## draw random graphs and damage files, and judge them; ARGS="--graphs 20000 --files 100000" is a long run
 	@$(BIN)/python -m fuzz $(ARGS)
+
+faults: $(FOR_TEST) ## kill, fill disks, fork, interrupt and serve for long, on purpose; ARGS="--scale 0.1 kill" picks and shortens
+	@$(BIN)/python -m fuzz.faults $(ARGS)
 
 conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/conformance.md; ARGS="-v test_add" picks some
 	@$(BIN)/python -m tests.conformance $(ARGS)

@@ -1,0 +1,54 @@
+"""Faults on purpose, a few of each; `make faults` makes a thousand."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dovetail
+from fuzz import faults
+from fuzz.faults import FAULTS, forked
+
+pytestmark = [
+    pytest.mark.serial,  # it forks, kills and counts memory
+    pytest.mark.skipif(sys.platform != "linux", reason="the limits of a process are those of Linux"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+FEW = {"kill": 12, "full_disk": 5, "bad_folders": 4, "forks": 5, "signals": 10, "service": 60}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_nothing_breaks(name: str, tmp_path: Path) -> None:
+    assert FAULTS[name][0](FEW[name], tmp_path) == []
+
+
+def test_a_child_that_hangs_or_fails_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "PATIENCE", 0.2)
+    assert forked(lambda: time.sleep(60)) is None
+    assert forked(lambda: os._exit(3)) == 3
+    assert forked(lambda: None) == 0
+
+
+def test_a_broken_graph_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def half(folder: Path) -> None:
+        (folder / "graph").write_bytes(b"half")
+
+    monkeypatch.setattr(faults, "writing", half)
+    assert "the saved graph is broken" in faults.kill(3, tmp_path)[0]
+
+
+def test_memory_that_grows_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bytearray] = []
+    compile = dovetail.compile
+
+    def leaks(*given: object, **options: object) -> dovetail.Program:
+        kept.append(bytearray(os.urandom(1 << 20)))
+        return compile(*given, **options)  # pyright: ignore
+
+    monkeypatch.setattr(dovetail, "compile", leaks)
+    assert "MB more after" in faults.service(40, tmp_path)[0]
