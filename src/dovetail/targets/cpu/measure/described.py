@@ -1,0 +1,107 @@
+"""The machine as the processor describes itself: ISA, clock, cores and caches give figures before a measurement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from dovetail.declare.cost import Level, Machine, Reach
+from dovetail.kernels.device import CpuDevice
+
+CLOCK = 2.6e9
+"""Cycles a second of a processor that does not tell its clock: servers run at 2.2 to 3.2 GHz under load."""
+WIDE_CLOCK = 0.85
+"""The share of its clock that a processor keeps under 512-bit multiply-adds."""
+PIPES: Mapping[str, int] = MappingProxyType({"neoverse-v": 4, "cortex-x": 4, "apple-m": 4})
+"""Multiply-add pipes of cores that have other than two, by the start of LLVM's name."""
+L2_BYTES, L3_BYTES = 32, 10
+"""Bytes that a core reads from each cache in a cycle, in a long loop."""
+MAIN_BYTES = 1.1e10
+"""Bytes that one core reads from main memory in a second."""
+MAIN_SHARED = 0.7
+"""How the bandwidth of main memory grows with cores, as an exponent: they share controllers."""
+TRANSFER = 0.5
+"""The share of a cache's bandwidth that tensors have which another core wrote."""
+DISPATCH, BARRIER = 4e-7, 6e-7
+"""Seconds to start a step on one thread, and what further threads add."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """What the system tells of the cores."""
+
+    clock: float
+    """Cycles a second."""
+    threads_per_core: int = 1
+
+
+@cache
+def cores(root: Path = Path("/")) -> Cores:
+    """The clock and the threads of a core, as the system reports them."""
+    return Cores(_clock(root), _siblings(root))
+
+
+def described(device: CpuDevice, cpu: str, found: Cores, threads: int, reach: Reach, overlap: float) -> Machine:
+    """The figures of a device with a number of threads."""
+    busy = max(1.0, threads / found.threads_per_core)
+    clock = found.clock * (WIDE_CLOCK if device.vector_bits >= 512 else 1.0)
+    pipes = next((count for start, count in PIPES.items() if cpu.startswith(start)), 2)
+    vector = device.vector_bits // 8
+    caches = device.caches
+    sizes = (caches.l1 * busy, caches.l2 * busy, float(caches.l3))
+    rates = (2 * vector * clock * busy, L2_BYTES * clock * busy, L3_BYTES * clock * busy)
+    main = MAIN_BYTES * busy**MAIN_SHARED
+    levels = [
+        Level(int(size), max(rate, main), max(rate * TRANSFER if busy > 1 else rate, main))
+        for size, rate in zip(sizes, rates, strict=True)
+        if size
+    ]
+    return Machine(
+        flops_per_second=2 * pipes * device.lanes * clock * busy,
+        bytes_per_second=main,
+        launch_seconds=DISPATCH + (BARRIER if threads > 1 else 0.0),
+        levels=tuple(levels),
+        reach=reach,
+        overlap=overlap,
+        source=f"described by the processor: {threads} {'thread' if threads == 1 else 'threads'} at "
+        f"{found.clock / 1e9:.1f} GHz",
+    )
+
+
+def _clock(root: Path) -> float:
+    """The highest clock, else the one in the processor's name, else the present one, else a usual one."""
+    highest = _read(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip()
+    if highest.isdigit() and int(highest):
+        return int(highest) * 1e3
+    told = _read(root / "proc/cpuinfo")
+    named = re.search(r"^model name.*@ *([\d.]+) *GHz", told, re.MULTILINE)
+    present = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*:\s*(\d+\.?\d*)", told, re.MULTILINE)]
+    clocks = [1e6 * mhz for mhz in present] + ([1e9 * float(named[1])] if named else [])
+    # An idle core tells a low clock; below 1 GHz none computes.
+    return max((clock for clock in clocks if clock >= 1e9), default=CLOCK)
+
+
+def _siblings(root: Path) -> int:
+    """Threads that share a core."""
+    listed = _read(root / "sys/devices/system/cpu/cpu0/topology/thread_siblings_list").strip()
+    count = 0
+    for part in listed.split(",") if listed else ():
+        first, _, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            return 1
+        count += int(last or first) - int(first) + 1
+    return max(1, count)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+__all__ = ["Cores", "cores", "described"]
