@@ -169,6 +169,61 @@ def test_a_position_outside_is_refused() -> None:
         appending().run({"x": x, "at": np.full((1, 1), 9, np.int64), "row": row})
 
 
+def picking() -> Program:
+    """A state that each run adds to, and rows of the new state at positions that may be out of range."""
+    b = Builder("pick")
+    s, g, at = b.input("s", f32["n", 4]), b.input("g", f32["n", 4]), b.input("at", i64["k"])
+    new = s + g
+    b.output("rows", ops.gather(new, at, axis=-2))
+    b.output("t", new, into="s")
+    b.output("twice", g * 2.0)
+    return dovetail.compile(b.graph())
+
+
+def test_a_run_that_fails_updates_its_state_at_most_once() -> None:
+    """A kernel that finds a bad position stops the run after the state is overwritten; the update is not done again."""
+    program = picking()
+    g = np.ones((8, 4), np.float32)
+    for _ in range(3):
+        state = np.zeros((8, 4), np.float32)
+        for _ in range(3):
+            program.run({"s": state, "g": g, "at": np.array([0, -1])})
+        assert (state == 3).all()
+        with pytest.raises(dovetail.DovetailError, match="range|bounds|index"):
+            program.run({"s": state, "g": g, "at": np.array([0, 99])})
+        assert (state == 4).all() or (state == 3).all()
+        before = state.copy()
+        found = program.run({"s": state, "g": g, "at": np.array([7])})
+        assert list(found) == ["rows", "t", "twice"] and found["t"] is state
+        np.testing.assert_array_equal(found["rows"], before[7:] + 1)
+
+
+def test_donated_programs_use_prepared_calls() -> None:
+    """Runs of one shape after the first go through the prepared call, and write to whichever array they are given."""
+    program = picking()
+    g, at = np.ones((8, 4), np.float32), np.array([1])
+    program.run({"s": g.copy(), "g": g, "at": at})
+    quick = program._binding.quick  # pyright: ignore[reportPrivateUsage]
+    assert quick is not None
+    for k in range(5):
+        state = np.full((8, 4), k, np.float32)
+        found = quick({"s": state, "g": g, "at": at})
+        assert found is not None and found["t"] is state and (state == k + 1).all()
+
+
+@pytest.mark.parametrize("inputs", [{"g": "s"}, {"s": "frozen"}, {"s": "turned"}])
+def test_prepared_calls_leave_what_cannot_be_overwritten_to_the_check(inputs: dict[str, str]) -> None:
+    program = picking()
+    s, g, at = np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), np.array([1])
+    program.run({"s": s, "g": g, "at": at})
+    frozen = s.copy()
+    frozen.flags.writeable = False
+    known = {"s": s, "frozen": frozen, "turned": s.T}
+    with pytest.raises(BindError):
+        program.run({"s": s, "g": g, "at": at} | {name: known[to] for name, to in inputs.items()})
+    assert (s == 2).all()
+
+
 def test_a_profile_leaves_donated_arrays_alone() -> None:
     x, row = np.zeros((8, 4), np.float32), np.ones((1, 4), np.float32)
     appending().profile({"x": x, "at": np.zeros((1, 1), np.int64), "row": row}, runs=3)

@@ -180,7 +180,7 @@ class NativeRunner:
             at = pool.run(table.ctypes.data, at, count, scratch.address, frame.scratch, where)
             if at < count:
                 started = time.perf_counter_ns()
-                self._on_host(section.steps[at], memory, int(status[0]))
+                self.on_host(section.steps[at], memory, int(status[0]))
                 status[0] = 0
                 if trace is not None:
                     trace.on_host(at, started)
@@ -189,7 +189,8 @@ class NativeRunner:
             marks.extend(trace.marks())
         self.buffers.free(scratch)
 
-    def _on_host(self, step: Step, memory: Memory, status: int) -> None:
+    def on_host(self, step: Step, memory: Memory, status: int) -> None:
+        """Run one step with NumPy in the same memory; raises the error that a kernel reports as a status."""
         if not self.graph.host_control.run(step, memory, status):
             memory.run([step])
 

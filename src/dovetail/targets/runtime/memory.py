@@ -32,6 +32,8 @@ class Memory:
         self.pools: dict[Pool, Array] = {}
         self.own: dict[Value, Array] = {}
         """Memory outside the pools: leaves, and tensors whose size was found while running."""
+        self.apart: frozenset[Value] = frozenset()
+        """Tensors in memory of their own instead of their slot."""
         self.again: dict[Value, Callable[[], Array]] = {}
         """Leaves whose memory was freed, and functions that rebuild their content."""
         self.sizes: dict[str, int] = {}
@@ -43,6 +45,13 @@ class Memory:
         other = Memory(self.plan, self.prove)
         other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
         other.again = self.again
+        return other
+
+    def with_own(self, own: Mapping[Value, Array]) -> Memory:
+        """The same pools and sizes with these tensors in memory of their own, also where the plan has a slot for them."""
+        other = self.copy()
+        other.own |= own
+        other.numbers, other.apart = self.numbers, frozenset(own)
         return other
 
     def give(self, leaves: Iterable[Value], arrays: Mapping[str, Array], *, bare: bool = False) -> None:
@@ -110,7 +119,7 @@ class Memory:
         """The bytes that hold a root, and its offset in them."""
         if root.op is leaf.CONST:
             return _bytes(root.attrs["value"].array), 0
-        slot = self.plan.slots.get(root)
+        slot = None if root in self.apart else self.plan.slots.get(root)
         if slot is None:
             if root not in self.own and root in self.again:
                 self.own[root] = _bytes(self.again[root]())

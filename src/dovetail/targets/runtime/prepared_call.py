@@ -1,13 +1,14 @@
 """Prepared calls: runs for which only the addresses of inputs and results are missing.
 
 A workspace is the memory of one run at a time. For each set of input shapes it holds a call: a launch table and launch
-arguments with addresses in that memory. Kernels write results into new arrays, which the caller owns.
+arguments with addresses in that memory. Kernels write results into new arrays, which the caller owns, and donated ones
+into the arrays of their inputs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -18,7 +19,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.alias import is_dense
-from dovetail.plan.plan import Plan
+from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.address import address
 from dovetail.targets.runtime.backend import Executor
 from dovetail.targets.runtime.buffer import Allocator, HostBuffer
@@ -54,6 +55,10 @@ class Frames(Protocol):
         """The frame of a section; see `make_frame`."""
         ...
 
+    def on_host(self, step: Step, memory: Memory, status: int) -> None:
+        """Run one step with NumPy; raises the error that a kernel reports as a status."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class NewResult:
@@ -77,6 +82,12 @@ class Call:
     made: tuple[NewResult, ...]
     copied: tuple[tuple[str, Array], ...]
     """Results in the workspace, or in memory that all runs share."""
+    donated: tuple[tuple[str, int], ...]
+    """Results in the arrays of inputs, and the index of each input."""
+    moved: tuple[tuple[int, Array], ...]
+    """Donated results that kernels write into the workspace, with the index of the input that each is copied to."""
+    resume: Resume | None
+    """Continues after a step that set the error flag; None where the run starts again from its inputs."""
     status: Array
     referenced: tuple[Any, ...]
     """Memory that the launch arguments point into."""
@@ -94,12 +105,23 @@ class Call:
             start = address(new)
             for at, offset in one.patches:
                 args[at] = start + offset
-        if self.run(*self.arguments) != self.count:
-            self.status[0] = 0
-            return None
+        stopped = self.run(*self.arguments)
+        if stopped != self.count:
+            if self.resume is None:
+                self.status[0] = 0
+                return None
+            self.resume(self, stopped, arrays, results)
         for name, view in self.copied:
             results[name] = np.array(view, order="C")
+        for index, view in self.moved:
+            arrays[index][...] = view
+        for name, index in self.donated:
+            results[name] = arrays[index]
         return results
+
+
+Resume: TypeAlias = Callable[[Call, int, Sequence[Array], Mapping[str, Array]], None]
+"""Given the call, the step that set the error flag, the inputs, and the new arrays of results."""
 
 
 _EMPTY = HostBuffer(np.empty(0, np.uint8))
@@ -130,6 +152,9 @@ class PreparedCalls:
         self.plan = plan
         self.executor = executor
         self.inputs = tuple((str(v.attrs["name"]), v.dtype.numpy) for v in plan.graph.inputs)
+        index = {name: i for i, (name, _) in enumerate(self.inputs)}
+        self.donated = {d.output: index[d.input] for d in plan.donations}
+        self.overwritten = frozenset(self.donated.values())
         self.fresh = _fresh(plan)
         self.apart = _chained(plan, self.fresh.values())
         self.workspaces: list[Workspace] = []
@@ -149,6 +174,8 @@ class PreparedCalls:
             if array.__class__ is not np.ndarray or array.dtype is not dtype or not array.flags.c_contiguous:
                 return None
             arrays.append(array)
+        if self.overwritten and not _can_overwrite(arrays, self.overwritten):
+            return None
         shapes: Shapes = (tuple([a.shape for a in arrays]), tuple(sorted(sizes.items())) if sizes else _NO_SIZES)
         try:
             space = self.workspaces.pop()
@@ -164,7 +191,7 @@ class PreparedCalls:
                 self.workspaces.append(space)
         if results is None:
             self.refused += 1
-        elif call.copied:
+        elif call.copied or call.donated:
             return {name: results[name] for name in self.plan.graph.outputs}
         return results
 
@@ -199,26 +226,61 @@ class PreparedCalls:
             args.data,
             tuple(patches.get(v, ()) for v in self.plan.graph.inputs),
             tuple(made),
-            tuple((name, memory.view(value)) for name, value in outputs.items() if name not in self.fresh),
+            tuple((n, memory.view(v)) for n, v in outputs.items() if n not in self.fresh and n not in self.donated),
+            tuple(self.donated.items()),
+            tuple((self.donated[d.output], memory.view(outputs[d.output])) for d in self.plan.donations if d.reason),
+            self._resume(frames, memory) if self.donated else None,
             status,
             (memory, args, rows),
         )
         space.calls[shapes] = call
         return call
 
+    def _resume(self, frames: Frames, memory: Memory) -> Resume:
+        """Steps that set the error flag run on the host, the others go on: inputs may be overwritten already."""
+        steps = self.plan.phase("run")
+        ends: dict[Value, list[Value]] = {}
+        for root, end in self.apart.items():
+            ends.setdefault(end, []).append(root)
+
+        def resume(call: Call, stopped: int, arrays: Sequence[Array], results: Mapping[str, Array]) -> None:
+            own = {v: a.reshape(-1).view(np.uint8) for v, a in zip(self.plan.graph.inputs, arrays, strict=True)}
+            for name, end in self.fresh.items():
+                own |= dict.fromkeys(ends[end], results[name].reshape(-1).view(np.uint8))
+            there = memory.with_own(own)
+            table, _, *rest = call.arguments
+            while stopped < call.count:
+                status, call.status[0] = int(call.status[0]), 0
+                frames.on_host(steps[stopped], there, status)
+                stopped = call.run(table, stopped + 1, *rest)
+
+        return resume
+
 
 def can_prepare(plan: Plan, sections: Sequence[Section]) -> bool:
-    """Whether a run is one launch table without host steps and new sizes; no result is a view of an input or donated.
-
-    A prepared call starts again from the inputs where a kernel sets the error flag, and donated ones are overwritten.
-    """
+    """Whether a run is one launch table without host steps and new sizes, and no result is a view of an input."""
     return (
         len(sections) == 1
-        and not plan.donations
         and all(job is not None for job in sections[0].jobs)
         and not any(True for step in sections[0].steps for _ in fresh_symbols(step.value))
         and not any(plan.locate(v).root.op is leaf.INPUT for v in plan.graph.outputs.values())
     )
+
+
+def _can_overwrite(arrays: Sequence[Array], overwritten: Collection[int]) -> bool:
+    """Whether a run may write to these inputs: each is writable, aligned, and shares no memory with another input."""
+    for index in overwritten:
+        if not arrays[index].flags.carray:
+            return False
+    spans = sorted([(address(a), i, a.nbytes) for i, a in enumerate(arrays)])
+    end = end_of_overwritten = 0
+    for start, index, count in spans:
+        if count and start < (end if index in overwritten else end_of_overwritten):
+            return False
+        end = max(end, start + count)
+        if index in overwritten:
+            end_of_overwritten = max(end_of_overwritten, start + count)
+    return True
 
 
 def _patches(frame: Frame, base: int) -> Patches:
@@ -227,12 +289,13 @@ def _patches(frame: Frame, base: int) -> Patches:
 
 
 def _fresh(plan: Plan) -> dict[str, Value]:
-    """The root of each output that has a root in the arena to itself, by name."""
+    """The root of each output that is not donated and has a root in the arena to itself, by name."""
     found: dict[str, Value] = {}
     roots = Counter(plan.locate(v).root for v in plan.graph.outputs.values())
+    donated = {d.output for d in plan.donations}
     for name, value in plan.graph.outputs.items():
         at = plan.locate(value)
-        slot = plan.slots.get(at.root)
+        slot = None if name in donated else plan.slots.get(at.root)
         whole = at.offset == 0 and at.root.tensor.bytes == value.tensor.bytes and is_dense(value.tensor, at.strides)
         if slot is not None and slot.pool == "arena" and whole and roots[at.root] == 1:
             found[name] = at.root
