@@ -141,16 +141,23 @@ def prepared(case: Case, tensors: Mapping[str, Any], torch: Any) -> tuple[Callab
     kept: list[Any] = []
     launches: list[_Launch] = []
     shapes: list[str] = []
-    for step, made in kernels_of(plan):
+    kernels = kernels_of(plan)
+    count = max([_number(made.workspace_bytes) for _, made in kernels], default=0)
+    workspace = torch.empty(max(count, 1), dtype=torch.uint8, device="cuda")
+    for step, made in kernels:
         for value in step.results:
-            held[value] = torch.empty(_number(value.tensor.bytes), dtype=torch.uint8, device="cuda")
+            if value not in held:
+                held[value] = torch.empty(_number(value.tensor.bytes), dtype=torch.uint8, device="cuda")
         module = Module(device, to_ptx(made.text, architecture_of(device.capability)))
         function = module.function(made.kernel.name)
-        kept += [module, held]
+        kept += [module, held, workspace]
         shape = made.kernel.launch
         assert shape is not None and isinstance(shape.grid, int)
         addresses: list[int] = []
         for name in made.kernel.pointers:
+            if name in made.workspace:
+                addresses.append(workspace.data_ptr() + _number(made.workspace[name]))
+                continue
             alias = plan.locate(made.bindings[name])
             assert isinstance(alias.offset, int)
             addresses.append(held[alias.root].data_ptr() + alias.offset)
@@ -165,6 +172,7 @@ def prepared(case: Case, tensors: Mapping[str, Any], torch: Any) -> tuple[Callab
     )
 
     def run() -> None:
+        assert kept, "memory and modules are held as long as this is"
         stream = int(torch.cuda.current_stream().cuda_stream)
         for one in launches:
             one.function.launch(one.grid, one.block, one.addresses, stream=stream)

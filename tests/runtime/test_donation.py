@@ -189,7 +189,7 @@ def test_a_run_that_fails_updates_its_state_at_most_once() -> None:
         for _ in range(3):
             program.run({"s": state, "g": g, "at": np.array([0, -1])})
         assert (state == 3).all()
-        with pytest.raises(dovetail.DovetailError, match="range|bounds|index"):
+        with pytest.raises(dovetail.DovetailError, match=r"range|bounds|index"):
             program.run({"s": state, "g": g, "at": np.array([0, 99])})
         assert (state == 4).all() or (state == 3).all()
         before = state.copy()

@@ -6,7 +6,7 @@ import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
 
@@ -22,14 +22,27 @@ from dovetail.progress import phase
 from dovetail.report.measured import Measured
 from dovetail.report.report import Report
 from dovetail.runtime.binding import by_name, check_donated, check_named, found_in, refuse_missing
+from dovetail.runtime.placement import (
+    Place,
+    check_donated_arrays,
+    check_place,
+    copied_to_host_memory,
+    has_device_arrays,
+    on_host,
+    stand_ins,
+)
 from dovetail.runtime.profile import measured, record
+from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.weights import Weights
-from dovetail.targets.target import Executable, Marking, Quick, Runner
+from dovetail.targets.target import Executable, Marking, OnDevice, Quick, Runner
 
 Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 """Compiles the source graph anew with these sizes: fused, legalised, planned and reported again."""
 
+Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
+"""Arrays of the host or of the device, by the names of inputs."""
+_PARAMETER = "it is a parameter: give it to bind"
 MOST_SPECIALIZED = 8
 """How many sizes a symbolic program keeps compiled."""
 
@@ -109,19 +122,66 @@ class Program:
         """The parameters that are bound so far. Those that a target keeps in its own layout alone are made again."""
         return dict(self._binding.params)
 
-    def __call__(self, **inputs: Array) -> dict[str, Array]:
+    def __call__(self, **inputs: Array | DeviceArray) -> dict[str, Array]:
         """The outputs by name; inputs are given by keyword."""
         return self.run(inputs)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name, in arrays of the caller's own.
+    @overload
+    def run(self, inputs: Inputs) -> dict[str, Array]: ...
+    @overload
+    def run(self, inputs: Inputs, *, outputs: Literal["host"]) -> dict[str, Array]: ...
+    @overload
+    def run(self, inputs: Inputs, *, outputs: Literal["device"]) -> dict[str, DeviceArray]: ...
 
-        An output with a donated input is the array that was given for that input, which the run has overwritten.
+    def run(self, inputs: Inputs, *, outputs: Place = "host") -> dict[str, Array] | dict[str, DeviceArray]:
+        """The outputs by name, in arrays of the caller's own: on the host, or on the device that computes them.
+
+        Inputs are NumPy arrays or device arrays, which are used where they are. An output with a donated input is what
+        was given for that input, which the run has overwritten.
         """
         binding = self._binding
-        if binding.quick is not None and (found := binding.quick(inputs)) is not None:
-            return found
-        return self._run_checked(inputs, binding)
+        if outputs == "host":
+            if binding.quick is not None and (found := binding.quick(cast(Any, inputs))) is not None:
+                return found
+            if not has_device_arrays(inputs):
+                return self._run_checked(cast(Mapping[str, Array], inputs), binding)
+        check_place(outputs)
+        return self._run_placed(inputs, outputs, binding)
+
+    def to_device(self, inputs: Mapping[str, Array]) -> dict[str, DeviceArray]:
+        """Copies of arrays for some inputs, in the memory of the device that runs the program."""
+        arrays = check_named("input", inputs, self._inputs, self._declared, _PARAMETER)
+        runner = self._device_runner(self._binding)
+        put = copied_to_host_memory if runner is None else runner.to_device
+        return {name: put(array, self._inputs[name]) for name, array in arrays.items()}
+
+    def _device_runner(self, binding: _Binding) -> OnDevice | None:
+        """The runner, where it has memory that the host cannot address."""
+        self._refuse_unbound(binding)
+        runner = None if self._specializes else self._ready(binding)
+        return runner if isinstance(runner, OnDevice) else None
+
+    def _run_placed(self, inputs: Inputs, outputs: Place, binding: _Binding) -> Any:
+        """A run with device arrays among its inputs or for its outputs."""
+        runner = self._device_runner(binding)
+        found: Mapping[str, Array | DeviceArray]
+        if runner is None:
+            found = self.run(on_host(inputs))
+        else:
+            arrays = check_named("input", stand_ins(inputs, runner.device), self._inputs, self._declared, _PARAMETER)
+            refuse_missing("input", arrays, self._inputs, "pass an array for each input")
+            there = check_donated_arrays(self._donated, inputs, outputs)
+            check_donated(there, cast(Mapping[str, Array], inputs), arrays)
+            given = {n: a if isinstance(a := inputs[n], DeviceArray) else arrays[n] for n in self._inputs}
+            found = runner.run(given) if outputs == "host" else runner.run_on_device(given)
+        donated, declared = self.graph.donated, self.graph.outputs
+        results: dict[str, Array | DeviceArray] = {}
+        for name, value in declared.items():
+            taken = inputs[donated[name]] if name in donated else None
+            result = taken if isinstance(taken, DeviceArray) else found[name]
+            on_device = outputs == "device" and not isinstance(result, DeviceArray)
+            results[name] = host_array(cast(Array, result), value.dtype) if on_device else result
+        return results
 
     def undonated(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs with copies of those that are donated: a run of these leaves the caller's arrays as they are."""
@@ -137,7 +197,8 @@ class Program:
         return self._run(arrays, binding)
 
     def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        arrays = check_named("input", inputs, self._inputs, self._declared, "it is a parameter: give it to bind")
+        inputs = on_host(inputs) if has_device_arrays(inputs) else inputs
+        arrays = check_named("input", inputs, self._inputs, self._declared, _PARAMETER)
         refuse_missing("input", arrays, self._inputs, "pass an array for each input")
         if self._donated:
             check_donated(self._donated, inputs, arrays)

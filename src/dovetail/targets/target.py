@@ -16,6 +16,7 @@ from dovetail.passes.claims import Claims
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
+from dovetail.targets.runtime.device_array import DeviceArray
 
 
 class Runner(Protocol):
@@ -32,6 +33,28 @@ class Quick(Protocol):
 
     def quick(self, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         """What `run` gives, if the inputs are as they should be; None leaves it to `run` to look at them closely."""
+        ...
+
+
+@runtime_checkable
+class OnDevice(Protocol):
+    """A runner of a device whose memory the host cannot address. Its `run` takes arrays of the device, too."""
+
+    @property
+    def device(self) -> str:
+        """The device, as its arrays name it."""
+        ...
+
+    def to_device(self, array: Array, value: Value) -> DeviceArray:
+        """A copy of an array for an input in the memory of the device."""
+        ...
+
+    def run(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Array]:
+        """The outputs by name, but for those that take the memory of a device array."""
+        ...
+
+    def run_on_device(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, DeviceArray]:
+        """The outputs by name, in the memory of the device."""
         ...
 
 

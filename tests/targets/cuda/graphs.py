@@ -137,6 +137,22 @@ def _symbolic() -> dict[str, Case]:
         "map_any": Case({"y": library.gelu(x + y)}, odd),
         "norm_any": Case({"y": library.layer_norm(rows, gain, eps=EPS), "s": library.softmax(rows)}, grids),
         "sum_any": Case({"r": ops.reduce_sum(rows, axes=(-1,)), "c": ops.reduce_sum(rows, axes=(-2,))}, grids),
+        "sums_few": Case(
+            {
+                "all": ops.reduce_sum(rows, axes=(-2, -1)),
+                "mean": ops.reduce_mean(ops.exp(rows), axes=(-2, -1)) * 2.0,
+                "most": ops.reduce_max(x_of(f32, "b", 70, name="w"), axes=(-2,)),
+                "down": ops.reduce_sum(x_of(f32, "b", 70, name="w"), axes=(-2,)),
+            },
+            (*grids[:-1], {"b": 700, "n": 3}),
+        ),
+        "logic_few": Case(
+            {
+                "any": ops.reduce_any(x_of(bool_, 5, 3001), axes=(-2, -1)),
+                "all": ops.reduce_all(x_of(bool_, 5, 3001), axes=(-1,)),
+                "both": ops.reduce_max(x_of(i64, 5, 3001, name="z"), axes=(-1,)),
+            }
+        ),
         "turn_any": Case(
             {"t": ops.merge(ops.permute(rows, order=(-1, -2)), axis=-1, count=2), "j": ops.concat(rows, rows, axis=-1)},
             grids,
@@ -164,6 +180,8 @@ def cases() -> dict[str, Case]:
             made = _reductions(dtype, *shape) if dtype is not bool_ else _logic(*shape)
             found[name] = Case(made)
     found["reductions_long"] = Case(_reductions(f32, 3, 100_003))
+    tall = ops.reduce_sum(x_of(f32, 1 << 16, 40, name="t"), axes=(-2,))
+    found["reductions_few"] = Case(_reductions(f32, 2, 1 << 21) | {"tall": tall})
     found["reductions_tall"] = Case(_reductions(f32, 20_001, 35))
     for dtype in (f32, i32, bf16):
         found[f"extremes_{dtype.name}"] = Case(_extremes(dtype, 9, 70))

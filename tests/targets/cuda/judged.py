@@ -10,7 +10,9 @@ import numpy as np
 from dovetail import Graph
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
+from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.loops import SPLIT
 from dovetail.targets.cuda.run import kernels_of
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime.memory import Memory
@@ -60,7 +62,7 @@ def check(case: Case, got: Mapping[str, Array], feeds: Mapping[str, Array]) -> N
             raise AssertionError(f"{name}: {wrong}") from None
 
 
-def in_lockstep(case: Case, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def in_lockstep(case: Case, feeds: Mapping[str, Array], split: SplitLimits = SPLIT) -> dict[str, Array]:
     """The outputs of a case on the machine in NumPy."""
     plan = make_plan(Graph.of(case.outputs), target="cuda")
     memory = Memory(plan, prove=True)
@@ -68,7 +70,9 @@ def in_lockstep(case: Case, feeds: Mapping[str, Array]) -> dict[str, Array]:
     memory.reserve("bound", plan.bound_size)
     memory.give(plan.graph.inputs, feeds)
     memory.reserve("arena", plan.arena_size)
-    for _, made in kernels_of(plan):
+    kernels = kernels_of(plan, split)
+    workspace = memory.allocate(max([memory.number(made.workspace_bytes) for _, made in kernels], default=0))
+    for _, made in kernels:
         buffers: dict[str, tuple[Array, int]] = {}
         for name, value in made.bindings.items():
             alias = plan.locate(value)
@@ -77,6 +81,8 @@ def in_lockstep(case: Case, feeds: Mapping[str, Array]) -> dict[str, Array]:
                 continue
             buffer, start = memory.place(alias.root)
             buffers[name] = (buffer, start + memory.number(alias.offset))
+        for name, at in made.workspace.items():
+            buffers[name] = (workspace, memory.number(at))
         Machine(made.kernel, buffers, memory.sizes).run()
     return {name: memory.copied(v) for name, v in plan.graph.outputs.items()}
 

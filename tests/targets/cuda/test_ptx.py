@@ -7,19 +7,21 @@ import pytest
 
 from dovetail import Graph, library, ops
 from dovetail.errors import GraphError, UnsupportedError
-from dovetail.ir.dtype import f32, f64
+from dovetail.ir.dtype import bf16, f32, f64
 from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
 from dovetail.kernels.loops.ir import Alloc, Barrier, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor
+from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.driver import Buffer, Event, driver
+from dovetail.targets.cuda.driver import Event, driver
+from dovetail.targets.cuda.memory import CudaBuffer
 from dovetail.targets.cuda.ptx_compiler import ARCHITECTURES, architecture_of, to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
 from tests.targets.cuda.graphs import CASES, Case
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 
-LONG = ("reductions_long", "reductions_tall")
+LONG = ("reductions_long", "reductions_tall", "reductions_few")
 """Too long for a machine in NumPy."""
 ASSEMBLED = (
     "elementwise_bf16", "elementwise_f64", "chains_f16", "norms_f32_7x12", "norms_f32_6x768", "norms_f32_2x5003",
@@ -75,6 +77,55 @@ def test_a_norm_loads_each_row_once_in_vectors() -> None:
     assert ptx.count("st.global.v4") == 6
     assert ptx.count("shfl.sync.bfly") == 10
     assert ptx.count("ld.global") == 12 and ptx.count("st.global") == 6
+
+
+def test_few_long_rows_are_reduced_in_two_stages() -> None:
+    """Parts of a row go to places of their own, which a second kernel reads in one order: no atomics."""
+    for axes, shape in (((-2, -1), (16384, 8192)), ((-2,), (1 << 20, 64)), ((-1,), (2, 1 << 22))):
+        total = ops.reduce_sum(input("x", f32[shape]), axes=axes)
+        plan = make_plan(Graph.of({"y": total}), target="cuda")
+        first, second = [made for _, made in kernels_of(plan)]
+        assert first.kernel.launch is not None and isinstance(first.kernel.launch.grid, int)
+        assert 200 <= first.kernel.launch.grid <= 4 * 132
+        assert first.kernel.written == ("partial0",) and "x0" not in second.kernel.pointers
+        for made in (first, second):
+            ptx = to_ptx(made.text, "sm_90a")
+            assert "\tatom." not in ptx and "\tred." not in ptx
+    full = make_plan(Graph.of({"y": ops.reduce_sum(input("x", f32[16384, 8192]), axes=(-2,))}), target="cuda")
+    assert len(kernels_of(full)) == 1, "256 bundles of columns fill a device"
+    short = make_plan(Graph.of({"y": ops.reduce_sum(input("x", f32[100, 8]), axes=(-2, -1))}), target="cuda")
+    assert len(kernels_of(short)) == 1
+
+
+def test_long_rows_are_loaded_ahead() -> None:
+    x = input("x", f32[1 << 14, 1 << 13])
+    down, every = (ops.reduce_sum(x, axes=axes) for axes in ((-2,), (-2, -1)))
+    (ptx,) = compiled(Case({"y": down}), "sm_90a")
+    assert ptx.count("ld.global.nc.b32") >= 16
+    ptx = next(p for p in compiled(Case({"y": every}), "sm_90a") if "rows_parts" in p)
+    assert ptx.count("ld.global.nc.v4") >= 4
+
+
+def test_bf16_is_rounded_by_an_instruction_and_divided_without_branches() -> None:
+    x, y = input("x", bf16[64, 1024]), input("y", bf16[64, 1024])
+    for value in (library.gelu(x + y), x / y, library.rms_norm(x, input("g", bf16[1024]), eps=1e-5)):
+        for ptx in compiled(Case({"y": value}), "sm_90a"):
+            assert "cvt.rn.bf16" in ptx and "setp.nan" not in ptx and "div.rn.f32" not in ptx
+            assert "ld.global.nc.v4" in ptx and "st.global.v4" in ptx
+
+
+SMALL = SplitLimits(blocks=24, bundle_blocks=12, elements=8)
+
+
+@pytest.mark.parametrize("name", ["reductions_f32_3x40x70", "reductions_i32_3x40x70", "sums_few", "logic_few"])
+def test_two_stages_give_what_the_graph_means(name: str) -> None:
+    case = CASES[name]
+    graph = Graph.of(case.outputs)
+    kernels = kernels_of(make_plan(graph, target="cuda"), SMALL)
+    assert any(made.workspace for _, made in kernels)
+    for sizes in case.sizes:
+        feeds = feeds_of(graph, sizes)
+        check(case, in_lockstep(case, feeds, SMALL), feeds)
 
 
 def test_a_transpose_goes_through_shared_memory() -> None:
@@ -143,7 +194,16 @@ def test_results_on_the_device_are_near_the_reference(name: str) -> None:
 def test_runs_of_the_device_repeat_to_the_bit() -> None:
     x = input("x", f32["b", "n"])
     runner = CudaGraph(
-        make_plan(Graph.of({"y": library.softmax(x), "s": ops.reduce_sum(x, axes=(-2,))}), target="cuda")
+        make_plan(
+            Graph.of(
+                {
+                    "y": library.softmax(x),
+                    "s": ops.reduce_sum(x, axes=(-2,)),
+                    "all": ops.reduce_sum(x, axes=(-2, -1)),
+                }
+            ),
+            target="cuda",
+        )
     )
     bound = runner.bind({})
     feeds = {"x": np.random.default_rng(0).normal(size=(300, 1000)).astype(np.float32)}
@@ -157,13 +217,12 @@ def test_runs_of_the_device_repeat_to_the_bit() -> None:
 def test_the_driver_copies_and_times() -> None:
     device = driver()
     array = np.arange(1000, dtype=np.int64)
-    buffer = Buffer(device, array.nbytes)
+    buffer = CudaBuffer(device, array.nbytes)
     start, end = Event(device), Event(device)
     start.record()
-    buffer.upload(array)
+    buffer.copy_from_host(array)
     end.record()
     back = np.zeros_like(array)
-    buffer.download(back)
-    device.synchronize()
+    buffer.copy_to_host(back)
     assert (back == array).all() and end.seconds_since(start) >= 0
     assert device.multiprocessors > 0 and device.name

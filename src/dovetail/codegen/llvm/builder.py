@@ -17,6 +17,9 @@ from dovetail.codegen.llvm.handles import F32, I1, I32, I64, Carried, Handle, In
 class Builder:
     """One function while it is written."""
 
+    rounds_to_bf16 = False
+    """Whether the machine has an instruction that rounds f32 to bf16."""
+
     def __init__(self) -> None:
         self.lines: list[str | Phi] = []
         self.allocas: list[str] = []

@@ -74,10 +74,12 @@ def _rounded_to_odd(w: Writer, x: str) -> str:
 
 
 def to_bf16(w: Writer, x: str, lanes: int = 0) -> str:
-    """The upper half of an f32 or of a vector of so many, rounded to even; NaN stays NaN.
+    """The upper half of an f32 or of a vector of `lanes`, rounded to even; NaN stays NaN.
 
-    Few machines have it as an instruction, and LLVM calls a library on the others, which is not everywhere.
+    LLVM calls a library on machines without an instruction for it, and not every system has that library.
     """
+    if w.rounds_to_bf16 and not lanes:
+        return w.let(f"bitcast bfloat {w.let(f'fptrunc float {x} to bfloat')} to i16")
     real, whole, half, truth = (f"<{lanes} x {kind}>" if lanes else kind for kind in ("float", "i32", "i16", "i1"))
 
     def number(n: int) -> str:
@@ -92,7 +94,7 @@ def to_bf16(w: Writer, x: str, lanes: int = 0) -> str:
 
 
 def of_bf16(w: Writer, x: str, lanes: int = 0) -> str:
-    """A bf16 or a vector of so many as f32."""
+    """A bf16 or a vector of `lanes` as f32."""
     real, whole, half = (f"<{lanes} x {kind}>" if lanes else kind for kind in ("float", "i32", "i16"))
     upper = w.let(f"shl {whole} {w.let(f'zext {half} {x} to {whole}')}, {'splat (i32 16)' if lanes else '16'}")
     return w.let(f"bitcast {whole} {upper} to {real}")

@@ -15,6 +15,11 @@ BLOCKS = "llvm.nvvm.read.ptx.sreg.nctaid.x"
 BARRIER = "llvm.nvvm.barrier0"
 SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
 
+NEAR_QUOTIENT = "llvm.nvvm.div.full"
+"""x / y of f32 to 2 units in the last place, for operands of any size."""
+BOUNDED_QUOTIENT = "llvm.nvvm.div.approx.f"
+"""The same for divisors between 2**-126 and 2**126: a reciprocal and a product."""
+
 
 def threads(count: int) -> str:
     """The attribute that says how many threads every block of a kernel has."""

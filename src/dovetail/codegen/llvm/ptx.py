@@ -5,7 +5,10 @@ A scheduled kernel becomes `ptx_kernel void name(pointers, sizes)`. It runs for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
 
 from dovetail.codegen.llvm import nvvm, scalar
 from dovetail.codegen.llvm.handles import I64
@@ -13,8 +16,20 @@ from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
 from dovetail.errors import GraphError
-from dovetail.ir.dtype import DType, bool_
-from dovetail.kernels.loops.ir import Alloc, AllReduce, Barrier, Extent, Kernel, Loop, Tensor, ThreadIndex
+from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    AllReduce,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Loop,
+    Number,
+    Tensor,
+    ThreadIndex,
+)
 from dovetail.kernels.loops.policy import ScalarSupport
 
 LANES = 32
@@ -22,11 +37,25 @@ SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=("rem",))
 """What kernels for GPUs compute with: there is no C library."""
 
 
+_QUOTIENT = re.compile(r"fdiv float ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
+_SMOOTH = frozenset({"erf_f32", "exp_f32", "exp_falling_f32", "sigmoid_f32", "tanh_f32"})
+"""Functions that may use fast quotients: their divisors are bounded, and their results move as little as quotients."""
+
+
+def _declared(intrinsic: str) -> str:
+    return f"declare float @{intrinsic}(float, float)"
+
+
+def _quotient(intrinsic: str, x: str, y: str) -> str:
+    return f"call float @{intrinsic}(float {x}, float {y})"
+
+
 class _Printer(Printer):
     """Prints the body of one scheduled kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
+        self.text.rounds_to_bf16 = True
         if kernel.launch is None:
             raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
         self.kernel, self.threads = kernel, kernel.launch.block
@@ -72,6 +101,20 @@ class _Printer(Printer):
                 self.statements(statement.body)
         else:
             super().iterations(statement)
+
+    def one(self, expr: Expr) -> str:
+        """Quotients of 16-bit floats may be off by 2 units of f32 before they are rounded, which is far faster."""
+        if not isinstance(expr, Call) or expr.op != "div" or expr.dtype not in scalar.NARROW:
+            return super().one(expr)
+        x, y = [scalar.cast(self.text, self.printed[id(v)], v.dtype, f32) for v in expr.operands]
+        divisor = expr.operands[1]
+        if isinstance(divisor, Number) and 1e-30 < abs(divisor.value) < 1e30:
+            rounded = float(np.asarray(divisor.value.real).astype(divisor.dtype.numpy))
+            found = self.text.let(f"fmul float {x}, {scalar.literal(1 / rounded, f32)}")
+        else:
+            self.text.use(_declared(nvvm.NEAR_QUOTIENT))
+            found = self.text.let(_quotient(nvvm.NEAR_QUOTIENT, x, y))
+        return scalar.cast(self.text, found, f32, expr.dtype)
 
     def threaded(self, statement: Alloc | Barrier | AllReduce) -> None:
         match statement:
@@ -142,7 +185,7 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     attributes = f"nounwind {nvvm.threads(printer.threads)}"
     lines = [
         nvvm.header(),
-        functions.library(printer.text.uses, F64),
+        _library(printer.text.uses),
         *printer.globals.values(),
         f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([*pointers, *sizes])}) {attributes} {{",
         "entry:",
@@ -151,6 +194,16 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _library(uses: Iterable[str]) -> str:
+    """The functions that a kernel calls."""
+    smooth = [name for name in uses if name in _SMOOTH]
+    rest = [name for name in uses if name not in _SMOOTH]
+    if not smooth or any(not name.startswith("declare ") for name in rest):
+        return functions.library(uses, F64)
+    found = functions.library([*uses, _declared(nvvm.BOUNDED_QUOTIENT)], F64)
+    return _QUOTIENT.sub(lambda at: _quotient(nvvm.BOUNDED_QUOTIENT, at[1], at[2]), found)
 
 
 def _attributes(kernel: Kernel, name: str, alignment: Mapping[str, int]) -> str:

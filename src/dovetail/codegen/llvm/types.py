@@ -14,6 +14,11 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
 class Writer(Protocol):
     """Where instructions go."""
 
+    @property
+    def rounds_to_bf16(self) -> bool:
+        """Whether the machine has an instruction that rounds f32 to bf16."""
+        ...
+
     def let(self, instruction: str) -> str:
         """Append an instruction with a result, and give the name of the result."""
         ...

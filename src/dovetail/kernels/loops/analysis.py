@@ -65,6 +65,26 @@ def reductions(body: Sequence[Statement]) -> list[Reduced]:
     return [r for name, r in found.items() if name not in others]
 
 
+def pointers_in(body: Sequence[Statement]) -> set[str]:
+    """The pointers that a body loads from or stores to."""
+    found: set[str] = set()
+    for statement in everything(body):
+        match statement:
+            case Store(tensor, at, value):
+                found.add(tensor.pointer)
+                used: tuple[Expr, ...] = (value, *at)
+            case Set(_, value):
+                used = (value,)
+            case Loop(extent=size):
+                used = (size,)
+            case When(condition):
+                used = (condition,)
+            case _:
+                used = ()
+        found |= {load.tensor.pointer for expr in used for load in _loads(expr)}
+    return found
+
+
 def reads_what_it_wrote(kernel: Kernel) -> bool:
     """Whether a scalar of the tile is stored in memory of the device and loaded again, outside of parallel loops.
 
@@ -105,4 +125,13 @@ def _loads(expr: Expr) -> Iterator[Load]:
             pending += part.operands
 
 
-__all__ = ["Reduced", "elements", "everything", "extent", "parallel", "reads_what_it_wrote", "reductions"]
+__all__ = [
+    "Reduced",
+    "elements",
+    "everything",
+    "extent",
+    "parallel",
+    "pointers_in",
+    "reads_what_it_wrote",
+    "reductions",
+]

@@ -15,7 +15,15 @@ from typing import Literal
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64, whole_range
-from dovetail.kernels.loops.analysis import Reduced, elements, extent, parallel, reads_what_it_wrote, reductions
+from dovetail.kernels.loops.analysis import (
+    Reduced,
+    elements,
+    everything,
+    extent,
+    parallel,
+    reads_what_it_wrote,
+    reductions,
+)
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
@@ -58,7 +66,11 @@ class GpuShape:
     """Rows up to this length go to one warp each."""
     unrolled: int = 32
     """Elements of a row that one thread keeps in registers; longer shares are loops."""
+    column_warps: int = 16
+    """Warps of a block that share a bundle of rows, at most; a power of two."""
     most_threads: int = 1024
+    groups_in_flight: int = 4
+    """Groups of neighbours of a long row that a thread loads before it waits; of single elements four times as many."""
 
 
 def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
@@ -140,8 +152,8 @@ def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Lo
     """A bundle of rows for each block: a row for each lane, and the warps share its loops."""
     counts = [extent(loop) for loop in nested]
     longest = max([n for n in counts if n is not None], default=0)
-    warps = min(shape.most_threads // shape.lanes, 1 << max(0, (longest // 8).bit_length() - 1))
-    warps = 16 if None in counts else warps
+    warps = min(shape.column_warps, 1 << max(0, (longest // 8).bit_length() - 1))
+    warps = shape.column_warps if None in counts else warps
     team = _Team(shape, "warp", warps)
     found: list[Statement] = []
     for statement in kernel.body:
@@ -196,7 +208,7 @@ class _Team:
         groups, count = extent(loop), elements(loop)
         share = None if groups is None else -(-groups // self.size)
         if groups is None or count is None or share is None or share * (count // max(1, groups)) > self.shape.unrolled:
-            return [replace(loop, body=body, kind=self.kind), *self.combined(reduced)]
+            return [*self.in_rounds(loop, body), *self.combined(reduced)]
         found: list[Statement] = []
         whole, rest = divmod(groups, self.size)
         own = add(mul(Name("turn"), Extent(self.size)), ThreadIndex(self.kind))
@@ -213,6 +225,32 @@ class _Team:
                 *_predicated(body, Name("inside", bool_), {r.name for r in reduced}),
             ]
         return [*found, *self.combined(reduced)]
+
+    def in_rounds(self, loop: Loop, body: tuple[Statement, ...]) -> list[Statement]:
+        """A long loop. One that only reduces loads several groups before it waits for the first."""
+        if not reductions(body) or any(isinstance(s, Store) for s in everything(body)):
+            return [replace(loop, body=body, kind=self.kind)]
+        wide = any(isinstance(s, Loop) and s.kind == "unrolled" for s in body)
+        groups = self.shape.groups_in_flight if wide else 4 * self.shape.groups_in_flight
+        each = Extent(self.size * groups)
+        rounds = Call("div", (loop.extent, each), i64)
+        whole = mul(Name("rounds"), each)
+        first = add(mul(Name("round"), each), ThreadIndex(self.kind))
+        step = Set(loop.variable, add(Name("first_group"), mul(Name("turn"), Extent(self.size))))
+        turns = Loop("turn", Extent(groups), (step, *body), reassociate=loop.reassociate, kind="unrolled")
+        left = Set(loop.variable, add(Name("grouped"), Name("left")))
+        return [
+            Set("rounds", rounds),
+            Loop("round", Name("rounds"), (Set("first_group", first), turns)),
+            Set("grouped", whole),
+            Loop(
+                "left",
+                Call("sub", (loop.extent, Name("grouped")), i64),
+                (left, *body),
+                reassociate=loop.reassociate,
+                kind=self.kind,
+            ),
+        ]
 
     def combined(self, reduced: Sequence[Reduced]) -> list[Statement]:
         """What each thread reduced, combined over the team."""
@@ -243,7 +281,7 @@ class _Team:
         return [*found, Barrier()]
 
     def _over_rows(self, reduced: Sequence[Reduced]) -> list[Statement]:
-        """Every warp stores its share of each row in shared memory; every thread combines those of its row."""
+        """Every warp stores its share of each row in shared memory, and half of the warps add those of the others."""
         if self.size == 1:
             return []
         lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
@@ -253,11 +291,17 @@ class _Team:
         here = add(mul(warp, Extent(lanes)), lane)
         found += [Store(t, (here,), Name(r.name, r.dtype)) for t, r in zip(rooms, reduced, strict=True)]
         found.append(Barrier())
+        distance = self.size // 2
+        while distance:
+            there = add(mul(add(warp, Extent(distance)), Extent(lanes)), lane)
+            takes = [
+                Store(t, (here,), Call(r.op, (Load(t, (here,)), Load(t, (there,))), r.dtype))
+                for t, r in zip(rooms, reduced, strict=True)
+            ]
+            found += [When(Call("less", (warp, Extent(distance)), bool_), tuple(takes)), Barrier()]
+            distance //= 2
         for room, r in zip(rooms, reduced, strict=True):
             found.append(Set(r.name, Load(room, (lane,))))
-            other = Load(room, (add(mul(add(Name("other"), Extent(1)), Extent(lanes)), lane),))
-            take = Set(r.name, Call(r.op, (Name(r.name, r.dtype), other), r.dtype))
-            found.append(Loop("other", Extent(self.size - 1), (take,)))
         return [*found, Barrier()]
 
     def _room(self, index: int, r: Reduced, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The CUDA driver through ctypes: modules, memory, launches, streams and events of the first device.
+"""The CUDA driver through ctypes: modules, launches, streams and events of the first device.
 
 Nothing is loaded before the first use. Without a driver or a device there is a typed error, which names the reason.
 """
@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from ctypes import c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from dovetail.errors import UnsupportedError
-from dovetail.ir.literal import Array
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.targets.cuda.ptx_compiler import architecture_of, to_ptx
 
 _LIBRARY = "libcuda.so.1"
 MOST_BLOCKS = 2**31 - 1
@@ -36,6 +37,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemFree_v2": (c_void_p,),
     "cuMemcpyHtoDAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyDtoDAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
     "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
     "cuStreamCreate": (c_void_p, c_uint),
     "cuStreamDestroy_v2": (c_void_p,),
@@ -47,34 +49,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventElapsedTime": (c_void_p, c_void_p, c_void_p),
     "cuGetErrorString": (c_int, c_void_p),
 }
-
-
-class Buffer:
-    """Memory of the device; it is freed with this object."""
-
-    def __init__(self, driver: Driver, count: int) -> None:
-        self.driver, self.count = driver, count
-        self.address = 0
-        if count:
-            found = c_void_p()
-            driver.call("cuMemAlloc_v2", ctypes.byref(found), count)
-            self.address = found.value or 0
-
-    def upload(self, array: Array, stream: int = 0) -> None:
-        """Copy a dense array to the start of this buffer."""
-        assert array.flags.c_contiguous and array.nbytes <= self.count, "the array is dense and fits"
-        if array.nbytes:
-            self.driver.call("cuMemcpyHtoDAsync_v2", self.address, array.ctypes.data, array.nbytes, stream)
-
-    def download(self, array: Array, offset: int = 0, stream: int = 0) -> None:
-        """Fill a dense array from an offset of this buffer."""
-        assert array.flags.c_contiguous and offset + array.nbytes <= self.count, "the array is dense and fits"
-        if array.nbytes:
-            self.driver.call("cuMemcpyDtoHAsync_v2", array.ctypes.data, self.address + offset, array.nbytes, stream)
-
-    def __del__(self) -> None:
-        if getattr(self, "address", 0):
-            self.driver.quietly("cuMemFree_v2", self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +116,39 @@ class Event:
         self.driver.quietly("cuEventDestroy_v2", self.handle)
 
 
+class Launchable(Protocol):
+    """A kernel that is ready to run."""
+
+    def launch(
+        self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = 0
+    ) -> None:
+        """Launch it with 64-bit arguments: addresses and sizes."""
+        ...
+
+
+class Device(Protocol):
+    """What programs use of a driver; tests have one without a GPU."""
+
+    @property
+    def name(self) -> str: ...
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """A function of the driver's interface, by its name."""
+        ...
+
+    def quietly(self, name: str, *arguments: Any) -> None:
+        """The same without errors."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for all that was launched."""
+        ...
+
+    def load(self, kernel: Kernel, text: str) -> Launchable:
+        """Compile and load a kernel from its LLVM text."""
+        ...
+
+
 class Driver:
     """The driver with the primary context of the first device, which other libraries of the process share."""
 
@@ -193,6 +200,10 @@ class Driver:
         self._library.cuCtxSetCurrent(self._context)
         getattr(self._library, name)(*arguments)
 
+    def load(self, kernel: Kernel, text: str) -> Function:
+        """Compile and load a kernel from its LLVM text."""
+        return Module(self, to_ptx(text, architecture_of(self.capability))).function(kernel.name)
+
     def synchronize(self) -> None:
         """Wait for all that was launched."""
         self.call("cuCtxSynchronize")
@@ -204,4 +215,4 @@ def driver() -> Driver:
     return Driver()
 
 
-__all__ = ["MOST_BLOCKS", "Buffer", "Driver", "Event", "Function", "Module", "driver"]
+__all__ = ["MOST_BLOCKS", "Device", "Driver", "Event", "Function", "Launchable", "Module", "driver"]

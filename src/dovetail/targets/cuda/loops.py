@@ -5,8 +5,12 @@ from __future__ import annotations
 from dovetail.codegen.llvm.ptx import LANES, SUPPORT
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.policy import LoopTarget, TilePolicy
+from dovetail.kernels.loops.split_reduce import SplitLimits
 
 SHAPE = GpuShape(lanes=LANES)
+MULTIPROCESSORS = 132
+"""Of an H100 or H200; a device with fewer runs the blocks of a split reduction in more than one wave."""
+SPLIT = SplitLimits(blocks=4 * MULTIPROCESSORS, bundle_blocks=2 * MULTIPROCESSORS, elements=8192)
 LOOPS = LoopTarget(
     SUPPORT,
     TilePolicy(
@@ -22,4 +26,4 @@ LOOPS = LoopTarget(
     ),
 )
 
-__all__ = ["LOOPS", "SHAPE"]
+__all__ = ["LOOPS", "SHAPE", "SPLIT"]

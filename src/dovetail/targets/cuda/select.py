@@ -1,11 +1,13 @@
-"""Which kernel a step becomes on an NVIDIA GPU."""
+"""Which kernels a step becomes on an NVIDIA GPU: one, or two for a reduction of few long rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from dovetail.codegen.llvm import ptx
+from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.families.fill import make_fill
 from dovetail.kernels.families.map import make_map
@@ -15,9 +17,10 @@ from dovetail.kernels.families.rows import make_rows
 from dovetail.kernels.families.view_fusion import make_weave
 from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.spec import Job, TensorLocations
+from dovetail.kernels.loops.split_reduce import SplitLimits, split_reduction
+from dovetail.kernels.spec import ALIGNMENT, Job, TensorLocations
 from dovetail.plan.plan import Step
-from dovetail.targets.cuda.loops import SHAPE
+from dovetail.targets.cuda.loops import LOOPS, SHAPE, SPLIT
 
 FAMILIES: tuple[Callable[[Step, TensorLocations], Job | None], ...] = (
     make_map,
@@ -31,33 +34,56 @@ FAMILIES: tuple[Callable[[Step, TensorLocations], Job | None], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
-    """The kernel of a step: its loops with a launch shape, its LLVM text, and what its pointers point to."""
+    """A kernel of a step: its loops with a launch shape, its LLVM text, and what its pointers point to."""
 
     kernel: Kernel
     text: str
     bindings: Mapping[str, Value]
+    workspace: Mapping[str, Size] = field(default_factory=dict[str, Size])
+    """The pointers into the workspace, which all kernels of a run share, and the offset of each."""
+    workspace_bytes: Size = 0
 
 
-def make_kernel(step: Step, locations: TensorLocations) -> GpuKernel | None:
-    """The kernel of a step; None where no family takes it."""
+def make_kernels(step: Step, locations: TensorLocations, split: SplitLimits = SPLIT) -> tuple[GpuKernel, ...]:
+    """The kernels of a step, in the order in which they run; none where no family takes it."""
     for family in FAMILIES:
         job = family(step, locations)
         if job is not None:
-            return _scheduled(job, step, locations)
-    return None
+            return _scheduled(job, step, locations, split)
+    return ()
 
 
-def _scheduled(job: Job, step: Step, locations: TensorLocations) -> GpuKernel | None:
+def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLimits) -> tuple[GpuKernel, ...]:
     kernel = job.kernel
     bindings = {name: v for name, v in job.bindings.items() if isinstance(v, Value)}
     if not isinstance(kernel, Kernel) or len(bindings) != len(job.bindings):
-        return None
-    made = schedule(kernel, job.tiled.tiles, SHAPE)
+        return ()
+    split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
+    if split is None:
+        return (_printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings, step, locations),)
+    places: dict[str, Size] = {}
+    end: Size = 0
+    for partial in split.partials:
+        places[partial.pointer] = end
+        end = (end + partial.nbytes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+    kernels = schedule(split.first, split.pieces, SHAPE), schedule(split.second, job.tiled.tiles, SHAPE)
+    return tuple([replace(_printed(k, bindings, step, locations, places), workspace_bytes=end) for k in kernels])
+
+
+def _printed(
+    kernel: Kernel,
+    bindings: Mapping[str, Value],
+    step: Step,
+    locations: TensorLocations,
+    workspace: Mapping[str, Size] = MappingProxyType({}),
+) -> GpuKernel:
+    bindings = {name: v for name, v in bindings.items() if name in kernel.pointers}
     if step.over is not None:
         # The result takes the memory of an operand, which must then not be read through the read-only cache.
         beneath = {name for name, v in bindings.items() if locations(v).root in (step.over, step.value)}
-        made = replace(made, shared=tuple(sorted(beneath)))
-    return GpuKernel(made, ptx.module(made, locations.alignment(bindings)), bindings)
+        kernel = replace(kernel, shared=tuple(sorted(beneath)))
+    alignment = locations.alignment(bindings) | dict.fromkeys(workspace, ALIGNMENT)
+    return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace)
 
 
-__all__ = ["FAMILIES", "GpuKernel", "make_kernel"]
+__all__ = ["FAMILIES", "GpuKernel", "make_kernels"]

@@ -48,7 +48,7 @@ class Memory:
         return other
 
     def with_own(self, own: Mapping[Value, Array]) -> Memory:
-        """The same pools and sizes with these tensors in memory of their own, also where the plan has a slot for them."""
+        """The same pools and sizes with these tensors in memory of their own, whatever their slots are."""
         other = self.copy()
         other.own |= own
         other.numbers, other.apart = self.numbers, frozenset(own)

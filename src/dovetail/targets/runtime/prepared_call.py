@@ -155,8 +155,8 @@ class PreparedCalls:
         index = {name: i for i, (name, _) in enumerate(self.inputs)}
         self.donated = {d.output: index[d.input] for d in plan.donations}
         self.overwritten = frozenset(self.donated.values())
-        self.fresh = _fresh(plan)
-        self.apart = _chained(plan, self.fresh.values())
+        self.fresh = fresh_results(plan)
+        self.apart = chained(plan, self.fresh.values())
         self.workspaces: list[Workspace] = []
         self.refused = 0
         self.trimmed = False
@@ -288,7 +288,7 @@ def _patches(frame: Frame, base: int) -> Patches:
     return tuple(zip(at.tolist(), frame.offsets[at].tolist(), strict=True))
 
 
-def _fresh(plan: Plan) -> dict[str, Value]:
+def fresh_results(plan: Plan) -> dict[str, Value]:
     """The root of each output that is not donated and has a root in the arena to itself, by name."""
     found: dict[str, Value] = {}
     roots = Counter(plan.locate(v).root for v in plan.graph.outputs.values())
@@ -302,7 +302,7 @@ def _fresh(plan: Plan) -> dict[str, Value]:
     return found
 
 
-def _chained(plan: Plan, roots: Iterable[Value]) -> dict[Value, Value]:
+def chained(plan: Plan, roots: Iterable[Value]) -> dict[Value, Value]:
     """These roots and the chains of roots that they reuse in place; each with the root at the end of its chain."""
     over = {step.value: step.over for step in plan.phase("run") if step.over is not None}
     found: dict[Value, Value] = {}
@@ -314,4 +314,4 @@ def _chained(plan: Plan, roots: Iterable[Value]) -> dict[Value, Value]:
     return found
 
 
-__all__ = ["Call", "PreparedCalls", "can_prepare"]
+__all__ = ["Call", "PreparedCalls", "can_prepare", "chained", "fresh_results"]

@@ -1,0 +1,119 @@
+"""Memory of an NVIDIA GPU: buffers, an allocator and the default stream, as the shared runtime sees them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_void_p
+from typing import Any
+
+import numpy as np
+
+from dovetail.ir.dtype import u8
+from dovetail.ir.literal import Array
+from dovetail.targets.cuda.driver import Device
+
+NAME = "cuda:0"
+"""The device whose memory this is: the first one."""
+_INDEX = 0
+
+
+class CudaBuffer:
+    """Memory of the device; it is freed with this object."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self._driver, self._nbytes = device, nbytes
+        self._address = 0
+        if nbytes:
+            found = c_void_p()
+            device.call("cuMemAlloc_v2", ctypes.byref(found), nbytes)
+            self._address = found.value or 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    @property
+    def device(self) -> str:
+        return NAME
+
+    @property
+    def address(self) -> int:
+        return self._address
+
+    @property
+    def host_view(self) -> Array | None:
+        return None
+
+    def copy_from_host(self, source: Array) -> None:
+        """Copy a dense array to the start of this buffer; the array may change as soon as this returns."""
+        assert source.flags.c_contiguous and source.nbytes <= self._nbytes, "the array is dense and fits"
+        if source.nbytes:
+            self._driver.call("cuMemcpyHtoDAsync_v2", self._address, source.ctypes.data, source.nbytes, 0)
+
+    def copy_to_host(self, target: Array) -> None:
+        """Fill a dense array from the start of this buffer, after all work that was enqueued before."""
+        self.download(target, 0)
+
+    def download(self, target: Array, offset: int) -> None:
+        """Fill a dense array from an offset of this buffer, after all work that was enqueued before."""
+        assert target.flags.c_contiguous and offset + target.nbytes <= self._nbytes, "the array is dense and fits"
+        if target.nbytes:
+            self._driver.call("cuMemcpyDtoHAsync_v2", target.ctypes.data, self._address + offset, target.nbytes, 0)
+            self._driver.synchronize()
+
+    def copy_from_device(self, address: int, count: int) -> None:
+        """Copy bytes at an address of the device to the start of this buffer, in the order of the stream."""
+        assert count <= self._nbytes, "the bytes fit"
+        if count and address != self._address:
+            self._driver.call("cuMemcpyDtoDAsync_v2", self._address, address, count, 0)
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        from dovetail.targets.runtime import dlpack
+
+        return dlpack.capsule(self, self._address, (self._nbytes,), u8, self.__dlpack_device__())
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from dovetail.targets.runtime import dlpack
+
+        return dlpack.CUDA, _INDEX
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", 0):
+            self._driver.quietly("cuMemFree_v2", self._address)
+
+
+class CudaAllocator:
+    """Allocates memory of one device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def allocate(self, nbytes: int) -> CudaBuffer:
+        return CudaBuffer(self._device, nbytes)
+
+    def free(self, buffer: CudaBuffer) -> None:
+        """The driver frees the memory with the buffer."""
+
+    def uploaded(self, content: Array) -> CudaBuffer:
+        """A new buffer with the elements of an array."""
+        found = self.allocate(content.nbytes)
+        found.copy_from_host(np.ascontiguousarray(content))
+        return found
+
+
+class CudaStream:
+    """The default stream of the device: all kernels and copies run on it, in order."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        """Work enqueues its own kernels; nothing is waited for."""
+        work()
+
+    def synchronize(self) -> None:
+        self._device.synchronize()
+
+
+__all__ = ["NAME", "CudaAllocator", "CudaBuffer", "CudaStream"]

@@ -1,0 +1,144 @@
+"""Device arrays: tensors that stay in the memory of a device between runs.
+
+A program gives them for its outputs and takes them for its inputs without a copy. Other libraries read them through
+DLPack, NumPy's array protocol on hosts, and the CUDA array interface on GPUs. The memory is freed with the last owner:
+the array itself, a NumPy view of it, or a library that took it through DLPack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dovetail.errors import BindError
+from dovetail.ir.dtype import DType
+from dovetail.ir.literal import Array
+from dovetail.targets.runtime.buffer import HOST, Buffer, HostBuffer
+
+_LEGACY_STREAM = 1
+"""The default stream of CUDA, on which all kernels run."""
+
+
+class Lease:
+    """The owner of a buffer: gives it back when it is dropped."""
+
+    __slots__ = ("_free", "buffer")
+
+    def __init__(self, buffer: Buffer, free: Callable[[], None] | None = None) -> None:
+        self.buffer = buffer
+        self._free = free
+
+    def __del__(self) -> None:
+        if self._free is not None:
+            self._free()
+
+
+class DeviceArray:
+    """A dense tensor in the memory of a device: shape, dtype, device, and its bytes for other libraries."""
+
+    __slots__ = ("__weakref__", "_lease", "device", "dtype", "element", "shape")
+
+    def __init__(self, lease: Lease, shape: tuple[int, ...], element: DType) -> None:
+        self._lease: Lease | None = lease
+        self.shape = shape
+        self.element = element
+        """The dtype as graphs name it."""
+        self.dtype: np.dtype[Any] = element.numpy
+        self.device = lease.buffer.device
+        """The device that holds it, such as "cpu" or "cuda:0"."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_freed(self) -> bool:
+        return self._lease is None
+
+    @property
+    def lease(self) -> Lease:
+        """The owner of the memory; an array that is freed is refused."""
+        if self._lease is None:
+            raise BindError(
+                f"{self} was freed, and its memory may hold another tensor by now",
+                hint="use it before `free`, or keep what `run` gives",
+            )
+        return self._lease
+
+    @property
+    def address(self) -> int:
+        """The address of the first element, as the device sees it."""
+        return self.lease.buffer.address
+
+    def free(self) -> None:
+        """Give up the memory. Libraries that took it through DLPack, and NumPy views, keep it alive."""
+        self._lease = None
+
+    def numpy(self) -> Array:
+        """The elements on the host: a view of host memory, a copy of other memory."""
+        buffer = self.lease.buffer
+        if buffer.host_view is not None:
+            return buffer.host_view[: self.nbytes].view(self.dtype).reshape(self.shape)
+        found = np.empty(self.shape, self.dtype)
+        buffer.copy_to_host(found)
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if self.lease.buffer.host_view is None:
+            raise BindError(f"{self} cannot be seen by the host", hint="copy it: array.numpy()")
+        found = self.numpy()
+        if copy is False and dtype is not None and np.dtype(dtype) != self.dtype:
+            raise ValueError("another dtype needs a copy")
+        return np.array(found, dtype) if copy else np.asarray(found, dtype)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if not self.device.startswith("cuda"):
+            raise AttributeError("__cuda_array_interface__")
+        kind = self.dtype.str if self.dtype.kind in "biufc" else f"<V{self.dtype.itemsize}"
+        pointer = (self.address if self.size else 0, False)
+        return {"version": 3, "shape": self.shape, "typestr": kind, "data": pointer, "stream": _LEGACY_STREAM}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.lease.buffer.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        """A capsule without a copy; newer protocols' options are not used. Work runs on the default stream."""
+        from dovetail.targets.runtime import dlpack
+
+        lease = self.lease
+        return dlpack.capsule(lease, lease.buffer.address, self.shape, self.element, self.__dlpack_device__())
+
+    def __repr__(self) -> str:
+        freed = ", freed" if self.is_freed else ""
+        sizes = ", ".join(map(str, self.shape))
+        return f"<{self.element.name}[{sizes}] on {self.device}{freed}>"
+
+
+def host_array(array: Array, element: DType) -> DeviceArray:
+    """An array of the host as a device array of the device "cpu", without a copy."""
+    return DeviceArray(Lease(HostBuffer(array.reshape(-1).view(np.uint8))), array.shape, element)
+
+
+def refuse_other_device(name: str, array: DeviceArray, device: str) -> None:
+    """Raise unless a program of a device can read an array."""
+    if array.device != device:
+        raise BindError(
+            f"the input {name} is on {array.device}, and the program runs on {device}",
+            hint=f"copy it through the host: {name}.numpy()",
+        )
+
+
+__all__ = ["HOST", "DeviceArray", "Lease", "host_array", "refuse_other_device"]

@@ -1,0 +1,91 @@
+"""DLPack capsules made with ctypes: memory of any device for other libraries, without a copy.
+
+A capsule keeps the Python object alive that owns the memory, until the consumer calls the deleter, or until the capsule
+is dropped where no library has taken it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
+from typing import Any
+
+from dovetail.errors import UnsupportedError
+from dovetail.ir.dtype import DType, bf16, bool_
+
+CPU, CUDA = 1, 2
+"""Device types of DLPack."""
+_CODES = {"int": 0, "uint": 1, "float": 2, "complex": 5}
+_BF16_CODE, _BOOL_CODE = 4, 6
+_NAME = b"dltensor"
+
+
+class _Device(Structure):
+    _fields_ = (("type", c_int32), ("index", c_int32))
+
+
+class _Type(Structure):
+    _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
+
+
+class _Tensor(Structure):
+    _fields_ = (
+        ("data", c_void_p),
+        ("device", _Device),
+        ("rank", c_int32),
+        ("dtype", _Type),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    )
+
+
+class _Managed(Structure):
+    _fields_ = (("tensor", _Tensor), ("owner", c_void_p), ("deleter", c_void_p))
+
+
+_python: Any = ctypes.PyDLL(None)
+_is_valid: Any = _python.PyCapsule_IsValid
+_is_valid.argtypes, _is_valid.restype = (c_void_p, c_char_p), ctypes.c_int
+_pointer: Any = _python.PyCapsule_GetPointer
+_pointer.argtypes, _pointer.restype = (c_void_p, c_char_p), c_void_p
+_new: Any = _python.PyCapsule_New
+_new.argtypes, _new.restype = (c_void_p, c_char_p, c_void_p), ctypes.py_object
+_keep: Any = _python.Py_IncRef
+_drop: Any = _python.Py_DecRef
+_keep.argtypes = _drop.argtypes = (c_void_p,)
+_keep.restype = _drop.restype = None
+
+
+@CFUNCTYPE(None, c_void_p)
+def _delete(managed: int) -> None:
+    _drop(_Managed.from_address(managed).owner)
+
+
+@CFUNCTYPE(None, c_void_p)
+def _unused(capsule: int) -> None:
+    """Of a capsule that no library has taken: one that is taken has another name."""
+    if _is_valid(capsule, _NAME):
+        _delete(_pointer(capsule, _NAME))
+
+
+def capsule(owner: object, address: int, shape: tuple[int, ...], dtype: DType, device: tuple[int, int]) -> Any:
+    """A capsule of a dense tensor at an address; `owner` lives as long as a library uses the memory."""
+    sizes = (c_int64 * max(1, len(shape)))(*shape)
+    managed = _Managed()
+    held = (managed, sizes, owner)
+    managed.tensor = _Tensor(address, _Device(*device), len(shape), _type(dtype), sizes, None, 0)
+    managed.owner, managed.deleter = id(held), ctypes.cast(_delete, c_void_p)
+    found = _new(ctypes.addressof(managed), _NAME, ctypes.cast(_unused, c_void_p))
+    _keep(id(held))
+    return found
+
+
+def _type(dtype: DType) -> _Type:
+    code = _BF16_CODE if dtype is bf16 else _BOOL_CODE if dtype is bool_ else _CODES.get(dtype.kind)
+    if code is None or dtype.bits in (2, 4) or (dtype.is_float and dtype.bits == 8):
+        raise UnsupportedError(f"DLPack of {dtype.name}", hint="cast it to a dtype that other libraries have")
+    return _Type(code, 8 * dtype.itemsize, 1)
+
+
+__all__ = ["CPU", "CUDA", "capsule"]
