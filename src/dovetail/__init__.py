@@ -61,6 +61,7 @@ from dovetail.runtime.page import write_report
 from dovetail.runtime.program import Program
 from dovetail.settings import Settings
 from dovetail.targets.reference.interpreter import evaluate
+from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.version import __version__
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "Builder",
     "CheckError",
     "DType",
+    "DeviceArray",
     "DovetailError",
     "FusedOp",
     "GateError",

@@ -133,16 +133,17 @@ def counting() -> Graph:
 @pytest.mark.parametrize("outputs", ["host", "device"])
 def test_donated_arrays_are_updated_where_they_are(target: str, outputs: Any) -> None:
     program = dovetail.compile(counting(), target=target)
+    run: Any = program.run
     mine, g = numbers(4, 6), numbers(4, 6)
     before = mine.copy()
     state = program.to_device({"s": mine})["s"]
     at = state.address
     for step in range(1, 4):
-        found: dict[str, Any] = program.run({"s": state, "g": g}, outputs=outputs)
+        found = run({"s": state, "g": g}, outputs=outputs)
         assert found["t"] is state and state.address == at
         np.testing.assert_allclose(state.numpy(), before + step * g.astype(np.float64), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(mine, before)
-    found = program.run({"s": mine, "g": g}, outputs=outputs)
+    found = run({"s": mine, "g": g}, outputs=outputs)
     assert np.shares_memory(np.asarray(found["t"], np.float32), mine) and not np.array_equal(mine, before)
 
 
