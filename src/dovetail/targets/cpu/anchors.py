@@ -12,7 +12,8 @@ from dovetail.ir.value import Value
 from dovetail.kernels.families.rows import make_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
-from dovetail.kernels.problems.region_steps import find_convolution
+from dovetail.kernels.problems.region_steps import AXES, find_convolution
+from dovetail.kernels.problems.row_epilogue import row_steps
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import anchor_of
@@ -79,14 +80,32 @@ def _hides_operands(value: Value) -> bool:
     return not full
 
 
-def _reads_nothing_else(value: Value) -> bool:
-    anchor = _inside(value)
-    readers = [v for v in value.attrs["body"].values if v is not anchor]
-    return not any(x.op is leaf.ARGUMENT for v in readers for x in v.operands)
+def _is_a_convolution(value: Value) -> bool:
+    """Whether a kernel takes the steps: vector code on sums, or loops over finished rows."""
+    found = find_convolution(value)
+    if found is None:
+        return False
+    step = Step("conv", value, "run")
+    return found.steps is not None or row_steps(step, found.call, DENSE, AXES, "channel") is not None
 
 
 def _is_f32(value: Value) -> bool:
-    return all(result.dtype is f32 for result in (*value.attrs["body"].results, _inside(value)))
+    return _inside(value).dtype is f32
+
+
+def _reads_pixels(value: Value) -> bool:
+    """An operand has an element for each pixel, or one for all pixels of an image: others need a slower kernel."""
+    anchor = _inside(value)
+    pixels, none = anchor.shape[2:], (1,) * len(anchor.shape[2:])
+    others = [x for v in value.attrs["body"].values if v is not anchor and v.op.elementwise for x in v.operands]
+    read = [(*none, *x.shape)[-len(pixels) :] for x in others if x.op is leaf.ARGUMENT]
+    return all(shape in (pixels, none) for shape in read)
+
+
+def _is_packed(value: Value) -> bool:
+    """Several results are written by kernels of packed weights only."""
+    found = find_convolution(value)
+    return _has_one_result(value) or (found is not None and DENSE.is_bound(found.operands["w"]))
 
 
 def _is_of_rows(value: Value) -> bool:
@@ -133,16 +152,15 @@ LONG = Condition(
     _hides_operands,
     f"the steps read a tensor of the product's shape, and the sum over k < {SHORT} is too short to hide that",
 )
-NOTHING_ELSE = Condition(
-    "steps_read_nothing_else",
-    _reads_nothing_else,
-    "the steps read another tensor, and a convolution applies steps to its own results",
+F32 = Condition("convolution_is_f32", _is_f32, "convolutions of other dtypes run in loops that take no steps")
+PIXELS = Condition(
+    "operands_have_all_pixels_or_one",
+    _reads_pixels,
+    "the steps read a row or a column of pixels, which the fast kernels of convolutions do not address",
 )
-F32 = Condition("results_are_f32", _is_f32, "a convolution writes f32, and the steps give another dtype")
-VECTORS = Condition(
-    "steps_have_vector_code",
-    lambda value: find_convolution(value) is not None,
-    "a convolution has no vector code for one of the steps, such as log",
+STEPS = Condition("steps_are_compiled", _is_a_convolution, COMPILED.reason)
+PACKED = Condition(
+    "weights_are_packed", _is_packed, "only kernels with packed weights write several tensors, and these weights vary"
 )
 ROWS = Condition(
     "steps_go_along_the_rows",
@@ -161,7 +179,7 @@ NO_STEPS = Condition(
 )
 
 GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, BYTES, LONG))
-CONVOLUTION = Anchor(epilogue=(ONE_RESULT, SAME_SHAPE, NOTHING_ELSE, F32, VECTORS))
+CONVOLUTION = Anchor(epilogue=(SAME_SHAPE, F32, PIXELS, STEPS, PACKED))
 ALONG_ROWS = Anchor(epilogue=(ROWS, SHARED), prologue=(ONE_RESULT, ROWS, SHARED))
 ATTENTION = Anchor(epilogue=(NO_STEPS,))
 

@@ -10,7 +10,7 @@ from dovetail.codegen.llvm.kernel import KernelCode
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.problems.convolution import ConvProblem
-from dovetail.kernels.spec import Job, Number, Packed, Template, Tiling, Variant
+from dovetail.kernels.spec import Job, Number, Packed, SharedFunction, Template, Tiling, Variant
 
 
 class ConvTiler(Protocol):
@@ -35,6 +35,8 @@ class Candidate:
     code: Callable[[], KernelCode]
     name: str
     """What reports call it."""
+    shared: tuple[SharedFunction, ...] = ()
+    """Functions that its code calls besides those that it comes with: the epilogue on rows."""
 
     @property
     def is_known(self) -> bool:
@@ -53,7 +55,8 @@ class Candidate:
         return Job(self._template(tiling.sizes, tiling.scratch), self.bindings, tiling.launch, variants=variants)
 
     def _template(self, sizes: tuple[Size, ...], scratch: Size) -> Template:
-        return replace(self.code().template(self.bindings, sizes, scratch), variant=self.name)
+        made = self.code().template(self.bindings, sizes, scratch)
+        return replace(made, variant=self.name, shared=(*made.shared, *self.shared))
 
 
 def first_of(candidates: Sequence[Candidate]) -> Job | None:

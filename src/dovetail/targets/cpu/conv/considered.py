@@ -10,6 +10,7 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler
 from dovetail.targets.cpu.conv.direct.variant import direct
+from dovetail.targets.cpu.conv.rows import with_rows
 from dovetail.targets.cpu.conv.select import declined, offers
 from dovetail.targets.cpu.conv.winograd.variant import Winograd
 from dovetail.targets.target import Considered
@@ -19,9 +20,13 @@ def considered(
     step: Step, locations: TensorLocations, device: CpuDevice, machine: Machine | None = None
 ) -> list[Considered]:
     """Every kernel of the table, in the order of preference; where sizes are not known, none is taken yet."""
-    found = Convolution.of(step.value)
-    if found is None or not found.is_served(locations):
+    plain = Convolution.of(step.value)
+    if plain is None or not plain.is_served(locations):
         return []
+    above = with_rows(plain, step, locations)
+    if above is None:
+        return []
+    found, _ = above
     problem = found.problem(locations)
     rows: list[Considered] = []
     taken = ""

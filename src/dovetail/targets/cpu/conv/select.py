@@ -27,13 +27,14 @@ from dovetail.targets.cpu.conv.pointwise.variant import Pointwise, pointwise
 from dovetail.targets.cpu.conv.pointwise_packed import micro_kernel
 from dovetail.targets.cpu.conv.pointwise_packed.variant import MANY_PANELS, PointwisePacked, pointwise_packed
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import with_rows
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, TWO
 from dovetail.targets.cpu.conv.winograd.variant import Winograd, winograd
 
 Offer: TypeAlias = list[Candidate] | str
 """The candidates of a kernel, or why it has none."""
 
-NOT_LEVEL = "the residual is laid out in another way than the result"
+NOT_LEVEL = "the residual, or an operand of the epilogue, is laid out in another way than the result"
 
 WINOGRAD_FEWEST = {FOUR: (32, 32), TWO: (64, 48)}
 """Channels, and filters, below which the transforms cost more than the products save."""
@@ -293,15 +294,19 @@ class Suited:
 
 def make_conv(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
     """The job of a convolution with weights that are known when parameters are bound."""
-    found = Convolution.of(step.value)
-    if found is None or not found.is_served(locations):
+    plain = Convolution.of(step.value)
+    if plain is None or not plain.is_served(locations):
         return None
+    above = with_rows(plain, step, locations)
+    if above is None:
+        return None
+    found, shared = above
     try:
         problem = found.problem(locations)
         given = offers(found, problem, device, locations.strict)
         candidates = [one for _, offer in given if not isinstance(offer, str) for one in offer]
-        suited = [replace(one, tiler=Suited(one.tiler)) for one in candidates]
-        return first_of([*suited, direct(found, problem, device)])
+        suited = [replace(one, tiler=Suited(one.tiler), shared=shared) for one in candidates]
+        return first_of([*suited, replace(direct(found, problem, device), shared=shared)])
     except GraphError:
         # Sizes that are too long to be written down.
         return None

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
-from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.convolution import ConvProblem, known
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.problems.region_steps import find_convolution
 from dovetail.kernels.spec import Job, Packed, TensorLocations
@@ -19,7 +17,8 @@ from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.candidate import Candidate, first_of
 from dovetail.targets.cpu.conv.direct.kernel import DirectTile, direct_code
 from dovetail.targets.cpu.conv.direct.variant import Direct
-from dovetail.targets.cpu.conv.packing import Packing
+from dovetail.targets.cpu.conv.packing import Packing, bindings
+from dovetail.targets.cpu.conv.rows import with_rows
 
 
 def make_conv_transpose(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
@@ -27,9 +26,9 @@ def make_conv_transpose(step: Step, locations: TensorLocations, device: CpuDevic
     value = step.value
     inside = find_convolution(value)
     call = value if inside is None else inside.call
-    if call.op is not conv_transpose or value.rank > 4 or value.dtype is not f32:
+    if call.op is not conv_transpose or call.rank > 4 or call.dtype is not f32:
         return None
-    x, w = value.operands
+    x, w = value.operands[:2] if inside is None else (inside.operands["x"], inside.operands["w"])
     if 0 in w.shape or not locations.is_bound(w):
         return None
     attrs, groups = call.attrs, int(call.attrs["groups"])
@@ -38,15 +37,25 @@ def make_conv_transpose(step: Step, locations: TensorLocations, device: CpuDevic
     before = [(n - 1) * d - p for n, d, p in zip(window, attrs["dilations"], attrs["padding"], strict=False)]
     ones = (1,) * len(window)
     steps = locations(x).strides
-    geometry = ConvGeometry.of(x.shape[2:], steps[2:], value.shape[2:], window, ones, attrs["dilations"], before)
-    epilogue = Epilogue() if inside is None else Epilogue(inside.steps)
+    result = step.results[0]
+    geometry = ConvGeometry.of(x.shape[2:], steps[2:], result.shape[2:], window, ones, attrs["dilations"], before)
+    act = "none" if inside is None else inside.applied
+    has_row_steps = inside is not None and inside.steps is None
+    found = Convolution(result, x, w, act=act, call=call, has_row_steps=has_row_steps)
+    above = with_rows(found, step, locations)
+    if above is None:
+        return None
+    found, shared = above
+    epilogue = found.epilogue
     tile = DirectTile.of(device, filters, epilogue, geometry.taps == 1, True)
     weights = Packed(w, f"conv transpose {groups} {tile.filters}", TransposedPacking(groups, tile.filters))
-    bound: dict[str, Value | Packed] = {"x": x, "w": weights, "y": value}
+    bound = bindings(found, weights, tile.filters)
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])
     try:
-        problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]))
-        return first_of([Candidate(bound, Direct(problem, tile, apart), lambda: direct_code(tile), "direct")])
+        strides = () if found.row_steps is None else tuple(found.row_steps.strides.items())
+        problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), strides=strides)
+        tiler = Direct(problem, tile, apart)
+        return first_of([Candidate(bound, tiler, lambda: direct_code(tile), "direct", shared)])
     except GraphError:
         # Sizes that are too long to be written down.
         return None

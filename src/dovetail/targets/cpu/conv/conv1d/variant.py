@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dovetail.ir.dim import Size, smallest, symbol
-from dovetail.ir.dtype import f32, i64
+from dovetail.ir.dtype import DType, f32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
@@ -83,13 +83,13 @@ def make_line(step: Step, locations: TensorLocations, device: CpuDevice) -> Job 
     body = body_of(value, locations)
     found = [v for v in body.order if v.op is conv]
     others = [v for v in body.order if v.op is not conv]
-    if len(found) != 1 or any(v.dtype is not f32 for v in (*step.operands, *body.order)):
+    if len(found) != 1 or any(v.dtype is not f32 for v in (found[0], *found[0].operands)):
         return None
     x, w = found[0].operands
     known = {*body.order, *body.views}
     if x not in body.views or w not in body.arguments or not locations.is_bound(body.arguments[w]):
         return None
-    if any(v.shape != value.shape or not is_compiled(v, body.scalars) for v in others):
+    if not all(is_compiled(v, body.scalars) for v in others):
         return None
     if any(v not in known and not is_number(v) for other in others for v in other.operands):
         return None
@@ -166,23 +166,24 @@ class _Writer:
         at: tuple[Expr, ...] = (Name("image"), Name("column"), Name("along"))
         sums = Load(Tensor("sums", f32, (self.tile.row_bytes, f32.itemsize)), (Name("row"), Name("column")))
         leaves: dict[Value, Expr] = {self.found: sums}
-        leaves |= {view: Load(self._tensor(name), at) for view, name in self.operands.items()}
+        leaves |= {view: Load(self._tensor(name, view.dtype), at) for view, name in self.operands.items()}
         positions = Extent(symbol("positions"))
         (result,) = elementwise([self.body.results[0]], leaves)
         # A panel is too narrow for what LLVM would choose; a scalar loop takes the filters after full vectors.
-        store = Loop("column", Extent(LIVE), (Store(self._tensor("y"), at, result),), lanes=self.tile.lanes)
+        store = Store(self._tensor("y", result.dtype), at, result)
+        filters = Loop("column", Extent(LIVE), (store,), lanes=self.tile.lanes)
         body = (
             Set("pixel", add(Name("row"), Extent(FIRST))),
             Set("image", Call("div", (Name("pixel"), positions), i64)),
             Set("along", Call("rem", (Name("pixel"), positions), i64)),
-            store,
+            filters,
         )
         pointers = ("sums", *self.operands.values(), "y")
         return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str, dtype: DType) -> Tensor:
         """A tensor that is read or written at an image, a filter and a pixel; `name` points to the first filter."""
         words = [f"{name}_image", f"{name}_filter", f"{name}_step"]
         strides = tuple(size if isinstance(size := self.sizes[w], int) else symbol(w) for w in words)
         offset = self.sizes.get(f"{name}_offset", 0)
-        return Tensor(name, f32, strides, offset if isinstance(offset, int) else symbol(f"{name}_offset"))
+        return Tensor(name, dtype, strides, offset if isinstance(offset, int) else symbol(f"{name}_offset"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, NULL, Carried, Int, Ptr, Vec
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, NULL, Carried, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import (
     BEGIN,
     END,
@@ -29,7 +29,6 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
 from dovetail.targets.cpu.conv.patches import (
-    HEAD,
     PatchLayout,
     WindowArgs,
     once_for,
@@ -41,6 +40,8 @@ from dovetail.targets.cpu.conv.patches import (
     write_zero_stuffed,
     zero_stuff,
 )
+from dovetail.targets.cpu.conv.rows import arguments_of, writer_of
+from dovetail.targets.cpu.row_epilogue import RowWriter
 
 PIECE, POINT_PIECE = 8, 32
 """Channels that are summed by themselves before they are added to the rest: a short sum rounds less than a long one."""
@@ -113,8 +114,7 @@ class DirectArgs(WindowArgs):
 
 def arguments(tile: DirectTile) -> Arguments[DirectArgs]:
     """The arguments with or without bias, residual and zero-stuffing."""
-    without = tile.epilogue.absent(*RESIDUAL)
-    return Arguments(DirectArgs, without if tile.zero_stuffed else without | set(ZERO_STUFFING), HEAD)
+    return arguments_of(DirectArgs, tile.epilogue, *RESIDUAL, without=() if tile.zero_stuffed else ZERO_STUFFING)
 
 
 def direct_code(tile: DirectTile) -> KernelCode:
@@ -230,7 +230,9 @@ class _Block:
 def _kernel(tile: DirectTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile).load(t, WORDS, SCRATCH)
+    declared = arguments(tile)
+    a = declared.load(t, WORDS, SCRATCH)
+    writer = writer_of(t, declared, tile.epilogue, a.y)
     of = patch_layout(t, a)
     run_step = t.mul(t.ceil_div(of.run, t.lanes), t.bytes)
     write_tap_offsets(t, a, of, a.taps)
@@ -238,11 +240,14 @@ def _kernel(tile: DirectTile) -> Function:
     with t.loop(BEGIN, END) as number:
         part, block_number = t.srem(number, a.parts), t.sdiv(number, a.parts)
         block = _seen_block(t, tile, a, of, block_number)
-        in_place = _in_place(t, tile, a, of, block)
+        in_place = FALSE if writer is not None else _in_place(t, tile, a, of, block)
         stop = t.smin(register_tiles, t.mul(t.add(part, 1), a.part))
         with t.loop(t.mul(part, a.part), stop) as filter_tile:
             packed = t.add(t.mul(block.group, register_tiles), filter_tile)
-            _filters(t, tile, a, of, block, filter_tile, packed, in_place, run_step)
+            if writer is None:
+                _filters(t, tile, a, of, block, filter_tile, packed, in_place, run_step)
+            else:
+                _filters_to_rows(t, tile, a, of, block, filter_tile, packed, run_step, writer)
     return kernel_function(t)
 
 
@@ -347,6 +352,38 @@ def _filters(
             by = t.mul(column, 4)
             mask = t.lanes_within(column, block.columns)
             t.store_masked(mask, t.load(t.ptr_add(here, by)), t.ptr_add(there, by))
+
+
+def _filters_to_rows(
+    t: VectorBuilder,
+    tile: DirectTile,
+    a: DirectArgs,
+    of: PatchLayout,
+    block: _Block,
+    filter_tile: I64,
+    packed: I64,
+    run_step: I64,
+    writer: RowWriter,
+) -> None:
+    """Multiply a block with the filters of one register tile; steps on rows read its results in the workspace."""
+    first = t.mul(filter_tile, tile.filters)
+    count = t.smin(tile.filters, t.sub(a.filters, first))
+    channel = t.add(t.mul(block.group, a.filters), first)
+    _run(t, tile.summing, a, of, block, packed, a.results, run_step)
+    if tile.epilogue.finishes and not tile.epilogue.residual:
+        with t.loop(0, count) as row:
+            t.call(finish_signature(tile.epilogue), t.ptr_add(a.results, t.mul(row, run_step)), block.length)
+    with t.loop(0, block.rows) as line:
+        here = t.ptr_add(a.results, t.mul(line, t.mul(of.pitch, 4)))
+        down = t.add(block.first_row, line)
+        if tile.epilogue.residual:
+            corner = t.add(t.mul(down, a.r_row), t.mul(block.first_column, a.r_column))
+            r = t.ptr_add(t.ptr_add(a.r, t.mul(block.image, a.r_image)), t.add(t.mul(channel, a.r_channel), corner))
+            with t.loop(0, count) as row:
+                y, other = t.ptr_add(here, t.mul(row, run_step)), t.ptr_add(r, t.mul(row, a.r_channel))
+                t.call(finish_signature(tile.epilogue), y, other, a.r_column, block.columns)
+        at = {"image": block.image, "channel": channel, "row": down, "column": block.first_column}
+        writer.write(t, here, run_step, count, block.columns, at)
 
 
 def _run(

@@ -10,6 +10,7 @@ from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct.kernel import RESIDUAL, ZERO_STUFFING, DirectTile, arguments, direct_code
 from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.rows import row_regions
 
 PART_WORK = 500_000
 """Multiplications of a tile: enough to hide what starting it costs, few enough to share a layer between threads."""
@@ -50,7 +51,7 @@ class Direct:
             | dict(zip(ZERO_STUFFING, self.spread, strict=False)),
             {
                 "taps": 8 * geometry.taps, "results": 4 * tile.filters * (geometry.run(blocks) + lanes),
-                "seen": 4 * (geometry.seen(blocks, of.channels) + 2 * lanes),
+                "seen": 4 * (geometry.seen(blocks, of.channels) + 2 * lanes), **row_regions(tile.epilogue),
             },
         )  # fmt: skip
         tiles = of.images * of.groups * blocks.down * blocks.across * parts

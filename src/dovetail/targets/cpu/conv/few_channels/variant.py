@@ -11,6 +11,7 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.few_channels.kernel import arguments, few_channels_code
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 
 PART_PIXELS = 450
 """Pixels of a tile, about."""
@@ -46,6 +47,7 @@ class FewChannels:
             geometry.sizes_by_name(blocks) | sizes,
             {
                 "taps": 8 * geometry.taps, "moves": 8 * of.sums, "sums": 4 * width * tile.block,
+                **row_regions(tile.epilogue, 4 * tile.device.lanes * width),
                 "seen": 4 * (known(geometry.seen(blocks, of.channels)) + 2 * tile.device.lanes),
             },
         )  # fmt: skip

@@ -11,6 +11,7 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.few_pixels.kernel import arguments, few_pixels_code
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 
 PIECE = 64
 """Products of a sum that one register tile takes at a time: their weights stay in L1."""
@@ -57,6 +58,7 @@ class FewPixels:
             },
             {
                 "taps": 8 * geometry.taps, "positions": 8 * together, "sums": 4 * together * tile.block,
+                **row_regions(tile.epilogue, 4 * tile.device.lanes * part),
                 "copy": 4 * (rows * columns * of.channels + 2 * tile.device.lanes) if self.padded else 0,
             },
         )  # fmt: skip

@@ -11,6 +11,7 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import APART, arguments, few_pixels_kxk_code
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 
 PIECE = 64
 """Steps that a register tile takes at a time: their weights stay in L1."""
@@ -50,6 +51,7 @@ class FewPixelsKxk:
             | {"pixels": count, "parts": parts, "part": part, "piece": PIECE, "tile_step": tile_step},
             {
                 "taps": 8 * geometry.taps, "sums": 4 * part * tile.block, "packed": -(-part // tile.pixels) * tile_step,
+                **row_regions(tile.epilogue, 4 * tile.device.lanes * part),
                 "seen": 4 * (planes * width + 4 * tile.device.lanes),
             },
         )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, NULL, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, NULL, TRUE, Ptr, Vec
 from dovetail.codegen.llvm.kernel import (
     BEGIN,
     END,
@@ -28,7 +28,8 @@ from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
 from dovetail.targets.cpu.conv.direct.kernel import DirectTile
-from dovetail.targets.cpu.conv.patches import HEAD
+from dovetail.targets.cpu.conv.rows import arguments_of, writer_of
+from dovetail.targets.cpu.row_epilogue import RowWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class PointwiseArgs:
 
 
 def arguments(epilogue: Epilogue) -> Arguments[PointwiseArgs]:
-    return Arguments(PointwiseArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(PointwiseArgs, epilogue, "r_image")
 
 
 def pointwise_code(tile: DirectTile) -> KernelCode:
@@ -186,7 +187,9 @@ class _Piece:
 def _kernel(tile: DirectTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    writer = writer_of(t, declared, tile.epilogue, a.y)
     vectors = t.ceil_div(a.pixels, t.lanes)
     bands = t.ceil_div(vectors, tile.vectors)
     narrow, wider = t.sdiv(vectors, bands), t.srem(vectors, bands)
@@ -212,7 +215,7 @@ def _kernel(tile: DirectTile) -> Function:
                 piece = _piece(t, a, band, number_of_piece)
                 with t.loop(first_tile, last_tile) as filter_tile:
                     packed = t.add(t.mul(group, filter_tiles), filter_tile)
-                    _filters(t, tile, a, band, piece, filter_tile, first_tile, packed)
+                    _filters(t, tile, a, band, piece, filter_tile, first_tile, packed, writer)
     return kernel_function(t)
 
 
@@ -244,12 +247,14 @@ def _filters(
     filter_tile: I64,
     first_tile: I64,
     packed: I64,
+    writer: RowWriter | None,
 ) -> None:
     """Multiply some channels of a band with the filters of one register tile."""
     rows, wide, area, epilogue = tile.filters, t.bytes * tile.vectors, t.mul(a.pixels, 4), tile.epilogue
     first_filter = t.mul(filter_tile, rows)
     own = t.smin(rows, t.sub(a.filters, first_filter))
-    through = t.or_(band.ragged, t.icmp("slt", own, rows))
+    # Steps on rows read all results in the workspace.
+    through = TRUE if writer is not None else t.or_(band.ragged, t.icmp("slt", own, rows))
     channel = t.add(t.mul(band.image_group, a.filters), first_filter)
     target = t.ptr_add(a.y, t.add(t.mul(channel, area), t.mul(band.start, 4)))
     spare = t.ptr_add(a.sums, t.mul(t.sub(filter_tile, first_tile), rows * wide))
@@ -274,6 +279,12 @@ def _filters(
     if epilogue.finishes:
         with t.when(piece.last), t.loop(0, own) as one:
             t.call(finish_signature(_finish(tile)), t.ptr_add(onto, t.mul(one, step)), band.count)
+    if writer is not None:
+        with t.when(piece.last):
+            channel = t.add(t.mul(band.group, a.filters), first_filter)
+            corner = {"image": band.image, "channel": channel, "column": band.start}
+            writer.write(t, spare, wide, own, band.count, corner)
+        return
     with t.when(t.and_(piece.last, through)), t.loop(0, own) as one:
         source, spot = t.ptr_add(spare, t.mul(one, wide)), t.ptr_add(target, t.mul(one, area))
         with t.loop(0, band.width) as vector:

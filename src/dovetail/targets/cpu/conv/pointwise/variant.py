@@ -12,6 +12,7 @@ from dovetail.targets.cpu.conv.direct.kernel import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import PART_WORK
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise.kernel import arguments, pointwise_code
+from dovetail.targets.cpu.conv.rows import row_regions
 
 DEPTH = 128
 """Channels that go together, at most: what a band of pixels sees of them stays in L1."""
@@ -52,7 +53,10 @@ class Pointwise:
                 "pixels": pixels, "pixel_parts": pixel_parts, "pixel_part": pixel_part, "filter_parts": filter_parts,
                 "filter_part": filter_part, "depth": -(-of.channels // -(-of.channels // DEPTH)),
             },
-            {"sums": wide * filter_part * tile.filters, "panel": wide * of.channels},
+            {
+                "sums": wide * filter_part * tile.filters, "panel": wide * of.channels,
+                **row_regions(tile.epilogue),
+            },
         )  # fmt: skip
         count = of.images * of.groups * pixel_parts * filter_parts
         return Tiling(laid.sizes, laid.scratch, count, work * filter_part * pixel_part // (2 * lanes) + 1)

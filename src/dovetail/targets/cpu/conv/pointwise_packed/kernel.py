@@ -25,7 +25,7 @@ from dovetail.codegen.llvm.kernel import (
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
-from dovetail.targets.cpu.conv.patches import HEAD, once_for
+from dovetail.targets.cpu.conv.patches import once_for
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import (
     UNROLL,
     micro_kernel,
@@ -40,7 +40,8 @@ from dovetail.targets.cpu.conv.pointwise_packed.pack import (
     pack_signature,
     tile_step,
 )
-from dovetail.targets.cpu.conv.register_tile import TRANSPOSE_SUMS, RegisterTile, transpose_sums
+from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_sums, write_finished
+from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 PIECE = 128
 """Channels that are summed at a time, at most: a sum of a thousand in one go would err twice as much."""
@@ -71,6 +72,7 @@ class PointwisePackedArgs:
     column_step: I64
     r_image: I64
     sums: Region
+    rows: Region
     seen: Region
     """What the pixels see."""
     where: Region
@@ -78,7 +80,7 @@ class PointwisePackedArgs:
 
 
 def arguments(epilogue: Epilogue) -> Arguments[PointwisePackedArgs]:
-    return Arguments(PointwisePackedArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(PointwisePackedArgs, epilogue, "r_image")
 
 
 def pointwise_packed_code(tile: RegisterTile, lines: int) -> KernelCode:
@@ -133,7 +135,9 @@ class _Part:
 def _kernel(tile: RegisterTile, lines: int) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    rows = RowTarget.of(writer_of(t, declared, tile.epilogue, a.y), a.rows)
     panels = t.ceil_div(a.filters, tile.block)
     size = t.mul(a.channels, 4 * tile.block)
     with t.loop(BEGIN, END) as number:
@@ -148,7 +152,7 @@ def _kernel(tile: RegisterTile, lines: int) -> Function:
             following = t.ptr_add(a.w, t.mul(t.add(t.mul(group, panels), first_panel), size))
             _pack(t, tile, a, part, following)
         with t.loop(first_panel, t.smin(panels, t.add(first_panel, a.filter_part))) as panel:
-            _panel(t, tile, lines, a, part, panel, t.add(t.mul(group, panels), panel), size)
+            _panel(t, tile, lines, a, part, panel, t.add(t.mul(group, panels), panel), size, rows)
     return kernel_function(t)
 
 
@@ -178,6 +182,7 @@ def _panel(
     panel: I64,
     packed: I64,
     size: I64,
+    rows: RowTarget | None,
 ) -> None:
     """Multiply the pixels of a tile with one panel of filters, and finish the sums."""
     block, area = tile.block, t.mul(a.pixels, 4)
@@ -191,7 +196,7 @@ def _panel(
     if tile.epilogue.residual:
         residual = t.ptr_add(t.ptr_add(a.r, t.mul(part.image, a.r_image)), own_row)
     _multiply(t, tile, lines, a, part, packed, weights, size, results, residual)
-    _finish(t, tile, a, part, first_filter, area, results, residual)
+    _finish(t, tile, a, part, first_filter, area, results, residual, rows)
 
 
 def _multiply(
@@ -246,14 +251,21 @@ def _finish(
     area: I64,
     results: Ptr,
     residual: Ptr,
+    rows: RowTarget | None,
 ) -> None:
     """Transpose the sums of a panel, a vector of filters at a time."""
-    lanes, block = t.lanes, tile.block
+    lanes, block, unbiased = t.lanes, tile.block, replace(tile.epilogue, bias=False)
     with t.loop(0, tile.filters) as vector:
         own = t.smin(lanes, t.sub(a.filters, t.add(first_filter, t.mul(vector, lanes))))
         by = t.mul(t.mul(vector, lanes), area)
         target, here = t.ptr_add(results, by), t.ptr_add(a.sums, t.mul(vector, t.bytes))
         other = t.ptr_add(residual, by) if tile.epilogue.residual else NULL
+        if rows is not None:
+            with t.when(t.icmp("sgt", own, 0)):
+                channel = t.add(t.add(t.mul(part.group, a.filters), first_filter), t.mul(vector, lanes))
+                corner = (part.image, channel, part.start)
+                write_finished(t, unbiased, rows, here, NULL, other, NULL, area, own, part.count, 4 * block, corner)
+            return
         full = t.icmp("eq", own, lanes)
         whole = t.select_int(full, t.sdiv(part.count, lanes), 0)
         with t.when(full):
@@ -264,4 +276,5 @@ def _finish(
             on = t.mul(done, 4)
             rest = t.ptr_add(here, t.mul(done, 4 * block))
             added = t.ptr_add(other, on) if tile.epilogue.residual else NULL
-            t.call(TRANSPOSE_SUMS, rest, NULL, added, t.ptr_add(target, on), area, own, left, 4 * block)
+            y = t.ptr_add(target, on)
+            write_finished(t, unbiased, None, rest, NULL, added, y, area, own, left, 4 * block, (0, 0, 0))

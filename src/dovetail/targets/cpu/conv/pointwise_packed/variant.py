@@ -12,6 +12,7 @@ from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise_packed.kernel import arguments, pointwise_packed_code
 from dovetail.targets.cpu.conv.pointwise_packed.pack import packed_bytes
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 
 TILES, FEW = 14, 10
 """Register tiles that go over a panel before the next one, or twice as many; and below how many more is prefetched."""
@@ -56,7 +57,10 @@ class PointwisePacked:
                 "pixels": pixels, "pixel_parts": parts, "pixel_part": part, "filter_parts": panels, "filter_part": 1,
                 "width": width, "row_step": row, "column_step": column,
             },
-            {"sums": 4 * part * tile.block, "seen": part // tile.pixels * size, "where": 8 * part},
+            {
+                "sums": 4 * part * tile.block, "seen": part // tile.pixels * size, "where": 8 * part,
+                **row_regions(tile.epilogue, 4 * tile.device.lanes * part),
+            },
         )  # fmt: skip
         work = part * tile.block * of.channels // (2 * tile.device.lanes)
         return Tiling(laid.sizes, laid.scratch, of.images * of.groups * parts * panels, work + 1)
