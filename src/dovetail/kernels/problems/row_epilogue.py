@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dovetail.ir.dim import Size, symbol
-from dovetail.ir.dtype import f32
+from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.kernels.families.map import elementwise
-from dovetail.kernels.loops.body import Body, body_above, cast_to, is_known, lying_beneath, reads
-from dovetail.kernels.loops.ir import Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, sizes_in, stretched
-from dovetail.kernels.spec import TensorLocations
-from dovetail.plan.plan import Step
+from dovetail.kernels.loops.ir import Kernel
 
 ROWS, PITCH, COUNT = "rows", "rows_pitch", "rows_count"
 """The finished rows, the bytes from one to the next, and the elements of each."""
@@ -54,83 +49,7 @@ class RowSteps:
     bindings: Mapping[str, Value]
     """Operands and results, less the first result."""
     strides: Mapping[str, Size]
+    axes: tuple[str, ...]
 
 
-def row_steps(
-    step: Step, anchor: Value, locations: TensorLocations, axes: tuple[str, ...], along: str
-) -> RowSteps | None:
-    """The steps of a region above its anchor; None where something in them is not compiled.
-
-    A tile of the loops is one row, an index of the axis `along`; elements of a row go along the last axis.
-    """
-    body = body_above(step.value, anchor, locations)
-    fits = all(r.shape == anchor.shape for r in body.results)
-    if not fits or anchor in body.results[:1] or not is_known(body) or anchor.rank > len(axes):
-        return None
-    return _Writer(step, anchor, locations, body, axes, along).made()
-
-
-class _Writer:
-    """The loops of one region while they are put together."""
-
-    def __init__(
-        self,
-        step: Step,
-        anchor: Value,
-        locations: TensorLocations,
-        body: Body,
-        axes: tuple[str, ...],
-        along: str,
-    ) -> None:
-        self.step, self.anchor, self.locations, self.body = step, anchor, locations, body
-        self.axes, self.along = axes, along
-        self.bindings: dict[str, Value] = {}
-        self.strides: dict[str, Size] = {}
-        self.at: tuple[Expr, ...] = (Name("row"), Name("column"))
-
-    def made(self) -> RowSteps:
-        rows = Load(Tensor(ROWS, f32, (symbol(PITCH), f32.itemsize)), self.at)
-        leaves: dict[Value, Expr] = {self.anchor: cast_to(rows, self.anchor.dtype)}
-        beneath = lying_beneath(self.step, self.locations)
-        first, *more = self.step.results
-        target = self._point(RESULT, first, self.locations(first).strides, first.shape)
-        below: list[Value] = []
-        for view in reads(self.body):
-            at = self.body.views[view]
-            operand = self.body.arguments[at.root]
-            if operand in beneath:
-                below.append(view)
-                continue
-            tensor = self._point(f"e{len(self.bindings)}", view, at.strides, view.shape, at.offset)
-            self.bindings[tensor.pointer] = operand
-            leaves[view] = Load(tensor, self.at)
-        leaves |= {view: Load(Tensor(RESULT, view.dtype, target.strides), self.at) for view in below}
-        targets = [target]
-        for i, also in enumerate(more):
-            targets.append(self._point(f"d{i}", also, self.locations(also).strides, also.shape))
-            self.bindings[f"d{i}"] = also
-        made = elementwise(self.body.results, leaves)
-        stores = tuple([Store(tensor, self.at, e) for tensor, e in zip(targets, made, strict=True)])
-        body = (Loop("column", Extent(symbol(COUNT)), stores),)
-        written = tuple([tensor.pointer for tensor in targets])
-        pointers = (ROWS, *(name for name in self.bindings if name not in written), *written)
-        kernel = Kernel("epilogue", pointers, written, "row", body, sizes=sizes_in(body))
-        return RowSteps(kernel, self.bindings, self.strides)
-
-    def _point(
-        self, name: str, value: Value, strides: tuple[Size, ...], shape: tuple[Size, ...], offset: Size = 0
-    ) -> Tensor:
-        """A tensor that is read or written at rows and columns; its strides along all axes become sizes."""
-        spread = stretched(strides, shape, self.anchor.shape)
-        # An axis that the anchor does not have precedes the last: its index is 0.
-        lead, (column,) = spread[:-1], spread[-1:]
-        padded = (*lead, *(0,) * (len(self.axes) - len(spread)), column)
-        self.strides |= {f"{name}_{axis}": stride for axis, stride in zip(self.axes, padded, strict=True)}
-        self.strides[f"{name}_offset"] = offset
-        along = self.strides[f"{name}_{self.along}"]
-        row = 0 if along == 0 else symbol(f"{name}_{self.along}")
-        last = column if isinstance(column, int) else symbol(f"{name}_{self.axes[-1]}")
-        return Tensor(name, value.dtype, (row, last))
-
-
-__all__ = ["COUNT", "PITCH", "RESULT", "ROWS", "RowEpilogue", "RowSteps", "row_steps"]
+__all__ = ["COUNT", "PITCH", "RESULT", "ROWS", "RowEpilogue", "RowSteps"]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from dovetail import library, ops
+from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import estimate
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.kernels.families.row_steps import row_steps
 from dovetail.kernels.families.rows import make_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
+from dovetail.kernels.problems.attention import attention_call, attention_inside, attention_of, axes_of
 from dovetail.kernels.problems.region_steps import AXES, find_convolution
-from dovetail.kernels.problems.row_epilogue import row_steps
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import anchor_of
@@ -27,6 +30,8 @@ DENSE = TensorLocations(lambda value: locate(value, {}), (), target=LoopTarget(S
 """Where tensors lie as far as passes know: densely, each in memory of its own."""
 SHORT = 128
 """Below this k a product loses by an epilogue that reads another tensor of its shape: 7 % at k = 64 on NEON."""
+MOST_TAPS = 1
+"""Taps of a window after which a convolution reads another tensor of its result's size: 2 to 4 % slower with nine."""
 FEWEST_ROWS, SMALL = 16, 1 << 16
 """Tiles of a reduction that threads can share, and elements that one thread goes through in no time."""
 
@@ -75,9 +80,13 @@ def _hides_operands(value: Value) -> bool:
     depth = anchor.operands[0].shape[-1]
     if not isinstance(depth, int) or depth >= SHORT:
         return True
+    return not _full_operands(value)
+
+
+def _full_operands(value: Value) -> list[Value]:
+    """The operands of the steps that have the shape of the anchor."""
     others = [v for v in value.attrs["body"].values if v.op.elementwise]
-    full = [x for v in others for x in v.operands if x.op is leaf.ARGUMENT and x.shape == anchor.shape]
-    return not full
+    return [x for v in others for x in v.operands if x.op is leaf.ARGUMENT and x.shape == _inside(value).shape]
 
 
 def _is_a_convolution(value: Value) -> bool:
@@ -120,8 +129,24 @@ def _has_rows_to_share(value: Value) -> bool:
     return tiles >= FEWEST_ROWS or tiles * estimate(job.tiled.work) <= SMALL
 
 
-def _never(value: Value) -> bool:
-    return False
+def _is_an_attention(value: Value) -> bool:
+    anchor = attention_inside(value)
+    if anchor is None or not isinstance(anchor.op, FusedOp):
+        return False
+    call = attention_call(value, anchor)
+    if attention_of(call, anchor.op.arguments(call.operands, call.attrs), DENSE) is None:
+        return False
+    return row_steps(Step("attend", value, "run"), anchor, DENSE, axes_of(anchor), "row") is not None
+
+
+def _streams_operands(value: Value) -> bool:
+    found, anchor = find_convolution(value), _inside(value)
+    if found is None or found.steps is not None:
+        return True
+    filters = found.operands["w"].shape
+    taps = prod(n for n in filters[2:] if isinstance(n, int))
+    is_depthwise = anchor.attrs["groups"] == filters[0] and filters[1] == 1
+    return taps <= MOST_TAPS or is_depthwise or not _full_operands(value)
 
 
 ONE_RESULT = Condition(
@@ -172,16 +197,22 @@ SHARED = Condition(
     _has_rows_to_share,
     "the reduction has few rows, and the steps alone are shared among more threads",
 )
-NO_STEPS = Condition(
-    "attention_takes_no_steps",
-    _never,
-    "the kernel of attention writes rows as the online softmax ends; steps on them would be a second pass",
+ATTENDED = Condition(
+    "steps_follow_the_rows_of_attention",
+    _is_an_attention,
+    "attention has no kernel for its dtypes or sizes, or a step is not compiled",
+)
+STREAMED = Condition(
+    "full_operands_follow_small_windows",
+    _streams_operands,
+    f"the steps read a tensor of the result's size, and after a window of more than {MOST_TAPS} tap the kernel reads "
+    "a few cache lines of it here and there",
 )
 
 GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, BYTES, LONG))
-CONVOLUTION = Anchor(epilogue=(SAME_SHAPE, F32, PIXELS, STEPS, PACKED))
+CONVOLUTION = Anchor(epilogue=(SAME_SHAPE, F32, PIXELS, STREAMED, STEPS, PACKED))
 ALONG_ROWS = Anchor(epilogue=(ROWS, SHARED), prologue=(ONE_RESULT, ROWS, SHARED))
-ATTENTION = Anchor(epilogue=(NO_STEPS,))
+ATTENTION = Anchor(epilogue=(SAME_SHAPE, ATTENDED))
 
 ANCHORS: Mapping[str, Anchor] = {
     **{op.name: GEMM for op in (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)},

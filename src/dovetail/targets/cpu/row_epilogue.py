@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.codegen.llvm import loops
@@ -14,7 +14,7 @@ from dovetail.codegen.llvm.handles import I64, NULL, Int, Ptr
 from dovetail.codegen.llvm.kernel import Arguments
 from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.problems.row_epilogue import COUNT, PITCH, RowEpilogue
+from dovetail.kernels.problems.row_epilogue import COUNT, PITCH, RowEpilogue, RowSteps
 from dovetail.kernels.spec import SharedFunction
 
 WORDS_REGION = "epilogue_words"
@@ -35,10 +35,11 @@ def shared_loops(kernel: Kernel) -> SharedFunction:
     return SharedFunction(name, "\n".join([maths.library(uses), named.replace(f"@{PLACEHOLDER}", f"@{name}")]), True)
 
 
-def row_epilogue(kernel: Kernel, axes: tuple[str, ...]) -> tuple[RowEpilogue, SharedFunction]:
+def row_epilogue(steps: RowSteps) -> tuple[RowEpilogue, SharedFunction]:
     """What kernels know of an epilogue, and its function."""
-    function = shared_loops(kernel)
-    return RowEpilogue(function.name, kernel.pointers[1:], tuple(map(str, kernel.sizes)), axes), function
+    kernel, function = steps.kernel, shared_loops(steps.kernel)
+    sizes = tuple(map(str, kernel.sizes))
+    return RowEpilogue(function.name, kernel.pointers[1:], sizes, steps.axes), function
 
 
 def more(rows: RowEpilogue | None) -> More:
@@ -49,6 +50,14 @@ def more(rows: RowEpilogue | None) -> More:
 def words_of(rows: RowEpilogue) -> int:
     """Bytes of the words of an epilogue."""
     return bytes_of(1 + len(rows.pointers) + len(rows.sizes))
+
+
+def call_epilogue(t: Builder, rows: RowEpilogue, words: Ptr, given: Sequence[Ptr | I64], count: Int) -> None:
+    """Write the words of an epilogue, the rows first, then pointers and sizes, and apply it to `count` rows."""
+    store_words(t, given, words)
+    called = signature(rows.function)
+    t.use(called.declaration)
+    t.call(called, words, 0, count, NULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +81,7 @@ class RowWriter:
         known: dict[str, Int] = {PITCH: pitch, COUNT: elements}
         pointers = [self._at(t, name, corner) for name in self.rows.pointers]
         sizes = [_i64(known[name] if name in known else self.given.sizes[name]) for name in self.rows.sizes]
-        words = self.given.pointers[WORDS_REGION]
-        store_words(t, [rows, *pointers, *sizes], words)
-        called = signature(self.rows.function)
-        t.use(called.declaration)
-        t.call(called, words, 0, count, NULL)
+        call_epilogue(t, self.rows, self.given.pointers[WORDS_REGION], [rows, *pointers, *sizes], count)
 
     def _at(self, t: Builder, name: str, corner: Mapping[str, Int]) -> Ptr:
         base = self.given.pointers.get(name, self.first)
@@ -91,4 +96,4 @@ def _i64(x: Int) -> I64:
     return x if isinstance(x, I64) else I64(str(x))
 
 
-__all__ = ["WORDS_REGION", "RowWriter", "more", "row_epilogue", "shared_loops", "signature", "words_of"]
+__all__ = ["WORDS_REGION", "RowWriter", "call_epilogue", "more", "row_epilogue", "words_of"]

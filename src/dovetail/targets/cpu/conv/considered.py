@@ -23,7 +23,7 @@ def considered(
     plain = Convolution.of(step.value)
     if plain is None or not plain.is_served(locations):
         return []
-    above = with_rows(plain, step, locations)
+    above = with_rows(plain, step, locations, device)
     if above is None:
         return []
     found, _ = above

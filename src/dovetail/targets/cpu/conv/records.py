@@ -13,7 +13,7 @@ from dovetail.kernels.problems.row_epilogue import RowEpilogue
 from dovetail.targets.cpu.conv.conv1d.variant import LinePanels
 from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile
 from dovetail.targets.cpu.conv.depthwise.variant import Depthwise
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels
 from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels

@@ -117,12 +117,13 @@ def write_transposed(t: VectorBuilder, tile: RegisterTile, of: Results, at: Corn
                 channel = t.add(t.mul(at.group, of.filters), first)
                 within = t.add(t.mul(channel, area), t.mul(at.start, 4))
                 residual = t.ptr_add(t.ptr_add(of.r, t.mul(at.image, of.r_image)), within)
-            corner: tuple[Int, Int, Int] = (0, 0, 0)
-            if of.target is not None:
-                corner = (at.image, t.add(t.mul(at.group, of.filters), first), at.start)
             write_finished(
-                t, tile.epilogue, of.target, here, bias, residual, target, area, own, at.count, 4 * tile.block, corner
+                t, tile.epilogue, of.target, here, bias, residual, target, area, own, at.count, 4 * tile.block, vector
             )
+    if of.target is not None:
+        held = t.smin(tile.block, t.sub(of.filters, at.first_filter))
+        channel = t.add(t.mul(at.group, of.filters), at.first_filter)
+        of.target.write(t, t.mul(at.count, 4), held, at.count, (at.image, channel, at.start))
 
 
 def write_finished(
@@ -137,16 +138,16 @@ def write_finished(
     filters: I64,
     pixels: I64,
     apart: int,
-    corner: tuple[Int, Int, Int],
+    vector: I64,
 ) -> None:
-    """Transpose the sums of some filters: as results at `y`, or as rows that the epilogue then reads."""
+    """Transpose the sums of one vector of filters: as results at `y`, or as rows that the epilogue reads later."""
     called = transpose_signature(epilogue)
     if onto is None:
         t.call(called, sums, bias, residual, y, area, filters, pixels, apart)
         return
     pitch = t.mul(pixels, 4)
-    t.call(called, sums, bias, residual, onto.rows, area, filters, pixels, apart, pitch)
-    onto.write(t, pitch, filters, pixels, corner)
+    rows = t.ptr_add(onto.rows, t.mul(t.mul(vector, t.lanes), pitch))
+    t.call(called, sums, bias, residual, rows, area, filters, pixels, apart, pitch)
 
 
 def write_prefetched_rows(t: VectorBuilder, results: Ptr, filters: Int, area: Int, offset: Int) -> None:

@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 from dovetail.codegen.llvm.arguments import Arguments
 from dovetail.codegen.llvm.handles import Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, WORDS
+from dovetail.codegen.llvm.once import HEAD
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.ir.dim import Size
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.families.row_steps import row_steps
 from dovetail.kernels.problems.convolution import Convolution
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.region_steps import AXES
-from dovetail.kernels.problems.row_epilogue import row_steps
 from dovetail.kernels.spec import SharedFunction, TensorLocations
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.conv.patches import HEAD
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, RowWriter, more, row_epilogue, words_of
 
 ROWS = "rows"
@@ -30,16 +31,18 @@ A = TypeVar("A")
 
 
 def with_rows(
-    found: Convolution, step: Step, locations: TensorLocations
+    found: Convolution, step: Step, locations: TensorLocations, device: CpuDevice
 ) -> tuple[Convolution, tuple[SharedFunction, ...]] | None:
     """The convolution with the code of its steps on rows, if it has such; None where they are not compiled."""
     if not found.has_row_steps:
         return found, ()
     assert found.call is not None, "only a region has steps"
-    steps = row_steps(step, found.call, locations, AXES, "channel")
+    # The rows of a depthwise kernel are long, and LLVM unrolls its loop as it likes.
+    lanes = 0 if found.w.shape[1] == 1 and int(found.attrs["groups"]) > 1 else device.lanes
+    steps = row_steps(step, found.call, locations, AXES, "channel", lanes)
     if steps is None:
         return None
-    rows, function = row_epilogue(steps.kernel, AXES)
+    rows, function = row_epilogue(steps)
     return replace(found, rows=rows, row_steps=steps), (function,)
 
 

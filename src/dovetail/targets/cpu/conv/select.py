@@ -297,7 +297,7 @@ def make_conv(step: Step, locations: TensorLocations, device: CpuDevice) -> Job 
     plain = Convolution.of(step.value)
     if plain is None or not plain.is_served(locations):
         return None
-    above = with_rows(plain, step, locations)
+    above = with_rows(plain, step, locations, device)
     if above is None:
         return None
     found, shared = above

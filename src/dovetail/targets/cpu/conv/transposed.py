@@ -15,7 +15,8 @@ from dovetail.kernels.spec import Job, Packed, TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.candidate import Candidate, first_of
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile, direct_code
+from dovetail.targets.cpu.conv.direct.kernel import direct_code
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.packing import Packing, bindings
 from dovetail.targets.cpu.conv.rows import with_rows
@@ -42,7 +43,7 @@ def make_conv_transpose(step: Step, locations: TensorLocations, device: CpuDevic
     act = "none" if inside is None else inside.applied
     has_row_steps = inside is not None and inside.steps is None
     found = Convolution(result, x, w, act=act, call=call, has_row_steps=has_row_steps)
-    above = with_rows(found, step, locations)
+    above = with_rows(found, step, locations, device)
     if above is None:
         return None
     found, shared = above

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dovetail.codegen.llvm.once import HEAD
 from dovetail.ir.dim import Size, smallest, symbol
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.ir.literal import Array
@@ -37,7 +38,6 @@ from dovetail.ops.convolution import conv
 from dovetail.ops.region import anchor_of, region
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Conv1d, conv1d_code
-from dovetail.targets.cpu.conv.patches import HEAD
 from dovetail.targets.cpu.gemm.driver import LIVE
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels

@@ -80,7 +80,6 @@ class DepthwiseArgs:
     vectors: I64
     r_image: I64
     rows: Region
-    """Results of a channel of a band, where steps on rows read them."""
     seen: Region
     """What a band sees of a few channels."""
 
@@ -318,16 +317,15 @@ def _kernel(tile: DepthwiseTile) -> Function:
             with t.loop(0, some) as one:
                 channel = t.add(begin, one)
                 own = t.add(t.mul(channel, area), corner)
-                y: Ptr = a.rows
-                if target is None:
-                    y = t.ptr_add(t.ptr_add(a.y, t.mul(t.mul(image, a.channels), area)), own)
+                y: Ptr = t.ptr_add(t.ptr_add(a.y, t.mul(t.mul(image, a.channels), area)), own)
+                y = y if target is None else a.rows
                 r = t.ptr_add(t.ptr_add(a.r, t.mul(image, a.r_image)), own) if tile.epilogue.residual else NULL
                 _channel(t, tile, a, band, channel, t.ptr_add(a.seen, t.mul(one, plane)), y, r)
                 if tile.epilogue.finishes:
                     t.call(finish_signature(Epilogue(tile.epilogue.act)), y, t.mul(own_rows, a.out_width))
                 if target is not None:
-                    pixels, at = t.mul(own_rows, a.out_width), (image, channel, t.mul(first_row, a.out_width))
-                    target.write(t, 0, 1, pixels, at)
+                    place = (image, channel, t.mul(first_row, a.out_width))
+                    target.write(t, 0, 1, t.mul(own_rows, a.out_width), place)
     return kernel_function(t)
 
 

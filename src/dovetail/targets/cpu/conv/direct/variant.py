@@ -8,7 +8,8 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
-from dovetail.targets.cpu.conv.direct.kernel import RESIDUAL, ZERO_STUFFING, DirectTile, arguments, direct_code
+from dovetail.targets.cpu.conv.direct.kernel import RESIDUAL, ZERO_STUFFING, arguments, direct_code
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.rows import row_regions
 

@@ -22,13 +22,13 @@ from dovetail.codegen.llvm.kernel import (
     assemble,
     kernel_function,
 )
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
 from dovetail.targets.cpu.conv.patches import (
     PatchLayout,
     WindowArgs,
-    once_for,
     pack_phase,
     patch_layout,
     write_patch,
@@ -136,10 +136,13 @@ def _finish_row(
             target = t.ptr_add(a.y, t.add(t.mul(t.mul(image, a.filters), area), at))
             residual = t.ptr_add(t.ptr_add(a.r, t.mul(image, a.r_image)), at) if epilogue.residual else NULL
             sums = t.ptr_add(a.sums, t.mul(vector, t.bytes))
-            corner = (image, first, 0 if rows is None else t.mul(row, a.out_width))
             write_finished(
-                t, epilogue, rows, sums, bias, residual, target, area, own, a.out_width, 4 * tile.block, corner
+                t, epilogue, rows, sums, bias, residual, target, area, own, a.out_width, 4 * tile.block, vector
             )
+    if rows is not None:
+        first = t.mul(filter_block, tile.block)
+        held = t.smin(tile.block, t.sub(a.filters, first))
+        rows.write(t, size, held, a.out_width, (image, first, t.mul(row, a.out_width)))
 
 
 def _offset(t: VectorBuilder, a: FewChannelsArgs, of: PatchLayout, number: I64) -> I64:

@@ -47,7 +47,7 @@ class FewChannels:
             geometry.sizes_by_name(blocks) | sizes,
             {
                 "taps": 8 * geometry.taps, "moves": 8 * of.sums, "sums": 4 * width * tile.block,
-                **row_regions(tile.epilogue, 4 * tile.device.lanes * width),
+                **row_regions(tile.epilogue, 4 * tile.block * width),
                 "seen": 4 * (known(geometry.seen(blocks, of.channels)) + 2 * tile.device.lanes),
             },
         )  # fmt: skip

@@ -23,16 +23,11 @@ from dovetail.codegen.llvm.kernel import (
     assemble,
     kernel_function,
 )
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.patches import (
-    FewPixelsWindow,
-    once_for,
-    pack_phase,
-    pack_phase_signature,
-    prefetch_share,
-)
+from dovetail.targets.cpu.conv.patches import FewPixelsWindow, pack_phase, pack_phase_signature, prefetch_share
 from dovetail.targets.cpu.conv.register_tile import (
     Corner,
     RegisterTile,

@@ -58,7 +58,7 @@ class FewPixels:
             },
             {
                 "taps": 8 * geometry.taps, "positions": 8 * together, "sums": 4 * together * tile.block,
-                **row_regions(tile.epilogue, 4 * tile.device.lanes * part),
+                **row_regions(tile.epilogue, 4 * tile.block * part),
                 "copy": 4 * (rows * columns * of.channels + 2 * tile.device.lanes) if self.padded else 0,
             },
         )  # fmt: skip

@@ -21,11 +21,12 @@ from dovetail.codegen.llvm.kernel import (
     assemble,
     kernel_function,
 )
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
 from dovetail.targets.cpu.conv.few_pixels.columns import Columns, pack_columns
-from dovetail.targets.cpu.conv.patches import FewPixelsWindow, once_for, prefetch_share
+from dovetail.targets.cpu.conv.patches import FewPixelsWindow, prefetch_share
 from dovetail.targets.cpu.conv.register_tile import (
     Corner,
     RegisterTile,

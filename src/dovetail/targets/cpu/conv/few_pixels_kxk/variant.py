@@ -51,7 +51,7 @@ class FewPixelsKxk:
             | {"pixels": count, "parts": parts, "part": part, "piece": PIECE, "tile_step": tile_step},
             {
                 "taps": 8 * geometry.taps, "sums": 4 * part * tile.block, "packed": -(-part // tile.pixels) * tile_step,
-                **row_regions(tile.epilogue, 4 * tile.device.lanes * part),
+                **row_regions(tile.epilogue, 4 * tile.block * part),
                 "seen": 4 * (planes * width + 4 * tile.device.lanes),
             },
         )  # fmt: skip

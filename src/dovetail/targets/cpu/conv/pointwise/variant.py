@@ -8,7 +8,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import PART_WORK
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise.kernel import arguments, pointwise_code
@@ -16,6 +16,8 @@ from dovetail.targets.cpu.conv.rows import row_regions
 
 DEPTH = 128
 """Channels that go together, at most: what a band of pixels sees of them stays in L1."""
+ROW_BANDS = 4
+"""Bands whose results steps on rows read together."""
 TOGETHER, FEWEST_TILES = 8, 16
 """Register tiles of filters that go together even where that is much work, unless it leaves too few tiles to share."""
 
@@ -45,6 +47,10 @@ class Pointwise:
         # What a band sees is read anew for each part of the filters.
         filter_part = min(tiles, max(1, PART_WORK // work, min(TOGETHER, tiles * bands // FEWEST_TILES)))
         pixel_part = max(1, min(bands, PART_WORK // (work * filter_part)))
+        held = 1
+        if tile.epilogue.rows is not None:
+            # Steps go over rows of several bands, which are longer.
+            pixel_part = held = max(pixel_part, min(ROW_BANDS, bands * -(-tiles // filter_part) // FEWEST_TILES))
         filter_parts, pixel_parts = -(-tiles // filter_part), -(-bands // pixel_part)
         wide = 4 * lanes * tile.vectors
         laid = arguments(tile.epilogue).laid_out(
@@ -54,7 +60,7 @@ class Pointwise:
                 "filter_part": filter_part, "depth": -(-of.channels // -(-of.channels // DEPTH)),
             },
             {
-                "sums": wide * filter_part * tile.filters, "panel": wide * of.channels,
+                "sums": wide * filter_part * tile.filters * held, "panel": wide * of.channels,
                 **row_regions(tile.epilogue),
             },
         )  # fmt: skip

@@ -22,10 +22,10 @@ from dovetail.codegen.llvm.kernel import (
     assemble,
     kernel_function,
 )
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
-from dovetail.targets.cpu.conv.patches import once_for
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import (
     UNROLL,
     micro_kernel,
@@ -255,17 +255,14 @@ def _finish(
 ) -> None:
     """Transpose the sums of a panel, a vector of filters at a time."""
     lanes, block, unbiased = t.lanes, tile.block, replace(tile.epilogue, bias=False)
+    if rows is not None:
+        _finish_rows(t, tile, a, part, first_filter, area, residual, rows)
+        return
     with t.loop(0, tile.filters) as vector:
         own = t.smin(lanes, t.sub(a.filters, t.add(first_filter, t.mul(vector, lanes))))
         by = t.mul(t.mul(vector, lanes), area)
         target, here = t.ptr_add(results, by), t.ptr_add(a.sums, t.mul(vector, t.bytes))
         other = t.ptr_add(residual, by) if tile.epilogue.residual else NULL
-        if rows is not None:
-            with t.when(t.icmp("sgt", own, 0)):
-                channel = t.add(t.add(t.mul(part.group, a.filters), first_filter), t.mul(vector, lanes))
-                corner = (part.image, channel, part.start)
-                write_finished(t, unbiased, rows, here, NULL, other, NULL, area, own, part.count, 4 * block, corner)
-            return
         full = t.icmp("eq", own, lanes)
         whole = t.select_int(full, t.sdiv(part.count, lanes), 0)
         with t.when(full):
@@ -277,4 +274,27 @@ def _finish(
             rest = t.ptr_add(here, t.mul(done, 4 * block))
             added = t.ptr_add(other, on) if tile.epilogue.residual else NULL
             y = t.ptr_add(target, on)
-            write_finished(t, unbiased, None, rest, NULL, added, y, area, own, left, 4 * block, (0, 0, 0))
+            write_finished(t, unbiased, None, rest, NULL, added, y, area, own, left, 4 * block, vector)
+
+
+def _finish_rows(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    a: PointwisePackedArgs,
+    part: _Part,
+    first_filter: I64,
+    area: I64,
+    residual: Ptr,
+    rows: RowTarget,
+) -> None:
+    """Transpose the sums of a panel to rows of the workspace, and apply the steps to these."""
+    lanes, unbiased = t.lanes, replace(tile.epilogue, bias=False)
+    with t.loop(0, tile.filters) as vector:
+        own = t.smin(lanes, t.sub(a.filters, t.add(first_filter, t.mul(vector, lanes))))
+        with t.when(t.icmp("sgt", own, 0)):
+            here, apart = t.ptr_add(a.sums, t.mul(vector, t.bytes)), 4 * tile.block
+            other = t.ptr_add(residual, t.mul(t.mul(vector, lanes), area)) if tile.epilogue.residual else NULL
+            write_finished(t, unbiased, rows, here, NULL, other, NULL, area, own, part.count, apart, vector)
+    held, channel = t.smin(tile.block, t.sub(a.filters, first_filter)), t.mul(part.group, a.filters)
+    corner = (part.image, t.add(channel, first_filter), part.start)
+    rows.write(t, t.mul(part.count, 4), held, part.count, corner)

@@ -59,7 +59,7 @@ class PointwisePacked:
             },
             {
                 "sums": 4 * part * tile.block, "seen": part // tile.pixels * size, "where": 8 * part,
-                **row_regions(tile.epilogue, 4 * tile.device.lanes * part),
+                **row_regions(tile.epilogue, 4 * tile.block * part),
             },
         )  # fmt: skip
         work = part * tile.block * of.channels // (2 * tile.device.lanes)

@@ -13,17 +13,11 @@ from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, NULL, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
-from dovetail.targets.cpu.conv.patches import (
-    PatchLayout,
-    WindowArgs,
-    once_for,
-    pack_phase,
-    patch_layout,
-    write_tap_offsets,
-)
+from dovetail.targets.cpu.conv.patches import PatchLayout, WindowArgs, pack_phase, patch_layout, write_tap_offsets
 from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_sums, write_finished
 from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 from dovetail.targets.cpu.conv.winograd.deinterleave import deinterleave, write_deinterleaved
@@ -253,7 +247,26 @@ def _leave(
     lines = t.smin(out, t.sub(a.result_height, first_line))
     pixels = t.smin(t.mul(length, out), t.sub(a.result_width, first_pixel))
     corner = t.add(t.mul(first_line, a.result_width), first_pixel)
-    with t.loop(0, lines) as line, t.loop(0, tile.filters) as vector:
+    with t.loop(0, lines) as line:
+        _write_line(t, tile, a, strides, part, filter_block, line, corner, pixels, onto, rows)
+
+
+def _write_line(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    a: WinogradArgs,
+    strides: _Strides,
+    part: _Part,
+    filter_block: I64,
+    line: I64,
+    corner: I64,
+    pixels: I64,
+    onto: Ptr,
+    rows: RowTarget | None,
+) -> None:
+    """Transpose one line of results, a vector of filters at a time."""
+    block = tile.block
+    with t.loop(0, tile.filters) as vector:
         first = t.add(t.mul(filter_block, block), t.mul(vector, t.lanes))
         own = t.smin(t.lanes, t.sub(a.filters, first))
         with t.when(t.icmp("sgt", own, 0)):
@@ -264,7 +277,11 @@ def _leave(
             target = t.ptr_add(a.y, t.add(t.mul(t.mul(part.image, a.filters), strides.area), at))
             residual = t.ptr_add(t.ptr_add(a.r, t.mul(part.image, a.r_image)), at) if tile.epilogue.residual else NULL
             source = t.ptr_add(onto, t.add(t.mul(line, strides.line), t.mul(vector, t.bytes)))
-            where = (part.image, first, pixel)
             write_finished(
-                t, tile.epilogue, rows, source, bias, residual, target, strides.area, own, pixels, 4 * block, where
+                t, tile.epilogue, rows, source, bias, residual, target, strides.area, own, pixels, 4 * block, vector
             )
+    if rows is not None:
+        first = t.mul(filter_block, block)
+        pixel = t.add(corner, t.mul(line, a.result_width))
+        held = t.smin(block, t.sub(a.filters, first))
+        rows.write(t, t.mul(pixels, 4), held, pixels, (part.image, first, pixel))

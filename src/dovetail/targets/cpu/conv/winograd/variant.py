@@ -74,7 +74,7 @@ class Winograd:
                 "taps": 8 * scheme.spots, "patches": scheme.spots * transformed,
                 "sums": scheme.spots * 4 * (patches.part * tile.block + device.lanes),
                 "results": 4 * tile.block * scheme.out**2 * most,
-                **row_regions(tile.epilogue, 4 * device.lanes * scheme.out * known(blocks.columns)),
+                **row_regions(tile.epilogue, 4 * tile.block * scheme.out * known(blocks.columns)),
                 "seen": 4 * (known(pixels.seen(blocks, 1)) + 2 * device.lanes),
             },
         )  # fmt: skip
