@@ -48,4 +48,4 @@ class Epilogue:
     @property
     def finishes(self) -> bool:
         """Whether results are activated where they are stored, in a pass of its own over L1."""
-        return not self.act.is_cheap if isinstance(self.act, Steps) else self.act not in IN_REGISTERS
+        return not isinstance(self.act, Steps) and self.act not in IN_REGISTERS
