@@ -16,8 +16,11 @@ from dovetail.ir.leaf import constant, input, param
 from dovetail.ir.literal import Array
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu import anchors
+from dovetail.targets.cpu.isa import Host
 from dovetail.targets.reference.interpreter import evaluate
+from tests.codegen import generated
 from tests.kernels.convolving import WIDE, on_a_machine_of
+from tests.kernels.machines import AVX2, code_for
 from tests.tolerances import assert_close
 
 PASS = "fuse_epilogues"
@@ -167,3 +170,21 @@ def test_an_inner_value_that_others_read_is_written_too(variant: str) -> None:
     y = convolution(variant, act="relu")
     z = input("z", f32[y.shape])
     check({"y": ops.cast(y * z, dtype=f16), "inner": y})
+
+
+AVX512 = Host("x86_64-unknown-linux-gnu", "skylake-avx512", "", 512, 32)
+ASSEMBLED = {"avx512": (AVX512, generated.MACHINES["avx512"]), "avx2": (AVX2, generated.MACHINES["avx2"])}
+
+
+@pytest.mark.parametrize("machine", ASSEMBLED)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_other_machines_have_code(variant: str, machine: str) -> None:
+    y = convolution(variant, residual=True, act="relu")
+    value = ops.cast(ops.tanh(y * input("z", f32[y.shape])), dtype=f16)
+    plan = joined(value).plan
+    here, device = ASSEMBLED[machine]
+    made = dict(generated.modules(plan, device))
+    assert any(name.startswith("epilogue") for name in made) or variant == "conv1d"
+    # LLVM reads inline assembly of its own machine only.
+    for text in made.values():
+        assert "asm " in text or code_for(here, text)
