@@ -17,10 +17,10 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.select import make_conv
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
+from dovetail.targets.cpu.select import make_job
 from tests.kernels import native
 
 WIDE = CpuDevice(
@@ -86,7 +86,7 @@ def params_of(graph: Graph) -> dict[str, Array]:
 def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> list[str]:
     """What the kernel of the last step is called, and those that serve it at other sizes."""
     plan = make_plan(graph, target=CPU)
-    job = make_conv(
+    job = make_job(
         plan.phase("run")[-1], TensorLocations(plan.locate, set(), strict, target=loops_of(vectors)), vectors
     )
     kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.variants)]

@@ -273,7 +273,7 @@ def _because(reason: str, message: str, hint: str) -> list[Line]:
 
 
 def _considered(one: Considered) -> Line:
-    price = "" if one.seconds is None else f"  {time_text(one.seconds)} by the machine model"
+    price = "" if one.seconds is None else f"  {time_text(one.seconds)} by the machine model, bound by {one.bound}"
     outcome = Piece(f"{'taken' if one.taken else 'passed':<10}  ", "good" if one.taken else "dim")
     return line("  ", outcome, f"{one.name}{price}{f'  {one.reason}' if one.reason else ''}", hang=_INDENT)
 

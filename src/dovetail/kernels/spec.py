@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Protocol, TypeAlias
 
+from dovetail.declare.machine import Cost, Machine, preferred
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
@@ -151,6 +152,8 @@ class Tiling:
     scratch: Size
     tiles: Size
     work: Size
+    cost: Cost | None = None
+    """Its work and traffic, where a machine model compares it with the tilings of other kernels."""
 
     @property
     def launch(self) -> Tiles:
@@ -162,7 +165,7 @@ class Tiler(Protocol):
     """Chooses the tiling once sizes are known; a dataclass, so that it can be stored."""
 
     def __call__(self, number: Number) -> Tiling | None:
-        """The tiling; None where another kernel is better for these sizes."""
+        """The tiling; None where a condition of the kernel refuses these sizes."""
         ...
 
 
@@ -174,11 +177,8 @@ class Variant:
     bindings: Mapping[str, Binding]
     tiler: Tiler
 
-    def job(self, number: Number) -> Job | None:
-        """The job for these sizes; None where the kernel does not suit them."""
-        tiling = self.tiler(number)
-        if tiling is None:
-            return None
+    def job(self, tiling: Tiling) -> Job:
+        """The job for the sizes of a tiling."""
         kernel = replace(self.kernel, sizes=tiling.sizes, scratch=tiling.scratch)
         return Job(kernel, self.bindings, tiling.launch)
 
@@ -191,15 +191,24 @@ class Job:
     bindings: Mapping[str, Binding]
     launch: Launch
     variants: tuple[Variant, ...] = ()
-    """Kernels that are considered first when sizes are known, in this order."""
+    """Kernels that are considered first when sizes are known, in the order of preference."""
 
-    def chosen(self, number: Number) -> tuple[int, Job]:
-        """The job for these sizes and its index: 0 for its own kernel, then the variants."""
-        for index, variant in enumerate(self.variants, 1):
-            job = variant.job(number)
-            if job is not None:
-                return index, job
-        return 0, self
+    def chosen(self, number: Number, machine: Callable[[], Machine]) -> tuple[int, Job]:
+        """The job for these sizes and its index: 0 for its own kernel, then the variants.
+
+        Of the variants whose conditions hold, the machine model takes the one with the lowest estimate.
+        """
+        tilings = [(index, tiling) for index, v in enumerate(self.variants) if (tiling := v.tiler(number)) is not None]
+        if not tilings:
+            return 0, self
+        best = 0
+        if len(tilings) > 1:
+            model = machine()
+            # A tiling without a cost comes from a store of an earlier version: the order decides.
+            costs = [tiling.cost for _, tiling in tilings]
+            best = preferred([0.0 if cost is None else model.seconds(cost) for cost in costs])
+        index, tiling = tilings[best]
+        return index + 1, self.variants[index].job(tiling)
 
     @property
     def sizes(self) -> tuple[Size, ...]:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail import library, ops
-from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, floordiv, product, smallest
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import elementwise
-from dovetail.kernels.loops.body import Body, body_of, cast_to, is_known, lying_beneath, reads
+from dovetail.kernels.loops.body import Body, cast_to, lying_beneath, not_compiled, reads
 from dovetail.kernels.loops.ir import (
     ZERO,
     Call,
@@ -50,22 +50,24 @@ CHANNELS = 4
 """Channels of an image whose products go into a sum at once, so that it is read and written less often."""
 
 
-def make_plain(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of one convolution or matrix product with elementwise work behind it; None for anything else."""
-    if step.value.op not in SERVED or isinstance(step.value.type, TupleType):
-        return None
-    body = body_of(step.value, locations)
+def offer_contraction_loops(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of one convolution or matrix product with an elementwise epilogue."""
+    value = of.value
+    if value.op not in SERVED or isinstance(value.type, TupleType):
+        return Refused("op_is_one_contraction", value.op.name)
+    body = of.body
     found = [v for v in body.order if v.op is ops.conv or v.op is ops.matmul]
-    if len(found) != 1 or found[0].shape != body.results[0].shape:
-        return None
-    if any(v not in body.views for v in found[0].operands) or not is_known(body, lambda v: v is found[0]):
-        return None
-    made = _Plain(step, locations, body, found[0])
-    try:
-        return made.convolution() if found[0].op is ops.conv else made.matrices()
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+    if len(found) != 1:
+        return Refused("body_is_one_contraction", str(len(found)), "1")
+    if found[0].shape != body.results[0].shape:
+        return Refused("epilogue_keeps_the_shape", str(body.results[0].type), str(found[0].type))
+    if any(v not in body.views for v in found[0].operands):
+        return Refused("factors_are_operands", "a factor that is computed")
+    odd = not_compiled(body, lambda v: v is found[0])
+    if odd is not None:
+        return Refused("steps_are_compiled", odd)
+    made = _Plain(of.step, of.locations, body, found[0])
+    return Offer(made.convolution if found[0].op is ops.conv else made.matrices)
 
 
 def within(place: Expr, size: Size) -> Expr:
@@ -244,4 +246,4 @@ class _Plain:
         return self.job(statements, ROWS * COLUMNS * step, product(shape[:-2]) * down * across, work)
 
 
-__all__ = ["Along", "at_least_zero", "make_plain", "within"]
+__all__ = ["Along", "at_least_zero", "offer_contraction_loops", "within"]

@@ -12,6 +12,7 @@ from dovetail import ops
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, f32, f64
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.gather import checked, guarded
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
@@ -31,7 +32,6 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.tiling import Cut, word
 from dovetail.kernels.spec import Job, Status, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
-from dovetail.plan.plan import Step
 
 LANES = 64
 """Elements side by side that a tile has, at most, where each is on its own."""
@@ -40,19 +40,17 @@ MOST_SCRATCH = 1 << 22
 _COMBINED = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 
 
-def make_scatter(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a step that writes by index."""
-    value = step.value
-    if value.op not in (ops.scatter_elements, ops.scatter_nd):
-        return None
-    reduction: str = value.attrs["reduction"]
+def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a step that writes by index."""
+    value, scalars = of.value, of.locations.target.scalars
     _, indices, _ = value.operands
-    scalars = locations.target.scalars
-    if not scalars.has_dtype(indices.dtype) or (reduction != "none" and not scalars.has_dtype(value.dtype)):
-        return None
-    in_place = bool(lying_beneath(step, locations))
+    if not scalars.has_dtype(indices.dtype):
+        return Refused("indices_are_compiled", indices.dtype.name)
+    if value.attrs["reduction"] != "none" and not scalars.has_dtype(value.dtype):
+        return Refused("dtype_is_compiled", value.dtype.name)
+    in_place = bool(lying_beneath(of.step, of.locations))
     made = _Elements if value.op is ops.scatter_elements else _Rows
-    return made(value, locations, in_place).job()
+    return Offer(lambda: made(value, of.locations, in_place).job())
 
 
 class _Scatter(ABC):
@@ -95,12 +93,12 @@ class _Scatter(ABC):
             return None
         return Tensor("scratch", f64, dense_strides(f64[tuple(shape)])), bytes
 
-    def job(self) -> Job | None:
+    def job(self) -> Job | Refused:
         """Copy unless the result is in place, update, and where sums are wide, round."""
         sums = self.combine in ("add", "mul") and self.dtype.is_float and self.dtype is not f64
         room = self.room() if sums else None
         if sums and room is None and self.dtype is not f32:
-            return None
+            return Refused("wide_sums_fit_the_workspace", f"more than {MOST_SCRATCH} bytes of {self.dtype.name}")
         aside = room is not None
         target = room[0] if room is not None else self.written
         inside = [Name(f"p{i}") for i in range(len(self.picked))]

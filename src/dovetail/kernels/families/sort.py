@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from dovetail import ops
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, i64
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -48,14 +50,16 @@ class Room:
     indices: Tensor
 
 
-def make_sort(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a step that sorts."""
+def offer_sort(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a step that sorts."""
+    (x,) = of.value.operands
+    if not of.locations.target.scalars.has_dtype(x.dtype):
+        return Refused("dtype_is_compiled", x.dtype.name)
+    return Offer(lambda: _job(of.step, x, of.locations))
+
+
+def _job(step: Step, x: Value, locations: TensorLocations) -> Job:
     value = step.value
-    if value.op not in (ops.sort, ops.top_k):
-        return None
-    (x,) = value.operands
-    if not locations.target.scalars.has_dtype(x.dtype):
-        return None
     axis = int(value.attrs["axis"]) + x.rank
     length = x.shape[axis]
     kept: Size = length if value.op is ops.sort else value.attrs["k"]
@@ -206,4 +210,4 @@ def _not(x: Expr) -> Expr:
     return Call("bit_not", (x,), bool_)
 
 
-__all__ = ["FEW", "make_sort"]
+__all__ = ["FEW", "offer_sort"]

@@ -9,7 +9,8 @@ from dovetail.declare.machine import estimate
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
-from dovetail.kernels.families.rows import make_rows
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.problems.region_steps import find_convolution
@@ -19,7 +20,7 @@ from dovetail.ops.region import anchor_of
 from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.gemm.variant import find_contraction
+from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
 DENSE = TensorLocations(lambda value: locate(value, {}), (), target=LoopTarget(SUPPORT, tiles_for(0)))
@@ -45,13 +46,18 @@ def _has_the_shape_of_the_anchor(value: Value) -> bool:
     return all(result.shape == shape for result in value.attrs["body"].results)
 
 
+def _problem(value: Value) -> StepProblem[None]:
+    """A step that computes a value of dense operands."""
+    return StepProblem(Step(value.op.name, value, "run"), DENSE, None)
+
+
 def _is_compiled(value: Value) -> bool:
     body = body_of(value, DENSE)
     return is_known(body, lambda v: v.op in (ops.matmul, ops.conv, conv_transpose, ops.part))
 
 
 def _is_a_contraction(value: Value) -> bool:
-    if find_contraction(value, DENSE) is not None:
+    if isinstance(find_contraction(_problem(value)), Contraction):
         return True
     others = [v for v in body_of(value, DENSE).order if not v.op.elementwise]
     return _has_one_result(value) and len(others) == 1 and others[0].op is ops.matmul and not others[0].dtype.is_float
@@ -89,13 +95,18 @@ def _is_f32(value: Value) -> bool:
     return all(result.dtype is f32 for result in (*value.attrs["body"].results, _inside(value)))
 
 
+def _rows(value: Value) -> Offer | Refused:
+    return offer_rows(_problem(value))
+
+
 def _is_of_rows(value: Value) -> bool:
-    return make_rows(Step("rows", value, "run"), DENSE) is not None
+    return isinstance(_rows(value), Offer)
 
 
 def _has_rows_to_share(value: Value) -> bool:
-    job = make_rows(Step("rows", value, "run"), DENSE)
-    if job is None:
+    offer = _rows(value)
+    job = offer.build() if isinstance(offer, Offer) else offer
+    if isinstance(job, Refused):
         return False
     tiles = estimate(job.tiled.tiles)
     return tiles >= FEWEST_ROWS or tiles * estimate(job.tiled.work) <= SMALL

@@ -4,31 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail import library
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import attention_of
-from dovetail.kernels.spec import Job, TensorLocations, Tiles
-from dovetail.plan.plan import Step
+from dovetail.kernels.spec import Job, Tiles
 from dovetail.targets.cpu.attention.driver import attend_code
-from dovetail.targets.cpu.attention.shape import Attend
+from dovetail.targets.cpu.attention.shape import FEW, Attend
 
 
-def make_attend(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    """The job of an attention of floats, rotated or not; None where a head's features are not known or not dense."""
-    value = step.value
-    if not isinstance(value.op, FusedOp) or value.op not in (library.attention, library.rope_attention):
-        return None
-    call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
-    found = attention_of(value, call, locations)
-    if found is None:
-        return None
-    problem = Attend.on(device, found)
-    written = attend_code(problem)
+def offer_online(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel with queries in lanes and an online softmax over blocks of keys."""
+    problem = of.once(_attention)
+    if isinstance(problem, Refused):
+        return problem
+    if problem.is_few:
+        return Refused("queries_fill_lanes", str(problem.queries), f"more than {FEW}")
+    return Offer(lambda: _job(of.value, problem))
+
+
+def offer_decode(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel for a few queries, with features in lanes: it reads keys and values once."""
+    problem = of.once(_attention)
+    if isinstance(problem, Refused):
+        return problem
+    if not problem.is_few:
+        found = str(problem.queries) if problem.rotated is None else "rotated queries"
+        return Refused("queries_are_few", found, f"at most {FEW}, known and not rotated")
+    return Offer(lambda: _job(of.value, problem))
+
+
+def _attention(of: StepProblem[CpuDevice]) -> Attend | Refused:
+    found = attention_of(of.value, _call(of.value), of.locations)
+    return found if isinstance(found, Refused) else Attend.on(of.device, found)
+
+
+def _call(value: Value) -> dict[str, Any]:
+    assert isinstance(value.op, FusedOp), "the table lists its ops"
+    return value.op.arguments(value.operands, value.attrs)
+
+
+def _job(value: Value, problem: Attend) -> Job:
+    call, written = _call(value), attend_code(problem)
     template = written.code.template(problem.pointers, written.sizes, written.scratch)
     bindings: dict[str, Value] = {n: value if n == "y" else call[n] for n in problem.pointers}
     return Job(template, bindings, Tiles(problem.tiles, problem.work))
 
 
-__all__ = ["make_attend"]
+__all__ = ["offer_decode", "offer_online"]

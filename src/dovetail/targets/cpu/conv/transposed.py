@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.problems.region_steps import find_convolution
-from dovetail.kernels.spec import Job, Packed, TensorLocations
+from dovetail.kernels.spec import Packed
 from dovetail.ops.convolution import conv_transpose
-from dovetail.plan.plan import Step
-from dovetail.targets.cpu.conv.candidate import Candidate, first_of
+from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct.kernel import DirectTile, direct_code
 from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.packing import Packing
 
 
-def make_conv_transpose(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    """The job of a transposed convolution with weights that are known when parameters are bound."""
-    value = step.value
+def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a transposed convolution with weights that are known when parameters are bound."""
+    value, locations, device = of.value, of.locations, of.device
     inside = find_convolution(value)
     call = value if inside is None else inside.call
     if call.op is not conv_transpose or value.rank > 4 or value.dtype is not f32:
-        return None
+        return Refused("one_or_two_spatial_axes_of_f32", str(value.type))
     x, w = value.operands
     if 0 in w.shape or not locations.is_bound(w):
-        return None
+        return Refused("weights_are_bound", "weights of a run, or none")
     attrs, groups = call.attrs, int(call.attrs["groups"])
     filters, channels = known(w.shape[1]), known(w.shape[0]) // groups
     window = [known(size) for size in w.shape[2:]]
@@ -44,12 +43,8 @@ def make_conv_transpose(step: Step, locations: TensorLocations, device: CpuDevic
     weights = Packed(w, f"conv transpose {groups} {tile.filters}", TransposedPacking(groups, tile.filters))
     bound: dict[str, Value | Packed] = {"x": x, "w": weights, "y": value}
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])
-    try:
-        problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]))
-        return first_of([Candidate(bound, Direct(problem, tile, apart), lambda: direct_code(tile), "direct")])
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+    problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]))
+    return Candidate(bound, Direct(problem, tile, apart), lambda: direct_code(tile), "direct").offer()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from dovetail.errors import GraphError
 from dovetail.ir.dim import floordiv, largest, smallest
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
-from dovetail.ops.pooling import average_pool, max_pool
-from dovetail.plan.plan import Step
+from dovetail.ops.pooling import max_pool
 from dovetail.targets.cpu.pool.kernel import ARGUMENTS, MOST_COLUMNS, PoolAxis, PoolWindow, pool_code
 
 TILE = 4096
 """Pixels of a tile, about."""
 
 
-def make_pool(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    """The job of a pool of f32."""
-    value = step.value
-    if value.op not in (max_pool, average_pool) or value.rank > 4 or value.dtype is not f32:
-        return None
-    try:
-        return _job(value, locations, device)
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+def offer_pool(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a pool of f32."""
+    value = of.value
+    if value.rank > 4:
+        return Refused("spatial_axes_are_one_or_two", str(value.rank - 2), "at most 2")
+    if value.dtype is not f32:
+        return Refused("dtype_is_f32", value.dtype.name)
+    return Offer(lambda: _job(value, of.locations, of.device))
 
 
 def _window(value: Value, geometry: ConvGeometry) -> PoolWindow:
