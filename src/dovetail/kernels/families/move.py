@@ -10,14 +10,12 @@ from dovetail.ir.dim import Size
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Op, Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.ir import Kernel, Load, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import Turn, cut, cut_square, in_turn, transposed, vector_width, word
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import Strides, dense_strides
-
-MOST_PIECES = 64
-"""Each piece has loops of its own, and they all have to be compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,8 @@ def offer_move(of: StepProblem[object]) -> Offer | Refused:
     """The kernel of a step that only moves elements."""
     pieces = _PIECES[of.value.op](of.value, of.locations)
     pieces = [p for p in pieces if 0 not in p.shape]
-    if len(pieces) > MOST_PIECES:
-        return Refused("pieces_are_few", str(len(pieces)), f"at most {MOST_PIECES}")
+    if len(pieces) > FAMILIES.move_pieces:
+        return Refused("pieces_are_few", str(len(pieces)), f"at most {FAMILIES.move_pieces}")
     return Offer(lambda: _moved(of.value, pieces, of.locations))
 
 

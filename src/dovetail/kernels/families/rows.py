@@ -17,6 +17,7 @@ from dovetail.ir.dtype import f32, f64
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.axes import Axes, Factors, find_axes, is_view
 from dovetail.kernels.loops.body import Body, is_number, not_compiled, number, reads
 from dovetail.kernels.loops.folds import Fold, finished, is_reduction, reduced_axes, reduction
@@ -25,9 +26,6 @@ from dovetail.kernels.loops.nest import Nest, Placed
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
-
-DEAR = 6
-"""From how many steps on a value is kept for a later loop rather than computed again."""
 
 
 def offer_rows(of: StepProblem[object]) -> Offer | Refused:
@@ -212,7 +210,7 @@ class _Rows:
         """Whether computing it again costs more than storing and loading it."""
         below = self._stepwise([value])
         loads = {v for u in below for v in u.operands if v in self.leaves and not self._is_of_the_row(v)}
-        return len(loads) > 1 or sum(_COST.get(v.op.name, 1) for v in below) >= DEAR
+        return len(loads) > 1 or sum(_COST.get(v.op.name, 1) for v in below) >= FAMILIES.kept_cost
 
     def _written(self, one: _Pass) -> list[Statement]:
         """The statements of a loop, and of what is done before and after it."""

@@ -14,6 +14,7 @@ from dovetail.ir.dtype import bool_, f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.gather import checked, guarded
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
     Call,
@@ -33,10 +34,6 @@ from dovetail.kernels.loops.tiling import Cut, word
 from dovetail.kernels.spec import Job, Status, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 
-LANES = 64
-"""Elements side by side that a tile has, at most, where each is on its own."""
-MOST_SCRATCH = 1 << 22
-"""Bytes of wide numbers that a worker keeps, at most."""
 _COMBINED = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 
 
@@ -89,7 +86,7 @@ class _Scatter(ABC):
         steps = dict(zip(self.free, self.boxes.steps, strict=True))
         shape: list[Size] = [steps.get(a, self.value.shape[a]) for a in range(self.value.rank)]
         bytes = product(tuple(shape)) * f64.itemsize
-        if not isinstance(bytes, int) or bytes > MOST_SCRATCH:
+        if not isinstance(bytes, int) or bytes > FAMILIES.scatter_bytes:
             return None
         return Tensor("scratch", f64, dense_strides(f64[tuple(shape)])), bytes
 
@@ -98,7 +95,9 @@ class _Scatter(ABC):
         sums = self.combine in ("add", "mul") and self.dtype.is_float and self.dtype is not f64
         room = self.room() if sums else None
         if sums and room is None and self.dtype is not f32:
-            return Refused("wide_sums_fit_the_workspace", f"more than {MOST_SCRATCH} bytes of {self.dtype.name}")
+            return Refused(
+                "wide_sums_fit_the_workspace", f"more than {FAMILIES.scatter_bytes} bytes of {self.dtype.name}"
+            )
         aside = room is not None
         target = room[0] if room is not None else self.written
         inside = [Name(f"p{i}") for i in range(len(self.picked))]
@@ -164,7 +163,9 @@ class _Elements(_Scatter):
         axis = int(value.attrs["axis"]) + value.rank
         free = tuple(size for a, size in enumerate(value.shape) if a != axis)
         last = free[-1:] if axis != value.rank - 1 else ()
-        wide = tuple(min(size, LANES) if isinstance(size, int) else LANES for size in last)
+        wide = tuple(
+            min(size, FAMILIES.scatter_lanes) if isinstance(size, int) else FAMILIES.scatter_lanes for size in last
+        )
         if 0 in free:
             wide = (1,) * len(wide)
         super().__init__(value, locations, in_place, [axis], Cut(free, (*(1,) * (len(free) - len(last)), *wide)))
@@ -202,7 +203,7 @@ class _Rows(_Scatter):
         assert isinstance(depth, int), "the type rule asks for it"
         free = value.shape[depth:]
         steps: list[int] = []
-        left = LANES * 16
+        left = FAMILIES.scatter_lanes * 16
         for size in reversed(free):
             steps.append(min(size, left) if isinstance(size, int) else left)
             left = max(1, left // max(1, steps[-1]))

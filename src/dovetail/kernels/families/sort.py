@@ -13,6 +13,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -37,9 +38,6 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
-
-FEW = 128
-"""Up to how many are kept in order while a lane is gone through once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def _job(step: Step, x: Value, locations: TensorLocations) -> Job:
     lanes = tuple(size for a, size in enumerate(x.shape) if a != axis)
     descending: bool = value.attrs["descending" if value.op is ops.sort else "largest"]
     in_place = value.op is ops.top_k and not value.attrs["in_order"]
-    is_few = value.op is ops.top_k and isinstance(kept, int) and kept <= FEW
+    is_few = value.op is ops.top_k and isinstance(kept, int) and kept <= FAMILIES.top_k_few
     room: Size = kept if is_few else length
     order = _Order(x.dtype, room, descending)
     at = indices(lanes, Name("tile"))
@@ -210,4 +208,4 @@ def _not(x: Expr) -> Expr:
     return Call("bit_not", (x,), bool_)
 
 
-__all__ = ["FEW", "offer_sort"]
+__all__ = ["offer_sort"]

@@ -15,6 +15,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import map_refusal
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.affine import (
     NotAffineError,
     Piece,
@@ -30,9 +31,6 @@ from dovetail.kernels.loops.tiling import Turn, cut, in_turn
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
-
-MOST_PIECES = 16
-"""Each piece has loops of its own, and they all have to be compiled."""
 
 
 def offer_weave(of: StepProblem[object]) -> Offer | Refused:
@@ -84,7 +82,7 @@ class _Weave:
         pending = [] if 0 in shape else [whole(shape)]
         found: list[Turn] = []
         while pending:
-            if len(pending) + len(found) > MOST_PIECES:
+            if len(pending) + len(found) > FAMILIES.weave_pieces:
                 raise NotAffineError
             piece = pending.pop()
             try:

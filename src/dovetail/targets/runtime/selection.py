@@ -73,7 +73,8 @@ class _Found(Generic[D]):
         assert isinstance(self.answer, Offer)
         own = None if self.is_late else self.answer.cost
         cost, speed = (kernel_cost(step.value), self.row.speed) if own is None else (own(), 1.0)
-        work, traffic = machine.work(cost) / speed, machine.traffic(cost)
+        # A size that is symbolic may come out below 0 where the model assumes a small one.
+        work, traffic = max(0.0, machine.work(cost)) / speed, max(0.0, machine.traffic(cost))
         return Estimate(machine.overlapped(work, traffic), machine.bound(work, traffic, estimate(cost.bytes)))
 
 
@@ -136,7 +137,10 @@ def _chosen(
         # Rows whose sizes are known later wait together; the last of them suits all sizes.
         late = [one for one in left if one.is_late]
         several = [one for one in left if not one.is_late or one is late[0]]
-        at = 0 if len(several) == 1 else preferred([one.estimate(step, machine()).seconds for one in several])
+        at = 0
+        if len(several) > 1:
+            model = machine()
+            at = preferred([one.estimate(step, model).seconds for one in several])
         group = late if several[at].is_late else [several[at]]
         job = _built(group)
         if isinstance(job, Job):

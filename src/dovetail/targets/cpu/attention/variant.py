@@ -11,7 +11,8 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import attention_of
 from dovetail.kernels.spec import Job, Tiles
 from dovetail.targets.cpu.attention.driver import attend_code
-from dovetail.targets.cpu.attention.shape import FEW, Attend
+from dovetail.targets.cpu.attention.policy import ATTENTION
+from dovetail.targets.cpu.attention.shape import Attend
 
 
 def offer_online(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -20,7 +21,7 @@ def offer_online(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if isinstance(problem, Refused):
         return problem
     if problem.is_few:
-        return Refused("queries_fill_lanes", str(problem.queries), f"more than {FEW}")
+        return Refused("queries_fill_lanes", str(problem.queries), f"more than {ATTENTION.few}")
     return Offer(lambda: _job(of.value, problem))
 
 
@@ -31,7 +32,7 @@ def offer_decode(of: StepProblem[CpuDevice]) -> Offer | Refused:
         return problem
     if not problem.is_few:
         found = str(problem.queries) if problem.rotated is None else "rotated queries"
-        return Refused("queries_are_few", found, f"at most {FEW}, known and not rotated")
+        return Refused("queries_are_few", found, f"at most {ATTENTION.few}, known and not rotated")
     return Offer(lambda: _job(of.value, problem))
 
 

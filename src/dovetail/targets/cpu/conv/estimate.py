@@ -67,8 +67,8 @@ def _effort(of: ConvProblem, tiler: ConvTiler) -> _Effort:
             return _winograd(of, tiler, height, width)
         case Depthwise():
             lanes, taps = tiler.tile.device.lanes, of.geometry.taps
-            # A row is packed and stored by vectors too.
-            return _Effort(height * -(-width // lanes) * taps, height * -(-width // lanes) * 2, lanes)
+            (rows, columns), vectors = of.geometry.sizes, height * -(-width // lanes)
+            return _Effort(vectors * taps, known(rows) * known(columns) / lanes, lanes)
         case _:
             raise AssertionError(f"{type(tiler).__name__} has no estimate")
 

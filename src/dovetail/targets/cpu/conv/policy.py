@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.kernels.device import CpuDevice
+
 
 @dataclass(frozen=True, slots=True)
 class WinogradLimits:
@@ -130,4 +132,169 @@ class Issue:
 
 ISSUE = Issue()
 
-__all__ = ["ISSUE", "LIMITS", "ConvLimits", "Issue", "WinogradLimits"]
+
+@dataclass(frozen=True, slots=True)
+class ConvTiles:
+    """Register tiles of devices with embedded broadcasts or without, and with a number of registers.
+
+    A pair is vectors of filters, and pixels.
+    """
+
+    embedded_broadcast: bool
+    registers: int
+    """Vector registers, at least."""
+    broadcast: tuple[tuple[int, int], ...]
+    """Contiguous pixels, which Winograd, few channels and few pixels of a window share."""
+    few_pixels: tuple[tuple[int, int], ...]
+    packed: tuple[tuple[int, int], ...]
+    """Packed pixels of a 1×1 window; none where this was not measured yet."""
+    direct_filters: int
+    """Filters of the tile with pixels in lanes, at most."""
+    direct_spare: int
+    """Registers that its accumulators leave free."""
+
+
+TILES = (
+    ConvTiles(True, 32, ((2, 14), (3, 9)), ((4, 6), (2, 10)), ((4, 7), (3, 9), (2, 14)), 8, 5),
+    ConvTiles(True, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), ((4, 7), (3, 9), (2, 14)), 4, 4),
+    ConvTiles(False, 32, ((4, 6), (2, 12)), ((4, 6), (2, 10)), (), 8, 5),
+    ConvTiles(False, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), (), 4, 4),
+)
+"""A new ISA is a new row; the first that a device meets is taken."""
+
+
+def tiles_of(device: CpuDevice) -> ConvTiles:
+    """The row of the table that a device meets."""
+    fitting = [row for row in TILES if row.embedded_broadcast == device.has("embedded_broadcast")]
+    return next((row for row in fitting if device.registers >= row.registers), fitting[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class DirectBlocks:
+    """The kernel with pixels in lanes."""
+
+    piece: int = 8
+    """Channels that are summed by themselves before they are added to the rest: a short sum rounds less."""
+    point_piece: int = 32
+    """The same for a 1×1 window."""
+    part_work: int = 500_000
+    """Products of a tile: enough to hide what starting it costs, few enough that threads share a layer."""
+    most_vectors: int = 8
+    """Vectors of columns, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseBlocks:
+    """The depthwise kernel."""
+
+    most_rows: int = 8
+    """Rows of a register tile."""
+    few_rows: int = 4
+    """The same where sizes are known at run time, and there is a register tile for every number of rows."""
+    fewest_rows: int = 8
+    """Rows of a band at least, even if they leave L1: each band packs again what the one before it saw last."""
+    part_work: int = 4000
+    """Products of vectors that a tile has, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PixelBlocks:
+    """Kernels with filters in lanes."""
+
+    piece: int
+    """Products of a sum that one register tile takes at a time: their weights stay in L1; 0 takes all."""
+    part_pixels: int
+    """Pixels of a tile, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseBlocks:
+    """The kernel of contiguous pixels."""
+
+    depth: int = 128
+    """Channels that go together, at most: what a band of pixels sees of them stays in L1."""
+    together: int = 8
+    """Register tiles of filters that go together even where that is much work."""
+    fewest_tiles: int = 16
+    """Tiles below which threads have too few to share."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlocks:
+    """The kernel of packed pixels."""
+
+    piece: int = 128
+    """Channels that are summed at a time, at most: a sum of a thousand in one go would err twice as much."""
+    unroll: int = 4
+    """Channels of an iteration."""
+    packed_together: int = 7
+    """Register tiles whose pixels are packed in one iteration."""
+    ahead: int = 6
+    """Channels between the prefetch of a row and its copy."""
+    apart: int = 192
+    """Bytes between what two register tiles see."""
+    tiles: int = 14
+    """Register tiles that go over a panel before the next one, or twice as many."""
+    few: int = 10
+    """Register tiles below which an iteration prefetches `many_lines` lines of the next panel, else `lines`."""
+    lines: int = 1
+    many_lines: int = 3
+    many_panels: int = 8
+    """Panels from which on more pixels go together."""
+    share: tuple[int, int] = (29, 64)
+    """The part of L2 that packed pixels may take, and half of it where they are many: weights take the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradBlocks:
+    """Winograd's kernel."""
+
+    share: tuple[int, int] = (425, 512)
+    """The part of L2 that the transformed patches of a tile may take: they stay there for all filters."""
+    piece: int = 64
+    """Channels that one register tile takes at a time: their weights stay in L1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conv1dBlocks:
+    """The kernel of one axis."""
+
+    piece: int = 32
+    """Steps of a row that are summed before they are added to the rest: a short sum rounds less than a long one."""
+    few: int = 4
+    """Vectors of pixels up to which this is the better code."""
+    high: int = 4
+    """Register tiles of pixels in a block: what they see stays in L2."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvBlocks:
+    """How the work of each variant is cut."""
+
+    direct: DirectBlocks = DirectBlocks()
+    depthwise: DepthwiseBlocks = DepthwiseBlocks()
+    few_channels: PixelBlocks = PixelBlocks(0, 450)
+    few_pixels: PixelBlocks = PixelBlocks(64, 112)
+    few_pixels_kxk: PixelBlocks = PixelBlocks(64, 112)
+    kxk_apart: int = 64
+    """Bytes between what two register tiles see: a vector may end there."""
+    pointwise: PointwiseBlocks = PointwiseBlocks()
+    packed: PackedBlocks = PackedBlocks()
+    winograd: WinogradBlocks = WinogradBlocks()
+    conv1d: Conv1dBlocks = Conv1dBlocks()
+
+
+BLOCKS = ConvBlocks()
+
+__all__ = [
+    "BLOCKS",
+    "ISSUE",
+    "LIMITS",
+    "TILES",
+    "ConvBlocks",
+    "ConvLimits",
+    "ConvTiles",
+    "Issue",
+    "WinogradLimits",
+    "tiles_of",
+]

@@ -25,8 +25,8 @@ from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels, few_pixels
 from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk, few_pixels_kxk
 from dovetail.targets.cpu.conv.pointwise.variant import Pointwise, pointwise
 from dovetail.targets.cpu.conv.pointwise_packed import micro_kernel
-from dovetail.targets.cpu.conv.pointwise_packed.variant import MANY_PANELS, PointwisePacked, pointwise_packed
-from dovetail.targets.cpu.conv.policy import LIMITS, WinogradLimits
+from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked, pointwise_packed
+from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.transposed import offer_transposed
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, TWO, Scheme
@@ -216,14 +216,18 @@ def _packed_declines(of: ConvProblem, pixels: int, tiler: PointwisePacked) -> Re
         return Refused("filters_and_pixels_fill_lanes", f"{of.filters} filters and {pixels} pixels")
     is_few = pixels <= limits.most_pixels
     if of.geometry.is_point:
-        pays = is_few or (panels > 1 and of.channels >= limits.deep) or panels >= MANY_PANELS
+        pays = is_few or (panels > 1 and of.channels >= limits.deep) or panels >= BLOCKS.packed.many_panels
     else:
         pays = not is_few or panels >= limits.few_panels
     if not pays:
         return Refused("panels_pay_for_packing", f"{panels} panels of {pixels} pixels and {of.channels} channels")
     # Every thread packs by itself.
-    single = of.images * of.groups * tiler.pixel_parts(of) == 1 and panels < MANY_PANELS
-    return Refused("threads_share_packed_pixels", f"{panels} panels", f"at least {MANY_PANELS}") if single else None
+    single = of.images * of.groups * tiler.pixel_parts(of) == 1 and panels < BLOCKS.packed.many_panels
+    return (
+        Refused("threads_share_packed_pixels", f"{panels} panels", f"at least {BLOCKS.packed.many_panels}")
+        if single
+        else None
+    )
 
 
 def _few_pixels_declines(of: ConvProblem, pixels: int, tile: RegisterTile) -> Refused | None:

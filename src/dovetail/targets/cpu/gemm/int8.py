@@ -25,12 +25,11 @@ from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.alias import is_dense
 from dovetail.targets.cpu.gemm.driver import LIVE
-from dovetail.targets.cpu.gemm.int8_kernel import BLOCK, COLUMNS, Bytes, int8_code
+from dovetail.targets.cpu.gemm.int8_kernel import Bytes, int8_code
+from dovetail.targets.cpu.gemm.policy import INT8
 from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
 
 SERVED = (ops.matmul, library.linear, library.matmul_add, region)
-DEEPEST = 16_384
-"""Products of bytes whose sum fits 32 bits with room to spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,13 @@ class BytePanels(Quantised):
     def __call__(self, *given: Array) -> Array:
         q, _, _ = self.columns(given)
         k, n = q.shape
-        panels, fours = -(-n // COLUMNS), -(-k // 4)
-        raw = np.zeros(panels * fours * 4 * COLUMNS + 64, np.int8)
+        panels, fours = -(-n // INT8.nr), -(-k // 4)
+        raw = np.zeros(panels * fours * 4 * INT8.nr + 64, np.int8)
         start = -raw.ctypes.data % 64
-        packed = raw[start : raw.size - 64 + start].reshape(panels, fours, COLUMNS, 4)
-        whole = np.zeros((4 * fours, panels * COLUMNS), np.int8)
+        packed = raw[start : raw.size - 64 + start].reshape(panels, fours, INT8.nr, 4)
+        whole = np.zeros((4 * fours, panels * INT8.nr), np.int8)
         whole[:k, :n] = q
-        packed[:] = whole.reshape(fours, 4, panels, COLUMNS).transpose(2, 0, 3, 1)
+        packed[:] = whole.reshape(fours, 4, panels, INT8.nr).transpose(2, 0, 3, 1)
         return packed
 
 
@@ -85,7 +84,7 @@ class ByteColumns(Quantised):
         q, zeros, scales = self.columns(given)
         scale, zero = self.left(given)
         k, n = q.shape
-        packed = np.zeros((3, -(-n // COLUMNS) * COLUMNS), np.int32)
+        packed = np.zeros((3, -(-n // INT8.nr) * INT8.nr), np.int32)
         packed[0, :n] = k * zero * zeros - zero * q.sum(axis=0)
         packed[1, :n] = zeros
         packed[2, :n] = (scale * scales).astype(np.float32).view(np.int32)
@@ -143,8 +142,8 @@ def _checked(of: StepProblem[CpuDevice], found: Contraction, left: Value, parts:
     """The offer, if sizes and strides are as the kernel needs them."""
     value, locations = of.value, of.locations
     deep, columns = left.shape[-1], value.shape[-1]
-    if not isinstance(deep, int) or not isinstance(columns, int) or not 0 < deep <= DEEPEST:
-        return Refused("sums_fit_32_bits", f"{deep} by {columns}", f"at most {DEEPEST} products")
+    if not isinstance(deep, int) or not isinstance(columns, int) or not 0 < deep <= INT8.deepest:
+        return Refused("sums_fit_32_bits", f"{deep} by {columns}", f"at most {INT8.deepest} products")
     views = found.body.views
     if value.dtype is not f32 or not is_dense(left.tensor, locations(left).strides):
         return Refused("rows_are_dense_f32", value.dtype.name)
@@ -185,8 +184,8 @@ def _job(
     rows = product(value.shape[:-1])
     scratch = shape.layout(epilogue)["end"]
     template = int8_code(shape, epilogue).template(shape.pointers, (rows,), scratch)
-    tiles = (rows + (BLOCK - 1)) // BLOCK * shape.panels
-    return Job(template, {**bindings, "y": value}, Tiles(tiles, BLOCK * deep * COLUMNS // 4))
+    tiles = (rows + (INT8.block - 1)) // INT8.block * shape.panels
+    return Job(template, {**bindings, "y": value}, Tiles(tiles, INT8.block * deep * INT8.nr // 4))
 
 
 def _is_a_row(strides: tuple[Size, ...]) -> bool:
@@ -197,12 +196,12 @@ def _is_a_row(strides: tuple[Size, ...]) -> bool:
 def _epilogue(shape: Bytes, found: Contraction, operands: dict[Value, str]) -> Kernel:
     """Sums as floats, and the elementwise work on them."""
     row, column = Name("row"), Name("column")
-    pitch = 4 * shape.panels * COLUMNS
+    pitch = 4 * shape.panels * INT8.nr
 
     def beside(number: int, dtype: DType) -> Expr:
         return Load(Tensor("c", dtype, (4,), number * pitch), (column,))
 
-    sums = Load(Tensor("sums", i32, (4 * COLUMNS, 4)), (row, column))
+    sums = Load(Tensor("sums", i32, (4 * INT8.nr, 4)), (row, column))
     of_row = Load(Tensor("rowsums", i32, (4,)), (row,))
     whole = Call("add", (sums, beside(0, i32)), i32)
     whole = Call("sub", (whole, Call("mul", (beside(1, i32), of_row), i32)), i32)

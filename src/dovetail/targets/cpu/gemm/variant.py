@@ -32,15 +32,11 @@ from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE, Shape, Source, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
+from dovetail.targets.cpu.gemm.policy import GEMM
 from dovetail.targets.runtime.aligned import ALIGNMENT
 
 SUMMED_IN_F32 = (f32, f16, bf16)
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
-A_SHARE = (13, 16)
-"""The part of L2 that a block of MC rows of A may take: it stays there while all panels go over it."""
-MOST_TILES, FEW_TILES = 15, 4
-"""Row tiles of a block, at most; and where there are few panels of columns."""
-FEW_PANELS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +257,11 @@ class _Writer:
         """Rows that one cell goes through."""
         if not isinstance(self.deep, int):
             return 8 * self.tile.rows
-        above, below = A_SHARE
+        above, below = GEMM.a_share
         room = self.tile.device.caches.l2 * above // below
         tiles = room // max(1, f32.itemsize * self.deep * self.tile.rows)
         # Where there are few columns, threads share the rows.
-        most = FEW_TILES if isinstance(self.panels, int) and self.panels <= FEW_PANELS else MOST_TILES
+        most = GEMM.few_tiles if isinstance(self.panels, int) and self.panels <= GEMM.few_panels else GEMM.most_tiles
         return self.tile.rows * min(most, max(1, tiles))
 
     def _scratch(self, start: int, block: Size, rows: Source | None, panels: tuple[Source, ...]) -> Size:

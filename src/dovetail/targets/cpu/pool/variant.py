@@ -10,10 +10,8 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.pooling import max_pool
-from dovetail.targets.cpu.pool.kernel import ARGUMENTS, MOST_COLUMNS, PoolAxis, PoolWindow, pool_code
-
-TILE = 4096
-"""Pixels of a tile, about."""
+from dovetail.targets.cpu.pool.kernel import ARGUMENTS, PoolAxis, PoolWindow, pool_code
+from dovetail.targets.cpu.pool.policy import POOL
 
 
 def offer_pool(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -29,7 +27,7 @@ def offer_pool(of: StepProblem[CpuDevice]) -> Offer | Refused:
 def _window(value: Value, geometry: ConvGeometry) -> PoolWindow:
     """The window, known unless unrolling it would take too many columns."""
     pool = "max" if value.op is max_pool else "average"
-    if geometry.window[1] > MOST_COLUMNS:
+    if geometry.window[1] > POOL.most_columns:
         return PoolWindow(pool)
     rows, columns = [
         PoolAxis(*axis) for axis in zip(geometry.window, geometry.strides, geometry.dilations, strict=True)
@@ -53,7 +51,7 @@ def _job(value: Value, locations: TensorLocations, device: CpuDevice) -> Job:
     lanes = device.lanes
     code = pool_code(device, _window(value, geometry))
     height, width = geometry.out
-    rows = largest(1, smallest(height, floordiv(TILE, largest(1, width))))
+    rows = largest(1, smallest(height, floordiv(POOL.tile, largest(1, width))))
     down = floordiv(height + rows - 1, rows)
     # Whole vectors of windows are read, two for each where every second element counts.
     reach = (geometry.window[1] - 1) * geometry.dilations[1] + 1

@@ -37,14 +37,10 @@ from dovetail.ops.convolution import conv
 from dovetail.ops.region import anchor_of, region
 from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Conv1d, conv1d_code
 from dovetail.targets.cpu.conv.patches import HEAD
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.gemm.driver import LIVE
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
-
-FEW = 4
-"""Vectors of pixels up to which this is the better code."""
-HIGH = 4
-"""Register tiles of pixels in a block: what they see stays in L2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +67,8 @@ def offer_conv1d(of: StepProblem[CpuDevice]) -> Offer | Refused:
     call = anchor_of(value.attrs["body"]) if value.op is region else value
     if call is None or isinstance(value.type, TupleType) or value.rank != 3 or call.attrs["groups"] != 1:
         return Refused("one_spatial_axis_and_group", str(value.type))
-    if isinstance(value.shape[2], int) and value.shape[2] > FEW * device.lanes:
-        return Refused("pixels_are_few", str(value.shape[2]), f"at most {FEW * device.lanes}")
+    if isinstance(value.shape[2], int) and value.shape[2] > BLOCKS.conv1d.few * device.lanes:
+        return Refused("pixels_are_few", str(value.shape[2]), f"at most {BLOCKS.conv1d.few * device.lanes}")
     body = of.body
     found = [v for v in body.order if v.op is conv]
     others = [v for v in body.order if v.op is not conv]
@@ -117,7 +113,7 @@ class _Writer:
             "x_offset": at.offset,
         }
         self.x = body.arguments[at.root]
-        block = HIGH * tile.rows
+        block = BLOCKS.conv1d.high * tile.rows
         self.block = smallest(count, block)
         self.sizes["blocks"] = (count + (block - 1)) // block
 

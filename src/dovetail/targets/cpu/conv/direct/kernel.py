@@ -41,9 +41,8 @@ from dovetail.targets.cpu.conv.patches import (
     write_zero_stuffed,
     zero_stuff,
 )
+from dovetail.targets.cpu.conv.policy import BLOCKS, tiles_of
 
-PIECE, POINT_PIECE = 8, 32
-"""Channels that are summed by themselves before they are added to the rest: a short sum rounds less than a long one."""
 RESIDUAL = ("r_image", "r_channel", "r_row", "r_column")
 """Strides of a residual in bytes."""
 ZERO_STUFFING = ("spread_rows", "spread_columns")
@@ -69,9 +68,9 @@ class DirectTile:
         device: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, zero_stuffed: bool = False
     ) -> DirectTile:
         """As many accumulators as registers hold next to their operands."""
-        room = device.registers - (4 if device.registers > 16 else 3)
-        rows = min(8 if device.registers > 16 else 4, filters)
-        vectors = max(1, min(8, (room - 1) // rows))
+        shape = tiles_of(device)
+        rows = min(shape.direct_filters, filters)
+        vectors = max(1, min(BLOCKS.direct.most_vectors, (device.registers - shape.direct_spare) // rows))
         return DirectTile(device, rows, vectors, epilogue, point, zero_stuffed)
 
     @property
@@ -154,7 +153,9 @@ def register_tile(tile: DirectTile, vectors: int) -> Function:
     # Carried are the first channel of a piece, and pointers into weights and patch.
     with t.repeat([0], [Ptr("%w"), Ptr("%x")]) as piece:
         first = t.icmp("eq", piece.integers[0], 0)
-        stop = t.smin(I64("%channels"), t.add(piece.integers[0], POINT_PIECE if tile.point else PIECE))
+        stop = t.smin(
+            I64("%channels"), t.add(piece.integers[0], BLOCKS.direct.point_piece if tile.point else BLOCKS.direct.piece)
+        )
         starts = [t.select_vec(first, start, ZERO) for start in bias]
         with t.repeat(piece.integers, piece.pointers, [x for x in starts for _ in range(vectors)]) as state:
             if tile.point:

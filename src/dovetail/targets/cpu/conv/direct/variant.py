@@ -10,9 +10,7 @@ from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct.kernel import RESIDUAL, ZERO_STUFFING, DirectTile, arguments, direct_code
 from dovetail.targets.cpu.conv.packing import packed
-
-PART_WORK = 500_000
-"""Multiplications of a tile: enough to hide what starting it costs, few enough to share a layer between threads."""
+from dovetail.targets.cpu.conv.policy import BLOCKS
 
 
 def direct(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
@@ -41,7 +39,7 @@ class Direct:
         blocks = geometry.blocks(of.channels, tile.device, tile.vectors)
         work = blocks.rows * blocks.columns * of.sums * tile.filters
         register_tiles = -(-of.filters // tile.filters)
-        part = max(1, min(register_tiles, PART_WORK // max(1, work))) if isinstance(work, int) else 1
+        part = max(1, min(register_tiles, BLOCKS.direct.part_work // max(1, work))) if isinstance(work, int) else 1
         parts = -(-register_tiles // part)
         laid = arguments(tile).laid_out(
             geometry.sizes_by_name(blocks)

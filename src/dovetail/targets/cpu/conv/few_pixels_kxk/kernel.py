@@ -35,9 +35,6 @@ from dovetail.targets.cpu.conv.register_tile import (
     write_transposed,
 )
 
-APART = 64
-"""Bytes between what two register tiles see: a vector may end there."""
-
 
 @dataclass(frozen=True, slots=True)
 class FewPixelsKxkArgs(FewPixelsWindow):

@@ -9,14 +9,9 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct.kernel import DirectTile
-from dovetail.targets.cpu.conv.direct.variant import PART_WORK
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise.kernel import arguments, pointwise_code
-
-DEPTH = 128
-"""Channels that go together, at most: what a band of pixels sees of them stays in L1."""
-TOGETHER, FEWEST_TILES = 8, 16
-"""Register tiles of filters that go together even where that is much work, unless it leaves too few tiles to share."""
+from dovetail.targets.cpu.conv.policy import BLOCKS
 
 
 def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
@@ -42,15 +37,22 @@ class Pointwise:
         bands, tiles = -(-vectors // tile.vectors), -(-of.filters // tile.filters)
         work = tile.vectors * lanes * of.channels * tile.filters
         # What a band sees is read anew for each part of the filters.
-        filter_part = min(tiles, max(1, PART_WORK // work, min(TOGETHER, tiles * bands // FEWEST_TILES)))
-        pixel_part = max(1, min(bands, PART_WORK // (work * filter_part)))
+        filter_part = min(
+            tiles,
+            max(
+                1,
+                BLOCKS.direct.part_work // work,
+                min(BLOCKS.pointwise.together, tiles * bands // BLOCKS.pointwise.fewest_tiles),
+            ),
+        )
+        pixel_part = max(1, min(bands, BLOCKS.direct.part_work // (work * filter_part)))
         filter_parts, pixel_parts = -(-tiles // filter_part), -(-bands // pixel_part)
         wide = 4 * lanes * tile.vectors
         laid = arguments(tile.epilogue).laid_out(
             of.sizes_by_name("r_image")
             | {
                 "pixels": pixels, "pixel_parts": pixel_parts, "pixel_part": pixel_part, "filter_parts": filter_parts,
-                "filter_part": filter_part, "depth": -(-of.channels // -(-of.channels // DEPTH)),
+                "filter_part": filter_part, "depth": -(-of.channels // -(-of.channels // BLOCKS.pointwise.depth)),
             },
             {"sums": wide * filter_part * tile.filters, "panel": wide * of.channels},
         )  # fmt: skip
