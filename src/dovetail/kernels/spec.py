@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from dovetail.declare.machine import Cost, Machine, preferred
 from dovetail.ir import leaf
@@ -152,8 +152,6 @@ class Tiling:
     scratch: Size
     tiles: Size
     work: Size
-    cost: Cost | None = None
-    """Its work and traffic, where a machine model compares it with the tilings of other kernels."""
 
     @property
     def launch(self) -> Tiles:
@@ -166,6 +164,23 @@ class Tiler(Protocol):
 
     def __call__(self, number: Number) -> Tiling | None:
         """The tiling; None where a condition of the kernel refuses these sizes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The cost of a kernel at known sizes, and its tiling, which is made for the kernel that wins."""
+
+    cost: Cost
+    tiling: Callable[[], Tiling | None]
+
+
+@runtime_checkable
+class PricedTiler(Tiler, Protocol):
+    """A tiler whose kernel competes with others."""
+
+    def priced(self, number: Number) -> Priced | None:
+        """Work and traffic, found without tiling; None where a condition of the kernel refuses these sizes."""
         ...
 
 
@@ -198,17 +213,20 @@ class Job:
 
         Of the variants whose conditions hold, the machine model takes the one with the lowest estimate.
         """
-        tilings = [(index, tiling) for index, v in enumerate(self.variants) if (tiling := v.tiler(number)) is not None]
-        if not tilings:
+        if not self.variants:
             return 0, self
-        best = 0
-        if len(tilings) > 1:
-            model = machine()
-            # A tiling without a cost comes from a store of an earlier version: the order decides.
-            costs = [tiling.cost for _, tiling in tilings]
-            best = preferred([0.0 if cost is None else model.seconds(cost) for cost in costs])
-        index, tiling = tilings[best]
-        return index + 1, self.variants[index].job(tiling)
+        index, tiling = 0, None
+        if len(self.variants) == 1:
+            tiling = self.variants[0].tiler(number)
+        else:
+            tilers = [(i, variant.tiler) for i, variant in enumerate(self.variants)]
+            priced = [(i, tiler.priced(number)) for i, tiler in tilers if isinstance(tiler, PricedTiler)]
+            left = [(i, one) for i, one in priced if one is not None]
+            if left:
+                model = machine() if len(left) > 1 else None
+                at = 0 if model is None else preferred([model.seconds(one.cost) for _, one in left])
+                index, tiling = left[at][0], left[at][1].tiling()
+        return (0, self) if tiling is None else (index + 1, self.variants[index].job(tiling))
 
     @property
     def sizes(self) -> tuple[Size, ...]:
@@ -238,6 +256,8 @@ __all__ = [
     "Launch",
     "Number",
     "Packed",
+    "Priced",
+    "PricedTiler",
     "SharedFunction",
     "Status",
     "Template",

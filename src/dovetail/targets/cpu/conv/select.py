@@ -12,7 +12,7 @@ from typing import TypeAlias
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
-from dovetail.kernels.spec import Number, Tiling
+from dovetail.kernels.spec import Number, Priced, Tiling
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
 from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler
 from dovetail.targets.cpu.conv.conv1d.variant import offer_conv1d
@@ -264,10 +264,14 @@ class Suited:
         return self.tiling(self.problem.known(number))
 
     def tiling(self, of: ConvProblem) -> Tiling | None:
+        return None if declined(of, self.tiler) is not None else self.tiler.tiling(of)
+
+    def priced(self, number: Number) -> Priced | None:
+        """The cost at sizes that suit."""
+        of = self.problem.known(number)
         if declined(of, self.tiler) is not None:
             return None
-        tiling = self.tiler.tiling(of)
-        return None if tiling is None else replace(tiling, cost=conv_cost(of, self.tiler))
+        return Priced(conv_cost(of, self.tiler), lambda: self.tiler.tiling(of))
 
 
 # The rows.
