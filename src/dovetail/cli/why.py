@@ -100,10 +100,8 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
 
 def considered_for(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None) -> tuple[Considered, ...]:
     """The variants that the target considered for a kernel."""
-    if kernel is None or kernel.phase == "bind" or made.target.considered is None:
-        return ()
     # Kernels are reported in the order of the steps.
-    return tuple(made.target.considered(made.plan, made.plan.steps[kernels.index(kernel)], made.setup.claims.machine))
+    return () if kernel is None else made.considered(made.plan.steps[kernels.index(kernel)])
 
 
 def links_to(made: Compilation, value: Value) -> tuple[Link, ...]:

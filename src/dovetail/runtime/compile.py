@@ -18,7 +18,7 @@ from dovetail.ir.value import Value
 from dovetail.passes.claims import Dispatch
 from dovetail.passes.pipeline import Lowered, Setup, lower
 from dovetail.passes.specialize import specialize
-from dovetail.plan.plan import Plan, make_plan
+from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.progress import phase
 from dovetail.report.build import build_report
 from dovetail.report.report import Report
@@ -27,6 +27,7 @@ from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
 from dovetail.targets import Target
+from dovetail.targets.target import Considered
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,12 @@ class Compilation:
                 dict[Value, str | None]() if self.target.variants is None else self.target.variants(self.plan, known)
             )
             return build_report(self.lowered, self.plan, setup, self.machine, variants)
+
+    def considered(self, step: Step) -> tuple[Considered, ...]:
+        """The kernel variants that the target considered for a step; none for what the bind phase computes."""
+        if step.phase == "bind" or self.target.considered is None:
+            return ()
+        return tuple(self.target.considered(self.plan, step, self.setup.claims.machine))
 
 
 def compile(
