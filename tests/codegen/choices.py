@@ -56,8 +56,8 @@ def _name(job: Job) -> str:
 
 def _said(step: Step) -> str:
     given = ", ".join(str(v.type) for v in step.value.operands)
-    attrs = {name: a for name, a in step.value.attrs.items() if isinstance(a, (int, str, tuple))}
-    return f"{step.value.op.name}({given}) {attrs} -> {step.value.type}"
+    attrs = ", ".join(f"{name}={a}" for name, a in step.value.attrs.items() if isinstance(a, (int, str, tuple)))
+    return f"{step.value.op.name}({given}) [{attrs}] -> {step.value.type}"
 
 
 def main(arguments: Sequence[str]) -> None:
