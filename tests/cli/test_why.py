@@ -156,3 +156,10 @@ def test_the_host_is_taken_where_no_kernel_takes_a_step(shell: Shell, tmp_path: 
     path.write_text("graph odd(x: f32[4, 4]) {\n  %0 = det(x)\n  return d = %0\n}\n")
     told = shell("why", str(path), "%0", "--json").data["considered"]
     assert [c["name"] for c in told if c["taken"]] == ["host"]
+
+
+def test_a_gpu_tells_its_table_too(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "map.txt"
+    path.write_text("graph map(x: f32[4, 4]) {\n  %0 = exp(x)\n  return y = %0\n}\n")
+    told = shell("why", str(path), "%0", "--target", "cuda", "--json").data["considered"]
+    assert [c["name"] for c in told if c["taken"]] == ["map"] and "host" not in [c["name"] for c in told]
