@@ -21,7 +21,6 @@ from dovetail.report.measured import Measured
 from dovetail.report.report import Report
 from dovetail.report.text import as_text
 from dovetail.runtime.compile import Compilation, check_gates
-from dovetail.runtime.page import watched, write_page
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -34,6 +33,8 @@ def run(args: argparse.Namespace) -> Answer:
     report = replace(made.report(), measured=measured)
     text = _json(made, report, args.all) if args.json else as_text(report, look_of(sys.stdout), everything=args.all)
     if args.html is not None:
+        from dovetail.runtime.page import write_page  # only a page needs the parts of pages
+
         place = write_page(made, report, args.html, marks)
         tell(f"the page is {place}")
     try:
@@ -56,6 +57,8 @@ def _json(made: Compilation, report: Report, everything: bool) -> str:
 def _measured(args: argparse.Namespace) -> tuple[Measured, Sequence[Mark]]:
     """What many runs took, and the quickest of a few step by step."""
     made = ready(args)
+    from dovetail.runtime.page import watched
+
     return watched(made.program, made.feeds, args.runs)
 
 

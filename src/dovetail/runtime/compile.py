@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
 from dovetail.declare.fused import FusedOp
@@ -20,14 +20,15 @@ from dovetail.passes.pipeline import Lowered, Setup, lower
 from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.progress import phase
-from dovetail.report.build import build_report
-from dovetail.report.report import Report
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
 from dovetail.targets import Target
 from dovetail.targets.target import Considered
+
+if TYPE_CHECKING:
+    from dovetail.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,9 @@ class Compilation:
     """What prices kernels, by where their tensors lie; that of the setup decides, and moves all of them alike."""
 
     def report(self, sizes: Mapping[str, int] | None = None) -> Report:
-        """What fused, what did not and why; `sizes` says what symbols count as, beside what the setup says."""
+        """What fused, what did not and why; `sizes` gives sizes to symbols, in addition to those of the setup."""
+        from dovetail.report.build import build_report  # imported when a report is asked for
+
         known = {**self.setup.sizes, **(sizes or {})}
         setup = replace(self.setup, sizes=known)
         with collector_paused(), phase("report"):
