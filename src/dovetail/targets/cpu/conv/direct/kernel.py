@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
@@ -123,6 +124,7 @@ def direct_code(tile: DirectTile) -> KernelCode:
     return assemble("conv", [_kernel(tile)], shared)
 
 
+@lru_cache(64)
 def _register_tiles(tile: DirectTile) -> Function:
     """Register tiles of every width, as one function that is told which."""
     members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
