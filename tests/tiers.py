@@ -1,7 +1,7 @@
 """Tiers of tests: quick (while one works), standard (`make test`), exhaustive (the rest). CI runs the last two.
 
 The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and most cases of the tests in tests/exhaustive.txt: all
-but the first, the middle and the last. All other tests run with every case in the standard tier. Plain pytest runs all.
+but the first and the last. All other tests run with every case in the standard tier. Plain pytest runs all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MANY = Path(__file__).with_name("exhaustive.txt")
 """Tests whose cases take long together; `make slow` measures and rewrites it."""
 LONG_TOGETHER = 0.5
 """Seconds of processor time of all cases that put a test into that list."""
-SPREAD = 3
+SPREAD = 2
 """Cases of such a test in the standard tier; of the laws, cases of each op."""
 
 
