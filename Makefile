@@ -9,12 +9,17 @@ FOR_DEMO := $(VENV)/.installed-demo
 FOR_BENCH := $(VENV)/.installed-bench
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
+# What make test runs of all tests (tests/tiers.py); TIER= runs every case.
+TIER ?= --standard
 # Files in parallel, files with serial tests after them in one process (tests/scheduling.py); the slowest are printed.
 PARALLEL := -n auto --maxprocesses=8 --durations=10
 
+# Tests start many processes: they share the bytecode, also where the environment forbids to write it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick slow browser test-deep fuzz faults conformance models check page format golden bench clean
+.PHONY: help demo test exhaustive quick slow browser test-deep fuzz faults conformance models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,14 +28,18 @@ demo: $(FOR_DEMO) ## search by meaning with the real MiniLM; fetches 84 MB from 
 	@$(BIN)/python -m zoo.fetch minilm >/dev/null || true
 	@$(BIN)/python examples/demo.py build/models/minilm
 
-test: $(FOR_TEST) ## run all tests, as CI does; ARGS="-k fuse" picks some
-	@$(PYTEST) $(PARALLEL) $(ARGS)
+test: $(FOR_TEST) ## run all tests, two cases of those that take long; ARGS="-k fuse" picks some, TIER= runs every case
+	@$(PYTEST) $(PARALLEL) $(TIER) $(ARGS)
+
+exhaustive: $(FOR_TEST) ## run the cases and tests that make test leaves out; CI runs both
+	@$(PYTEST) $(PARALLEL) --exhaustive $(ARGS)
 
 quick: $(FOR_TEST) ## run one case of each test and none that takes long: under a minute, while you work
 	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
 
-slow: $(FOR_TEST) ## measure which tests take too long for make quick, and rewrite tests/slow.txt
+slow: $(FOR_TEST) ## measure which tests take too long for make quick and make test, and rewrite tests/slow.txt and exhaustive.txt
 	@$(PYTEST) --note-slow
+	@$(PYTEST) --note-totals
 
 browser: ## install Chromium, which the tests of the report's page drive; Debian and Ubuntu
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
@@ -57,7 +66,7 @@ check: $(FOR_CHECK) ## format, lint, types, the page's JavaScript and tests: wha
 	@$(BIN)/ruff check
 	@$(BIN)/pyright
 	@$(MAKE) --no-print-directory page
-	@$(PYTEST) $(PARALLEL) $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(TIER) $(ARGS)
 
 page: $(FOR_CHECK) ## lint, type-check and test the JavaScript of the report's page
 	@$(BIN)/python -m tests.page

@@ -13,7 +13,7 @@ from dovetail.targets.cpu import jit
 from tests.golden import Golden
 from tests.kept_code import Keeper, keeper_of
 from tests.scheduling import SerialLast
-from tests.tiers import Stopwatch, quick_ones
+from tests.tiers import Stopwatch, Totals, exhaustive_ones, quick_ones, standard_ones
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,7 +32,10 @@ settings.load_profile("quick")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="rewrite generated text instead of comparing with it")
     parser.addoption("--quick", action="store_true", help="one case of each test, and none that takes long")
+    parser.addoption("--standard", action="store_true", help="all tests, of those that take long a few cases")
+    parser.addoption("--exhaustive", action="store_true", help="what --standard leaves out")
     parser.addoption("--note-slow", action="store_true", help="measure which tests take long: tests/slow.txt")
+    parser.addoption("--note-totals", action="store_true", help="measure all cases together: tests/exhaustive.txt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_KEEPER] = keeper
     if config.getoption("--note-slow"):
         config.pluginmanager.register(Stopwatch())
+    if config.getoption("--note-totals"):
+        config.pluginmanager.register(Totals())
     if keeper is not None:
         jit.emit = keeper.emit
 
@@ -61,11 +66,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> SerialLast:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Rewriting runs only the tests that own generated text; the quick tier a part of all."""
+    """Rewriting runs only the tests that own generated text; tiers run a part of all."""
     if config.getoption("--golden"):
         _keep(config, items, [item for item in items if "golden" in getattr(item, "fixturenames", ())])
     if config.getoption("--quick"):
         _keep(config, items, quick_ones(items))
+    if config.getoption("--standard"):
+        _keep(config, items, standard_ones(items))
+    if config.getoption("--exhaustive"):
+        _keep(config, items, exhaustive_ones(items))
 
 
 def pytest_collection_finish() -> None:

@@ -1,7 +1,9 @@
 """Object code that tests share: each LLVM text is compiled once, for all workers and for later runs.
 
+Texts that differ in content names only share an entry: it holds the object file and the hashes in its names.
+
 Programs are never kept here: a test that removes a defence must not meet a program that was compiled with it. The key
-of an entry holds all that LLVM is given, and the file that drives LLVM, so that an entry cannot be stale.
+of an entry holds all that LLVM is given, and the files that drive LLVM and write entries: none can be stale.
 """
 
 from __future__ import annotations
@@ -13,12 +15,17 @@ from pathlib import Path
 
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.isa import Host
+from dovetail.targets.runtime import renaming
+from dovetail.targets.runtime.renaming import Skeleton, skeleton_of
 from dovetail.targets.runtime.store import Key, Store
 
 LIMIT = 1 << 30
 """Bytes that the folder may hold."""
 
-_DRIVER = hashlib.blake2b(Path(jit.__file__).read_bytes(), digest_size=12).hexdigest()
+_FILES = (jit.__file__, renaming.__file__, __file__)
+_DRIVER = hashlib.blake2b(b"".join(Path(file).read_bytes() for file in _FILES), digest_size=12).hexdigest()
+_END = b"\0"
+"""Ends the list of hashes in an entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +37,16 @@ class Keeper:
 
     def emit(self, text: str, *, vectorize: bool, optimize: bool, here: Host) -> bytes:
         """What `jit.emit` gives, from the folder where it has it."""
-        key = key_of("object", text, f"vectorize={vectorize} optimize={optimize}", here)
-        found = self.store.get(key)
-        if found is None:
-            found = self.compiler(text, vectorize=vectorize, optimize=optimize, here=here)
-            self.store.put(key, found)
-        return found
+        skeleton = skeleton_of(text)
+        key = key_of("object", skeleton.text, f"vectorize={vectorize} optimize={optimize}", here)
+        entry = self.store.get(key)
+        if entry is None:
+            made = self.compiler(text, vectorize=vectorize, optimize=optimize, here=here)
+            self.store.put(key, " ".join(skeleton.hashes).encode() + _END + made)
+            return made
+        hashes, _, made = entry.partition(_END)
+        kept = Skeleton(skeleton.text, tuple(hashes.decode().split()))
+        return made if kept == skeleton else kept.renamed(made, skeleton)
 
 
 def key_of(kind: str, text: str, options: str, here: Host) -> Key:

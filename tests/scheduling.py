@@ -19,6 +19,10 @@ MOST = 200
 """Tests of one file that a process gets at once. A longer file is cut, so that all processes end together."""
 
 
+WHOLE = ("tests/conformance/test_quick.py",)
+"""Files that are never cut: each process that runs a part would load the same suite, for ten seconds."""
+
+
 class Worker(Protocol):
     """A process that runs tests, as pytest-xdist has it. It holds its last test until it gets more or shuts down."""
 
@@ -109,7 +113,10 @@ class SerialLast:
         files: dict[str, list[int]] = {}
         for index in indices:
             files.setdefault(self.collection[index].partition("::")[0], []).append(index)
-        pieces = [(file, tests[at : at + MOST]) for file, tests in files.items() for at in range(0, len(tests), MOST)]
+        pieces: list[tuple[str, list[int]]] = []
+        for file, tests in files.items():
+            most = len(tests) if file in WHOLE else MOST
+            pieces += [(file, tests[at : at + most]) for at in range(0, len(tests), most)]
         for file, tests in sorted(pieces, key=lambda piece: -len(piece[1])):
             (self.serial if self.is_serial(file) else self.parallel).append(tests)
 

@@ -7,6 +7,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,13 @@ def where(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -68,7 +74,7 @@ def module_name(path: Path) -> str:
 def imported_modules(path: Path, known: set[str]) -> set[str]:
     """The modules of ours that a file imports, wherever the import is: in functions and for type checking as well."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -129,13 +135,15 @@ def test_files_are_small() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [p.relative_to(ROOT) for p in FILES if ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) is None]
+    silent = [p.relative_to(ROOT) for p in FILES if ast.get_docstring(parsed(p)) is None]
     assert not silent
 
 
 def test_the_facade_is_complete() -> None:
     tree = ast.parse((SRC / "__init__.py").read_text(encoding="utf-8"))
-    imported = [a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names]
+    on_first_use = [inner for n in tree.body if isinstance(n, ast.If) for inner in n.body]
+    found = [n for n in [*tree.body, *on_first_use] if isinstance(n, ast.ImportFrom)]
+    imported = [a.asname or a.name for n in found if (n.module or "").startswith("dovetail") for a in n.names]
     defined = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name[0] != "_"]
     offered = {name for name in imported + defined if name != "annotations"}
     assert set(dovetail.__all__) == offered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -65,6 +66,7 @@ def test_graphs_in_narrow_types(drawn: tuple[Graph, dict[str, Array]]) -> None:
     check(*drawn)
 
 
+@pytest.mark.exhaustive
 def test_every_move_is_made() -> None:
     """A move that never fits, or whose result is always refused, would be a hole in every property test."""
     met: set[Op] = set()

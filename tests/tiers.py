@@ -1,9 +1,14 @@
-"""The quick tier: what one runs while one works. CI and `make test` run everything."""
+"""Tiers of tests: quick (while one works), standard (`make test`), exhaustive (the rest). CI runs the last two.
+
+The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and most cases of the tests in tests/exhaustive.txt: all
+but the first and the last. All other tests run with every case in the standard tier. Plain pytest runs all.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection, Generator, Hashable, Iterator
+from collections.abc import Collection, Generator, Hashable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +32,45 @@ SLOW = Path(__file__).with_name("slow.txt")
 """Tests whose first case takes long; `make slow` measures and rewrites it."""
 LONG = 0.15
 """Seconds of processor time that make a test slow."""
+MANY = Path(__file__).with_name("exhaustive.txt")
+"""Tests whose cases take long together; `make slow` measures and rewrites it."""
+LONG_TOGETHER = 0.5
+"""Seconds of processor time of all cases that put a test into that list."""
+SPREAD = 2
+"""Cases of such a test in the standard tier; of the laws, cases of each op."""
 
 
 def quick_ones(items: list[pytest.Item]) -> list[pytest.Item]:
     """The first case of each test, of the laws the first of each op, without what is serial, slow or left out."""
     slow = frozenset(SLOW.read_text(encoding="utf-8").split())
     return [item for item in _first_cases(items) if not _takes_long(item, slow)]
+
+
+def exhaustive_ones(items: list[pytest.Item]) -> list[pytest.Item]:
+    """What the standard tier leaves out."""
+    many = frozenset(MANY.read_text(encoding="utf-8").split())
+    groups: dict[Hashable, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(_case(item), []).append(item)
+    left_out: set[pytest.Item] = set()
+    for cases in groups.values():
+        if cases[0].nodeid.partition("[")[0] in many:
+            left_out |= set(cases) - {cases[index] for index in spread(len(cases), SPREAD)}
+        left_out |= {item for item in cases if item.get_closest_marker("exhaustive") is not None}
+    return [item for item in items if item in left_out]
+
+
+def standard_ones(items: list[pytest.Item]) -> list[pytest.Item]:
+    """What `make test` runs."""
+    left_out = set(exhaustive_ones(items))
+    return [item for item in items if item not in left_out]
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Up to `most` indices below `count`: the first and the last among them, the others evenly between."""
+    if count <= most:
+        return list(range(count))
+    return [round(index * (count - 1) / (most - 1)) for index in range(most)]
 
 
 def _first_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -54,6 +92,7 @@ def _case(item: pytest.Item) -> Hashable:
 def _takes_long(item: pytest.Item, slow: Collection[str]) -> bool:
     return (
         item.get_closest_marker("serial") is not None
+        or item.get_closest_marker("exhaustive") is not None
         or item.nodeid.startswith(LEFT_OUT)
         or item.nodeid.partition("[")[0] in slow
     )
@@ -77,4 +116,31 @@ class Stopwatch:
         items[:] = [i for i in _first_cases(items) if not _takes_long(i, ())]
 
     def pytest_sessionfinish(self) -> None:
-        SLOW.write_text("\n".join([*sorted(set(self.slow)), ""]), encoding="utf-8")
+        _write(SLOW, self.slow)
+
+
+class Totals:
+    """Notes which tests take long with all their cases, while everything runs in one process, and rewrites the list."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        began = _processor_time()
+        done = yield
+        self.seconds.setdefault(item.nodeid.partition("[")[0], []).append(_processor_time() - began)
+        return done
+
+    def pytest_sessionfinish(self) -> None:
+        _write(MANY, (test for test, took in self.seconds.items() if len(took) > SPREAD and sum(took) >= LONG_TOGETHER))
+
+
+def _processor_time() -> float:
+    """Seconds of this process and of those that it started and that ended."""
+    took = os.times()
+    return took.user + took.system + took.children_user + took.children_system
+
+
+def _write(path: Path, tests: Iterable[str]) -> None:
+    path.write_text("\n".join([*sorted(set(tests)), ""]), encoding="utf-8")

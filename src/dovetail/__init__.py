@@ -1,6 +1,9 @@
 """An ML graph compiler and runtime whose joints you can see."""
 
-from dovetail import blocks, library, models, ops
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dovetail import blocks, library, ops
 from dovetail.declare.fused import FusedOp, fused_op
 from dovetail.errors import (
     BindError,
@@ -53,16 +56,19 @@ from dovetail.ir.type import TensorType, TupleType
 from dovetail.ir.value import Value
 from dovetail.ir.verify import verify
 from dovetail.passes.canonicalize import canonicalize
-from dovetail.report.analysis import Analysis, analyze
-from dovetail.report.report import Report
 from dovetail.runtime.compile import compile, scan
 from dovetail.runtime.load import load, parse
-from dovetail.runtime.page import write_report
 from dovetail.runtime.program import Program
 from dovetail.settings import Settings
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.version import __version__
+
+if TYPE_CHECKING:
+    from dovetail import models
+    from dovetail.report.analysis import Analysis, analyze
+    from dovetail.report.report import Report
+    from dovetail.runtime.page import write_report
 
 __all__ = [
     "Analysis",
@@ -136,3 +142,23 @@ __all__ = [
     "verify",
     "write_report",
 ]
+
+_ON_FIRST_USE = {
+    "Analysis": "dovetail.report.analysis",
+    "Report": "dovetail.report.report",
+    "analyze": "dovetail.report.analysis",
+    "write_report": "dovetail.runtime.page",
+}
+"""Names that neither building, compiling nor running a graph needs, and the modules that have them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "models":
+        return import_module("dovetail.models")
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ON_FIRST_USE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -131,3 +131,13 @@ def test_every_target_can_be_reported(target: str, shell: Shell, layer: str) -> 
 )
 def test_wrong_options_are_user_errors(options: list[str], found: str, shell: Shell, layer: str) -> None:
     assert found in shell.fails(1, "explain", layer, *options)
+
+
+def test_everything_as_json_has_the_kernels_that_were_considered(shell: Shell, layer: str) -> None:
+    plain, whole = (shell("explain", layer, *more, "--json").data for more in ((), ("--all",)))
+    considered = whole.pop("considered")
+    assert "considered" not in plain and whole["kernels"] == plain["kernels"]
+    assert list(considered) == [kernel["name"] for kernel in plain["kernels"]]
+    for kernel in plain["kernels"]:
+        told = considered[kernel["name"]]
+        assert [c["taken"] for c in told].count(True) == (kernel["phase"] == "run")

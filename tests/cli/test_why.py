@@ -134,12 +134,32 @@ def test_kernels_that_were_considered_for_a_convolution_are_told(shell: Shell, t
     builder.output("y", ops.conv(x, w, padding=(1, 1, 1, 1)))
     model.write_text(dovetail.print_graph(builder.graph()))
     told = shell("why", str(model), "conv", "--json").data["considered"]
-    assert [c["name"] for c in told if c["taken"]] == [told[0]["name"]] and told[0]["seconds"] > 0
-    assert any(not c["taken"] and c["reason"] for c in told)
+    (taken,) = [c for c in told if c["taken"]]
+    assert taken["name"] == "winograd 4×4" and taken["seconds"] > 0 and taken["ratio"] == 1 and taken["bound"]
+    others = [c for c in told if not c["taken"]]
+    assert all(c["reason"] for c in others) and any(c["ratio"] and c["ratio"] > 1 for c in others)
+    refused = next(c for c in others if c["name"] == "depthwise")
+    assert refused["condition"] == "groups_have_one_channel_and_filter" and refused["found"] == "64 and 64"
     said = shell("why", str(model), "conv").out
-    assert "kernels that were considered, the preferred first\n  taken       winograd" in said
-    assert "direct" in said and "by the machine model" in said
+    assert "kernels that were considered, the preferred first\n" in said and "  taken       winograd 4×4" in said
+    assert "direct" in said and "by the machine model, bound by " in said
 
 
-def test_an_op_with_one_kernel_lists_none(shell: Shell, layer: str) -> None:
-    assert shell("why", layer, "%0", "--json").data["considered"] == []
+def test_every_kernel_tells_what_was_considered(shell: Shell, layer: str) -> None:
+    told = shell("why", layer, "%0", "--json").data["considered"]
+    assert [c["taken"] for c in told].count(True) == 1 and told[-1]["name"] == "host"
+    assert all(c["reason"] for c in told if not c["taken"])
+
+
+def test_the_host_is_taken_where_no_kernel_takes_a_step(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "odd.txt"
+    path.write_text("graph odd(x: f32[4, 4]) {\n  %0 = det(x)\n  return d = %0\n}\n")
+    told = shell("why", str(path), "%0", "--json").data["considered"]
+    assert [c["name"] for c in told if c["taken"]] == ["host"]
+
+
+def test_a_gpu_tells_its_table_too(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "map.txt"
+    path.write_text("graph map(x: f32[4, 4]) {\n  %0 = exp(x)\n  return y = %0\n}\n")
+    told = shell("why", str(path), "%0", "--target", "cuda", "--json").data["considered"]
+    assert [c["name"] for c in told if c["taken"]] == ["map"] and "host" not in [c["name"] for c in told]

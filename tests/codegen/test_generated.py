@@ -14,6 +14,7 @@ SEE = """\
 `diff -r /tmp/before /tmp/now`."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("machine", generated.MACHINES)
 def test_kernels_have_the_text_that_they_had(golden: Golden, machine: str) -> None:
     path = f"{generated.GOLDEN}/{machine}.txt"

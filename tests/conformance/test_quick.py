@@ -22,6 +22,7 @@ def by_name() -> dict[str, Case]:
     return {case.name: case for case in cases()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for _, name in LINES])
 def test_case_passes(name: str) -> None:
     outcome = judge(by_name()[name])
@@ -40,6 +41,7 @@ def test_every_operator_that_passes_has_a_case_here() -> None:
     assert len({name for _, name in LINES}) == len(LINES)
 
 
+@pytest.mark.exhaustive
 def test_the_page_adds_up() -> None:
     found = SUMMARY.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None

@@ -17,10 +17,12 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.select import make_conv
+from dovetail.targets.cpu.conv.select import ROWS
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
+from dovetail.targets.cpu.measure.calibration import BUILT_IN
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
+from dovetail.targets.runtime.selection import Kind, Table
 from tests.kernels import native
 
 WIDE = CpuDevice(
@@ -83,12 +85,15 @@ def params_of(graph: Graph) -> dict[str, Array]:
     return found
 
 
+OF_IMAGES = Table((Kind("convolution", lambda value: True, lambda: [row for row in ROWS if row.name != "conv1d"]),))
+"""The kernels of images, which take one axis too."""
+
+
 def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> list[str]:
     """What the kernel of the last step is called, and those that serve it at other sizes."""
     plan = make_plan(graph, target=CPU)
-    job = make_conv(
-        plan.phase("run")[-1], TensorLocations(plan.locate, set(), strict, target=loops_of(vectors)), vectors
-    )
+    locations = TensorLocations(plan.locate, set(), strict, target=loops_of(vectors))
+    job = OF_IMAGES.select(plan.phase("run")[-1], locations, vectors, lambda: BUILT_IN)
     kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.variants)]
     return [kernel.name.rpartition("_")[0] for kernel in kernels]
 

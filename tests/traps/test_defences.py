@@ -48,6 +48,7 @@ _passed: set[Callable[[], None]] = set()
 """The trap tests that passed in this process while all defences stood."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("defence", DEFENCES, ids=str)
 def test_a_trap_test_fails_without_its_defence(defence: Defence, monkeypatch: pytest.MonkeyPatch) -> None:
     # First with it, once for all defences of a test: then what fails is the defence, and patterns are traced.

@@ -13,6 +13,7 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
+import pytest
 from pytest import MonkeyPatch
 
 from dovetail import Value
@@ -70,6 +71,7 @@ def trees() -> dict[str, ast.Module]:
     return {str(path.relative_to(TESTS)): ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 
+@pytest.mark.exhaustive
 def test_trap_56_every_assertion_can_fail() -> None:
     """An assertion on a tuple, an `or True`, a failure that is caught: the test is green for years and says nothing.
 
@@ -139,6 +141,7 @@ MOST_TOLD = 3
 """How many tests that agree with a broken system are looked for: one is too many."""
 
 
+@pytest.mark.exhaustive
 def test_trap_57_numbers_are_judged_by_something_else() -> None:
     """A test that computes what it expects with the system under test agrees with it, right or wrong.
 

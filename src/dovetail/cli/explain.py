@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from dovetail.cli import assume
 from dovetail.cli.command import Answer, Argument, Command
@@ -15,11 +16,11 @@ from dovetail.cli.progress import tell
 from dovetail.cli.terminal import look_of
 from dovetail.errors import GateError
 from dovetail.plan.marks import Mark
-from dovetail.report.json_form import as_json
+from dovetail.report.json_form import as_dict, as_json
 from dovetail.report.measured import Measured
+from dovetail.report.report import Report
 from dovetail.report.text import as_text
-from dovetail.runtime.compile import check_gates
-from dovetail.runtime.page import watched, write_page
+from dovetail.runtime.compile import Compilation, check_gates
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -30,8 +31,10 @@ def run(args: argparse.Namespace) -> Answer:
     measured, marks = _measured(args) if args.measure else (None, None)
     made = compiled(args, require)
     report = replace(made.report(), measured=measured)
-    text = as_json(report) if args.json else as_text(report, look_of(sys.stdout), everything=args.all)
+    text = _json(made, report, args.all) if args.json else as_text(report, look_of(sys.stdout), everything=args.all)
     if args.html is not None:
+        from dovetail.runtime.page import write_page  # only a page needs the parts of pages
+
         place = write_page(made, report, args.html, marks)
         tell(f"the page is {place}")
     try:
@@ -41,9 +44,21 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(text, painted=True)
 
 
+def _json(made: Compilation, report: Report, everything: bool) -> str:
+    """The report as JSON; with everything, the kernel variants that were considered too."""
+    if not everything:
+        return as_json(report)
+    # Kernels are reported in the order of the steps.
+    steps = zip(report.kernels, made.plan.steps, strict=True)
+    considered = {kernel.name: [asdict(one) for one in made.considered(step)] for kernel, step in steps}
+    return json.dumps({**as_dict(report), "considered": considered}, indent=2)
+
+
 def _measured(args: argparse.Namespace) -> tuple[Measured, Sequence[Mark]]:
     """What many runs took, and the quickest of a few step by step."""
     made = ready(args)
+    from dovetail.runtime.page import watched
+
     return watched(made.program, made.feeds, args.runs)
 
 
@@ -55,7 +70,12 @@ COMMAND = Command(
     (
         *COMPILING,
         JSON,
-        Argument("--all", "list everything, where a summary has one line for what matters less", _SWITCH),
+        Argument(
+            "--all",
+            "list everything, where a summary has one line for what matters less; with --json, the kernel variants "
+            "that were considered too",
+            _SWITCH,
+        ),
         Argument("--measure", "run it too, and show measured next to predicted time", _SWITCH),
         *MEASURING,
         Argument(

@@ -8,7 +8,6 @@ from typing import Literal, cast, get_args
 from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.options import COMPILING, compiled
 from dovetail.derive.rules import rules
-from dovetail.egraph.egglog.text import program_text
 from dovetail.ir.text import print_graph
 from dovetail.passes.pipeline import StageName, vocabulary, worthwhile
 from dovetail.plan.text import print_plan
@@ -29,6 +28,8 @@ def text_of(made: Compilation, stage: Shown) -> str:
         case "rules":
             return "\n\n".join(map(str, rules(worthwhile(made.setup))))
         case "egglog":
+            from dovetail.egraph.egglog.text import program_text  # no other stage needs egglog's text
+
             return program_text(made.lowered.stage("canonical").settled(), vocabulary(made.setup))
         case _:
             return print_graph(made.lowered.stage(stage))

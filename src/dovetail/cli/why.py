@@ -100,10 +100,8 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
 
 def considered_for(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None) -> tuple[Considered, ...]:
     """The variants that the target considered for a kernel."""
-    if kernel is None or kernel.phase == "bind" or made.target.considered is None:
-        return ()
     # Kernels are reported in the order of the steps.
-    return tuple(made.target.considered(made.plan, made.plan.steps[kernels.index(kernel)], made.setup.claims.machine))
+    return () if kernel is None else made.considered(made.plan.steps[kernels.index(kernel)])
 
 
 def links_to(made: Compilation, value: Value) -> tuple[Link, ...]:
@@ -273,7 +271,7 @@ def _because(reason: str, message: str, hint: str) -> list[Line]:
 
 
 def _considered(one: Considered) -> Line:
-    price = "" if one.seconds is None else f"  {time_text(one.seconds)} by the machine model"
+    price = "" if one.seconds is None else f"  {time_text(one.seconds)} by the machine model, bound by {one.bound}"
     outcome = Piece(f"{'taken' if one.taken else 'passed':<10}  ", "good" if one.taken else "dim")
     return line("  ", outcome, f"{one.name}{price}{f'  {one.reason}' if one.reason else ''}", hang=_INDENT)
 

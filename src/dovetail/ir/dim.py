@@ -342,8 +342,9 @@ def _collect(terms: list[tuple[Monomial, int]]) -> Size:
         return kept[0][1]
     if len(kept) > _MOST_TERMS:
         raise _too_long(len(kept))
-    # Highest degree first reads like algebra: 2*s + 1.
-    kept.sort(key=lambda term: (-len(term[0]), tuple(map(str, term[0]))))
+    # Highest degree first reads like algebra: 2*s + 1. One term, as most sizes have, is not spelled in vain.
+    if len(kept) > 1:
+        kept.sort(key=lambda term: (-len(term[0]), tuple(map(str, term[0]))))
     return Dim(tuple(kept))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
+from dovetail.declare.machine import Cost, Machine, preferred
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
@@ -162,7 +163,24 @@ class Tiler(Protocol):
     """Chooses the tiling once sizes are known; a dataclass, so that it can be stored."""
 
     def __call__(self, number: Number) -> Tiling | None:
-        """The tiling; None where another kernel is better for these sizes."""
+        """The tiling; None where a condition of the kernel refuses these sizes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The cost of a kernel at known sizes, and its tiling, which is made for the kernel that wins."""
+
+    cost: Cost
+    tiling: Callable[[], Tiling | None]
+
+
+@runtime_checkable
+class PricedTiler(Tiler, Protocol):
+    """A tiler whose kernel competes with others."""
+
+    def priced(self, number: Number) -> Priced | None:
+        """Work and traffic, found without tiling; None where a condition of the kernel refuses these sizes."""
         ...
 
 
@@ -174,11 +192,8 @@ class Variant:
     bindings: Mapping[str, Binding]
     tiler: Tiler
 
-    def job(self, number: Number) -> Job | None:
-        """The job for these sizes; None where the kernel does not suit them."""
-        tiling = self.tiler(number)
-        if tiling is None:
-            return None
+    def job(self, tiling: Tiling) -> Job:
+        """The job for the sizes of a tiling."""
         kernel = replace(self.kernel, sizes=tiling.sizes, scratch=tiling.scratch)
         return Job(kernel, self.bindings, tiling.launch)
 
@@ -191,15 +206,27 @@ class Job:
     bindings: Mapping[str, Binding]
     launch: Launch
     variants: tuple[Variant, ...] = ()
-    """Kernels that are considered first when sizes are known, in this order."""
+    """Kernels that are considered first when sizes are known, in the order of preference."""
 
-    def chosen(self, number: Number) -> tuple[int, Job]:
-        """The job for these sizes and its index: 0 for its own kernel, then the variants."""
-        for index, variant in enumerate(self.variants, 1):
-            job = variant.job(number)
-            if job is not None:
-                return index, job
-        return 0, self
+    def chosen(self, number: Number, machine: Callable[[], Machine]) -> tuple[int, Job]:
+        """The job for these sizes and its index: 0 for its own kernel, then the variants.
+
+        Of the variants whose conditions hold, the machine model takes the one with the lowest estimate.
+        """
+        if not self.variants:
+            return 0, self
+        index, tiling = 0, None
+        if len(self.variants) == 1:
+            tiling = self.variants[0].tiler(number)
+        else:
+            tilers = [(i, variant.tiler) for i, variant in enumerate(self.variants)]
+            priced = [(i, tiler.priced(number)) for i, tiler in tilers if isinstance(tiler, PricedTiler)]
+            left = [(i, one) for i, one in priced if one is not None]
+            if left:
+                model = machine() if len(left) > 1 else None
+                at = 0 if model is None else preferred([model.seconds(one.cost) for _, one in left])
+                index, tiling = left[at][0], left[at][1].tiling()
+        return (0, self) if tiling is None else (index + 1, self.variants[index].job(tiling))
 
     @property
     def sizes(self) -> tuple[Size, ...]:
@@ -229,6 +256,8 @@ __all__ = [
     "Launch",
     "Number",
     "Packed",
+    "Priced",
+    "PricedTiler",
     "SharedFunction",
     "Status",
     "Template",

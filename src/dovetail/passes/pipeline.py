@@ -15,8 +15,7 @@ from dovetail.derive.join import join
 from dovetail.derive.missed import Applied, Missed, still_missed
 from dovetail.derive.near import Round, near_misses
 from dovetail.egraph.algebra import ALGEBRA
-from dovetail.egraph.decide import Decided, Vocabulary, decide
-from dovetail.egraph.egglog.session import by_egglog
+from dovetail.egraph.decide import Decided, Finder, Vocabulary, decide
 from dovetail.egraph.saturate import Budget
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
@@ -203,8 +202,14 @@ def vocabulary(setup: Setup) -> Vocabulary:
         rewrites=[] if "canonicalize" in setup.without else [rule for rule in RULES if on([rule.name])],
         identities=[identity for identity in ALGEBRA if on([identity.name])],
         strict=setup.strict,
-        finder=by_egglog if setup.engine == "egglog" else None,
+        finder=_by_egglog() if setup.engine == "egglog" else None,
     )
+
+
+def _by_egglog() -> Finder:
+    from dovetail.egraph.egglog.session import by_egglog  # rules in egglog's text: no other engine needs them
+
+    return by_egglog
 
 
 def _join(state: State, setup: Setup) -> State:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
 from dovetail.declare.fused import FusedOp
@@ -18,15 +18,17 @@ from dovetail.ir.value import Value
 from dovetail.passes.claims import Dispatch
 from dovetail.passes.pipeline import Lowered, Setup, lower
 from dovetail.passes.specialize import specialize
-from dovetail.plan.plan import Plan, make_plan
+from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.progress import phase
-from dovetail.report.build import build_report
-from dovetail.report.report import Report
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
 from dovetail.targets import Target
+from dovetail.targets.target import Considered
+
+if TYPE_CHECKING:
+    from dovetail.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,9 @@ class Compilation:
     """What prices kernels, by where their tensors lie; that of the setup decides, and moves all of them alike."""
 
     def report(self, sizes: Mapping[str, int] | None = None) -> Report:
-        """What fused, what did not and why; `sizes` says what symbols count as, beside what the setup says."""
+        """What fused, what did not and why; `sizes` gives sizes to symbols, in addition to those of the setup."""
+        from dovetail.report.build import build_report  # imported when a report is asked for
+
         known = {**self.setup.sizes, **(sizes or {})}
         setup = replace(self.setup, sizes=known)
         with collector_paused(), phase("report"):
@@ -50,6 +54,12 @@ class Compilation:
                 dict[Value, str | None]() if self.target.variants is None else self.target.variants(self.plan, known)
             )
             return build_report(self.lowered, self.plan, setup, self.machine, variants)
+
+    def considered(self, step: Step) -> tuple[Considered, ...]:
+        """The kernel variants that the target considered for a step; none for what the bind phase computes."""
+        if step.phase == "bind" or self.target.considered is None:
+            return ()
+        return tuple(self.target.considered(self.plan, step, self.setup.claims.machine))
 
 
 def compile(

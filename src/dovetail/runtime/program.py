@@ -6,7 +6,7 @@ import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from dovetail.passes.specialize import symbols_of
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
-from dovetail.report.measured import Measured
-from dovetail.report.report import Report
 from dovetail.runtime.binding import by_name, check_donated, check_named, found_in, refuse_missing
 from dovetail.runtime.placement import (
     Place,
@@ -31,11 +29,14 @@ from dovetail.runtime.placement import (
     on_host,
     stand_ins,
 )
-from dovetail.runtime.profile import measured, record
 from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.weights import Weights
 from dovetail.targets.target import Executable, Marking, OnDevice, Quick, Runner
+
+if TYPE_CHECKING:
+    from dovetail.report.measured import Measured
+    from dovetail.report.report import Report
 
 Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 """Compiles the source graph anew with these sizes: fused, legalised, planned and reported again."""
@@ -211,6 +212,8 @@ class Program:
         """
         program, arrays, sizes = self._for(self.undonated(inputs))
         runner = program._marking()
+        from dovetail.runtime.profile import measured, record  # reports are imported when one is asked for
+
         recorded = record(lambda: runner.run(arrays), lambda: runner.run_marked(arrays)[1], runs)
         report = program._reported(sizes) if sizes else program.report
         return measured(recorded, program.plan, report, threads=runner.threads, sizes=sizes)

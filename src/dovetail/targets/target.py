@@ -130,13 +130,24 @@ class CodeView:
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A kernel variant that was considered for a step: whether it is taken, why not, and its estimated seconds."""
+    """A kernel variant that was considered for a step: whether it is taken, why not, and its estimate."""
 
     name: str
     taken: bool
     reason: str = ""
+    """Why it is not taken, in words."""
     seconds: float | None = None
-    """None where the variant does not suit, or without a machine model."""
+    """By the machine model; None where a condition refuses the step, or sizes that are known later decide."""
+    kind: str = ""
+    """The kind of problem that the variant is for."""
+    condition: str = ""
+    """The named condition that refuses the step, what was found and what it expects."""
+    found: str = ""
+    expected: str = ""
+    bound: str = ""
+    """What bounds the estimate: compute, launch, L1, L2, L3 or memory."""
+    ratio: float | None = None
+    """The estimate in units of that of the variant that is taken."""
 
 
 @dataclass(frozen=True, slots=True)

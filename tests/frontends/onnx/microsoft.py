@@ -54,7 +54,12 @@ class Draw:
     """Random arrays."""
 
     def __init__(self, seed: int) -> None:
-        self._source = np.random.default_rng(seed)
+        self._seed = seed
+        self.restart()
+
+    def restart(self) -> None:
+        """Draw the first numbers again: what a test draws does not depend on the tests that ran before it."""
+        self._source = np.random.default_rng(self._seed)
 
     def floats(self, *shape: int, dtype: Any = np.float32) -> Array:
         return self._source.normal(size=shape).astype(dtype)

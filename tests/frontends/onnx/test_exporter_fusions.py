@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 import dovetail
 from tests.frontends.onnx.test_exporters import FILES, FOLDER
 from tests.golden import Golden
@@ -19,5 +21,6 @@ def summary(file: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.exhaustive
 def test_fusions_of_the_exporters_files(golden: Golden) -> None:
     golden.file("tests/golden/exporters.txt", "\n\n".join(map(summary, FILES)) + "\n")

@@ -11,14 +11,15 @@ from dovetail import Graph, Value, ops
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import ALL, DType, bf16, bool_, f16, f32, f64, i8
 from dovetail.ir.leaf import constant, input
+from dovetail.kernels.choice import Offer, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.ops import build
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.loops import loops_of
-from dovetail.targets.cpu.transpose import make_transpose
+from dovetail.targets.cpu.transpose import offer_transpose
 from tests.kernels.native import bits, compiled, same_bits
 
 SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 33, 100)
@@ -121,8 +122,10 @@ def test_squares_for_vectors_of_every_width(lanes: int) -> None:
     plan = make_plan(Graph.of(made), target=CPU)
     (step,) = plan.phase("run")
     device = CpuDevice(32 * lanes, 32)
-    job = make_transpose(step, TensorLocations(plan.locate, (), target=loops_of(device)), device)
-    assert job is not None
+    offer = offer_transpose(StepProblem(step, TensorLocations(plan.locate, (), target=loops_of(device)), device))
+    assert isinstance(offer, Offer)
+    job = offer.build()
+    assert isinstance(job, Job)
     (function,) = BACKEND.code.functions([job])
     array = bits(f32, 2, 70, 3, 130)
     found = np.empty(array.size, np.float32)

@@ -60,6 +60,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 def test_programs_that_are_dropped_leave_no_code() -> None:
     lives = compiled(shaped(0))

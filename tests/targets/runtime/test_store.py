@@ -230,6 +230,7 @@ assert not store.problem, store.problem
 """
 
 
+@pytest.mark.exhaustive
 def test_many_writers_and_readers_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path / "cache"), "25"]
     writers = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]

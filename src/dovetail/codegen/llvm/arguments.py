@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Generic, TypeVar, get_type_hints
 
 from dovetail.codegen.llvm.builder import Builder
@@ -40,6 +40,13 @@ class More:
     regions: tuple[str, ...] = ()
 
 
+@cache
+def _kinds(declaration: type[object]) -> Mapping[str, type[Handle]]:
+    """The kind of each field. Type hints are evaluated as text, which takes longer than to lay a kernel out."""
+    hints = get_type_hints(declaration)
+    return {f.name: hints[f.name] for f in fields(declaration)}  # pyright: ignore[reportArgumentType]
+
+
 @dataclass(frozen=True)
 class Arguments(Generic[A]):
     """The arguments of a kernel: a dataclass of handles, less the fields that this form of the kernel does without."""
@@ -52,13 +59,8 @@ class Arguments(Generic[A]):
     more: More = More()
     """Arguments besides those of the dataclass; `load_more` loads them."""
 
-    @cached_property
-    def _kinds(self) -> dict[str, type[Handle]]:
-        hints = get_type_hints(self.kind)
-        return {f.name: hints[f.name] for f in fields(self.kind)}  # pyright: ignore[reportArgumentType]
-
     def _named(self, kind: type[Handle]) -> tuple[str, ...]:
-        return tuple([n for n, found in self._kinds.items() if found is kind and n not in self.without])
+        return tuple([n for n, found in _kinds(self.kind).items() if found is kind and n not in self.without])
 
     @cached_property
     def pointers(self) -> tuple[str, ...]:
@@ -101,8 +103,8 @@ class Arguments(Generic[A]):
             if name in self.regions:
                 found[name] = Region(t.ptr_add(scratch, I64(loaded)))
             else:
-                found[name] = self._kinds[name](loaded)
-        absent = {name: NULL if issubclass(self._kinds[name], Ptr) else I64("0") for name in self.without}
+                found[name] = _kinds(self.kind)[name](loaded)
+        absent = {name: NULL if issubclass(_kinds(self.kind)[name], Ptr) else I64("0") for name in self.without}
         return self.kind(**found, **absent)
 
     def load_more(self, t: Builder, words: Ptr, scratch: Ptr) -> Words:

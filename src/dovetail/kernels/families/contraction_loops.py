@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail import library, ops
-from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, floordiv, product, smallest
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import elementwise
-from dovetail.kernels.loops.body import Body, body_of, cast_to, is_known, lying_beneath, reads
+from dovetail.kernels.families.policy import FAMILIES
+from dovetail.kernels.loops.body import Body, cast_to, lying_beneath, not_compiled, reads
 from dovetail.kernels.loops.ir import (
     ZERO,
     Call,
@@ -44,28 +45,26 @@ from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
 SERVED = (ops.conv, library.conv_bias_act, ops.matmul, library.linear, library.matmul_add, region)
-ROWS, COLUMNS = 8, 512
-"""Results of a tile of a matrix product: their sums stay in the first cache, and a row of factors serves many."""
-CHANNELS = 4
-"""Channels of an image whose products go into a sum at once, so that it is read and written less often."""
 
 
-def make_plain(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of one convolution or matrix product with elementwise work behind it; None for anything else."""
-    if step.value.op not in SERVED or isinstance(step.value.type, TupleType):
-        return None
-    body = body_of(step.value, locations)
+def offer_contraction_loops(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of one convolution or matrix product with an elementwise epilogue."""
+    value = of.value
+    if value.op not in SERVED or isinstance(value.type, TupleType):
+        return Refused("op_is_one_contraction", value.op.name)
+    body = of.body
     found = [v for v in body.order if v.op is ops.conv or v.op is ops.matmul]
-    if len(found) != 1 or found[0].shape != body.results[0].shape:
-        return None
-    if any(v not in body.views for v in found[0].operands) or not is_known(body, lambda v: v is found[0]):
-        return None
-    made = _Plain(step, locations, body, found[0])
-    try:
-        return made.convolution() if found[0].op is ops.conv else made.matrices()
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+    if len(found) != 1:
+        return Refused("body_is_one_contraction", str(len(found)), "1")
+    if found[0].shape != body.results[0].shape:
+        return Refused("epilogue_keeps_the_shape", str(body.results[0].type), str(found[0].type))
+    if any(v not in body.views for v in found[0].operands):
+        return Refused("factors_are_operands", "a factor that is computed")
+    odd = not_compiled(body, lambda v: v is found[0])
+    if odd is not None:
+        return Refused("steps_are_compiled", odd)
+    made = _Plain(of.step, of.locations, body, found[0])
+    return Offer(made.convolution if found[0].op is ops.conv else made.matrices)
 
 
 def within(place: Expr, size: Size) -> Expr:
@@ -168,18 +167,23 @@ class _Plain:
         sums = Tensor("scratch", self.total, (self.total.itemsize,))
         i, row, channels = Name("i"), axes[-1].out, w.shape[1]
         group = Call("div", (at[1], Extent(floordiv(shape[1], attrs["groups"]))), i64)
-        many = floordiv(channels, CHANNELS)
+        many = floordiv(channels, FAMILIES.loops_channels)
         statements: list[Statement] = [
             *(Set(name.name, index) for name, index in zip(at, indices(shape[:-1], Name("tile")), strict=True)),
             Set("group", mul(group, Extent(channels))),
             Loop("i", Extent(row), (Store(sums, (i,), Number(0, self.total)),)),
             Loop(
-                "b", Extent(many), (Set("c", mul(Name("b"), Extent(CHANNELS))), *self._seen(axes, at, sums, CHANNELS))
+                "b",
+                Extent(many),
+                (
+                    Set("c", mul(Name("b"), Extent(FAMILIES.loops_channels))),
+                    *self._seen(axes, at, sums, FAMILIES.loops_channels),
+                ),
             ),
             Loop(
                 "b",
-                Extent(channels - many * CHANNELS),
-                (Set("c", add(Name("b"), Extent(many * CHANNELS))), *self._seen(axes, at, sums, 1)),
+                Extent(channels - many * FAMILIES.loops_channels),
+                (Set("c", add(Name("b"), Extent(many * FAMILIES.loops_channels))), *self._seen(axes, at, sums, 1)),
             ),
             Loop("i", Extent(row), (self.written(sums, (i,), (*at, i)),)),
         ]
@@ -214,11 +218,14 @@ class _Plain:
         left, right = self.found.operands
         shape, depth = self.value.shape, left.shape[-1]
         rows, columns = shape[-2:]
-        down, across = floordiv(rows + (ROWS - 1), ROWS), floordiv(columns + (COLUMNS - 1), COLUMNS)
+        down, across = (
+            floordiv(rows + (FAMILIES.loops_rows - 1), FAMILIES.loops_rows),
+            floordiv(columns + (FAMILIES.loops_columns - 1), FAMILIES.loops_columns),
+        )
         batch = tuple(Name(f"b{i}") for i in range(len(shape) - 2))
         *front, block, strip = indices((*shape[:-2], down, across), Name("tile"))
         step = self.total.itemsize
-        sums = Tensor("scratch", self.total, (step * COLUMNS, step))
+        sums = Tensor("scratch", self.total, (step * FAMILIES.loops_columns, step))
         r, i, k = Name("r"), Name("i"), Name("k")
         row, column = add(Name("top"), r), add(Name("side"), i)
         a = self.tensor(left, (*shape[:-2], rows, depth))
@@ -228,10 +235,10 @@ class _Plain:
         each = (Set("factor", self.read(a, (*batch, row, k))), Loop("i", Name("width"), (more,)))
         statements: list[Statement] = [
             *(Set(name.name, index) for name, index in zip(batch, front, strict=True)),
-            Set("top", mul(block, Extent(ROWS))),
-            Set("side", mul(strip, Extent(COLUMNS))),
-            Set("height", minimum(Extent(ROWS), _sub(Extent(rows), Name("top")))),
-            Set("width", minimum(Extent(COLUMNS), _sub(Extent(columns), Name("side")))),
+            Set("top", mul(block, Extent(FAMILIES.loops_rows))),
+            Set("side", mul(strip, Extent(FAMILIES.loops_columns))),
+            Set("height", minimum(Extent(FAMILIES.loops_rows), _sub(Extent(rows), Name("top")))),
+            Set("width", minimum(Extent(FAMILIES.loops_columns), _sub(Extent(columns), Name("side")))),
             Loop("r", Name("height"), (Loop("i", Name("width"), (Store(sums, (r, i), Number(0, self.total)),)),)),
             Loop("k", Extent(depth), (Loop("r", Name("height"), each),)),
             Loop(
@@ -240,8 +247,10 @@ class _Plain:
                 (Loop("i", Name("width"), (self.written(sums, (r, i), (*batch, row, column)),)),),
             ),
         ]
-        work = smallest(rows, ROWS) * smallest(columns, COLUMNS) * depth
-        return self.job(statements, ROWS * COLUMNS * step, product(shape[:-2]) * down * across, work)
+        work = smallest(rows, FAMILIES.loops_rows) * smallest(columns, FAMILIES.loops_columns) * depth
+        return self.job(
+            statements, FAMILIES.loops_rows * FAMILIES.loops_columns * step, product(shape[:-2]) * down * across, work
+        )
 
 
-__all__ = ["Along", "at_least_zero", "make_plain", "within"]
+__all__ = ["Along", "at_least_zero", "offer_contraction_loops", "within"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dovetail import ops
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, i64, u32, u64
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     Call,
@@ -29,11 +30,15 @@ from dovetail.ops.generate import ROTATIONS, THREEFRY_PARITY
 from dovetail.plan.plan import Step
 
 
-def make_fill(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a step that reads no tensor, or only a key."""
+def offer_fill(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a step that reads no tensor, or only a key."""
+    if not of.locations.target.scalars.has_dtype(of.value.dtype):
+        return Refused("dtype_is_compiled", of.value.dtype.name)
+    return Offer(lambda: _job(of.step, of.locations))
+
+
+def _job(step: Step, locations: TensorLocations) -> Job:
     value = step.value
-    if value.op not in (ops.extent, ops.iota, ops.random_bits) or not locations.target.scalars.has_dtype(value.dtype):
-        return None
     if value.op is ops.extent:
         store = Store(Tensor("y", value.dtype, ()), (), cast_to(Extent(value.attrs["size"]), value.dtype))
         return Job(

@@ -9,6 +9,7 @@ from dovetail import ops
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64, u64
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.loops.ir import (
     ZERO,
     Call,
@@ -30,7 +31,6 @@ from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import cut, word
 from dovetail.kernels.spec import Job, Status, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
-from dovetail.plan.plan import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,15 @@ class Picked:
     """Where in a row of indices it stands, in bytes."""
 
 
-def make_gather(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a step that reads by index."""
-    value = step.value
-    if value.op not in (ops.gather, ops.gather_elements, ops.gather_nd):
-        return None
-    x, indices = value.operands
-    if not locations.target.scalars.has_dtype(indices.dtype):
-        return None
+def offer_gather(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a step that reads by index."""
+    x, indices = of.value.operands
+    if not of.locations.target.scalars.has_dtype(indices.dtype):
+        return Refused("indices_are_compiled", indices.dtype.name)
+    return Offer(lambda: _gathered(of.value, x, indices, of.locations))
+
+
+def _gathered(value: Value, x: Value, indices: Value, locations: TensorLocations) -> Job:
     read, by = locations(x).strides, locations(indices).strides
     if value.op is ops.gather:
         at = int(value.attrs["axis"]) + x.rank
@@ -138,4 +139,4 @@ def guarded(body: Sequence[Statement], sizes: Sequence[Size]) -> tuple[Statement
     return When(Call("bit_not", (some,), bool_), (tell,)), When(some, told)
 
 
-__all__ = ["checked", "guarded", "make_gather"]
+__all__ = ["checked", "guarded", "offer_gather"]

@@ -10,10 +10,10 @@ from functools import cache
 
 import numpy as np
 
-from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import NARROW, DType, bf16, bool_, f32, i64, u8, u32
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Name, Number, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.loops.tiling import cut, word
@@ -23,18 +23,21 @@ from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
 
-def make_table(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a cast to or from a narrow type."""
-    value = step.value
-    if value.op not in (ops.cast, ops.cast_f8):
-        return None
-    (x,) = value.operands
-    source, target = x.dtype, value.dtype
+def offer_table(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a cast to or from a narrow type."""
+    (x,) = of.value.operands
+    source, target = x.dtype, of.value.dtype
     if (source not in NARROW and target not in NARROW) or "complex" in (source.kind, target.kind):
-        return None
+        return Refused("one_dtype_is_narrow", f"{source.name} to {target.name}", "a float of 8 bits, or 4 bits")
     is_bits = target in NARROW and target.is_integer and source.itemsize > 2
     if not is_bits and source.itemsize > 2 and source is not f32:
-        return None
+        return Refused("source_is_indexable", source.name, "f32, or at most 16 bits")
+    return Offer(lambda: _job(of.step, x, of.locations, is_bits))
+
+
+def _job(step: Step, x: Value, locations: TensorLocations, is_bits: bool) -> Job:
+    value = step.value
+    source, target = x.dtype, value.dtype
     shape, (written, read) = collapsed(value.shape, [dense_strides(value.tensor), locations(x).strides])
     boxes = cut(shape, max(source.itemsize, target.itemsize), locations.target.tiles)
     name = "y" if step.over is not None and locations(x).root is step.over else "x"

@@ -9,7 +9,8 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.kernels.loops.body import Body, body_of, is_known, is_number, lying_beneath, number, reads
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.loops.body import Body, is_number, lying_beneath, not_compiled, number, reads
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -38,15 +39,25 @@ from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
 
-def make_map(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of an elementwise primitive, region or fused op; None where something in it is not compiled."""
-    op = step.value.op
+def offer_map(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of an elementwise primitive, region or fused op."""
+    return map_refusal(of) or Offer(lambda: _job(of.step, of.locations, of.body))
+
+
+def map_refusal(of: StepProblem[object]) -> Refused | None:
+    """Why a step is no map; None where it is one."""
+    op = of.value.op
     if not (op is region or isinstance(op, FusedOp) or (isinstance(op, Primitive) and op.elementwise)):
-        return None
-    body = body_of(step.value, locations)
-    if not is_known(body) or any(r not in body.order or r.shape != body.results[0].shape for r in body.results):
-        return None
-    return _job(step, locations, body)
+        return Refused("op_is_elementwise", op.name)
+    body = of.body
+    odd = not_compiled(body)
+    if odd is not None:
+        return Refused("steps_are_compiled_and_elementwise", odd)
+    if any(r not in body.order for r in body.results):
+        return Refused("results_are_computed", "a view of an operand")
+    if any(r.shape != body.results[0].shape for r in body.results):
+        return Refused("results_have_one_shape", ", ".join(str(r.type) for r in body.results))
+    return None
 
 
 def elementwise(results: Sequence[Value], leaves: Mapping[Value, Expr]) -> list[Expr]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail import ops
 from dovetail.ir.dim import Size
 from dovetail.ir.type import TensorType
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.ir import Kernel, Load, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import Turn, cut, cut_square, in_turn, transposed, vector_width, word
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import Strides, dense_strides
-from dovetail.plan.plan import Step
-
-MOST_PIECES = 64
-"""Each piece has loops of its own, and they all have to be compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +31,19 @@ class Piece:
     target: tuple[Size, ...]
 
 
-def make_move(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a step that only moves elements."""
-    value = step.value
-    if value.op is ops.merge:
-        pieces = _merged(value, locations)
-    elif value.op is ops.concat:
-        pieces = _joined(value, locations)
-    elif value.op is ops.pad:
-        pieces = _padded(value, locations)
-    else:
-        return None
+def offer_move(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a step that only moves elements."""
+    pieces = _PIECES[of.value.op](of.value, of.locations)
     pieces = [p for p in pieces if 0 not in p.shape]
+    if len(pieces) > FAMILIES.move_pieces:
+        return Refused("pieces_are_few", str(len(pieces)), f"at most {FAMILIES.move_pieces}")
+    return Offer(lambda: _moved(of.value, pieces, of.locations))
+
+
+def _moved(value: Value, pieces: Sequence[Piece], locations: TensorLocations) -> Job:
     operands = {v: f"x{i}" for i, v in enumerate(dict.fromkeys(p.operand for p in pieces))}
     alignment = locations.alignment({"y": value, **{name: v for v, name in operands.items()}})
-    return _job(value, pieces, locations.target.tiles, alignment) if len(pieces) <= MOST_PIECES else None
+    return _job(value, pieces, locations.target.tiles, alignment)
 
 
 def make_copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolicy) -> Job:
@@ -88,6 +84,13 @@ def _padded(value: Value, locations: TensorLocations) -> list[Piece]:
         pieces.append(Piece(operand, shape, source, offset, target))
         offset = offset + size * target[at]
     return pieces
+
+
+_PIECES: Mapping[Op, Callable[[Value, TensorLocations], list[Piece]]] = {
+    ops.merge: _merged,
+    ops.concat: _joined,
+    ops.pad: _padded,
+}
 
 
 def _job(value: Value, pieces: Sequence[Piece], tiles: TilePolicy, alignment: Mapping[str, int]) -> Job:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, f32, f64, i64
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.contraction_loops import Along, at_least_zero, within
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.folds import fold_of
@@ -31,19 +31,13 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
-from dovetail.plan.plan import Step
 
 
-def make_plain_pool(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a pool; a tile is a row of results along the last axis."""
-    value = step.value
-    if value.op not in (ops.max_pool, ops.average_pool) or not locations.target.scalars.has_dtype(value.dtype):
-        return None
-    try:
-        return _job(value, locations)
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+def offer_pool_loops(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a pool in loops; a tile is a row of results along the last axis."""
+    if not of.locations.target.scalars.has_dtype(of.value.dtype):
+        return Refused("dtype_is_compiled", of.value.dtype.name)
+    return Offer(lambda: _job(of.value, of.locations))
 
 
 def _job(value: Value, locations: TensorLocations) -> Job:
@@ -115,4 +109,4 @@ def _taps_before(limit: Expr, base: Expr, dilation: int) -> Expr:
     return room if dilation == 1 else Call("div", (room, Extent(dilation)), i64)
 
 
-__all__ = ["make_plain_pool"]
+__all__ = ["offer_pool_loops"]

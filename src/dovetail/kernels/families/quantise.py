@@ -7,21 +7,24 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32, f64, i32, whole_range
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Name, Number, Store, Tensor, collapsed, sizes_in
 from dovetail.kernels.loops.tiling import cut
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
-from dovetail.plan.plan import Step
 
 
-def make_quantise(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of quantise or dequantise."""
-    value = step.value
-    if value.op not in (ops.quantise, ops.dequantise):
-        return None
-    if not all(locations.target.scalars.has_dtype(v.dtype) for v in (value, *value.operands)):
-        return None
+def offer_quantise(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of quantise or dequantise."""
+    dtypes = [v.dtype for v in (of.value, *of.value.operands)]
+    odd = [dtype.name for dtype in dtypes if not of.locations.target.scalars.has_dtype(dtype)]
+    if odd:
+        return Refused("dtypes_are_compiled", odd[0])
+    return Offer(lambda: _job(of.value, of.locations))
+
+
+def _job(value: Value, locations: TensorLocations) -> Job:
     x, *beside = value.operands
     strides = [
         dense_strides(value.tensor),

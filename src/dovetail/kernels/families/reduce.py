@@ -7,25 +7,29 @@ from collections.abc import Sequence
 from dovetail import ops
 from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.value import Op, Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.folds import fold_of
 from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Kernel, Name, Number, Statement, sizes_in
 from dovetail.kernels.loops.nest import Nest, Placed
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
-from dovetail.plan.plan import Step
 
 _EXTREMES: dict[Op, str] = {ops.arg_max: "max", ops.arg_min: "min"}
 _RUNNING: dict[Op, str] = {ops.cum_sum: "sum", ops.cum_prod: "prod", ops.cum_max: "max", ops.cum_min: "min"}
 
 
-def make_reduce(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of arg_max, arg_min or a running reduction; None for anything else."""
-    value = step.value
+def offer_reduce(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of arg_max, arg_min or a running reduction."""
+    value = of.value
     if value.op not in _EXTREMES and value.op not in _RUNNING:
-        return None
+        return Refused("op_is_an_extreme_or_runs", value.op.name)
     x = value.operands[0]
-    if not locations.target.scalars.has_dtype(x.dtype):
-        return None
+    if not of.locations.target.scalars.has_dtype(x.dtype):
+        return Refused("dtype_is_compiled", x.dtype.name)
+    return Offer(lambda: _job(value, x, of.locations))
+
+
+def _job(value: Value, x: Value, locations: TensorLocations) -> Job:
     axis = int(value.attrs["axis"]) + x.rank
     # Axes are factors here; those of size 1 are no loops.
     strides = {i: s for i, s in enumerate(locations(x).strides) if x.shape[i] != 1}

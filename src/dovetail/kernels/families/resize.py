@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import product as every
 
-from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -25,25 +25,19 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
-from dovetail.ops.resize import resize
-from dovetail.plan.plan import Step
 
 
-def make_resize(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a nearest or linear resize."""
-    value = step.value
-    if value.op is not resize or value.attrs["coordinates"] == "tf_crop_and_resize":
-        return None
+def offer_resize(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a nearest or linear resize."""
+    value = of.value
+    if value.attrs["coordinates"] == "tf_crop_and_resize":
+        return Refused("coordinates_are_compiled", "tf_crop_and_resize")
     attrs, dtype = value.attrs, value.dtype
     plain = not attrs["antialias"] and not attrs["exclude_outside"]
     is_linear = attrs["mode"] == "linear" and plain and dtype is f32
-    if not is_linear and (attrs["mode"] != "nearest" or not locations.target.scalars.has_dtype(dtype)):
-        return None
-    try:
-        return _job(value, locations)
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+    if not is_linear and (attrs["mode"] != "nearest" or not of.locations.target.scalars.has_dtype(dtype)):
+        return Refused("mode_is_compiled", f"{attrs['mode']} of {dtype.name}", "nearest, or plain linear of f32")
+    return Offer(lambda: _job(value, of.locations))
 
 
 def _job(value: Value, locations: TensorLocations) -> Job:

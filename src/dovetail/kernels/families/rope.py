@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dovetail import library
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bf16, f16, f32, f64
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -25,29 +25,33 @@ from dovetail.kernels.loops.ir import (
     stretched,
 )
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
-from dovetail.plan.plan import Step
 
 
-def make_rope(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a rope or a partial one; None for dtypes that are not floats of 16 bits or more."""
-    value = step.value
-    if not isinstance(value.op, FusedOp) or value.op not in (library.rope, library.partial_rope):
-        return None
+def offer_rope(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a rope or a partial one."""
+    value = of.value
+    assert isinstance(value.op, FusedOp), "the table lists its ops"
     call = value.op.arguments(value.operands, value.attrs)
     operands: dict[str, Value] = {name: call[name] for name in ("x", "cos", "sin")}
-    width = value.shape[-1]
-    rotated: Size = call.get("rotated") or width
-    known = isinstance(rotated, int) and rotated % 2 == 0 and value.rank > 1
-    if not known or step.over is not None or any(v.dtype is not value.dtype for v in operands.values()):
-        return None
+    rotated: Size = call.get("rotated") or value.shape[-1]
+    if not isinstance(rotated, int) or rotated % 2 or value.rank <= 1:
+        return Refused("rotated_features_are_even", str(rotated), "an even number")
+    if of.step.over is not None:
+        return Refused("result_has_its_own_memory", "the memory of an operand")
+    if any(v.dtype is not value.dtype for v in operands.values()):
+        return Refused("operands_share_a_dtype", ", ".join(v.dtype.name for v in operands.values()), value.dtype.name)
     if value.dtype not in (f16, bf16, f32, f64):
-        return None
+        return Refused("dtype_is_a_float", value.dtype.name, "f16, bf16, f32 or f64")
+    return Offer(lambda: _job(value, of.locations, operands, rotated, call["form"]))
+
+
+def _job(value: Value, locations: TensorLocations, operands: dict[str, Value], rotated: int, form: str) -> Job:
+    width = value.shape[-1]
     tensors = {"y": Tensor("y", value.dtype, locations(value).strides)}
     for name, v in operands.items():
         tensors[name] = Tensor(name, v.dtype, stretched(locations(v).strides, v.shape, value.shape))
     lead = indices(value.shape[:-2], Name("tile"))
-    assert isinstance(rotated, int)
-    body: list[Statement] = [_turned(tensors, lead, rotated, call["form"], value.dtype)]
+    body: list[Statement] = [_turned(tensors, lead, rotated, form, value.dtype)]
     if rotated != width:
         c = add(Extent(rotated), Name("c"))
         same = Store(tensors["y"], (*lead, Name("row"), c), Load(tensors["x"], (*lead, Name("row"), c)))
@@ -77,4 +81,4 @@ def _turned(tensors: dict[str, Tensor], lead: tuple[Expr, ...], rotated: int, fo
     return Loop("i", Extent(rotated // 2), pair)
 
 
-__all__ = ["make_rope"]
+__all__ = ["offer_rope"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import Body, body_above, cast_to, is_known, lying_beneath, reads
 from dovetail.kernels.loops.ir import Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, sizes_in, stretched
@@ -14,18 +15,24 @@ from dovetail.plan.plan import Step
 
 
 def row_steps(
-    step: Step, anchor: Value, locations: TensorLocations, axes: tuple[str, ...], along: str, lanes: int = 0
-) -> RowSteps | None:
-    """The steps of a region above its anchor; None where something in them is not compiled.
+    of: StepProblem[object], anchor: Value, axes: tuple[str, ...], along: str, lanes: int = 0
+) -> RowSteps | Refused:
+    """The steps of a region above its anchor.
 
     A tile of the loops is one row, an index of the axis `along`; elements of a row go along the last axis. Rows may be
     shorter than what LLVM would unroll, so that it is told how many `lanes` a vector has.
     """
-    body = body_above(step.value, anchor, locations)
-    fits = all(r.shape == anchor.shape for r in body.results)
-    if not fits or anchor in body.results[:1] or not is_known(body) or anchor.rank > len(axes):
-        return None
-    return _Writer(step, anchor, locations, body, axes, along, lanes).made()
+    if anchor.rank > len(axes):
+        return Refused("kernel_has_the_axes_of_the_result", f"{anchor.rank} axes", f"at most {len(axes)}")
+    body = body_above(of.value, anchor, of.locations)
+    other = [result for result in body.results if result.shape != anchor.shape]
+    if other:
+        return Refused("results_have_the_shape_of_the_anchor", str(other[0].type), str(anchor.type))
+    if anchor in body.results[:1]:
+        return Refused("steps_make_the_first_result", anchor.op.name)
+    if not is_known(body):
+        return Refused("steps_are_compiled", ", ".join(v.op.name for v in body.order))
+    return _Writer(of.step, anchor, of.locations, body, axes, along, lanes).made()
 
 
 class _Writer:

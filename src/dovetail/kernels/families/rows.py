@@ -16,8 +16,10 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import f32, f64
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.axes import Axes, Factors, find_axes, is_view
-from dovetail.kernels.loops.body import Body, body_of, is_known, is_number, number, reads
+from dovetail.kernels.loops.body import Body, is_number, not_compiled, number, reads
 from dovetail.kernels.loops.folds import Fold, finished, is_reduction, reduced_axes, reduction
 from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Statement, Store, sizes_in
 from dovetail.kernels.loops.nest import Nest, Placed
@@ -25,28 +27,28 @@ from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
-DEAR = 6
-"""From how many steps on a value is kept for a later loop rather than computed again."""
 
-
-def make_rows(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a reduction, or of a fused op that has one in its body; None where something is not compiled."""
-    value = step.value
+def offer_rows(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a reduction, or of a fused op that has one in its body."""
+    value = of.value
     if not (isinstance(value.op, FusedOp) or value.op is region or is_reduction(value)):
-        return None
-    body = body_of(value, locations)
-    if not any(is_reduction(v) for v in body.order) or not is_known(body, lambda v: is_reduction(v) or is_view(v)):
-        return None
+        return Refused("op_reduces", value.op.name)
+    body = of.body
+    if not any(is_reduction(v) for v in body.order):
+        return Refused("body_reduces", "no reduction")
+    odd = not_compiled(body, lambda v: is_reduction(v) or is_view(v))
+    if odd is not None:
+        return Refused("steps_are_compiled", odd, "elementwise steps, reductions and views")
     axes = find_axes(body, reduced_axes)
     if axes is None:
-        return None
+        return Refused("axes_are_shared", "views that split or merge axes of a row in another way")
     rows = {frozenset(axes.flat(v)) for v in body.order if is_reduction(v)}
     if len(rows) != 1:
-        return None
+        return Refused("reductions_share_a_row", f"{len(rows)} sets of rows", "1")
     (row,) = rows
     if any(r not in body.order or not row <= set(axes.flat(r)) for r in body.results):
-        return None
-    return _Rows(step, locations, body, axes, row).job()
+        return Refused("results_are_computed_by_row", "a result without the axes of the rows")
+    return Offer(lambda: _Rows(of.step, of.locations, body, axes, row).job())
 
 
 @dataclass(slots=True)
@@ -208,7 +210,7 @@ class _Rows:
         """Whether computing it again costs more than storing and loading it."""
         below = self._stepwise([value])
         loads = {v for u in below for v in u.operands if v in self.leaves and not self._is_of_the_row(v)}
-        return len(loads) > 1 or sum(_COST.get(v.op.name, 1) for v in below) >= DEAR
+        return len(loads) > 1 or sum(_COST.get(v.op.name, 1) for v in below) >= FAMILIES.kept_cost
 
     def _written(self, one: _Pass) -> list[Statement]:
         """The statements of a loop, and of what is done before and after it."""

@@ -12,7 +12,9 @@ from dovetail import ops
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, f32, f64
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.gather import checked, guarded
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
     Call,
@@ -31,28 +33,21 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.tiling import Cut, word
 from dovetail.kernels.spec import Job, Status, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
-from dovetail.plan.plan import Step
 
-LANES = 64
-"""Elements side by side that a tile has, at most, where each is on its own."""
-MOST_SCRATCH = 1 << 22
-"""Bytes of wide numbers that a worker keeps, at most."""
 _COMBINED = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 
 
-def make_scatter(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a step that writes by index."""
-    value = step.value
-    if value.op not in (ops.scatter_elements, ops.scatter_nd):
-        return None
-    reduction: str = value.attrs["reduction"]
+def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a step that writes by index."""
+    value, scalars = of.value, of.locations.target.scalars
     _, indices, _ = value.operands
-    scalars = locations.target.scalars
-    if not scalars.has_dtype(indices.dtype) or (reduction != "none" and not scalars.has_dtype(value.dtype)):
-        return None
-    in_place = bool(lying_beneath(step, locations))
+    if not scalars.has_dtype(indices.dtype):
+        return Refused("indices_are_compiled", indices.dtype.name)
+    if value.attrs["reduction"] != "none" and not scalars.has_dtype(value.dtype):
+        return Refused("dtype_is_compiled", value.dtype.name)
+    in_place = bool(lying_beneath(of.step, of.locations))
     made = _Elements if value.op is ops.scatter_elements else _Rows
-    return made(value, locations, in_place).job()
+    return Offer(lambda: made(value, of.locations, in_place).job())
 
 
 class _Scatter(ABC):
@@ -91,16 +86,18 @@ class _Scatter(ABC):
         steps = dict(zip(self.free, self.boxes.steps, strict=True))
         shape: list[Size] = [steps.get(a, self.value.shape[a]) for a in range(self.value.rank)]
         bytes = product(tuple(shape)) * f64.itemsize
-        if not isinstance(bytes, int) or bytes > MOST_SCRATCH:
+        if not isinstance(bytes, int) or bytes > FAMILIES.scatter_bytes:
             return None
         return Tensor("scratch", f64, dense_strides(f64[tuple(shape)])), bytes
 
-    def job(self) -> Job | None:
+    def job(self) -> Job | Refused:
         """Copy unless the result is in place, update, and where sums are wide, round."""
         sums = self.combine in ("add", "mul") and self.dtype.is_float and self.dtype is not f64
         room = self.room() if sums else None
         if sums and room is None and self.dtype is not f32:
-            return None
+            return Refused(
+                "wide_sums_fit_the_workspace", f"more than {FAMILIES.scatter_bytes} bytes of {self.dtype.name}"
+            )
         aside = room is not None
         target = room[0] if room is not None else self.written
         inside = [Name(f"p{i}") for i in range(len(self.picked))]
@@ -166,7 +163,9 @@ class _Elements(_Scatter):
         axis = int(value.attrs["axis"]) + value.rank
         free = tuple(size for a, size in enumerate(value.shape) if a != axis)
         last = free[-1:] if axis != value.rank - 1 else ()
-        wide = tuple(min(size, LANES) if isinstance(size, int) else LANES for size in last)
+        wide = tuple(
+            min(size, FAMILIES.scatter_lanes) if isinstance(size, int) else FAMILIES.scatter_lanes for size in last
+        )
         if 0 in free:
             wide = (1,) * len(wide)
         super().__init__(value, locations, in_place, [axis], Cut(free, (*(1,) * (len(free) - len(last)), *wide)))
@@ -204,7 +203,7 @@ class _Rows(_Scatter):
         assert isinstance(depth, int), "the type rule asks for it"
         free = value.shape[depth:]
         steps: list[int] = []
-        left = LANES * 16
+        left = FAMILIES.scatter_lanes * 16
         for size in reversed(free):
             steps.append(min(size, left) if isinstance(size, int) else left)
             left = max(1, left // max(1, steps[-1]))

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from dovetail import ops
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, i64
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -36,9 +39,6 @@ from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
-FEW = 128
-"""Up to how many are kept in order while a lane is gone through once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -48,21 +48,23 @@ class Room:
     indices: Tensor
 
 
-def make_sort(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a step that sorts."""
+def offer_sort(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a step that sorts."""
+    (x,) = of.value.operands
+    if not of.locations.target.scalars.has_dtype(x.dtype):
+        return Refused("dtype_is_compiled", x.dtype.name)
+    return Offer(lambda: _job(of.step, x, of.locations))
+
+
+def _job(step: Step, x: Value, locations: TensorLocations) -> Job:
     value = step.value
-    if value.op not in (ops.sort, ops.top_k):
-        return None
-    (x,) = value.operands
-    if not locations.target.scalars.has_dtype(x.dtype):
-        return None
     axis = int(value.attrs["axis"]) + x.rank
     length = x.shape[axis]
     kept: Size = length if value.op is ops.sort else value.attrs["k"]
     lanes = tuple(size for a, size in enumerate(x.shape) if a != axis)
     descending: bool = value.attrs["descending" if value.op is ops.sort else "largest"]
     in_place = value.op is ops.top_k and not value.attrs["in_order"]
-    is_few = value.op is ops.top_k and isinstance(kept, int) and kept <= FEW
+    is_few = value.op is ops.top_k and isinstance(kept, int) and kept <= FAMILIES.top_k_few
     room: Size = kept if is_few else length
     order = _Order(x.dtype, room, descending)
     at = indices(lanes, Name("tile"))
@@ -206,4 +208,4 @@ def _not(x: Expr) -> Expr:
     return Call("bit_not", (x,), bool_)
 
 
-__all__ = ["FEW", "make_sort"]
+__all__ = ["offer_sort"]

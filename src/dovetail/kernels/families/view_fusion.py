@@ -13,6 +13,9 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.map import map_refusal
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.affine import (
     NotAffineError,
     Piece,
@@ -22,31 +25,35 @@ from dovetail.kernels.loops.affine import (
     operands_at,
     whole,
 )
-from dovetail.kernels.loops.body import Body, body_of, cast_to, is_known, is_number, number
+from dovetail.kernels.loops.body import Body, cast_to, is_number, not_compiled, number
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Store, Tensor, add, collapsed, mul, sizes_in
 from dovetail.kernels.loops.tiling import Turn, cut, in_turn
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
-MOST_PIECES = 16
-"""Each piece has loops of its own, and they all have to be compiled."""
 
-
-def make_weave(step: Step, locations: TensorLocations) -> Job | None:
-    """The job of a fused op or region of elementwise steps and movement; None where something is not compiled."""
-    value = step.value
+def offer_weave(of: StepProblem[object]) -> Offer | Refused:
+    """The kernel of a fused op or region of elementwise steps and movement."""
+    value = of.value
     if not (isinstance(value.op, FusedOp) or value.op is region):
-        return None
-    body = body_of(value, locations)
-    if not is_known(body, lambda v: is_followed(v) or v.op in (ops.iota, ops.extent)):
-        return None
+        return Refused("op_has_a_body", value.op.name)
+    if map_refusal(of) is None:
+        return Refused("elements_move", "elementwise steps alone")
+    body = of.body
+    odd = not_compiled(body, lambda v: is_followed(v) or v.op in (ops.iota, ops.extent))
+    if odd is not None:
+        return Refused("steps_are_compiled", odd, "elementwise steps and movement")
     if any(r in body.views or r.op is leaf.CONST for r in body.results):
-        return None
-    try:
-        return _Weave(step, locations, body).job()
-    except NotAffineError:
-        return None
+        return Refused("results_are_computed", "a view of an operand, or a constant")
+
+    def build() -> Job | Refused:
+        try:
+            return _Weave(of.step, of.locations, body).job()
+        except NotAffineError:
+            return Refused("places_are_affine", "an index that is no sum of strides")
+
+    return Offer(build)
 
 
 class _Weave:
@@ -75,7 +82,7 @@ class _Weave:
         pending = [] if 0 in shape else [whole(shape)]
         found: list[Turn] = []
         while pending:
-            if len(pending) + len(found) > MOST_PIECES:
+            if len(pending) + len(found) > FAMILIES.weave_pieces:
                 raise NotAffineError
             piece = pending.pop()
             try:

@@ -115,12 +115,18 @@ def is_compiled(value: Value, scalars: ScalarSupport) -> bool:
 
 def is_known(body: Body, others: Callable[[Value], bool] = lambda value: False) -> bool:
     """Whether compiled code has everything in a body: elementwise steps, and others that the caller knows."""
+    return not_compiled(body, others) is None
+
+
+def not_compiled(body: Body, others: Callable[[Value], bool] = lambda value: False) -> str | None:
+    """The first step of a body that compiled code does not have; None where it has all."""
     for value in body.order:
         if any(v.op is leaf.CONST and not is_number(v) for v in value.operands):
-            return False
+            return f"{value.op.name} of an array of constants"
         if not (is_compiled(value, body.scalars) if value.op.elementwise else others(value)):
-            return False
-    return all(body.scalars.has_dtype(v.dtype) for v in (*body.order, *reads(body)))
+            return f"{value.op.name} of {', '.join(v.dtype.name for v in value.operands)}"
+    odd = next((v for v in (*body.order, *reads(body)) if not body.scalars.has_dtype(v.dtype)), None)
+    return None if odd is None else f"a tensor of {odd.dtype.name}"
 
 
 def is_number(value: Value) -> bool:

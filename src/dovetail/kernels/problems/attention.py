@@ -11,6 +11,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16, bool_, f16, f32
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.ir import stretched
 from dovetail.kernels.spec import TensorLocations
 from dovetail.library.attention import Filled, attention
@@ -95,31 +96,32 @@ def axes_of(anchor: Value) -> tuple[str, ...]:
     return (*[f"lead{i}" for i in range(anchor.rank - 3)], "head", "row", "column")
 
 
-def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> Attention | None:
-    """The attention of a value with these arguments; None where a head's features are not known or not dense."""
+def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> Attention | Refused:
+    """The attention of a value with these arguments."""
     q, k, v = call["q"], call["k"], call["v"]
     mask, keep, cos, sin = (call.get(n) for n in ("mask", "keep", "cos", "sin"))
     tensors: list[Value] = [x for x in (q, k, v, mask, cos, sin) if x is not None]
     kinds: dict[object, StoredFloat] = {f32: "float", f16: "half", bf16: "bfloat"}
     stored = kinds.get(value.dtype)
     if stored is None or any(x.dtype is not value.dtype for x in tensors):
-        return None
+        return Refused("tensors_share_a_float_dtype", ", ".join(x.dtype.name for x in tensors), "f32, f16 or bf16")
     if keep is not None and keep.dtype is not bool_:
-        return None
+        return Refused("keep_is_boolean", keep.dtype.name)
     if call["zero_unseen"] and call["fill"] not in (None, -math.inf):
-        return None  # a row whose keys all have a finite score looks like any other
+        # A row whose keys all have a finite score looks like any other.
+        return Refused("unseen_keys_have_no_score", f"filled with {call['fill']}", "-inf")
     if k.rank != q.rank or v.rank != q.rank:
-        return None
+        return Refused("ranks_are_equal", f"{q.rank}, {k.rank} and {v.rank}")
     d, dv = q.shape[-1], v.shape[-1]
     if not (isinstance(d, int) and isinstance(dv, int) and d > 0 and dv > 0):
-        return None
+        return Refused("features_are_known", f"{d} and {dv}")
     strides = _strides(value, call, locations)
     rotated: int | None = None
     if cos is not None:
         rotated = d if call["rotated"] is None else int(call["rotated"])
         angles = [strides[n][-1] for n in ("cos_q", "sin_q", "q", "k")]
         if any(s != value.dtype.itemsize for s in angles) or rotated % 2:
-            return None
+            return Refused("rotated_features_are_dense_and_even", str(rotated))
     return Attention(
         lead=value.shape[:-3],
         heads=q.shape[-3],

@@ -11,27 +11,28 @@ from dovetail.declare.machine import estimate
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.row_steps import row_steps
-from dovetail.kernels.families.rows import make_rows
+from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.problems.attention import attention_call, attention_inside, attention_of, axes_of
 from dovetail.kernels.problems.region_steps import AXES, find_convolution
+from dovetail.kernels.problems.row_epilogue import RowSteps
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import anchor_of
 from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.gemm.variant import find_contraction
+from dovetail.targets.cpu.conv.policy import LIMITS
+from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
 DENSE = TensorLocations(lambda value: locate(value, {}), (), target=LoopTarget(SUPPORT, tiles_for(0)))
 """Where tensors lie as far as passes know: densely, each in memory of its own."""
 SHORT = 128
 """Below this k a product loses by an epilogue that reads another tensor of its shape: 7 % at k = 64 on NEON."""
-MOST_TAPS = 1
-"""Taps of a window after which a convolution reads another tensor of its result's size: 2 to 4 % slower with nine."""
 FEWEST_ROWS, SMALL = 16, 1 << 16
 """Tiles of a reduction that threads can share, and elements that one thread goes through in no time."""
 
@@ -51,13 +52,18 @@ def _has_the_shape_of_the_anchor(value: Value) -> bool:
     return all(result.shape == shape for result in value.attrs["body"].results)
 
 
+def _problem(value: Value) -> StepProblem[None]:
+    """A step that computes a value of dense operands."""
+    return StepProblem(Step(value.op.name, value, "run"), DENSE, None)
+
+
 def _is_compiled(value: Value) -> bool:
     body = body_of(value, DENSE)
     return is_known(body, lambda v: v.op in (ops.matmul, ops.conv, conv_transpose, ops.part))
 
 
 def _is_a_contraction(value: Value) -> bool:
-    if find_contraction(value, DENSE) is not None:
+    if isinstance(find_contraction(_problem(value)), Contraction):
         return True
     others = [v for v in body_of(value, DENSE).order if not v.op.elementwise]
     return _has_one_result(value) and len(others) == 1 and others[0].op is ops.matmul and not others[0].dtype.is_float
@@ -94,8 +100,7 @@ def _is_a_convolution(value: Value) -> bool:
     found = find_convolution(value)
     if found is None:
         return False
-    step = Step("conv", value, "run")
-    return found.steps is not None or row_steps(step, found.call, DENSE, AXES, "channel") is not None
+    return found.steps is not None or isinstance(row_steps(_problem(value), found.call, AXES, "channel"), RowSteps)
 
 
 def _is_f32(value: Value) -> bool:
@@ -117,13 +122,18 @@ def _is_packed(value: Value) -> bool:
     return _has_one_result(value) or (found is not None and DENSE.is_bound(found.operands["w"]))
 
 
+def _rows(value: Value) -> Offer | Refused:
+    return offer_rows(_problem(value))
+
+
 def _is_of_rows(value: Value) -> bool:
-    return make_rows(Step("rows", value, "run"), DENSE) is not None
+    return isinstance(_rows(value), Offer)
 
 
 def _has_rows_to_share(value: Value) -> bool:
-    job = make_rows(Step("rows", value, "run"), DENSE)
-    if job is None:
+    offer = _rows(value)
+    job = offer.build() if isinstance(offer, Offer) else offer
+    if isinstance(job, Refused):
         return False
     tiles = estimate(job.tiled.tiles)
     return tiles >= FEWEST_ROWS or tiles * estimate(job.tiled.work) <= SMALL
@@ -134,9 +144,9 @@ def _is_an_attention(value: Value) -> bool:
     if anchor is None or not isinstance(anchor.op, FusedOp):
         return False
     call = attention_call(value, anchor)
-    if attention_of(call, anchor.op.arguments(call.operands, call.attrs), DENSE) is None:
+    if isinstance(attention_of(call, anchor.op.arguments(call.operands, call.attrs), DENSE), Refused):
         return False
-    return row_steps(Step("attend", value, "run"), anchor, DENSE, axes_of(anchor), "row") is not None
+    return isinstance(row_steps(_problem(value), anchor, axes_of(anchor), "row"), RowSteps)
 
 
 def _streams_operands(value: Value) -> bool:
@@ -146,7 +156,7 @@ def _streams_operands(value: Value) -> bool:
     filters = found.operands["w"].shape
     taps = prod(n for n in filters[2:] if isinstance(n, int))
     is_depthwise = anchor.attrs["groups"] == filters[0] and filters[1] == 1
-    return taps <= MOST_TAPS or is_depthwise or not _full_operands(value)
+    return taps <= LIMITS.streamed_taps or is_depthwise or not _full_operands(value)
 
 
 ONE_RESULT = Condition(
@@ -205,8 +215,8 @@ ATTENDED = Condition(
 STREAMED = Condition(
     "full_operands_follow_small_windows",
     _streams_operands,
-    f"the steps read a tensor of the result's size, and after a window of more than {MOST_TAPS} tap the kernel reads "
-    "a few cache lines of it here and there",
+    f"the steps read a tensor of the result's size, and after a window of more than {LIMITS.streamed_taps} tap "
+    "the kernel reads a few cache lines of it here and there",
 )
 
 GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, BYTES, LONG))

@@ -152,7 +152,17 @@ class NativeRunner:
         key = (index, apart is None, tuple(sorted(memory.sizes.items())))
         section, threads = self.graph.sections[index], self.graph.pool.threads
         return self.frames.get(
-            key, lambda: make_frame(section, self.plan, memory, self.packed, threads, apart or {}, self.bodies)
+            key,
+            lambda: make_frame(
+                section,
+                self.plan,
+                memory,
+                self.packed,
+                threads,
+                apart or {},
+                self.bodies,
+                machine=BACKEND.machine,
+            ),
         )
 
     @property

@@ -1,92 +1,154 @@
-"""Which kernel a step becomes: the first archetype that takes it."""
+"""The selection table of CPUs: every kernel variant by kind of problem, in the order of preference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from dovetail import ops
+from dovetail import library, ops
+from dovetail.declare.fused import FusedOp
+from dovetail.declare.machine import Machine
+from dovetail.ir.value import Op, Value
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.families.contraction_loops import make_plain
-from dovetail.kernels.families.fill import make_fill
-from dovetail.kernels.families.gather import make_gather
-from dovetail.kernels.families.lut_cast import make_table
-from dovetail.kernels.families.map import make_map
-from dovetail.kernels.families.move import make_move
-from dovetail.kernels.families.pool_loops import make_plain_pool
-from dovetail.kernels.families.quantise import make_quantise
-from dovetail.kernels.families.reduce import make_reduce
-from dovetail.kernels.families.resize import make_resize
-from dovetail.kernels.families.rope import make_rope
-from dovetail.kernels.families.rows import make_rows
-from dovetail.kernels.families.scatter import make_scatter
-from dovetail.kernels.families.sort import make_sort
-from dovetail.kernels.families.view_fusion import make_weave
+from dovetail.kernels.families.contraction_loops import offer_contraction_loops
+from dovetail.kernels.families.fill import offer_fill
+from dovetail.kernels.families.gather import offer_gather
+from dovetail.kernels.families.lut_cast import offer_table
+from dovetail.kernels.families.map import offer_map
+from dovetail.kernels.families.move import offer_move
+from dovetail.kernels.families.pool_loops import offer_pool_loops
+from dovetail.kernels.families.quantise import offer_quantise
+from dovetail.kernels.families.reduce import offer_reduce
+from dovetail.kernels.families.resize import offer_resize
+from dovetail.kernels.families.rope import offer_rope
+from dovetail.kernels.families.rows import offer_rows
+from dovetail.kernels.families.scatter import offer_scatter
+from dovetail.kernels.families.sort import offer_sort
+from dovetail.kernels.families.view_fusion import offer_weave
+from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.problems.region_steps import ANCHORS as CONVOLUTIONS
 from dovetail.kernels.spec import Job, TensorLocations
+from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import anchor_of, region
+from dovetail.ops.resize import resize
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.attention.variant import make_attend
-from dovetail.targets.cpu.gemm.int8 import make_byte_contract
-from dovetail.targets.cpu.gemm.variant import make_contract, make_declared_contract
-from dovetail.targets.cpu.transpose import make_transpose
+from dovetail.targets.cpu.attention.variant import offer_decode, offer_online
+from dovetail.targets.cpu.gemm.int8 import offer_int8
+from dovetail.targets.cpu.gemm.variant import offer_gemm
+from dovetail.targets.cpu.measure.calibration import BUILT_IN
+from dovetail.targets.cpu.transpose import offer_transpose
+from dovetail.targets.runtime.selection import Kind, Row, Table
 
-ARCHETYPES: tuple[Callable[[Step, TensorLocations], Job | None], ...] = (
-    make_map,
-    make_rows,
-    make_rope,
-    make_reduce,
-    make_resize,
-    make_move,
-    make_gather,
-    make_table,
-    make_weave,
-    make_quantise,
-    make_sort,
-    make_scatter,
-    make_fill,
-    make_plain,
-    make_plain_pool,
+LOOPS_SPEED = 0.03
+"""Contractions and pools in loops, relative to kernels with register tiles: each product loads and stores its sum."""
+INT8_SPEED = 4.0
+"""Products of bytes in one FMA slot of f32."""
+
+Rows = Sequence[Row[CpuDevice]]
+
+
+def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[CpuDevice]) -> Kind[CpuDevice]:
+    return Kind(name, takes, lambda: rows)
+
+
+def _is(*listed: Op) -> Callable[[Value], bool]:
+    found = frozenset(listed)
+    return lambda value: value.op in found
+
+
+def _anchored(*listed: Op) -> Callable[[Value], bool]:
+    """Whether a step is one of some ops, or a region that one of them anchors."""
+    found = frozenset(listed)
+
+    def takes(value: Value) -> bool:
+        anchor = anchor_of(value.attrs["body"]) if value.op is region else value
+        return anchor is not None and anchor.op in found
+
+    return takes
+
+
+def _has_a_body(value: Value) -> bool:
+    return value.op is region or isinstance(value.op, FusedOp)
+
+
+def _is_a_contraction(value: Value) -> bool:
+    return value.op in (ops.matmul, ops.conv) or _has_a_body(value)
+
+
+def _is_elementwise(value: Value) -> bool:
+    return value.op.elementwise or is_reduction(value) or _has_a_body(value)
+
+
+def _of_convolutions() -> Rows:
+    from dovetail.targets.cpu.conv.select import ROWS
+
+    return ROWS
+
+
+def _of_transposed() -> Rows:
+    from dovetail.targets.cpu.conv.select import TRANSPOSED_ROWS
+
+    return TRANSPOSED_ROWS
+
+
+def _of_pools() -> Rows:
+    from dovetail.targets.cpu.pool.variant import offer_pool
+
+    return (Row("pool", offer_pool), Row("pool_loops", offer_pool_loops, LOOPS_SPEED))
+
+
+TABLE: Table[CpuDevice] = Table(
+    (
+        Kind("convolution", _anchored(*[op for op in CONVOLUTIONS if op is not conv_transpose]), _of_convolutions),
+        Kind("transposed convolution", _anchored(conv_transpose), _of_transposed),
+        Kind("pool", _is(ops.max_pool, ops.average_pool), _of_pools),
+        _kind(
+            "attention",
+            _anchored(library.attention, library.rope_attention),
+            Row("decode", offer_decode),
+            Row("online", offer_online),
+        ),
+        _kind("rope", _is(library.rope, library.partial_rope), Row("rope", offer_rope)),
+        _kind(
+            "elementwise",
+            _is_elementwise,
+            Row("map", offer_map),
+            Row("rows", offer_rows),
+            Row("weave", offer_weave),
+        ),
+        _kind(
+            "contraction",
+            _is_a_contraction,
+            Row("int8", offer_int8, INT8_SPEED),
+            Row("gemm", offer_gemm),
+            Row("loops", offer_contraction_loops, LOOPS_SPEED),
+        ),
+        _kind("copy", _is(ops.merge, ops.concat, ops.pad), Row("transpose", offer_transpose), Row("move", offer_move)),
+        _kind(
+            "reduction",
+            _is(ops.arg_max, ops.arg_min, ops.cum_sum, ops.cum_prod, ops.cum_max, ops.cum_min),
+            Row("reduce", offer_reduce),
+        ),
+        _kind("resize", _is(resize), Row("resize", offer_resize)),
+        _kind("gather", _is(ops.gather, ops.gather_elements, ops.gather_nd), Row("gather", offer_gather)),
+        _kind("scatter", _is(ops.scatter_elements, ops.scatter_nd), Row("scatter", offer_scatter)),
+        _kind("narrow cast", _is(ops.cast, ops.cast_f8), Row("table", offer_table)),
+        _kind("quantisation", _is(ops.quantise, ops.dequantise), Row("quantise", offer_quantise)),
+        _kind("sort", _is(ops.sort, ops.top_k), Row("sort", offer_sort)),
+        _kind("fill", _is(ops.extent, ops.iota, ops.random_bits), Row("fill", offer_fill)),
+    ),
+    on_host="host",
 )
 
 
-def _make_convolution(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    """The job of a convolution. Its templates are many: they are imported when a model has a convolution."""
-    value = step.value
-    call = anchor_of(value.attrs["body"]) if value.op is region else value
-    if call is None or call.op not in CONVOLUTIONS:
-        return None
-    from dovetail.targets.cpu.conv.templates import make_convolution
-
-    return make_convolution(step, locations, device)
+def _built_in() -> Machine:
+    return BUILT_IN
 
 
-def _make_pool(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    if step.value.op not in (ops.max_pool, ops.average_pool):
-        return None
-    from dovetail.targets.cpu.pool.variant import make_pool
-
-    return make_pool(step, locations, device)
-
-
-TEMPLATES: tuple[Callable[[Step, TensorLocations, CpuDevice], Job | None], ...] = (
-    _make_convolution,
-    _make_pool,
-    make_byte_contract,
-    make_contract,
-    make_attend,
-    make_transpose,
-)
-"""Archetypes that write their vectors themselves, and so ask how wide they are."""
-
-
-def make_job(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
+def make_job(
+    step: Step, locations: TensorLocations, device: CpuDevice, machine: Callable[[], Machine] = _built_in
+) -> Job | None:
     """The job of a step, or None where it has to run on the host."""
-    for template in TEMPLATES:
-        job = template(step, locations, vectors)
-        if job is not None:
-            return job
-    for archetype in ARCHETYPES:
-        job = archetype(step, locations)
-        if job is not None:
-            return job
-    return make_declared_contract(step, locations, vectors)
+    return TABLE.select(step, locations, device, machine)
+
+
+__all__ = ["TABLE", "make_job"]

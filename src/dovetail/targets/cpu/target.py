@@ -19,6 +19,7 @@ from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import machine_of
 from dovetail.targets.cpu.native import NativeGraph
+from dovetail.targets.cpu.select import TABLE
 from dovetail.targets.cpu.threads.pool import warm_up
 from dovetail.targets.runtime.build import builder_of
 from dovetail.targets.runtime.serial import NotSerializable, from_bytes, to_bytes
@@ -60,10 +61,8 @@ def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, str | Non
 
 
 def _considered(plan: Plan, step: Step, machine: Machine) -> Sequence[Considered]:
-    """Convolutions have several kernels; every other op has one."""
-    from dovetail.targets.cpu.conv.considered import considered
-
-    return considered(step, builder_of(plan, BACKEND).locations, host_device(), machine)
+    """The rows of the selection table. `machine` is that of the program; selection reads that of the backend."""
+    return TABLE.considered(step, builder_of(plan, BACKEND).locations, host_device(), machine)
 
 
 TARGET = Target(

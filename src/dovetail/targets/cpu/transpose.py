@@ -9,11 +9,12 @@ from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.ir.dim import Size
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.ir import collapsed
-from dovetail.kernels.spec import Job, TensorLocations, Tiles
+from dovetail.kernels.spec import Job, Tiles
 from dovetail.plan.alias import dense_strides
-from dovetail.plan.plan import Step
 
 SIDE = 64
 """Rows and columns of a tile."""
@@ -44,18 +45,25 @@ class TransposeArgs:
 ARGUMENTS = Arguments(TransposeArgs)
 
 
-def make_transpose(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    """The job of a copy whose operand is contiguous along one axis and whose result is along another."""
-    value = step.value
+def offer_transpose(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a copy whose operand is contiguous along one axis and whose result is along another."""
+    value, locations, device = of.value, of.locations, of.device
     if value.op is not ops.merge or value.dtype.itemsize != ITEM:
-        return None
+        return Refused("elements_have_4_bytes", f"{value.op.name} of {value.dtype.name}")
     x = value.operands[0]
     shape, (target, source) = collapsed(x.shape, [dense_strides(x.tensor), locations(x).strides])
-    if not 2 <= len(shape) <= 2 + MOST_OUTER or 0 in shape or source[-1] in (0, ITEM):
-        return None
+    if not 2 <= len(shape) <= 2 + MOST_OUTER or 0 in shape:
+        return Refused("axes_are_few", f"{len(shape)} axes", f"2 to {2 + MOST_OUTER}")
     across = next((a for a in range(len(shape) - 1) if source[a] == ITEM), None)
-    if across is None or any(isinstance(n, int) and n < device.lanes for n in (shape[across], shape[-1])):
-        return None
+    if across is None or source[-1] in (0, ITEM):
+        return Refused("another_axis_is_contiguous", f"strides of {', '.join(map(str, source))} bytes")
+    if any(isinstance(n, int) and n < device.lanes for n in (shape[across], shape[-1])):
+        return Refused("squares_fill_vectors", f"{shape[across]} by {shape[-1]}", f"at least {device.lanes}")
+    return Offer(lambda: _job(value, device, (shape, source, target), across))
+
+
+def _job(value: Value, device: CpuDevice, axes: tuple[tuple[Size, ...], ...], across: int) -> Job:
+    x, (shape, source, target) = value.operands[0], axes
     outer = [(shape[a], source[a], target[a]) for a in range(len(shape) - 1) if a != across]
     (n0, x0, y0), (n1, x1, y1) = [(1, 0, 0)] * (MOST_OUTER - len(outer)) + outer
     rows, columns = shape[across], shape[-1]

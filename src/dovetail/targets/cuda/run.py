@@ -29,10 +29,15 @@ from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.prepared_call import chained, fresh_results
 
 
+def locations_of(plan: Plan) -> TensorLocations:
+    """Where the tensors of a plan are."""
+    bound = {result for step in plan.phase("bind") for result in step.results}
+    return TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS)
+
+
 def kernels_of(plan: Plan, split: SplitLimits = SPLIT) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
-    bound = {result for step in plan.phase("bind") for result in step.results}
-    locations = TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS)
+    locations = locations_of(plan)
     found = [(step, make_kernels(step, locations, split)) for step in plan.phase("run")]
     missing = sorted({step.value.op.name for step, kernels in found if not kernels})
     if missing:

@@ -6,30 +6,57 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from dovetail import ops
 from dovetail.codegen.llvm import ptx
+from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.kernels.families.fill import make_fill
-from dovetail.kernels.families.map import make_map
-from dovetail.kernels.families.move import make_move
-from dovetail.kernels.families.reduce import make_reduce
-from dovetail.kernels.families.rows import make_rows
-from dovetail.kernels.families.view_fusion import make_weave
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.families.fill import offer_fill
+from dovetail.kernels.families.map import offer_map
+from dovetail.kernels.families.move import offer_move
+from dovetail.kernels.families.reduce import offer_reduce
+from dovetail.kernels.families.rows import offer_rows
+from dovetail.kernels.families.view_fusion import offer_weave
+from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.split_reduce import SplitLimits, split_reduction
 from dovetail.kernels.spec import ALIGNMENT, Job, TensorLocations
+from dovetail.ops.region import region
 from dovetail.plan.plan import Step
+from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.loops import LOOPS, SHAPE, SPLIT
+from dovetail.targets.runtime.selection import Kind, Row, Table
 
-FAMILIES: tuple[Callable[[Step, TensorLocations], Job | None], ...] = (
-    make_map,
-    make_rows,
-    make_reduce,
-    make_move,
-    make_weave,
-    make_fill,
+
+def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[GpuDevice | None]) -> Kind[GpuDevice | None]:
+    return Kind(name, takes, lambda: rows)
+
+
+def _is_elementwise(value: Value) -> bool:
+    return value.op.elementwise or is_reduction(value) or value.op is region or isinstance(value.op, FusedOp)
+
+
+TABLE: Table[GpuDevice | None] = Table(
+    (
+        _kind(
+            "elementwise",
+            _is_elementwise,
+            Row("map", offer_map),
+            Row("rows", offer_rows),
+            Row("weave", offer_weave),
+        ),
+        _kind(
+            "reduction",
+            lambda v: v.op in (ops.arg_max, ops.arg_min, ops.cum_sum, ops.cum_prod, ops.cum_max, ops.cum_min),
+            Row("reduce", offer_reduce),
+        ),
+        _kind("copy", lambda v: v.op in (ops.merge, ops.concat, ops.pad), Row("move", offer_move)),
+        _kind("fill", lambda v: v.op in (ops.extent, ops.iota, ops.random_bits), Row("fill", offer_fill)),
+    )
 )
+"""The kernel families that run on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +73,8 @@ class GpuKernel:
 
 def make_kernels(step: Step, locations: TensorLocations, split: SplitLimits = SPLIT) -> tuple[GpuKernel, ...]:
     """The kernels of a step, in the order in which they run; none where no family takes it."""
-    for family in FAMILIES:
-        job = family(step, locations)
-        if job is not None:
-            return _scheduled(job, step, locations, split)
-    return ()
+    job = TABLE.select(step, locations, None, lambda: CLAIMS.machine)
+    return () if job is None else _scheduled(job, step, locations, split)
 
 
 def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLimits) -> tuple[GpuKernel, ...]:
@@ -86,4 +110,4 @@ def _printed(
     return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace)
 
 
-__all__ = ["FAMILIES", "GpuKernel", "make_kernels"]
+__all__ = ["TABLE", "GpuKernel", "make_kernels"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dovetail.plan.plan import Plan
+from collections.abc import Sequence
+
+from dovetail.declare.machine import Machine
+from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
 from dovetail.targets.cuda.claims import claims
-from dovetail.targets.target import Executable, Target
+from dovetail.targets.target import Considered, Executable, Target
 
 
 def _compile(plan: Plan, settings: Settings) -> Executable:
@@ -15,6 +18,13 @@ def _compile(plan: Plan, settings: Settings) -> Executable:
     return CudaGraph(plan)
 
 
-TARGET = Target("cuda", claims, _compile, any_size=True)
+def _considered(plan: Plan, step: Step, machine: Machine) -> Sequence[Considered]:
+    from dovetail.targets.cuda.run import locations_of
+    from dovetail.targets.cuda.select import TABLE
+
+    return TABLE.considered(step, locations_of(plan), None, machine)
+
+
+TARGET = Target("cuda", claims, _compile, any_size=True, considered=_considered)
 
 __all__ = ["TARGET"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from dovetail.declare.machine import Machine
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
@@ -41,6 +42,8 @@ class Backend:
     loops: Callable[[], LoopTarget]
     """What compiled loops may use: scalar functions and tile sizes."""
     code: CodeCache
+    machine: Callable[[], Machine]
+    """The machine model that estimates kernels: one for all programs, so that results do not depend on settings."""
     records: Registry
     """The dataclasses that stored jobs of the target may hold."""
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Job, SharedFunction, Template, Variant
 from dovetail.targets.runtime.compiler import Compiler, LoadedCode, Module
+from dovetail.targets.runtime.renaming import Skeleton, skeleton_of
 from dovetail.targets.runtime.store import Store
 
 HasKernel: TypeAlias = Job | Variant
@@ -167,6 +168,9 @@ class BackgroundCompiler:
         """Object files by name. A module that cannot be compiled is missing, and raises where it is used."""
         self._modules: dict[int, tuple[Kernel | Template, tuple[Module, ...]]] = {}
         self._queued: set[str] = set()
+        self._first: dict[tuple[str, bool], tuple[str, Skeleton]] = {}
+        self._alike: list[tuple[str, Skeleton, str, Skeleton]] = []
+        """Modules that are not compiled: each has the code of an earlier one under other names."""
         self._queue: SimpleQueue[Module | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._most = min(COMPILE_THREADS, cache.compiler.threads)
@@ -176,10 +180,8 @@ class BackgroundCompiler:
         for module in self.modules(job):
             if module.name not in self.cache and module.name not in self._queued:
                 self._queued.add(module.name)
-                self._queue.put(module)
-                if len(self._threads) < self._most:
-                    self._threads.append(threading.Thread(target=self._run))
-                    self._threads[-1].start()
+                if not self._is_alike(module):
+                    self._compile(module)
 
     def modules(self, job: HasKernel) -> tuple[Module, ...]:
         """The modules of a job, written once for each kernel: steps with equal signatures share one."""
@@ -194,6 +196,24 @@ class BackgroundCompiler:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
+        for name, skeleton, first, its in self._alike:
+            if first in self.made:
+                self.made[name] = its.renamed(self.made[first], skeleton)
+
+    def _is_alike(self, module: Module) -> bool:
+        """Whether a queued module differs from this one in names only; `finish` renames its code."""
+        skeleton = skeleton_of(module.text)
+        first, its = self._first.setdefault((skeleton.text, module.optimize), (module.name, skeleton))
+        if first == module.name:
+            return False
+        self._alike.append((module.name, skeleton, first, its))
+        return True
+
+    def _compile(self, module: Module) -> None:
+        self._queue.put(module)
+        if len(self._threads) < self._most:
+            self._threads.append(threading.Thread(target=self._run))
+            self._threads[-1].start()
 
     def _run(self) -> None:
         while (module := self._queue.get()) is not None:

@@ -41,7 +41,7 @@ class Compiler(Protocol):
         ...
 
     def compile(self, module: Module, store: Store | None) -> bytes:
-        """The object file of a module, from the store where it has one."""
+        """The object file of a module, from the store where it has one; it holds names as plain bytes."""
         ...
 
     def load(self, objects: Sequence[bytes]) -> LoadedCode:

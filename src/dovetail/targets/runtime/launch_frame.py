@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from dovetail.declare.machine import Machine
 from dovetail.ir import leaf
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
@@ -109,10 +110,13 @@ def make_frame(
     threads: int,
     apart: Mapping[Value, Value] = _NO_ROOTS,
     bodies: Mapping[CompiledBody, BoundBody] = _NO_BODIES,
+    *,
+    machine: Callable[[], Machine],
 ) -> Frame:
     """The frame of a section for the sizes that are known in `memory`.
 
-    `apart` are roots that are outside the arena in this frame, each with the root whose memory holds it.
+    `apart` are roots that are outside the arena in this frame, each with the root whose memory holds it. `machine`
+    chooses between variants.
     """
     args = LaunchArgs(memory.sizes, threads)
     layout = ControlLayout(args, bodies)
@@ -135,7 +139,7 @@ def make_frame(
             kind, first = layout.control(job, resolve)
             table[row] = (0, first, 0, 0, kind, True)
         else:
-            variant, job = job.chosen(args.number)
+            variant, job = job.chosen(args.number, machine)
             first, tiles, chunk = args.launch(job, pointers_of(job, resolve))
             table[row] = (starts[variant], first, tiles, chunk, KIND_COMPILED, job.is_checked)
     scratch = -(-args.scratch // 64) * 64

@@ -23,15 +23,15 @@ def variants(plan: Plan, sizes: Mapping[str, Size], backend: Backend) -> dict[Va
     for step in plan.phase("run"):
         signature = step_signature(step, builder.locations)
         if signature not in known:
-            known[signature] = _variant(builder.job(step), sizes)
+            known[signature] = _variant(builder.job(step), sizes, backend)
         found[step.value] = known[signature]
     return found
 
 
-def _variant(job: Job | Control | None, sizes: Mapping[str, Size]) -> str | None:
+def _variant(job: Job | Control | None, sizes: Mapping[str, Size], backend: Backend) -> str | None:
     if not isinstance(job, Job):
         return None if job is None else ""
-    kernel = job.chosen(lambda size: estimate(size, sizes))[1].kernel
+    kernel = job.chosen(lambda size: estimate(size, sizes), backend.machine)[1].kernel
     return kernel.variant if isinstance(kernel, Template) else ""
 
 

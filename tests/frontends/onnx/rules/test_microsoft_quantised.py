@@ -17,6 +17,11 @@ from tests.frontends.onnx.microsoft import Draw, alone, check, ms, run
 DRAW = Draw(14)
 
 
+@pytest.fixture(autouse=True)
+def _restarted() -> None:  # pyright: ignore[reportUnusedFunction]
+    DRAW.restart()
+
+
 def _number(x: float, dtype: Any = np.float32) -> Array:
     return np.array(x, dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.library.heads import split_heads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.attention import pack_kv as attend_near
+from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph
 from tests.kernels.attending import check, compiled, heads, normal
@@ -55,7 +57,7 @@ def test_which_rows_push_each_other_out(stride: Any, is_so: bool) -> None:
 @pytest.mark.parametrize("room", [1 << 20, 80 * 4 * 32])
 def test_rows_that_lie_far_apart(monkeypatch: Any, d: int, groups: int, causal: bool, room: int) -> None:
     """Also where there is room for some of the keys only."""
-    monkeypatch.setattr(attend_near, "MOST", room)
+    monkeypatch.setattr(attend_near, "ATTENTION", replace(ATTENTION, packed_bytes=room))
     q, k, v = crowded_heads(d, groups)
     fill = -np.inf if causal else None
     value = library.attention(q, k, v, scale=d**-0.5, groups=groups, causal=causal, fill=fill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +17,13 @@ from dovetail.kernels.spec import Job, Template, TensorLocations
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.considered import considered
-from dovetail.targets.cpu.conv.select import VARIANTS, make_conv
+from dovetail.targets.cpu.conv.select import ROWS
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.native import NativeGraph
+from dovetail.targets.cpu.select import TABLE, make_job
 from dovetail.targets.runtime import serial as record
 from dovetail.targets.runtime.build import build
+from dovetail.targets.target import Considered
 from tests.kernels.convolving import WIDE, around, compared, normal
 
 ASSUMED = Machine(1e11, 1e10, 1e-6)
@@ -50,7 +52,7 @@ def sized(height: int, width: int, images: int = 1) -> dict[str, int]:
 
 def name_at(job: Job, sizes: dict[str, int]) -> str:
     """The stem of the kernel that runs where sizes are these."""
-    _, found = job.chosen(lambda size: evaluate_size(size, sizes))
+    _, found = job.chosen(lambda size: evaluate_size(size, sizes), lambda: ASSUMED)
     return found.kernel.name.rpartition("_")[0]
 
 
@@ -110,31 +112,42 @@ PROBLEMS = [
 """Convolutions, and the kernel that AVX-512 has for them."""
 
 
+def taken(rows: Sequence[Considered]) -> Considered:
+    (found,) = [row for row in rows if row.taken]
+    return found
+
+
 @pytest.mark.parametrize(("graph", "name"), PROBLEMS)
 @pytest.mark.parametrize("strict", [False, True])
 def test_reports_know_what_was_considered(graph: Graph, name: str, strict: bool) -> None:
     step, locations = step_of(graph, strict)
-    job, rows = make_conv(step, locations, WIDE), considered(step, locations, WIDE, ASSUMED)
+    job, rows = make_job(step, locations, WIDE, lambda: ASSUMED), TABLE.considered(step, locations, WIDE, ASSUMED)
     assert job is not None and isinstance(job.kernel, Template)
-    (taken,) = [row for row in rows if row.taken]
-    assert taken.name == job.kernel.variant and (strict or taken.name == name)
-    assert taken.seconds is not None and taken.seconds > 0 and taken.reason == ""
+    won = taken(rows)
+    assert won.name == job.kernel.variant and (strict or won.name == name)
+    assert won.seconds is not None and won.seconds > 0 and won.reason == ""
     assert all(row.reason for row in rows if not row.taken), "every other kernel has a reason"
-    assert rows[-1].name == "direct" and {name for name, _ in VARIANTS} <= {row.name.split()[0] for row in rows}
+    assert won.ratio == 1 and won.bound in ("compute", "L1", "L2", "L3", "memory", "launch")
+    assert all(row.condition or row.seconds is not None for row in rows if row.name != "host")
+    assert rows[-1].name == "host" and {row.name for row in ROWS} <= {row.name.split()[0] for row in rows}
 
 
 def test_an_estimate_counts_empty_lanes() -> None:
     """The last vector of filters takes as long with a few as with all."""
     machine = replace(ASSUMED, bytes_per_second=1e15)
     full, partial = [
-        next(row.seconds for row in considered(*step_of(around((1, 96, 5, 7), n), False), WIDE, machine) if row.taken)
+        next(
+            row.seconds
+            for row in TABLE.considered(*step_of(around((1, 96, 5, 7), n), False), WIDE, machine)
+            if row.taken
+        )
         for n in (128, 122)
     ]
     assert full is not None and partial == pytest.approx(full, rel=1e-3)
 
 
 def test_nothing_is_taken_before_sizes_are_known() -> None:
-    rows = considered(*step_of(network("height", "width"), False), WIDE)
+    rows = TABLE.considered(*step_of(network("height", "width"), False), WIDE, ASSUMED)
     assert rows and not any(row.taken for row in rows)
 
 

@@ -16,13 +16,12 @@ from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, VectorBuilder
 from dovetail.ir.dtype import f32
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.attention.parts import BLOCK, Shared, copy_function, finished, integer, read, written
+from dovetail.targets.cpu.attention.parts import Shared, copy_function, finished, integer, read, written
+from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import few_regions, packs, padded
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION
 
-MOST_UNROLLED = 8
-"""Vectors of a row that are unrolled; longer rows go through a loop."""
 _LOWEST = F32(literal(float("-inf"), f32))
 _NOTHING = F32(literal(0.0, f32))
 
@@ -35,7 +34,7 @@ def few_scores_function(device: CpuDevice, d: int) -> Shared:
     rows = [t.ptr_add(k, t.mul(j, I64("%stride"))) for j in range(lanes)]
 
     sums: list[Vec] = [ZERO] * lanes
-    if d // lanes <= MOST_UNROLLED:
+    if d // lanes <= ATTENTION.most_unrolled:
         for i in range(d // lanes):
             x = t.load(t.ptr_add(q, i * size), size)
             sums = [t.fma(x, t.load(t.ptr_add(row, i * size)), s) for row, s in zip(rows, sums, strict=True)]
@@ -113,15 +112,15 @@ class FewQueries:
         end = t.size(self.a.keys)
         with t.loop(0, self.rows) as row:
             self._take_query(row)
-        with t.steps(0, end, BLOCK) as first:
-            count = t.smin(BLOCK, t.sub(end, first))
+        with t.steps(0, end, ATTENTION.block) as first:
+            count = t.smin(ATTENTION.block, t.sub(end, first))
             k, stride = self._block("k", first, count)
             v, apart = self._block("v", first, count)
             self._score(k, stride, v, apart, count)
             values = few_values_function(t.device, self.a.dv)
             with t.loop(0, self.rows) as row:
                 old = self._weigh(row, first, count)
-                p, o = self._of("scores", row, BLOCK), self._of("taken", row, self.dv)
+                p, o = self._of("scores", row, ATTENTION.block), self._of("taken", row, self.dv)
                 t.call_shared(values, p, v, apart, count, o, old)
         with t.loop(0, self.rows) as row:
             self._write(row)
@@ -182,7 +181,7 @@ class FewQueries:
 
         def score(x: Ptr, stride: Int, first: I64) -> None:
             with t.loop(0, self.rows) as row:
-                q, s = self._of("queries", row, self.d), self._of("scores", row, BLOCK)
+                q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.block)
                 t.call_shared(scores, q, x, stride, t.ptr_add(s, t.mul(first, 4)))
 
         whole = t.sdiv(count, t.lanes)
@@ -204,7 +203,7 @@ class FewQueries:
     def _weigh(self, row: I64, first: I64, count: I64) -> F32:
         """Bend and mask the scores of a row and make weights of them; gives how much older sums shrink."""
         t = self.t
-        scores = self._of("scores", row, BLOCK)
+        scores = self._of("scores", row, ATTENTION.block)
         top, total = self._state(row)
         vectors = t.ceil_div(count, t.lanes)
         before, now = self._maximum(row, first, count, scores, top, vectors)

@@ -18,7 +18,8 @@ from dovetail.ir.dim import Dim, Size
 from dovetail.targets.cpu.attention.decode import FewQueries
 from dovetail.targets.cpu.attention.online import ManyQueries, write_rotated
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
-from dovetail.targets.cpu.attention.shape import FEW, WIDE, Attend, few_regions, offsets_of
+from dovetail.targets.cpu.attention.policy import ATTENTION
+from dovetail.targets.cpu.attention.shape import Attend, few_regions, offsets_of
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 
 
@@ -92,9 +93,9 @@ class _Driver(AttendBuilder):
         self.packed.pack(self.sdiv(number, self.scaled(a.groups, a.blocks)), at, end)
         some = TRUE
         if a.may_be_few:
-            less = self.icmp("sle", rows, FEW)
+            less = self.icmp("sle", rows, ATTENTION.few)
             with self.when(less):
-                FewQueries(self, at, FEW, count=rows, first=first).run()
+                FewQueries(self, at, ATTENTION.few, count=rows, first=first).run()
             some = self.not_(less)
         with self.when(some):
             self._rows(at, first, rows)
@@ -120,7 +121,7 @@ class _Driver(AttendBuilder):
 
     def _rows(self, at: Mapping[str, Ptr], first: I64, rows: I64) -> None:
         """A block of queries with as few vectors as it needs; none at all where there are no rows."""
-        for wide in range(1, WIDE + 1):
+        for wide in range(1, ATTENTION.wide + 1):
             least = self.icmp("sgt", rows, (wide - 1) * self.lanes)
             most = self.icmp("sle", rows, wide * self.lanes)
             with self.when(self.and_(least, most)):

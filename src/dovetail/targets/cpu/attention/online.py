@@ -11,7 +11,6 @@ from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored
 from dovetail.ir.dtype import f32
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
 from dovetail.targets.cpu.attention.parts import (
-    BLOCK,
     columns_function,
     copy_function,
     key_rows,
@@ -21,6 +20,7 @@ from dovetail.targets.cpu.attention.parts import (
     weight,
     weights_function,
 )
+from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.rope import rotate_function
 from dovetail.targets.cpu.attention.shape import many_regions, padded
 from dovetail.targets.cpu.attention.tile import AttendBuilder
@@ -89,8 +89,8 @@ class ManyQueries:
         """Everything that the queries take from the keys between two."""
         t = self.t
         self._clear()
-        with t.steps(low, end, BLOCK) as first:
-            count = t.smin(BLOCK, t.sub(end, first))
+        with t.steps(low, end, ATTENTION.block) as first:
+            count = t.smin(ATTENTION.block, t.sub(end, first))
             before = [t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes) for i in range(self.wide)]
             self._score(first, count)
             if self.bends:
@@ -154,7 +154,7 @@ class ManyQueries:
     def _repeat_last(self, count: I64) -> None:
         """The last key again, up to as many as are scored at once: it changes no maximum."""
         t, size = self.t, 4 * self.a.d
-        missing = t.srem(t.sub(BLOCK, count), self.keys)
+        missing = t.srem(t.sub(ATTENTION.block, count), self.keys)
         end = t.ptr_add(self.room["key_rows"], t.mul(count, size))
         self._copy(t.ptr_add(end, -size), 0, 4, missing, end)
 

@@ -12,23 +12,17 @@ from math import gcd
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH
 from dovetail.ir.dim import Size
-from dovetail.targets.cpu.attention.parts import BLOCK, rows_function
+from dovetail.targets.cpu.attention.parts import rows_function
+from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 from dovetail.targets.cpu.attention.tile import AttendBuilder
-
-MOST = 1 << 20
-"""Bytes of keys and values that are packed; later rows are read where they are."""
-_SET_PERIOD = 4096
-"""Lines this many bytes apart map to one set of L1, everywhere."""
-_WAYS = 8
-"""Lines of one set, at least."""
 
 
 def crowded(stride: Size, width: int) -> bool:
     """Whether rows of f32 with this stride evict each other from L1, though a block would fit."""
     if not isinstance(stride, int) or stride == 4 * width:
         return False
-    return _SET_PERIOD // gcd(_SET_PERIOD, stride) * _WAYS < BLOCK
+    return ATTENTION.set_period // gcd(ATTENTION.set_period, stride) * ATTENTION.ways < ATTENTION.block
 
 
 def packed_widths(a: Attend) -> dict[str, int]:
@@ -51,7 +45,8 @@ class PackedHead:
         keys = t.problem.keys
         self.most = 0
         if each:
-            self.most = min(MOST // each, keys) if isinstance(keys, int) else MOST // each
+            most = ATTENTION.packed_bytes // each
+            self.most = min(most, keys) if isinstance(keys, int) else most
         self.bytes = -(-self.most * each // 64) * 64
         self.rows: dict[str, Ptr] = {}
         self.count = I64("0")

@@ -17,19 +17,10 @@ from dovetail.codegen.llvm.maths.vectors import LOG2_E, exp2_of_negative
 from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.attention.policy import ATTENTION
 
 Shared: TypeAlias = tuple[SharedFunction, Signature]
 """A function that kernels share, and how to call it."""
-DEPTH = 4
-"""Features of one iteration along them, at least."""
-DEPTH_BROADCAST = 8
-"""The same where keys are embedded-broadcast operands: it takes few registers."""
-MOST_POINTERS = 8
-"""Keys that have pointers of their own: there are 16 general registers for them and all else."""
-KEYS = 4
-"""Keys whose values one iteration takes, with embedded broadcasts."""
-BLOCK = 64
-"""Keys whose scores are kept at once: with their values they fit L1."""
 
 
 def key_rows(device: CpuDevice, wide: int) -> int:
@@ -108,8 +99,8 @@ def _scored(t: VectorBuilder, device: CpuDevice, wide: int, d: int, q: Ptr, rows
         _add_products(t, sums, vs, [t.ptr_add(row, 4 * feature) for row in at], splats)
 
     # Where there is a register for each, pointers move: an index would cost an instruction more.
-    moving = list(rows) if device.has("embedded_broadcast") and keys <= MOST_POINTERS else []
-    depth = DEPTH_BROADCAST if moving else DEPTH
+    moving = list(rows) if device.has("embedded_broadcast") and keys <= ATTENTION.most_pointers else []
+    depth = ATTENTION.depth_broadcast if moving else ATTENTION.depth
     iterations = d // depth
     with t.carry(0, iterations, [ZERO] * (keys * wide), moving) as state:
         queries = t.ptr_add(q, t.mul(state.index, depth * wide * t.bytes))
@@ -142,13 +133,13 @@ def values_function(device: CpuDevice, wide: int, features: int) -> Shared:
     sums = [t.fmul(t.load(t.ptr_add(o, i * t.bytes), t.bytes), kept[i % wide]) for i in range(features * wide)]
     done: Int = 0
     if device.has("embedded_broadcast"):
-        groups = t.sdiv(count, KEYS)
-        done = t.mul(groups, KEYS)
+        groups = t.sdiv(count, ATTENTION.keys)
+        done = t.mul(groups, ATTENTION.keys)
         with t.carry(0, groups, sums) as state:
-            first = t.mul(state.index, KEYS)
+            first = t.mul(state.index, ATTENTION.keys)
             weights = t.opaque(t.ptr_add(p, t.mul(first, wide * t.bytes)))
             row = t.ptr_add(v, t.mul(first, stride))
-            for j in range(KEYS):
+            for j in range(ATTENTION.keys):
                 row = t.opaque(t.ptr_add(row, stride if j else 0))
                 accumulate(state.vectors, t.ptr_add(weights, j * wide * t.bytes), row)
         sums = state.vectors

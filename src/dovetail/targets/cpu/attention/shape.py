@@ -9,17 +9,9 @@ from dovetail.ir.dim import Size, product
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention
 from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
-from dovetail.targets.cpu.attention.parts import BLOCK, key_rows
+from dovetail.targets.cpu.attention.parts import key_rows
+from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, words_of
-
-WIDE = 2
-"""Vectors of queries in a tile."""
-SPAN = 4
-"""Blocks of queries for which keys are rotated once."""
-FEW = 4
-"""Queries of a head up to which lanes run along features."""
-HEAD = 64
-"""Bytes at the start of a workspace: the head whose keys and values are packed there, and how many of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +42,7 @@ class Attend(Attention):
     @property
     def rows(self) -> int:
         """Queries of a tile."""
-        return WIDE * self.device.lanes
+        return ATTENTION.wide * self.device.lanes
 
     @property
     def blocks(self) -> Size:
@@ -60,7 +52,7 @@ class Attend(Attention):
     @property
     def is_few(self) -> bool:
         """Whether a tile is a head of keys with all the queries that attend to it."""
-        return isinstance(self.queries, int) and self.queries <= FEW and self.rotated is None
+        return isinstance(self.queries, int) and self.queries <= ATTENTION.few and self.rotated is None
 
     @property
     def may_be_few(self) -> bool:
@@ -70,7 +62,7 @@ class Attend(Attention):
     @property
     def span(self) -> int:
         """Queries of a head for which keys are rotated once."""
-        return SPAN * self.rows
+        return ATTENTION.span * self.rows
 
     @property
     def spans(self) -> Size:
@@ -79,9 +71,9 @@ class Attend(Attention):
     @property
     def room(self) -> int:
         """Bytes of workspace in addition to packed and rotated keys."""
-        ends = [offsets_of(many_regions(self, WIDE))[1]]
+        ends = [offsets_of(many_regions(self, ATTENTION.wide))[1]]
         if self.may_be_few:
-            ends.append(offsets_of(few_regions(self, FEW))[1])
+            ends.append(offsets_of(few_regions(self, ATTENTION.few))[1])
         return max(ends)
 
     @property
@@ -138,14 +130,14 @@ def many_regions(a: Attend, wide: int) -> dict[str, int]:
     lanes = a.device.lanes
     row = 4 * lanes * wide
     keys = key_rows(a.device, wide)
-    found = {"columns": a.d * row, "taken": a.dv * row, "scores": BLOCK * row}
+    found = {"columns": a.d * row, "taken": a.dv * row, "scores": ATTENTION.block * row}
     found |= {"tops": row, "sums": row, "old": row, "buffer": 4 * lanes * lanes}
     if a.has_key_mask:
         found["mask_left"] = 4 * keys
-    found["key_rows"] = (BLOCK if a.packs_keys else keys) * 4 * a.d
+    found["key_rows"] = (ATTENTION.block if a.packs_keys else keys) * 4 * a.d
     if a.packs_values:
-        found["value_rows"] = BLOCK * 4 * a.dv
-    found |= {name: BLOCK * row for name in a.masks_by_row()}
+        found["value_rows"] = ATTENTION.block * 4 * a.dv
+    found |= {name: ATTENTION.block * row for name in a.masks_by_row()}
     found |= row_regions(a, lanes * wide)
     if a.rotated is not None:
         found["query_rows"] = a.rows * 4 * a.d
@@ -156,9 +148,9 @@ def few_regions(a: Attend, rows: int) -> dict[str, int]:
     """The workspace of a tile with few queries, in bytes."""
     lanes = a.device.lanes
     d, dv = padded(a.d, lanes), padded(a.dv, lanes)
-    found = {"queries": rows * 4 * d, "scores": rows * 4 * BLOCK, "taken": rows * 4 * dv, "state": rows * 8}
+    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.block, "taken": rows * 4 * dv, "state": rows * 8}
     found["left"] = lanes * 4 * a.d
-    found |= {name: BLOCK * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
+    found |= {name: ATTENTION.block * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
     return found | row_regions(a, 1)
 
 
@@ -179,7 +171,7 @@ def packs(a: Attend, name: str) -> bool:
 def offsets_of(regions: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Offsets of regions after the head, each at a cache line, and the end."""
     offsets: dict[str, int] = {}
-    end = HEAD
+    end = ATTENTION.head_bytes
     for name, size in regions.items():
         offsets[name] = end
         end += -(-size // 64) * 64

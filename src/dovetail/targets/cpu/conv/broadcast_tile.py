@@ -15,15 +15,13 @@ from dovetail.codegen.llvm.kernel import one_of
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.targets.cpu.conv.policy import tiles_of
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 
 
 def broadcast_tile_of(device: CpuDevice, filters: int, epilogue: Epilogue, *, equidistant: bool) -> RegisterTile:
     """The register tile that wastes least lanes; `equidistant` says whether steps are equally far apart."""
-    forms = ((2, 6),)
-    if device.registers > 16:
-        forms = ((2, 14), (3, 9)) if device.has("embedded_broadcast") else ((4, 6), (2, 12))
-    tiles = [RegisterTile(device, *form, epilogue, equidistant) for form in forms]
+    tiles = [RegisterTile(device, *form, epilogue, equidistant) for form in tiles_of(device).broadcast]
     return min(tiles, key=lambda tile: -(-filters // tile.block) * tile.block)
 
 

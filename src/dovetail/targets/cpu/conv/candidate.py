@@ -1,14 +1,16 @@
-"""Kernels that may serve a convolution, and the choice between them."""
+"""Kernels that may serve a convolution."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dovetail.codegen.llvm.kernel import KernelCode
+from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused
 from dovetail.kernels.problems.convolution import ConvProblem
 from dovetail.kernels.spec import Job, Number, Packed, SharedFunction, Template, Tiling, Variant
 
@@ -22,7 +24,7 @@ class ConvTiler(Protocol):
     def __call__(self, number: Number) -> Tiling | None: ...
 
     def tiling(self, of: ConvProblem) -> Tiling | None:
-        """The tiling where all spatial sizes are known; None where another kernel is better."""
+        """The tiling where all spatial sizes are known; None where a condition of the kernel refuses them."""
         ...
 
 
@@ -47,20 +49,17 @@ class Candidate:
         """The kernel, for sizes that are known later."""
         return Variant(self._template((), 0), self.bindings, self.tiler)
 
-    def job(self, variants: tuple[Variant, ...] = ()) -> Job | None:
+    def job(self) -> Job | Refused:
         """The kernel with its work tiled for the sizes as they are."""
         tiling = self.tiler.tiling(self.tiler.problem)
         if tiling is None:
-            return None
-        return Job(self._template(tiling.sizes, tiling.scratch), self.bindings, tiling.launch, variants=variants)
+            return Refused("sizes_suit_the_kernel")
+        return Job(self._template(tiling.sizes, tiling.scratch), self.bindings, tiling.launch)
+
+    def offer(self, cost: Callable[[], Cost] | None = None) -> Offer:
+        """The kernel as a row of the selection table offers it."""
+        return Offer(self.job, cost, self.name, None if self.is_known else self.variant)
 
     def _template(self, sizes: tuple[Size, ...], scratch: Size) -> Template:
         made = self.code().template(self.bindings, sizes, scratch)
         return replace(made, variant=self.name, shared=(*made.shared, *self.shared))
-
-
-def first_of(candidates: Sequence[Candidate]) -> Job | None:
-    """The job of the first that suits; the last one suits all sizes, and where they are not known, the others wait."""
-    if all(candidate.is_known for candidate in candidates):
-        return next((job for candidate in candidates if (job := candidate.job()) is not None), None)
-    return candidates[-1].job(tuple([candidate.variant() for candidate in candidates]))

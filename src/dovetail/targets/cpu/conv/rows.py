@@ -15,13 +15,13 @@ from dovetail.codegen.llvm.kernel import SCRATCH, WORDS
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.ir.dim import Size
+from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.row_steps import row_steps
 from dovetail.kernels.problems.convolution import Convolution
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.region_steps import AXES
-from dovetail.kernels.spec import SharedFunction, TensorLocations
-from dovetail.plan.plan import Step
+from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, RowWriter, more, row_epilogue, words_of
 
 ROWS = "rows"
@@ -30,20 +30,26 @@ ROWS = "rows"
 A = TypeVar("A")
 
 
-def with_rows(
-    found: Convolution, step: Step, locations: TensorLocations, device: CpuDevice
-) -> tuple[Convolution, tuple[SharedFunction, ...]] | None:
-    """The convolution with the code of its steps on rows, if it has such; None where they are not compiled."""
+@dataclass(frozen=True, slots=True)
+class WithRows:
+    """A convolution with the code of its steps on rows, if it has such, and the functions that its kernels call."""
+
+    convolution: Convolution
+    shared: tuple[SharedFunction, ...] = ()
+
+
+def with_rows(found: Convolution, of: StepProblem[CpuDevice]) -> WithRows | Refused:
+    """The convolution of a step with the code of its steps on rows."""
     if not found.has_row_steps:
-        return found, ()
+        return WithRows(found)
     assert found.call is not None, "only a region has steps"
     # The rows of a depthwise kernel are long, and LLVM unrolls its loop as it likes.
-    lanes = 0 if found.w.shape[1] == 1 and int(found.attrs["groups"]) > 1 else device.lanes
-    steps = row_steps(step, found.call, locations, AXES, "channel", lanes)
-    if steps is None:
-        return None
+    lanes = 0 if found.w.shape[1] == 1 and int(found.attrs["groups"]) > 1 else of.device.lanes
+    steps = row_steps(of, found.call, AXES, "channel", lanes)
+    if isinstance(steps, Refused):
+        return steps
     rows, function = row_epilogue(steps)
-    return replace(found, rows=rows, row_steps=steps), (function,)
+    return WithRows(replace(found, rows=rows, row_steps=steps), (function,))
 
 
 def arguments_of(kind: type[A], epilogue: Epilogue, *residual: str, without: Iterable[str] = ()) -> Arguments[A]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.problems.region_steps import find_convolution
-from dovetail.kernels.spec import Job, Packed, TensorLocations
+from dovetail.kernels.spec import Packed
 from dovetail.ops.convolution import conv_transpose
-from dovetail.plan.plan import Step
-from dovetail.targets.cpu.conv.candidate import Candidate, first_of
+from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct.kernel import direct_code
 from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import Direct
@@ -22,44 +21,39 @@ from dovetail.targets.cpu.conv.packing import Packing, bindings
 from dovetail.targets.cpu.conv.rows import with_rows
 
 
-def make_conv_transpose(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    """The job of a transposed convolution with weights that are known when parameters are bound."""
-    value = step.value
+def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a transposed convolution with weights that are known when parameters are bound."""
+    value, locations, device = of.value, of.locations, of.device
     inside = find_convolution(value)
     call = value if inside is None else inside.call
     if call.op is not conv_transpose or call.rank > 4 or call.dtype is not f32:
-        return None
+        return Refused("one_or_two_spatial_axes_of_f32", str(call.type))
     x, w = value.operands[:2] if inside is None else (inside.operands["x"], inside.operands["w"])
     if 0 in w.shape or not locations.is_bound(w):
-        return None
+        return Refused("weights_are_bound", "weights of a run, or none")
     attrs, groups = call.attrs, int(call.attrs["groups"])
     filters, channels = known(w.shape[1]), known(w.shape[0]) // groups
     window = [known(size) for size in w.shape[2:]]
     before = [(n - 1) * d - p for n, d, p in zip(window, attrs["dilations"], attrs["padding"], strict=False)]
     ones = (1,) * len(window)
     steps = locations(x).strides
-    result = step.results[0]
+    result = of.step.results[0]
     geometry = ConvGeometry.of(x.shape[2:], steps[2:], result.shape[2:], window, ones, attrs["dilations"], before)
     act = "none" if inside is None else inside.applied
     has_row_steps = inside is not None and inside.steps is None
-    found = Convolution(result, x, w, act=act, call=call, has_row_steps=has_row_steps)
-    above = with_rows(found, step, locations, device)
-    if above is None:
-        return None
-    found, shared = above
-    epilogue = found.epilogue
-    tile = DirectTile.of(device, filters, epilogue, geometry.taps == 1, True)
+    plain = Convolution(result, x, w, act=act, call=call, has_row_steps=has_row_steps)
+    made = with_rows(plain, of)
+    if isinstance(made, Refused):
+        return made
+    found = made.convolution
+    tile = DirectTile.of(device, filters, found.epilogue, geometry.taps == 1, True)
     weights = Packed(w, f"conv transpose {groups} {tile.filters}", TransposedPacking(groups, tile.filters))
     bound = bindings(found, weights, tile.filters)
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])
-    try:
-        strides = () if found.row_steps is None else tuple(found.row_steps.strides.items())
-        problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), strides=strides)
-        tiler = Direct(problem, tile, apart)
-        return first_of([Candidate(bound, tiler, lambda: direct_code(tile), "direct", shared)])
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+    strides = () if found.row_steps is None else tuple(found.row_steps.strides.items())
+    problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), strides=strides)
+    tiler = Direct(problem, tile, apart)
+    return Candidate(bound, tiler, lambda: direct_code(tile), "direct", made.shared).offer()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,13 @@ from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, inn
 from dovetail.ir.dim import symbol
 from dovetail.kernels.loops.ir import Kernel
 
-LINE = 64
-"""Bytes of a cache line."""
-
 
 def ahead_name(epilogue: Kernel) -> str:
     """What the function is called inside the kernel."""
     return f"{inner_name(epilogue)}.ahead"
 
 
-def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int) -> Function:
+def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int, line: int) -> Function:
     """An epilogue that first prefetches the rows after its own: `width` bytes of each operand in every row."""
     t = Builder()
     given = Words.load(t, WORDS, epilogue.pointers, [str(size) for size in epilogue.sizes])
@@ -32,15 +29,15 @@ def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int) -> Func
     for operand in fetched:
         step = given.sizes[str(symbol(f"{operand}_row"))]
         with t.loop(END, after) as row:
-            prefetch_row(t, given.pointers[operand], t.mul(row, step), width)
+            prefetch_row(t, given.pointers[operand], t.mul(row, step), width, line)
     t.call(DRIVER.renamed(inner_name(epilogue)), WORDS, BEGIN, END, SCRATCH)
     return t.function(DRIVER.renamed(ahead_name(epilogue)), linkage="internal", attributes="nounwind")
 
 
-def prefetch_row(t: Builder, operand: Ptr, offset: Int, width: int) -> None:
-    """Ask for all lines of some bytes, which begin anywhere in a line."""
+def prefetch_row(t: Builder, operand: Ptr, offset: Int, width: int, line: int) -> None:
+    """Prefetch all cache lines of `width` bytes, which begin anywhere in a line of `line` bytes."""
     row = t.ptr_add(operand, offset)
-    for byte in (*range(0, width, LINE), width - 4):
+    for byte in (*range(0, width, line), width - 4):
         t.prefetch(t.ptr_add(row, byte))
 
 

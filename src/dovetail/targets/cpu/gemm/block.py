@@ -13,24 +13,8 @@ from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import FALSE, I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.micro_kernel import (
-    SMALLEST_M,
-    UNROLL,
-    Tile,
-    micro_kernel_signature,
-    micro_kernel_text,
-)
-
-KC = 192
-"""Steps along k before the next rows, at most."""
-KC_PREFETCHING = 512
-"""KC for many rows: the panel streams from L2 as fast as it is multiplied, and accumulators stay put."""
-KC_SMALL_M = 1024
-"""KC for few rows: the prefetch distance equals KC, long enough that streams fall into different pages."""
-PANEL_SHARE = (3, 4)
-"""The part of L1 that a panel may take while rows come and go."""
-LEAST_ROWS = 6
-"""Rows that a tile needs to keep the FMA units busy."""
+from dovetail.targets.cpu.gemm.micro_kernel import Tile, micro_kernel_signature, micro_kernel_text
+from dovetail.targets.cpu.gemm.policy import GEMM
 
 BLOCK = Signature(
     "gemm_block",
@@ -48,9 +32,9 @@ _SUMS, _C, _TARGET, _WIDTH, _WORDS = Ptr("%sums"), Ptr("%c"), I64("%target"), I6
 
 def kc_of(tile: Tile) -> int:
     """KC of a tile, whole iterations of the micro-kernel."""
-    above, below = PANEL_SHARE
+    above, below = GEMM.panel_share
     room = tile.device.caches.l1_room * above // below
-    return min(KC, room // tile.row_bytes) // UNROLL * UNROLL
+    return min(GEMM.kc, room // tile.row_bytes) // GEMM.unroll * GEMM.unroll
 
 
 @cache
@@ -84,11 +68,11 @@ class _Block(Builder):
         tiles = self.udiv(self.add(_ROWS, tile.rows - 1), tile.rows)
         some = self.smax(tiles, 1)
         each, more = self.udiv(_ROWS, some), self.urem(_ROWS, some)
-        uneven = self.and_(self.icmp("eq", tiles, 2), self.icmp("sge", _ROWS, tile.rows + LEAST_ROWS))
+        uneven = self.and_(self.icmp("eq", tiles, 2), self.icmp("sge", _ROWS, tile.rows + GEMM.least_rows))
         kc, prefetching = self._kc()
         blocks = self.smax(self._ceil_udiv(_DEPTH, kc), 1)
         # Blocks are equally deep, so that none is too short to prefetch the next one's panel.
-        deep = self.mul(self._ceil_udiv(self._ceil_udiv(_DEPTH, blocks), UNROLL), UNROLL)
+        deep = self.mul(self._ceil_udiv(self._ceil_udiv(_DEPTH, blocks), GEMM.unroll), GEMM.unroll)
         with self.loop(0, blocks) as block:
             start = self.mul(block, deep)
             steps = self.smin(deep, self.sub(_DEPTH, start))
@@ -116,10 +100,10 @@ class _Block(Builder):
         tile = self.tile
         if not tile.prefetching:
             return kc_of(tile), FALSE
-        few = self.icmp("sle", _ROWS, SMALLEST_M)
-        kc = self.select_int(few, KC_SMALL_M, kc_of(tile))
+        few = self.icmp("sle", _ROWS, GEMM.smallest_m)
+        kc = self.select_int(few, GEMM.kc_small_m, kc_of(tile))
         prefetching = self.icmp("sge", _ROWS, tile.many_rows)
-        return self.select_int(prefetching, KC_PREFETCHING, kc), prefetching
+        return self.select_int(prefetching, GEMM.kc_prefetching, kc), prefetching
 
     def _uneven(self, i: I64, row: I64, end: I64, uneven: I1) -> tuple[I64, I64]:
         """Of two tiles the first takes as many rows as it can: it reads the panel first, and has more time for it."""

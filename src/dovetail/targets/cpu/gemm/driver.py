@@ -66,7 +66,7 @@ def gemm_code(shape: Shape, epilogue: Kernel) -> KernelCode:
     part, block = block_function(shape.tile)
     own = [driver.function(DRIVER, attributes="nounwind")]
     if shape.fetched:
-        own.append(ahead_function(epilogue, shape.fetched, shape.width))
+        own.append(ahead_function(epilogue, shape.fetched, shape.width, shape.tile.line))
     code = assemble_with("gemm", own, [epilogue])
     return KernelCode(code.name, code.text, (*code.uses, block.declaration), (part,))
 
@@ -214,7 +214,7 @@ class _Driver(Builder):
     def _prefetch(self, name: str, corner: Ptr) -> None:
         """Prefetch what the epilogue of the first tile reads; the epilogue prefetches the others."""
         with self.loop(0, self.shape.tile.rows) as row:
-            prefetch_row(self, corner, self.mul(row, self.size(f"{name}_row")), self.shape.width)
+            prefetch_row(self, corner, self.mul(row, self.size(f"{name}_row")), self.shape.width, self.shape.tile.line)
 
     def _corner(self, name: str, first: I64, column: I64, offsets: dict[str, I64]) -> Ptr:
         """A tensor's element at the first row and column of the cell."""

@@ -16,6 +16,7 @@ from dovetail.ir.dtype import DType, f32, i8, i32, u8
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import cast_to, lying_beneath
@@ -23,14 +24,12 @@ from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Na
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.alias import is_dense
-from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE
-from dovetail.targets.cpu.gemm.int8_kernel import BLOCK, COLUMNS, Bytes, int8_code
+from dovetail.targets.cpu.gemm.int8_kernel import Bytes, int8_code
+from dovetail.targets.cpu.gemm.policy import INT8
 from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
 
 SERVED = (ops.matmul, library.linear, library.matmul_add, region)
-DEEPEST = 16_384
-"""Products of bytes whose sum fits 32 bits with room to spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,13 @@ class BytePanels(Quantised):
     def __call__(self, *given: Array) -> Array:
         q, _, _ = self.columns(given)
         k, n = q.shape
-        panels, fours = -(-n // COLUMNS), -(-k // 4)
-        raw = np.zeros(panels * fours * 4 * COLUMNS + 64, np.int8)
+        panels, fours = -(-n // INT8.nr), -(-k // 4)
+        raw = np.zeros(panels * fours * 4 * INT8.nr + 64, np.int8)
         start = -raw.ctypes.data % 64
-        packed = raw[start : raw.size - 64 + start].reshape(panels, fours, COLUMNS, 4)
-        whole = np.zeros((4 * fours, panels * COLUMNS), np.int8)
+        packed = raw[start : raw.size - 64 + start].reshape(panels, fours, INT8.nr, 4)
+        whole = np.zeros((4 * fours, panels * INT8.nr), np.int8)
         whole[:k, :n] = q
-        packed[:] = whole.reshape(fours, 4, panels, COLUMNS).transpose(2, 0, 3, 1)
+        packed[:] = whole.reshape(fours, 4, panels, INT8.nr).transpose(2, 0, 3, 1)
         return packed
 
 
@@ -85,7 +84,7 @@ class ByteColumns(Quantised):
         q, zeros, scales = self.columns(given)
         scale, zero = self.left(given)
         k, n = q.shape
-        packed = np.zeros((3, -(-n // COLUMNS) * COLUMNS), np.int32)
+        packed = np.zeros((3, -(-n // INT8.nr) * INT8.nr), np.int32)
         packed[0, :n] = k * zero * zeros - zero * q.sum(axis=0)
         packed[1, :n] = zeros
         packed[2, :n] = (scale * scales).astype(np.float32).view(np.int32)
@@ -101,29 +100,34 @@ class ByteSteps(Quantised):
         return np.array([1.0 / scale if scale else 0.0, zero], np.float32)
 
 
-def make_byte_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
-    """The job of a product of two tensors that were bytes; None for others, and on machines without such sums."""
-    if not vectors.has("vnni") or step.value.op not in SERVED or isinstance(step.value.type, TupleType):
-        return None
-    found = find_contraction(step.value, locations)
-    if found is None or found.parts != 1 or len(found.products) != 1:
-        return None
+def offer_int8(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a product of two tensors that were bytes."""
+    locations = of.locations
+    if not of.device.has("vnni"):
+        return Refused("device_has_vnni", "no 4-way dot products of bytes")
+    if of.value.op not in SERVED or isinstance(of.value.type, TupleType):
+        return Refused("op_is_one_product", of.value.op.name)
+    found = of.once(find_contraction)
+    if isinstance(found, Refused):
+        return found
+    if found.parts != 1 or len(found.products) != 1:
+        return Refused("op_is_one_product", f"{len(found.products)} products in {found.parts} parts", "1")
     left, right = (found.body.arguments.get(v) for v in found.products[0].operands)
     if left is None or right is None or not _is_of_bytes(left, locations) or left.attrs["axis"] is not None:
-        return None
+        return Refused("left_operand_was_bytes", "floats", "dequantised bytes with one scale")
     parts = right.operands if right.op is ops.concat and right.attrs["axis"] == -1 else (right,)
     if not all(
         part.rank == 2 and _is_of_bytes(part, locations) and locations.is_bound(part.operands[0]) for part in parts
     ):
-        return None
+        return Refused("right_operand_was_bytes", "floats, or bytes of a run", "dequantised bytes that are bound")
     scale = leaf.scalar_of(left.operands[1])
     if (
         not isinstance(scale, float)
         or not 1e-30 < scale < 1e30
         or any(p.attrs["axis"] not in (None, -1) for p in parts)
     ):
-        return None
-    return _job(step, found, left, parts, locations)
+        return Refused("scales_are_known", "a scale of a run, out of range, or along another axis")
+    return _checked(of, found, left, parts)
 
 
 def _is_of_bytes(value: Value, locations: TensorLocations) -> bool:
@@ -134,26 +138,37 @@ def _is_of_bytes(value: Value, locations: TensorLocations) -> bool:
     return q.dtype in (i8, u8) and beside[0].dtype is f32 and all(map(locations.is_bound, beside))
 
 
-def _job(
-    step: Step, found: Contraction, left: Value, parts: tuple[Value, ...], locations: TensorLocations
-) -> Job | None:
-    value = step.value
+def _checked(of: StepProblem[CpuDevice], found: Contraction, left: Value, parts: tuple[Value, ...]) -> Offer | Refused:
+    """The offer, if sizes and strides are as the kernel needs them."""
+    value, locations = of.value, of.locations
     deep, columns = left.shape[-1], value.shape[-1]
-    if not isinstance(deep, int) or not isinstance(columns, int) or not 0 < deep <= DEEPEST:
-        return None
+    if not isinstance(deep, int) or not isinstance(columns, int) or not 0 < deep <= INT8.deepest:
+        return Refused("sums_fit_32_bits", f"{deep} by {columns}", f"at most {INT8.deepest} products")
     views = found.body.views
     if value.dtype is not f32 or not is_dense(left.tensor, locations(left).strides):
-        return None
+        return Refused("rows_are_dense_f32", value.dtype.name)
     operands: dict[Value, tuple[str, bool]] = {}
-    beneath = lying_beneath(step, locations)
+    beneath = lying_beneath(of.step, locations)
     for view in found.operands:
         strides = stretched(views[view].strides, view.shape, value.shape)
         has_rows = is_dense(value.tensor, strides)
         if view.dtype is not f32 or views[view].offset != 0 or not (has_rows or _is_a_row(strides)):
-            return None
+            return Refused("epilogue_reads_dense_f32", str(view.type), "one row, or a row for each of the result's")
         if found.operand(view) in beneath:
             continue
         operands[view] = (f"e{len(operands)}", has_rows)
+    return Offer(lambda: _job(value, found, left, parts, operands, (deep, columns)))
+
+
+def _job(
+    value: Value,
+    found: Contraction,
+    left: Value,
+    parts: tuple[Value, ...],
+    operands: dict[Value, tuple[str, bool]],
+    sizes: tuple[int, int],
+) -> Job:
+    deep, columns = sizes
     bindings: dict[str, Value | Packed] = {"a": left}
     signed, count = left.operands[0].dtype is i8, len(parts)
     given = [v for part in parts for v in part.operands] + list(left.operands[1:])
@@ -169,8 +184,8 @@ def _job(
     rows = product(value.shape[:-1])
     scratch = shape.layout(epilogue)["end"]
     template = int8_code(shape, epilogue).template(shape.pointers, (rows,), scratch)
-    tiles = (rows + (BLOCK - 1)) // BLOCK * shape.panels
-    return Job(template, {**bindings, "y": value}, Tiles(tiles, BLOCK * deep * COLUMNS // 4))
+    tiles = (rows + (INT8.block - 1)) // INT8.block * shape.panels
+    return Job(template, {**bindings, "y": value}, Tiles(tiles, INT8.block * deep * INT8.nr // 4))
 
 
 def _is_a_row(strides: tuple[Size, ...]) -> bool:
@@ -181,12 +196,12 @@ def _is_a_row(strides: tuple[Size, ...]) -> bool:
 def _epilogue(shape: Bytes, found: Contraction, operands: dict[Value, str]) -> Kernel:
     """Sums as floats, and the elementwise work on them."""
     row, column = Name("row"), Name("column")
-    pitch = 4 * shape.panels * COLUMNS
+    pitch = 4 * shape.panels * INT8.nr
 
     def beside(number: int, dtype: DType) -> Expr:
         return Load(Tensor("c", dtype, (4,), number * pitch), (column,))
 
-    sums = Load(Tensor("sums", i32, (4 * COLUMNS, 4)), (row, column))
+    sums = Load(Tensor("sums", i32, (4 * INT8.nr, 4)), (row, column))
     of_row = Load(Tensor("rowsums", i32, (4,)), (row,))
     whole = Call("add", (sums, beside(0, i32)), i32)
     whole = Call("sub", (whole, Call("mul", (beside(1, i32), of_row), i32)), i32)

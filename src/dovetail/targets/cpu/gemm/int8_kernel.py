@@ -15,13 +15,9 @@ from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, Ker
 from dovetail.codegen.llvm.once import HEAD, once_for
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
+from dovetail.targets.cpu.gemm.policy import INT8
 
-LANES, ROWS, VECTORS = 16, 8, 3
-"""Accumulators of a vector, and the register tile: MR rows by three vectors of columns."""
-COLUMNS = LANES * VECTORS
-BLOCK = 8 * ROWS
-"""Rows of a cell: as bytes they stay in L2."""
-_KIND, _BYTES = f"<{LANES} x i32>", f"<{4 * LANES} x i8>"
+_KIND, _BYTES = f"<{INT8.lanes} x i32>", f"<{4 * INT8.lanes} x i8>"
 _DOT = "llvm.x86.avx512.vpdpbusd.512"
 _TILE = Signature(
     "kernel.tile",
@@ -50,13 +46,13 @@ class Bytes:
 
     @property
     def panels(self) -> int:
-        return -(-self.columns // COLUMNS)
+        return -(-self.columns // INT8.nr)
 
     def layout(self, epilogue: Kernel) -> dict[str, int]:
         """Offsets in the workspace: words of the epilogue, accumulators, sums of rows, rows as bytes, and the end."""
-        sizes = {"words": words_bytes(epilogue), "sums": BLOCK * COLUMNS * 4, "rowsums": BLOCK * 4}
+        sizes = {"words": words_bytes(epilogue), "sums": INT8.block * INT8.nr * 4, "rowsums": INT8.block * 4}
         offsets, end = dict[str, int](), HEAD
-        for name, size in (*sizes.items(), ("rows", BLOCK * 4 * self.fours)):
+        for name, size in (*sizes.items(), ("rows", INT8.block * 4 * self.fours)):
             offsets[name], end = end, end + -(-size // 64) * 64
         return {**offsets, "end": end}
 
@@ -71,14 +67,14 @@ def _register_tile(shape: Bytes) -> Function:
     """Rows times one panel, accumulated in registers along k."""
     t = Builder()
     t.use(f"declare {_KIND} @{_DOT}({_KIND}, {_BYTES}, {_BYTES})")
-    cells = [(i, j) for i in range(ROWS) for j in range(VECTORS)]
-    rows = [t.ptr_add(Ptr("%a"), i * 4 * shape.fours) for i in range(ROWS)]
+    cells = [(i, j) for i in range(INT8.mr) for j in range(INT8.vectors)]
+    rows = [t.ptr_add(Ptr("%a"), i * 4 * shape.fours) for i in range(INT8.mr)]
     t.emit("br label %steps")
     t.label("steps")
     k = t.phi("i64")
     held = {cell: t.phi(_KIND) for cell in cells}
-    panel = t.ptr_add(Ptr("%b"), t.mul(I64(k.name), 4 * COLUMNS))
-    columns = [t.let(f"load {_BYTES}, ptr {t.ptr_add(panel, 64 * j)}, align 64") for j in range(VECTORS)]
+    panel = t.ptr_add(Ptr("%b"), t.mul(I64(k.name), 4 * INT8.nr))
+    columns = [t.let(f"load {_BYTES}, ptr {t.ptr_add(panel, 64 * j)}, align 64") for j in range(INT8.vectors)]
     for i, row in enumerate(rows):
         four = t.let(f"load i32, ptr {t.ptr_add(row, t.mul(I64(k.name), 4))}, align 4")
         one = t.let(f"insertelement {_KIND} poison, i32 {four}, i64 0")
@@ -94,7 +90,7 @@ def _register_tile(shape: Bytes) -> Function:
     t.emit(f"br i1 {t.icmp('slt', following, shape.fours)}, label %steps, label %done")
     t.label("done")
     for (i, j), phi in held.items():
-        there = t.ptr_add(Ptr("%sums"), 4 * (i * COLUMNS + j * LANES))
+        there = t.ptr_add(Ptr("%sums"), 4 * (i * INT8.nr + j * INT8.lanes))
         t.emit(f"store {_KIND} {phi.incoming[1][0]}, ptr {there}, align 64")
     return t.function(_TILE, linkage="internal")
 
@@ -118,15 +114,15 @@ class _Driver(Builder):
     def _cell(self, cell: I64) -> None:
         shape = self.shape
         panel, block = self.urem(cell, shape.panels), self.udiv(cell, shape.panels)
-        first = self.mul(block, BLOCK)
-        count = self.smin(BLOCK, self.sub(self.given.sizes["count"], first))
+        first = self.mul(block, INT8.block)
+        count = self.smin(INT8.block, self.sub(self.given.sizes["count"], first))
         with self.when(once_for(self, SCRATCH, 0, block)), self.loop(0, count) as row:
             self._row(self.add(first, row), row)
-        b = self.ptr_add(self.given.pointers["w"], self.mul(panel, 4 * COLUMNS * shape.fours))
-        with self.loop(0, self.udiv(self.add(count, ROWS - 1), ROWS)) as tile:
-            a = self.ptr_add(self.rows, self.mul(tile, ROWS * 4 * shape.fours))
-            self.call(_TILE, a, b, self.ptr_add(self.sums, self.mul(tile, ROWS * COLUMNS * 4)))
-        self._epilogue_words(first, self.mul(panel, COLUMNS))
+        b = self.ptr_add(self.given.pointers["w"], self.mul(panel, 4 * INT8.nr * shape.fours))
+        with self.loop(0, self.udiv(self.add(count, INT8.mr - 1), INT8.mr)) as tile:
+            a = self.ptr_add(self.rows, self.mul(tile, INT8.mr * 4 * shape.fours))
+            self.call(_TILE, a, b, self.ptr_add(self.sums, self.mul(tile, INT8.mr * INT8.nr * 4)))
+        self._epilogue_words(first, self.mul(panel, INT8.nr))
         self.emit(f"call void @{inner_name(self.epilogue)}(ptr {self.words}, i64 0, i64 {count}, ptr null)")
 
     def _row(self, number: I64, row: I64) -> None:
@@ -170,5 +166,5 @@ class _Driver(Builder):
             start = self.given.pointers[name]
             given.append(self.ptr_add(self.ptr_add(start, down) if has_rows else start, across))
         assert self.epilogue.sizes == (LIVE,), "everything else is known"
-        given.append(self.smin(COLUMNS, self.sub(shape.columns, column)))
+        given.append(self.smin(INT8.nr, self.sub(shape.columns, column)))
         store_words(self, given, self.words)

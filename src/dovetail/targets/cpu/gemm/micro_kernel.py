@@ -16,18 +16,10 @@ from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Carried, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
+from dovetail.targets.cpu.gemm.policy import GEMM, is_by_lane, tiles_of
 
-UNROLL = 4
-"""Steps along k in an iteration, where one step has too little work to hide the loop."""
-PREFETCH_DISTANCE = 512
-"""Bytes of the panel, for each lane of a vector, between what the micro-kernel reads and what it prefetches."""
-SMALL_M, SMALLEST_M = 8, 4
-"""Rows up to which bandwidth is the limit, so that the micro-kernel prefetches in several streams; and in many."""
 PREFETCHING = ".prefetching"
 """What the name of the prefetching variants ends in."""
-_MANY_REGISTERS = 32
-_ROWS_PER_POINTER = 4
-"""Rows of A that share a pointer: a register holds the stride, and addresses are made of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +49,7 @@ class Tile:
     @property
     def by_lane(self) -> bool:
         """Whether a vector of each row is held for several steps along k, and multiplied lane by lane."""
-        return _by_lane(self.device)
+        return is_by_lane(self.device)
 
     @property
     def unrolled(self) -> bool:
@@ -83,20 +75,11 @@ class Tile:
         return f"gemm_{self.rows}x{self.vectors}x{self.lanes}"
 
 
-def _by_lane(device: CpuDevice) -> bool:
-    """With four lanes, broadcasting a lane costs at most the shuffle that a broadcasting load would need too."""
-    return device.has("fma_by_lane") or device.lanes == UNROLL
-
-
 def tile_of(device: CpuDevice, streams: int = 1) -> Tile:
-    """The largest tile that leaves registers for the operands; each stream has whole vectors of it."""
-    if _by_lane(device):
-        vectors = 3 if device.registers >= _MANY_REGISTERS else 2
-        return Tile(device, (device.registers - vectors - 2) // (vectors + 1), vectors)
-    if device.registers < _MANY_REGISTERS or streams % 2 == 0:
-        return Tile(device, 3 * device.registers // 8, 2)
-    # Wider and lower: fewer instructions per product, which counts where a core is shared.
-    return Tile(device, (device.registers - 4) // 3, 3)
+    """The register tile of a device; each stream of columns has whole vectors of it."""
+    row = tiles_of(device)
+    mr, vectors = row.even if row.even is not None and streams % 2 == 0 else (row.mr, row.vectors)
+    return Tile(device, mr, vectors)
 
 
 def micro_kernel_signature(tile: Tile, *, prefetching: bool) -> Signature:
@@ -139,7 +122,7 @@ def _variant_signature(tile: Tile, rows: int, *, prefetching: bool) -> Signature
     Pointers point to the end of rows and k counts up to 0, so that no register has to hold the end. They and the
     strides are parameters one by one, so that LLVM cannot derive one from the other.
     """
-    pointers = [f"a{first}" for first in range(0, tile.rows, _ROWS_PER_POINTER)]
+    pointers = [f"a{first}" for first in range(0, tile.rows, GEMM.rows_per_pointer)]
     return Signature(
         f"{_named(tile, prefetching)}.{rows}",
         (
@@ -162,7 +145,7 @@ def _dispatch(tile: Tile, counts: range, *, prefetching: bool) -> str:
         "  %first = sub i64 0, %depth",
         "  %a0 = getelementptr float, ptr %a, i64 %depth",
     ]
-    for group in range(_ROWS_PER_POINTER, tile.rows, _ROWS_PER_POINTER):
+    for group in range(GEMM.rows_per_pointer, tile.rows, GEMM.rows_per_pointer):
         lines += [f"  %far{group} = mul i64 %stride1, {group}"]
         lines += [f"  %a{group} = getelementptr i8, ptr %a0, i64 %far{group}"]
     lines.append(f"  switch i64 %rows, label %none [ {cases} ]")
@@ -186,7 +169,7 @@ class _MicroKernel(VectorBuilder):
         super().__init__(tile.device)
         self.tile = tile
         self.rows = rows
-        self.unrolled = tile.unrolled or rows <= SMALLEST_M
+        self.unrolled = tile.unrolled or rows <= GEMM.smallest_m
         self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
         self.row_ends: list[Ptr] = []
         self.streams = 0
@@ -201,7 +184,7 @@ class _MicroKernel(VectorBuilder):
         sums = [self.select_vec(_FRESH, ZERO, x) for x in kept]
         offsets: tuple[Int, ...] = (0, *_STRIDES)
         self.row_ends = [
-            self.ptr_add(Ptr(f"%a{i - i % _ROWS_PER_POINTER}"), offsets[i % _ROWS_PER_POINTER])
+            self.ptr_add(Ptr(f"%a{i - i % GEMM.rows_per_pointer}"), offsets[i % GEMM.rows_per_pointer])
             for i in range(self.rows)
         ]
         state = Carried(I64("0"), sums, [_B, *self._further()], [_FIRST])
@@ -218,9 +201,9 @@ class _MicroKernel(VectorBuilder):
         The next panel is cut into as many equal parts as an iteration reads cache lines. A pointer serves three parts,
         which differ by what an address can add: more pointers would not fit in registers.
         """
-        if self.rows > SMALL_M or self.tile.unrolled:
+        if self.rows > GEMM.small_m or self.tile.unrolled:
             return []
-        self.streams = (UNROLL if self.unrolled else 1) * self.tile.row_bytes // self.tile.line
+        self.streams = (GEMM.unroll if self.unrolled else 1) * self.tile.row_bytes // self.tile.line
         part = self.mul(self.sub(0, _FIRST), self.tile.row_bytes // self.streams)
         self.stream_offsets = [0, part, self.shl(part, 1)]
         firsts = range(0, self.streams, len(self.stream_offsets))
@@ -231,8 +214,8 @@ class _MicroKernel(VectorBuilder):
         if not self.unrolled:
             self._loop(I64("0"), 1, state)
             return
-        rest = I64(self.let(f"srem i64 {_FIRST}, {UNROLL}"))
-        for end, steps in ((rest, UNROLL), (I64("0"), 1)):
+        rest = I64(self.let(f"srem i64 {_FIRST}, {GEMM.unroll}"))
+        for end, steps in ((rest, GEMM.unroll), (I64("0"), 1)):
             with self.guarded(self.icmp("ne", state.integers[0], end), state):
                 self._loop(end, steps, state)
 
@@ -283,7 +266,7 @@ class _MicroKernel(VectorBuilder):
             self.prefetch(self.ptr_add(further[stream // together], self.stream_offsets[stream % together]))
         if not self.streams:
             for line in range(0, steps * self.tile.row_bytes, self.tile.line):
-                self.prefetch(self.ptr_add(b, PREFETCH_DISTANCE * self.lanes + line))
+                self.prefetch(self.ptr_add(b, GEMM.prefetch_distance * self.lanes + line))
         return [self.opaque(self.ptr_add(pointer, self.tile.line)) for pointer in further]
 
 

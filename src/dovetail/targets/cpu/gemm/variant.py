@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dovetail import library, ops
-from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product, smallest, symbol
 from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.loops.body import Body, body_of, cast_to, is_compiled, is_number, lying_beneath, number, reads
+from dovetail.kernels.loops.body import Body, cast_to, is_compiled, is_number, lying_beneath, number, reads
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -32,15 +32,11 @@ from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE, Shape, Source, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
+from dovetail.targets.cpu.gemm.policy import GEMM
 from dovetail.targets.runtime.aligned import ALIGNMENT
 
 SUMMED_IN_F32 = (f32, f16, bf16)
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
-A_SHARE = (13, 16)
-"""The part of L2 that a block of MC rows of A may take: it stays there while all panels go over it."""
-MOST_TILES, FEW_TILES = 15, 4
-"""Row tiles of a block, at most; and where there are few panels of columns."""
-FEW_PANELS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,49 +74,47 @@ class Contraction:
         return self.body.arguments[self.body.views[view].root]
 
 
-def make_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
-    """The job of a contraction of floats, summed in f32; None where something in it is not compiled."""
-    return _made(step, locations, vectors) if step.value.op in SERVED or step.value.op is region else None
+def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a contraction of floats that are summed in f32, and of any declared op that is one."""
+    op = of.value.op
+    if op not in SERVED and op is not region and isinstance(of.value.type, TupleType):
+        return Refused("declared_op_has_one_result", str(of.value.type))
+    found = of.once(find_contraction)
+    if isinstance(found, Refused):
+        return found
+    tile = tile_of(of.device, len(found.streams))
+    return Offer(lambda: _Writer(of.step, found, of.locations, tile).job())
 
 
-def make_declared_contract(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
-    """The same for whatever declared op is such a contraction; who asks has tried everything else."""
-    op = step.value.op
-    return (
-        _made(step, locations, vectors)
-        if isinstance(op, FusedOp) and not isinstance(step.value.type, TupleType)
-        else None
-    )
-
-
-def _made(step: Step, locations: TensorLocations, vectors: CpuDevice) -> Job | None:
-    found = find_contraction(step.value, locations)
-    return None if found is None else _Writer(step, found, locations, tile_of(vectors, len(found.streams))).job()
-
-
-def find_contraction(value: Value, locations: TensorLocations) -> Contraction | None:
-    """A step as products of one left operand and elementwise work on them."""
-    body = body_of(value, locations)
+def find_contraction(of: StepProblem[object]) -> Contraction | Refused:
+    """A step as products of one left operand with an elementwise epilogue."""
+    body = of.body
     result = body.results[0]
     products = tuple(v for v in body.order if v.op is ops.matmul)
     cuts = [v for v in body.order if v.op is ops.part]
     parts = int(cuts[0].attrs["parts"]) if cuts else 1
     others = [v for v in body.order if v not in products and v not in cuts]
     factors = [v for p in products for v in p.operands]
-    if not products or any(v not in body.views or body.views[v].offset != 0 for v in factors):
-        return None
-    if products[0].dtype not in SUMMED_IN_F32 or len({p.operands[0] for p in products}) > 1:
-        return None
+    if not products:
+        return Refused("body_has_a_product", "no matmul")
+    if any(v not in body.views or body.views[v].offset != 0 for v in factors):
+        return Refused("factors_are_operands", "a factor that is computed, or starts within an operand")
+    if products[0].dtype not in SUMMED_IN_F32:
+        return Refused("sums_are_f32", products[0].dtype.name, ", ".join(d.name for d in SUMMED_IN_F32))
+    if len({p.operands[0] for p in products}) > 1:
+        return Refused("products_share_the_left_operand", "several")
     known = {*body.order, *body.views}
-    if not all(is_compiled(v, body.scalars) and all(x in known or is_number(x) for x in v.operands) for v in others):
-        return None
+    for v in others:
+        if not is_compiled(v, body.scalars) or not all(x in known or is_number(x) for x in v.operands):
+            return Refused("epilogue_is_compiled", v.op.name, "elementwise steps")
     if cuts and (len(products) > 1 or any(v.attrs["axis"] != -1 or v.attrs["parts"] != parts for v in cuts)):
-        return None
+        return Refused("parts_are_equal_columns", f"{len(cuts)} parts of {len(products)} products")
     widest = (*result.shape[:-1], result.shape[-1] * parts)
-    if any(p.shape != widest for p in products):
-        return None
+    for p in products:
+        if p.shape != widest:
+            return Refused("products_have_the_shape_of_the_result", str(p.type), str(result.type))
     if any(r.shape != result.shape for r in body.results) or (len(body.results) > 1 and parts > 1):
-        return None
+        return Refused("results_have_one_shape", ", ".join(str(r.type) for r in body.results))
     beside = {x for v in others for x in v.operands}
     return Contraction(body, products, parts, tuple(v for v in reads(body) if v in beside))
 
@@ -263,11 +257,11 @@ class _Writer:
         """Rows that one cell goes through."""
         if not isinstance(self.deep, int):
             return 8 * self.tile.rows
-        above, below = A_SHARE
+        above, below = GEMM.a_share
         room = self.tile.device.caches.l2 * above // below
         tiles = room // max(1, f32.itemsize * self.deep * self.tile.rows)
         # Where there are few columns, threads share the rows.
-        most = FEW_TILES if isinstance(self.panels, int) and self.panels <= FEW_PANELS else MOST_TILES
+        most = GEMM.few_tiles if isinstance(self.panels, int) and self.panels <= GEMM.few_panels else GEMM.most_tiles
         return self.tile.rows * min(most, max(1, tiles))
 
     def _scratch(self, start: int, block: Size, rows: Source | None, panels: tuple[Source, ...]) -> Size:

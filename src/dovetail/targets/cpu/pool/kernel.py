@@ -16,12 +16,9 @@ from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
+from dovetail.targets.cpu.pool.policy import POOL
 
 Pool = Literal["max", "average"]
-TOGETHER = 4
-"""Vectors of a row that go through the rows of a window at once."""
-MOST_COLUMNS = 16
-"""Columns of a window that may be unrolled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +145,10 @@ def _reduce_rows(t: VectorBuilder, window: PoolWindow, a: PoolArgs, line: Ptr, l
         for i, x in enumerate(state.vectors):
             t.store(x, t.ptr_add(onto, t.add(t.mul(column, 4), t.bytes * i)))
 
-    group_width = TOGETHER * t.lanes
+    group_width = POOL.together * t.lanes
     whole = t.select_int(dense, t.sdiv(a.width, group_width), 0)
     with t.loop(0, whole) as group:
-        reduce(t.mul(group, group_width), TOGETHER, lambda here, i: t.load(t.ptr_add(here, t.bytes * i)))
+        reduce(t.mul(group, group_width), POOL.together, lambda here, i: t.load(t.ptr_add(here, t.bytes * i)))
     with t.steps(t.mul(whole, group_width), a.width, t.lanes) as column:
         mask = t.lanes_within(column, a.width)
         with t.when(dense):

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from dovetail.errors import GraphError
 from dovetail.ir.dim import floordiv, largest, smallest
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
-from dovetail.ops.pooling import average_pool, max_pool
-from dovetail.plan.plan import Step
-from dovetail.targets.cpu.pool.kernel import ARGUMENTS, MOST_COLUMNS, PoolAxis, PoolWindow, pool_code
-
-TILE = 4096
-"""Pixels of a tile, about."""
+from dovetail.ops.pooling import max_pool
+from dovetail.targets.cpu.pool.kernel import ARGUMENTS, PoolAxis, PoolWindow, pool_code
+from dovetail.targets.cpu.pool.policy import POOL
 
 
-def make_pool(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    """The job of a pool of f32."""
-    value = step.value
-    if value.op not in (max_pool, average_pool) or value.rank > 4 or value.dtype is not f32:
-        return None
-    try:
-        return _job(value, locations, device)
-    except GraphError:
-        # Sizes that are too long to be written down.
-        return None
+def offer_pool(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a pool of f32."""
+    value = of.value
+    if value.rank > 4:
+        return Refused("spatial_axes_are_one_or_two", str(value.rank - 2), "at most 2")
+    if value.dtype is not f32:
+        return Refused("dtype_is_f32", value.dtype.name)
+    return Offer(lambda: _job(value, of.locations, of.device))
 
 
 def _window(value: Value, geometry: ConvGeometry) -> PoolWindow:
     """The window, known unless unrolling it would take too many columns."""
     pool = "max" if value.op is max_pool else "average"
-    if geometry.window[1] > MOST_COLUMNS:
+    if geometry.window[1] > POOL.most_columns:
         return PoolWindow(pool)
     rows, columns = [
         PoolAxis(*axis) for axis in zip(geometry.window, geometry.strides, geometry.dilations, strict=True)
@@ -56,7 +51,7 @@ def _job(value: Value, locations: TensorLocations, device: CpuDevice) -> Job:
     lanes = device.lanes
     code = pool_code(device, _window(value, geometry))
     height, width = geometry.out
-    rows = largest(1, smallest(height, floordiv(TILE, largest(1, width))))
+    rows = largest(1, smallest(height, floordiv(POOL.tile, largest(1, width))))
     down = floordiv(height + rows - 1, rows)
     # Whole vectors of windows are read, two for each where every second element counts.
     reach = (geometry.window[1] - 1) * geometry.dilations[1] + 1

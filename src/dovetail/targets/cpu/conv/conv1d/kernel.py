@@ -15,14 +15,13 @@ from dovetail.codegen.llvm.once import HEAD, once_for
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f32
 from dovetail.kernels.loops.ir import Call, Extent, Kernel, Load, Loop, Name, Store, Tensor
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
 
 FIRST = symbol("first_pixel")
 """The first pixel of a block, as the epilogue names it."""
-PIECE = 32
-"""Steps of a row that are summed before they are added to the rest: a short sum rounds less than a long one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Conv1d:
     @property
     def pieces(self) -> int:
         """The short sums that one sum is split into."""
-        return -(-self.deep // PIECE)
+        return -(-self.deep // BLOCKS.conv1d.piece)
 
     def totals(self, epilogue: Kernel) -> int:
         """Offset of the sums of all pieces from the end of the workspace's head."""
@@ -131,8 +130,8 @@ class _Driver(Builder):
         added = Ptr(f"@{inner_name(self.added)}")
         _, block = block_function(tile)
         with self.loop(0, shape.pieces) as piece:
-            start = self.mul(piece, PIECE)
-            steps = self.smin(PIECE, self.sub(shape.deep, start))
+            start = self.mul(piece, BLOCKS.conv1d.piece)
+            steps = self.smin(BLOCKS.conv1d.piece, self.sub(shape.deep, start))
             a, b = self.ptr_add(rows, self.mul(start, 4)), self.ptr_add(panels, self.mul(start, tile.row_bytes))
             # A width of 0: results are far apart, and are not prefetched.
             self.call(block, a, shape.pitch, b, count, steps, sums, sums, 0, 0, added, words)

@@ -14,9 +14,10 @@ from dovetail.ir.dtype import DType, f32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise
-from dovetail.kernels.loops.body import Body, body_of, is_compiled, is_number, reads
+from dovetail.kernels.loops.body import Body, is_compiled, is_number, reads
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -33,19 +34,13 @@ from dovetail.kernels.loops.ir import (
     stretched,
 )
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
-from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv
 from dovetail.ops.region import anchor_of, region
-from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Conv1d, conv1d_code
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.gemm.driver import LIVE
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
-
-FEW = 4
-"""Vectors of pixels up to which this is the better code."""
-HIGH = 4
-"""Register tiles of pixels in a block: what they see stays in L2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +61,34 @@ class LinePanels:
         return Panels(self.columns, ((0, 0),), of.shape[0])(matrix)
 
 
-def make_line(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
-    """The job of a convolution along one axis, with filters that are known when parameters are bound."""
-    value = step.value
+def offer_conv1d(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a convolution along one axis, with filters that are known when parameters are bound."""
+    value, locations, device = of.value, of.locations, of.device
     call = anchor_of(value.attrs["body"]) if value.op is region else value
-    if (
-        call is None
-        or isinstance(value.type, TupleType)
-        or call.op not in (conv, conv_bias_act)
-        or value.rank != 3
-        or call.attrs["groups"] != 1
-    ):
-        return None
-    if isinstance(value.shape[2], int) and value.shape[2] > FEW * device.lanes:
-        return None
-    body = body_of(value, locations)
+    if call is None or isinstance(value.type, TupleType) or value.rank != 3 or call.attrs["groups"] != 1:
+        return Refused("one_spatial_axis_and_group", str(value.type))
+    if isinstance(value.shape[2], int) and value.shape[2] > BLOCKS.conv1d.few * device.lanes:
+        return Refused("pixels_are_few", str(value.shape[2]), f"at most {BLOCKS.conv1d.few * device.lanes}")
+    body = of.body
     found = [v for v in body.order if v.op is conv]
     others = [v for v in body.order if v.op is not conv]
     if len(found) != 1 or any(v.dtype is not f32 for v in (found[0], *found[0].operands)):
-        return None
+        return Refused("convolution_is_f32", value.dtype.name)
     x, w = found[0].operands
     known = {*body.order, *body.views}
     if x not in body.views or w not in body.arguments or not locations.is_bound(body.arguments[w]):
-        return None
+        return Refused("weights_are_bound", "weights of a run")
     if not all(is_compiled(v, body.scalars) for v in others):
-        return None
+        return Refused("epilogue_is_compiled", ", ".join(v.op.name for v in others))
     if any(v not in known and not is_number(v) for other in others for v in other.operands):
-        return None
+        return Refused("epilogue_reads_operands", "an array of constants")
     filters = w.shape[0]
     if not isinstance(filters, int) or 0 in w.shape:
-        return None
+        return Refused("filters_are_known", str(filters))
     # With few filters most of a panel is empty, which pays where channels are contiguous already.
     if filters < device.lanes and body.views[x].strides[1] != f32.itemsize:
-        return None
-    return _Writer(value, body, found[0], locations, tile_of(device)).job()
+        return Refused("filters_fill_a_vector", str(filters), f"at least {device.lanes}, or contiguous channels")
+    return Offer(lambda: _Writer(value, body, found[0], locations, tile_of(device)).job(), name="conv1d")
 
 
 class _Writer:
@@ -124,7 +113,7 @@ class _Writer:
             "x_offset": at.offset,
         }
         self.x = body.arguments[at.root]
-        block = HIGH * tile.rows
+        block = BLOCKS.conv1d.high * tile.rows
         self.block = smallest(count, block)
         self.sizes["blocks"] = (count + (block - 1)) // block
 

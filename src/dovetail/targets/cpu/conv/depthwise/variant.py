@@ -11,15 +11,8 @@ from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile, arguments, depthwise_code
 from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.rows import row_regions
-
-MOST_ROWS, FEW_ROWS = 8, 4
-"""Rows of a register tile, and where sizes are known at run time and there is a register tile for every number of
-rows."""
-FEWEST_ROWS = 8
-"""Rows of a band at least, even if they leave L1: each band packs again what the one before it saw last."""
-PART_WORK = 4000
-"""Products of vectors that a tile has, about."""
 
 
 def l1_bytes(device: CpuDevice) -> int:
@@ -30,7 +23,10 @@ def l1_bytes(device: CpuDevice) -> int:
 def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
     """The kernel of a convolution whose groups have one channel and one filter each."""
     geometry = problem.geometry
-    most = min(MOST_ROWS if geometry.is_known else FEW_ROWS, rows_of(device, geometry.window[0], geometry.strides[0]))
+    most = min(
+        BLOCKS.depthwise.most_rows if geometry.is_known else BLOCKS.depthwise.few_rows,
+        rows_of(device, geometry.window[0], geometry.strides[0]),
+    )
     most = 1 if geometry.window[0] == 1 else most
     heights = _heights(Bands.of(geometry, device), most) if geometry.is_known else tuple(range(1, most + 1))
     tile = DepthwiseTile(device, geometry.window, geometry.strides, geometry.dilations, heights, found.epilogue)
@@ -40,7 +36,7 @@ def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Ca
 def rows_of(device: CpuDevice, window: int, stride: int) -> int:
     """Rows that a register tile may have: next to their sums there are the weights of a column, and what is read, which
     comes from as many columns at once as there are phases."""
-    return min(MOST_ROWS, device.registers - window * stride - 3)
+    return min(BLOCKS.depthwise.most_rows, device.registers - window * stride - 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class Bands:
         across = -(-(width + geometry.over[1]) // device.lanes)
         pitch = 4 * device.lanes * across * geometry.strides[1]
         fitting = (l1_bytes(device) // max(1, pitch) - geometry.reach[0] - 1) // geometry.strides[0] + 1
-        rows = -(-height // max(1, -(-height // max(FEWEST_ROWS, fitting))))
+        rows = -(-height // max(1, -(-height // max(BLOCKS.depthwise.fewest_rows, fitting))))
         count = -(-height // max(1, rows))
         return Bands(count, rows, height - rows * (count - 1), across, pitch)
 
@@ -95,7 +91,7 @@ class Depthwise:
         plane = bands.plane(geometry)
         # Packing a vector and storing one takes as long as a few products.
         work = bands.rows * -(-known(geometry.out[1]) // device.lanes) * (geometry.taps + 4 * geometry.strides[0])
-        parts = -(-of.groups // max(1, min(of.groups, PART_WORK // work)))
+        parts = -(-of.groups // max(1, min(of.groups, BLOCKS.depthwise.part_work // work)))
         part = -(-of.groups // parts)
         parts = -(-of.groups // part)
         together = max(1, min(part, l1_bytes(device) // plane))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Carried, Ptr, Vec
@@ -12,9 +13,7 @@ from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
-
-PIECE, POINT_PIECE = 8, 32
-"""Channels that are summed by themselves before they are added to the rest: a short sum rounds less than a long one."""
+from dovetail.targets.cpu.conv.policy import BLOCKS, tiles_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +35,18 @@ class DirectTile:
         device: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, zero_stuffed: bool = False
     ) -> DirectTile:
         """As many accumulators as registers hold next to their operands."""
-        room = device.registers - (4 if device.registers > 16 else 3)
-        rows = min(8 if device.registers > 16 else 4, filters)
-        vectors = max(1, min(8, (room - 1) // rows))
+        shape = tiles_of(device)
+        rows = min(shape.direct_filters, filters)
+        vectors = max(1, min(BLOCKS.direct.most_vectors, (device.registers - shape.direct_spare) // rows))
         return DirectTile(device, rows, vectors, epilogue, point, zero_stuffed)
 
     @property
     def summing(self) -> DirectTile:
-        """The register tile, which leaves the residual and the activation after it to the finished row."""
-        return replace(self, epilogue=self.epilogue.before_residual)
+        """The register tile, which leaves the residual, the activation after it and steps to the finished row."""
+        return replace(self, epilogue=replace(self.epilogue.before_residual, rows=None))
 
 
+@lru_cache(64)
 def register_tiles(tile: DirectTile) -> Function:
     """Register tiles of every width, as one function that is told which."""
     members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
@@ -77,7 +77,8 @@ def register_tile(tile: DirectTile, vectors: int) -> Function:
     # Carried are the first channel of a piece, and pointers into weights and patch.
     with t.repeat([0], [Ptr("%w"), Ptr("%x")]) as piece:
         first = t.icmp("eq", piece.integers[0], 0)
-        stop = t.smin(I64("%channels"), t.add(piece.integers[0], POINT_PIECE if tile.point else PIECE))
+        together = BLOCKS.direct.point_piece if tile.point else BLOCKS.direct.piece
+        stop = t.smin(I64("%channels"), t.add(piece.integers[0], together))
         starts = [t.select_vec(first, start, ZERO) for start in bias]
         with t.repeat(piece.integers, piece.pointers, [x for x in starts for _ in range(vectors)]) as state:
             if tile.point:

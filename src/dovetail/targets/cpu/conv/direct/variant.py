@@ -11,10 +11,8 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct.kernel import RESIDUAL, ZERO_STUFFING, arguments, direct_code
 from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.rows import row_regions
-
-PART_WORK = 500_000
-"""Multiplications of a tile: enough to hide what starting it costs, few enough to share a layer between threads."""
 
 
 def direct(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
@@ -43,7 +41,7 @@ class Direct:
         blocks = geometry.blocks(of.channels, tile.device, tile.vectors)
         work = blocks.rows * blocks.columns * of.sums * tile.filters
         register_tiles = -(-of.filters // tile.filters)
-        part = max(1, min(register_tiles, PART_WORK // max(1, work))) if isinstance(work, int) else 1
+        part = max(1, min(register_tiles, BLOCKS.direct.part_work // max(1, work))) if isinstance(work, int) else 1
         parts = -(-register_tiles // part)
         laid = arguments(tile).laid_out(
             geometry.sizes_by_name(blocks)

@@ -10,11 +10,9 @@ from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.few_channels.kernel import arguments, few_channels_code
 from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
-
-PART_PIXELS = 450
-"""Pixels of a tile, about."""
 
 
 def few_channels(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
@@ -37,7 +35,7 @@ class FewChannels:
         """The tiling of sizes that are known."""
         geometry, tile = of.geometry, self.tile
         height, width = known(geometry.out[0]), known(geometry.out[1])
-        count = -(-height // max(1, PART_PIXELS // width))
+        count = -(-height // max(1, BLOCKS.few_channels.part_pixels // width))
         rows = -(-height // count)
         blocks = Blocks(rows, width, -(-height // rows), 1)
         sizes = of.sizes_by_name("r_image")

@@ -28,6 +28,7 @@ from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.patches import FewPixelsWindow, pack_phase, pack_phase_signature, prefetch_share
+from dovetail.targets.cpu.conv.policy import tiles_of
 from dovetail.targets.cpu.conv.register_tile import (
     Corner,
     RegisterTile,
@@ -63,7 +64,7 @@ def arguments(epilogue: Epilogue) -> Arguments[FewPixelsArgs]:
 
 def forms_of(device: CpuDevice) -> tuple[tuple[int, int], ...]:
     """Register tiles: vectors of filters, and pixels."""
-    return ((4, 6), (2, 10)) if device.registers > 16 else ((2, 6), (2, 5), (2, 4))
+    return tiles_of(device).few_pixels
 
 
 def least_waste(device: CpuDevice, pixels: int) -> tuple[int, int]:

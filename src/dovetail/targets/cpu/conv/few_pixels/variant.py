@@ -10,13 +10,9 @@ from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.few_pixels.kernel import arguments, few_pixels_code
 from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
-
-PIECE = 64
-"""Products of a sum that one register tile takes at a time: their weights stay in L1."""
-PART_PIXELS = 112
-"""Pixels of a tile, about."""
 
 
 def few_pixels(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
@@ -41,7 +37,7 @@ class FewPixels:
         """The tiling of sizes that are known."""
         geometry, tile = of.geometry, self.tile
         count = known(geometry.out[0]) * known(geometry.out[1])
-        parts = -(-count // PART_PIXELS)
+        parts = -(-count // BLOCKS.few_pixels.part_pixels)
         part = -(-count // (parts * tile.pixels)) * tile.pixels
         parts = -(-count // part)
         rows, columns = (
@@ -53,8 +49,8 @@ class FewPixels:
             geometry.sizes_by_name(Blocks(1, 1, 1, 1))
             | of.sizes_by_name("r_image")
             | {
-                "pixels": count, "parts": parts, "part": part, "piece": max(1, PIECE // geometry.taps),
-                "padded": int(self.padded),
+                "pixels": count, "parts": parts, "part": part, "padded": int(self.padded),
+                "piece": max(1, BLOCKS.few_pixels.piece // geometry.taps),
             },
             {
                 "taps": 8 * geometry.taps, "positions": 8 * together, "sums": 4 * together * tile.block,

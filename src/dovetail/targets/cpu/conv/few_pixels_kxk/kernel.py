@@ -37,9 +37,6 @@ from dovetail.targets.cpu.conv.register_tile import (
 )
 from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
-APART = 64
-"""Bytes between what two register tiles see: a vector may end there."""
-
 
 @dataclass(frozen=True, slots=True)
 class FewPixelsKxkArgs(FewPixelsWindow):

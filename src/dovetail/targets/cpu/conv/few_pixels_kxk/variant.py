@@ -8,15 +8,11 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
-from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import APART, arguments, few_pixels_kxk_code
+from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import arguments, few_pixels_kxk_code
 from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
-
-PIECE = 64
-"""Steps that a register tile takes at a time: their weights stay in L1."""
-PART_PIXELS = 112
-"""Pixels of a tile, about."""
 
 
 def few_pixels_kxk(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
@@ -40,15 +36,18 @@ class FewPixelsKxk:
         geometry, tile = of.geometry, self.tile
         height, width = known(geometry.out[0]), known(geometry.out[1])
         count = height * width
-        parts = -(-count // PART_PIXELS)
+        parts = -(-count // BLOCKS.few_pixels_kxk.part_pixels)
         part = -(-count // parts)
         rows = min(height, (part - 2) // width + 2)
-        tile_step = -(-of.sums * 4 * tile.pixels // 64) * 64 + APART
+        tile_step = -(-of.sums * 4 * tile.pixels // 64) * 64 + BLOCKS.kxk_apart
         planes = geometry.window[1] * geometry.phases_down * (rows + geometry.over[0])
         laid = arguments(tile.epilogue).laid_out(
             geometry.sizes_by_name(Blocks(rows, 1, 1, 1))
             | of.sizes_by_name("r_image")
-            | {"pixels": count, "parts": parts, "part": part, "piece": PIECE, "tile_step": tile_step},
+            | {
+                "pixels": count, "parts": parts, "part": part, "piece": BLOCKS.few_pixels_kxk.piece,
+                "tile_step": tile_step,
+            },
             {
                 "taps": 8 * geometry.taps, "sums": 4 * part * tile.block, "packed": -(-part // tile.pixels) * tile_step,
                 **row_regions(tile.epilogue, 4 * tile.block * part),

@@ -27,7 +27,6 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import (
-    UNROLL,
     micro_kernel,
     micro_kernel_signature,
     prefetched_rows,
@@ -40,11 +39,9 @@ from dovetail.targets.cpu.conv.pointwise_packed.pack import (
     pack_signature,
     tile_step,
 )
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_sums, write_finished
 from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
-
-PIECE = 128
-"""Channels that are summed at a time, at most: a sum of a thousand in one go would err twice as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +211,9 @@ def _multiply(
     """Go through register tiles, and through the channels piece by piece."""
     block, area = tile.block, t.mul(a.pixels, 4)
     bias = t.ptr_add(a.b, t.mul(packed, 4 * block)) if tile.epilogue.bias else NULL
-    iterations = t.mul(t.sdiv(a.channels, UNROLL), lines)
-    pieces = t.ceil_div(a.channels, PIECE)
-    deep = t.round_up(t.ceil_div(a.channels, pieces), UNROLL)
+    iterations = t.mul(t.sdiv(a.channels, BLOCKS.packed.unroll), lines)
+    pieces = t.ceil_div(a.channels, BLOCKS.packed.piece)
+    deep = t.round_up(t.ceil_div(a.channels, pieces), BLOCKS.packed.unroll)
     step, rows = tile_step(t, tile, a.channels), prefetched_rows(tile)
     with t.loop(0, part.tiles) as number:
         begin = t.mul(number, tile.pixels)
@@ -226,7 +223,7 @@ def _multiply(
         with t.loop(0, pieces) as piece:
             before = t.mul(piece, deep)
             some = t.smin(deep, t.sub(a.channels, before))
-            prefetched = t.mul(t.sdiv(before, UNROLL), lines * t.device.caches.line)
+            prefetched = t.mul(t.sdiv(before, BLOCKS.packed.unroll), lines * t.device.caches.line)
             t.call(
                 micro_kernel_signature(tile, lines),
                 t.ptr_add(weights, t.mul(before, 4 * block)),

@@ -13,16 +13,13 @@ from dovetail.codegen.llvm.handles import I1, I64, Carried, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.broadcast_tile import write_sums
+from dovetail.targets.cpu.conv.policy import BLOCKS, tiles_of
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
-
-UNROLL = 4
-"""Channels in an iteration."""
 
 
 def forms_of(device: CpuDevice) -> tuple[tuple[int, int], ...]:
     """Register tiles: vectors of filters, and pixels; they count on FMAs with memory operands."""
-    # Other machines are not measured yet.
-    return ((4, 7), (3, 9), (2, 14)) if device.has("embedded_broadcast") else ()
+    return tiles_of(device).packed
 
 
 def micro_kernel_signature(tile: RegisterTile, lines: int) -> Signature:
@@ -56,12 +53,12 @@ def micro_kernel(tile: RegisterTile, lines: int) -> Function:
     if tile.epilogue.bias:
         given = [t.load(t.ptr_add(Ptr("%bias"), t.bytes * i)) for i in range(tile.filters)]
         starts = [t.select_vec(first, x, ZERO) for x in given]
-    whole = t.mul(t.sdiv(channels, UNROLL), UNROLL)
-    early = t.select_int(first, t.smin(whole, UNROLL * prefetched_rows(tile)), 0)
+    whole = t.mul(t.sdiv(channels, BLOCKS.packed.unroll), BLOCKS.packed.unroll)
+    early = t.select_int(first, t.smin(whole, BLOCKS.packed.unroll * prefetched_rows(tile)), 0)
     residual = [Ptr("%r")] if tile.epilogue.residual else []
     pointers = [Ptr("%w"), Ptr("%x"), Ptr("%next"), Ptr("%y"), *residual]
-    pointers, sums = t.walk(0, early, UNROLL, pointers, starts * tile.pixels)
-    pointers, sums = t.walk(early, whole, UNROLL, pointers[:3], sums)
+    pointers, sums = t.walk(0, early, BLOCKS.packed.unroll, pointers, starts * tile.pixels)
+    pointers, sums = t.walk(early, whole, BLOCKS.packed.unroll, pointers[:3], sums)
     _, sums = t.walk(whole, channels, 1, pointers[:2], sums)
     write_sums(t, sums)
     return t.function(micro_kernel_signature(tile, lines))

@@ -8,14 +8,9 @@ from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Int, Mask, Ptr, Vec
 from dovetail.codegen.llvm.kernel import one_of
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 
-TOGETHER = 7
-"""Register tiles whose pixels are packed in one iteration."""
-AHEAD = 6
-"""Channels between the prefetch of a row and its copy."""
-APART = 192
-"""Bytes between what two register tiles see."""
 CONTIGUOUS, SECOND, STRIDED = 0, 1, 2
 """How pixels are in memory: contiguous, every second one of a row, or anywhere."""
 _X, _ONTO, _WHERE, _NEXT = Ptr("%x"), Ptr("%onto"), Ptr("%where"), Ptr("%next")
@@ -24,12 +19,12 @@ _STEP, _CHANNELS, _COUNT = I64("%channel_step"), I64("%channels"), I64("%count")
 
 def tile_step(t: VectorBuilder, tile: RegisterTile, channels: I64) -> I64:
     """Bytes from what one register tile sees to the next: no power of two, so that they do not evict each other."""
-    return t.add(t.mul(t.ceil_div(t.mul(channels, tile.pixels), 16), 64), APART)
+    return t.add(t.mul(t.ceil_div(t.mul(channels, tile.pixels), 16), 64), BLOCKS.packed.apart)
 
 
 def packed_bytes(tile: RegisterTile, channels: int) -> int:
     """The same, where channels are known."""
-    return -(-channels * tile.pixels // 16) * 64 + APART
+    return -(-channels * tile.pixels // 16) * 64 + BLOCKS.packed.apart
 
 
 def pack_signature(tile: RegisterTile, form: str = "") -> Signature:
@@ -60,17 +55,17 @@ def _at_pixel(t: VectorBuilder, pixel: Int) -> Ptr:
 def _contiguous(tile: RegisterTile) -> Function:
     t = VectorBuilder(tile.device)
     size, step = 4 * tile.pixels, tile_step(t, tile, _CHANNELS)
-    whole = t.sdiv(t.sdiv(_COUNT, tile.pixels), TOGETHER)
+    whole = t.sdiv(t.sdiv(_COUNT, tile.pixels), BLOCKS.packed.packed_together)
     with t.loop(0, whole) as number:
-        first = t.mul(number, TOGETHER)
+        first = t.mul(number, BLOCKS.packed.packed_together)
         source, target = _at_pixel(t, t.mul(first, tile.pixels)), t.ptr_add(_ONTO, t.mul(first, step))
         with t.loop(0, _CHANNELS) as channel:
             row, onto = t.ptr_add(source, t.mul(channel, _STEP)), t.ptr_add(target, t.mul(channel, size))
-            _prefetch_row(t, row, TOGETHER * size)
+            _prefetch_row(t, row, BLOCKS.packed.packed_together * size)
             _prefetch_weights(t, number, channel, 2)
-            for i in range(TOGETHER):
+            for i in range(BLOCKS.packed.packed_together):
                 _copy(t, tile.pixels, t.ptr_add(row, i * size), t.ptr_add(onto, t.mul(step, i)), None)
-    with t.loop(t.mul(whole, TOGETHER), t.ceil_div(_COUNT, tile.pixels)) as number:
+    with t.loop(t.mul(whole, BLOCKS.packed.packed_together), t.ceil_div(_COUNT, tile.pixels)) as number:
         begin = t.mul(number, tile.pixels)
         source, target = _at_pixel(t, begin), t.ptr_add(_ONTO, t.mul(number, step))
         left = t.sub(_COUNT, begin)
@@ -120,7 +115,7 @@ def _strided(tile: RegisterTile) -> Function:
 
 def _prefetch_row(t: VectorBuilder, row: Ptr, size: int) -> None:
     """Prefetch some bytes of a row some channels on."""
-    ahead = t.ptr_add(row, t.mul(_STEP, AHEAD))
+    ahead = t.ptr_add(row, t.mul(_STEP, BLOCKS.packed.ahead))
     for line in range(0, size, t.device.caches.line):
         t.prefetch(t.ptr_add(ahead, line))
 

@@ -11,22 +11,14 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise_packed.kernel import arguments, pointwise_packed_code
 from dovetail.targets.cpu.conv.pointwise_packed.pack import packed_bytes
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
-
-TILES, FEW = 14, 10
-"""Register tiles that go over a panel before the next one, or twice as many; and below how many more is prefetched."""
-LINES, MANY_LINES = 1, 3
-"""Lines of the next panel that an iteration prefetches."""
-MANY_PANELS = 8
-"""Panels from which on more pixels go together."""
-PACKED_SHARE = (29, 64)
-"""The part of L2 that packed pixels may take, and half of it where they are many: it stays there next to weights."""
 
 
 def pointwise_packed(found: Convolution, problem: ConvProblem, tile: RegisterTile, pixels: int) -> Candidate:
     """The kernel of a convolution whose pixels see a pixel each, none of it outside the image."""
-    lines = LINES if pixels >= FEW * tile.pixels else MANY_LINES
+    lines = BLOCKS.packed.lines if pixels >= BLOCKS.packed.few * tile.pixels else BLOCKS.packed.many_lines
     code = partial(pointwise_packed_code, tile, lines)
     return Candidate(packed(found, tile.block), PointwisePacked(problem, tile), code, "pointwise_packed")
 
@@ -73,11 +65,11 @@ class PointwisePacked:
 
     def _part(self, tiles: int, panels: int, size: int) -> int:
         """Pixels of a tile: what they see stays in L2."""
-        above, below = PACKED_SHARE
+        above, below = BLOCKS.packed.share
         room = self.tile.device.caches.l2_room * above // below
-        together = max(1, min(TILES, room // size))
-        if panels >= MANY_PANELS:
-            together = max(together, min(2 * TILES, room // (2 * size)))
+        together = max(1, min(BLOCKS.packed.tiles, room // size))
+        if panels >= BLOCKS.packed.many_panels:
+            together = max(together, min(2 * BLOCKS.packed.tiles, room // (2 * size)))
         parts = -(-tiles // together)
         # Two threads share an even number best.
         parts += parts % 2 if parts > 1 else 0

@@ -14,17 +14,13 @@ from dovetail.kernels.spec import Number, Packed, Tiling
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.packing import bindings
+from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
 from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
 from dovetail.targets.cpu.conv.winograd.scheme import Scheme
 from dovetail.targets.cpu.denormals import normal
 from dovetail.targets.runtime.aligned import aligned
-
-PATCHES_SHARE = (425, 512)
-"""The part of L2 that the transformed patches of a tile may take: they stay there while all filters go over them."""
-PIECE = 64
-"""Channels that one register tile takes at a time: their weights stay in L1."""
 
 
 def winograd(found: Convolution, problem: ConvProblem, device: CpuDevice, scheme: Scheme) -> Candidate:
@@ -55,7 +51,7 @@ class Winograd:
         pixels = ConvGeometry(
             of.geometry.sizes, of.geometry.steps, (down, across), window, apart, (1, 1), of.geometry.before
         )
-        above, below = PATCHES_SHARE
+        above, below = BLOCKS.winograd.share
         room = device.caches.l2_room * above // below // (4 * scheme.spots * of.channels)
         patches = _patches(down, across, max(device.lanes, room))
         blocks = patches.blocks
@@ -67,7 +63,7 @@ class Winograd:
             | {
                 "channels": of.channels, "filters": of.filters, "image_step": image, "channel_step": channel,
                 "result_height": height, "result_width": width, "height_of_block": patches.rows,
-                "parts": patches.parts, "part": patches.part, "piece": PIECE,
+                "parts": patches.parts, "part": patches.part, "piece": BLOCKS.winograd.piece,
                 **dict(zip(("r_image",), of.residual, strict=False)), **dict(of.strides),
             },
             {

@@ -1,0 +1,42 @@
+"""Tile shapes of attention. Registers and lanes come from the device; these numbers were measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPolicy:
+    """How queries, keys and features are cut."""
+
+    depth: int = 4
+    """Features of one iteration along them, at least."""
+    depth_broadcast: int = 8
+    """The same where keys are embedded-broadcast operands: it takes few registers."""
+    most_pointers: int = 8
+    """Keys that have pointers of their own: there are 16 general registers for them and all else."""
+    keys: int = 4
+    """Keys whose values one iteration takes, with embedded broadcasts."""
+    block: int = 64
+    """Keys whose scores are kept at once: with their values they fit L1."""
+    wide: int = 2
+    """Vectors of queries in a tile."""
+    span: int = 4
+    """Blocks of queries for which keys are rotated once."""
+    few: int = 4
+    """Queries of a head up to which lanes run along features."""
+    head_bytes: int = 64
+    """Bytes at the start of a workspace: the head whose keys and values are packed there, and how many of its rows."""
+    most_unrolled: int = 8
+    """Vectors of a row that are unrolled; longer rows go through a loop."""
+    packed_bytes: int = 1 << 20
+    """Bytes of keys and values that are packed; later rows are read where they are."""
+    set_period: int = 4096
+    """Lines this many bytes apart map to one set of L1, everywhere."""
+    ways: int = 8
+    """Lines of one set of L1, at least."""
+
+
+ATTENTION = AttentionPolicy()
+
+__all__ = ["ATTENTION", "AttentionPolicy"]

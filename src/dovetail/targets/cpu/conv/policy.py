@@ -1,0 +1,304 @@
+"""Numbers of convolution kernels that were measured, not derived: when each variant pays, and how its work is cut.
+
+Thresholds were measured on machines with AVX-512, AVX2 and NEON. Cache sizes come from the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.kernels.device import CpuDevice
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradLimits:
+    """When Winograd's transforms pay: fewer products, more weights to read."""
+
+    channels: int
+    """Channels below which the transforms cost more than the products save; the same for filters."""
+    filters: int
+    patches: range
+    """Patches below which reading more weights costs more; with many the wider scheme is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseLimits:
+    """Which windows the depthwise kernel unrolls."""
+
+    most_taps: int = 81
+    farthest: int = 4
+    """Rows from one pixel's window, or from one of its taps, to the next: each has an address of its own."""
+    most_points: int = 256
+    """Pixels of a channel that is multiplied by one number: more are not worth packing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewChannelsLimits:
+    """When filters in lanes pay for few channels."""
+
+    sums: range = range(100, 257)
+    """Products of a result. Below, transposing costs more than full lanes save; above, a block of filters leaves L1."""
+    fewest_pixels: int = 800
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLimits:
+    """When packing pixels pays for a 1×1 window."""
+
+    fewest_channels: int = 128
+    """Channels below which transposing results costs more than full lanes save."""
+    most_pixels: int = 200
+    """Pixels up to which another kernel reads them where they are. With more, vectors along them waste little, and it
+    takes many channels (`deep`) or many filters to do better."""
+    deep: int = 512
+    waste: float = 1.12
+    """Products with and without those of empty lanes, at most."""
+    few_panels: int = 4
+    """Panels below which packing few strided pixels does not pay."""
+    any_pixels: int = 10_000
+    """Pixels where their number is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewPixelsKxkLimits:
+    """When packing what pixels see pays."""
+
+    most_pixels: int = 400
+    fewest_sums: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class FewPixelsLimits:
+    """When filters in lanes pay for few pixels."""
+
+    most: int = 800
+    """Pixels above which vectors along them waste little, and need no transpose."""
+    most_points: int = 200
+    """The same for a 1×1 window, where a filter uses each activation once."""
+    points: int = 64
+    """Pixels up to which lanes of pixels waste too much in any case."""
+    deep: int = 200
+    """With more pixels, fewer channels make sums too short to be transposed, where pixels are contiguous."""
+    fewest_sums: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseLimits:
+    """When results of contiguous pixels are written to many rows in turn."""
+
+    fewest_vectors: int = 5
+    """Vectors of pixels below which the last one, which is not full, wastes too much."""
+    fewest: int = 48
+    """Channels below which results are produced too fast to be written to many rows."""
+    far: int = 1024
+    """Pixels above which each row is in a page of its own: then it takes `fewest_far` channels."""
+    fewest_far: int = 128
+    fewest_residual: int = 32
+    """With a residual, which is read from as many rows anyhow."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvLimits:
+    """When each variant pays."""
+
+    lanes_waste: float = 1.1
+    """Lanes to filters, at most, where filters are in lanes."""
+    streamed_taps: int = 1
+    """Taps of a window after which steps read another tensor of the result's size: 2 to 4 % slower with nine."""
+    depthwise: DepthwiseLimits = DepthwiseLimits()
+    few_channels: FewChannelsLimits = FewChannelsLimits()
+    packed: PackedLimits = PackedLimits()
+    few_pixels_kxk: FewPixelsKxkLimits = FewPixelsKxkLimits()
+    few_pixels: FewPixelsLimits = FewPixelsLimits()
+    pointwise: PointwiseLimits = PointwiseLimits()
+    winograd_4: WinogradLimits = WinogradLimits(32, 32, range(28, 1 << 62))
+    winograd_2: WinogradLimits = WinogradLimits(64, 48, range(20, 111))
+
+
+LIMITS = ConvLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """What a core needs to issue FMAs at its peak, as estimates of register tiles count it."""
+
+    accumulators: int = 8
+    """Independent sums: two FMAs a cycle with a latency of four."""
+    fmas_per_load: float = 1.0
+    """FMAs for each load: a core loads as often as it multiplies."""
+    fmas: int = 2
+    """FMAs a cycle."""
+    l2_bytes: int = 32
+    """Bytes a cycle from L2, where kernels stream weights."""
+
+
+ISSUE = Issue()
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTiles:
+    """Register tiles of devices with embedded broadcasts or without, and with a number of registers.
+
+    A pair is vectors of filters, and pixels.
+    """
+
+    embedded_broadcast: bool
+    registers: int
+    """Vector registers, at least."""
+    broadcast: tuple[tuple[int, int], ...]
+    """Contiguous pixels, which Winograd, few channels and few pixels of a window share."""
+    few_pixels: tuple[tuple[int, int], ...]
+    packed: tuple[tuple[int, int], ...]
+    """Packed pixels of a 1×1 window; none where this was not measured yet."""
+    direct_filters: int
+    """Filters of the tile with pixels in lanes, at most."""
+    direct_spare: int
+    """Registers that its accumulators leave free."""
+
+
+TILES = (
+    ConvTiles(True, 32, ((2, 14), (3, 9)), ((4, 6), (2, 10)), ((4, 7), (3, 9), (2, 14)), 8, 5),
+    ConvTiles(True, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), ((4, 7), (3, 9), (2, 14)), 4, 4),
+    ConvTiles(False, 32, ((4, 6), (2, 12)), ((4, 6), (2, 10)), (), 8, 5),
+    ConvTiles(False, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), (), 4, 4),
+)
+"""A new ISA is a new row; the first that a device meets is taken."""
+
+
+def tiles_of(device: CpuDevice) -> ConvTiles:
+    """The row of the table that a device meets."""
+    fitting = [row for row in TILES if row.embedded_broadcast == device.has("embedded_broadcast")]
+    return next((row for row in fitting if device.registers >= row.registers), fitting[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class DirectBlocks:
+    """The kernel with pixels in lanes."""
+
+    piece: int = 8
+    """Channels that are summed by themselves before they are added to the rest: a short sum rounds less."""
+    point_piece: int = 32
+    """The same for a 1×1 window."""
+    part_work: int = 500_000
+    """Products of a tile: enough to hide what starting it costs, few enough that threads share a layer."""
+    most_vectors: int = 8
+    """Vectors of columns, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseBlocks:
+    """The depthwise kernel."""
+
+    most_rows: int = 8
+    """Rows of a register tile."""
+    few_rows: int = 4
+    """The same where sizes are known at run time, and there is a register tile for every number of rows."""
+    fewest_rows: int = 8
+    """Rows of a band at least, even if they leave L1: each band packs again what the one before it saw last."""
+    part_work: int = 4000
+    """Products of vectors that a tile has, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PixelBlocks:
+    """Kernels with filters in lanes."""
+
+    piece: int
+    """Products of a sum that one register tile takes at a time: their weights stay in L1; 0 takes all."""
+    part_pixels: int
+    """Pixels of a tile, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseBlocks:
+    """The kernel of contiguous pixels."""
+
+    depth: int = 128
+    """Channels that go together, at most: what a band of pixels sees of them stays in L1."""
+    together: int = 8
+    """Register tiles of filters that go together even where that is much work."""
+    fewest_tiles: int = 16
+    """Tiles below which threads have too few to share."""
+    row_bands: int = 4
+    """Bands whose results steps on rows read together."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlocks:
+    """The kernel of packed pixels."""
+
+    piece: int = 128
+    """Channels that are summed at a time, at most: a sum of a thousand in one go would err twice as much."""
+    unroll: int = 4
+    """Channels of an iteration."""
+    packed_together: int = 7
+    """Register tiles whose pixels are packed in one iteration."""
+    ahead: int = 6
+    """Channels between the prefetch of a row and its copy."""
+    apart: int = 192
+    """Bytes between what two register tiles see."""
+    tiles: int = 14
+    """Register tiles that go over a panel before the next one, or twice as many."""
+    few: int = 10
+    """Register tiles below which an iteration prefetches `many_lines` lines of the next panel, else `lines`."""
+    lines: int = 1
+    many_lines: int = 3
+    many_panels: int = 8
+    """Panels from which on more pixels go together."""
+    share: tuple[int, int] = (29, 64)
+    """The part of L2 that packed pixels may take, and half of it where they are many: weights take the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradBlocks:
+    """Winograd's kernel."""
+
+    share: tuple[int, int] = (425, 512)
+    """The part of L2 that the transformed patches of a tile may take: they stay there for all filters."""
+    piece: int = 64
+    """Channels that one register tile takes at a time: their weights stay in L1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conv1dBlocks:
+    """The kernel of one axis."""
+
+    piece: int = 32
+    """Steps of a row that are summed before they are added to the rest: a short sum rounds less than a long one."""
+    few: int = 4
+    """Vectors of pixels up to which this is the better code."""
+    high: int = 4
+    """Register tiles of pixels in a block: what they see stays in L2."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvBlocks:
+    """How the work of each variant is cut."""
+
+    direct: DirectBlocks = DirectBlocks()
+    depthwise: DepthwiseBlocks = DepthwiseBlocks()
+    few_channels: PixelBlocks = PixelBlocks(0, 450)
+    few_pixels: PixelBlocks = PixelBlocks(64, 112)
+    few_pixels_kxk: PixelBlocks = PixelBlocks(64, 112)
+    kxk_apart: int = 64
+    """Bytes between what two register tiles see: a vector may end there."""
+    pointwise: PointwiseBlocks = PointwiseBlocks()
+    packed: PackedBlocks = PackedBlocks()
+    winograd: WinogradBlocks = WinogradBlocks()
+    conv1d: Conv1dBlocks = Conv1dBlocks()
+
+
+BLOCKS = ConvBlocks()
+
+__all__ = [
+    "BLOCKS",
+    "ISSUE",
+    "LIMITS",
+    "TILES",
+    "ConvBlocks",
+    "ConvLimits",
+    "ConvTiles",
+    "Issue",
+    "WinogradLimits",
+    "tiles_of",
+]

@@ -1,0 +1,109 @@
+"""Tile shapes and cache blocks of matrix multiplication, by what a device has. A new ISA is a new row of `TILES`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.kernels.device import CpuDevice
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTiles:
+    """The MR×NR register tile of devices with a way to broadcast and a number of registers."""
+
+    by_lane: bool
+    """Whether FMAs multiply by one lane of a register; otherwise they broadcast a scalar in memory."""
+    registers: int
+    """Vector registers, at least."""
+    mr: int
+    vectors: int
+    """Vectors of a row: NR is their columns."""
+    even: tuple[int, int] | None = None
+    """MR and vectors where a panel has an even number of streams; None where they are the same."""
+
+
+TILES = (
+    GemmTiles(True, 32, 6, 3),
+    GemmTiles(True, 16, 4, 2),
+    # Wider and lower: fewer instructions per product, which counts where a core is shared.
+    GemmTiles(False, 32, 9, 3, even=(12, 2)),
+    GemmTiles(False, 16, 6, 2),
+)
+"""The first row that a device meets: the largest tile that leaves registers for the operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmPolicy:
+    """How the loops around a register tile are cut, and what they prefetch. Distances were measured."""
+
+    unroll: int = 4
+    """Steps along k in an iteration, where one step has too little work to hide the loop."""
+    prefetch_distance: int = 512
+    """Bytes of the panel, for each lane of a vector, between what the micro-kernel reads and what it prefetches."""
+    small_m: int = 8
+    """Rows up to which bandwidth is the limit, so that the micro-kernel prefetches in several streams."""
+    smallest_m: int = 4
+    """Rows up to which it prefetches in many."""
+    rows_per_pointer: int = 4
+    """Rows of A that share a pointer: a register holds the stride, and addresses are made of both."""
+    kc: int = 192
+    """Steps along k before the next rows, at most."""
+    kc_prefetching: int = 512
+    """KC for many rows: the panel streams from L2 as fast as it is multiplied, and accumulators stay put."""
+    kc_small_m: int = 1024
+    """KC for few rows: the prefetch distance equals KC, long enough that streams fall into different pages."""
+    panel_share: tuple[int, int] = (3, 4)
+    """The part of L1 that a panel may take while rows come and go."""
+    least_rows: int = 6
+    """Rows that a tile needs to keep the FMA units busy."""
+    a_share: tuple[int, int] = (13, 16)
+    """The part of L2 that a block of MC rows of A may take: it stays there while all panels go over it."""
+    most_tiles: int = 15
+    """Row tiles of a block, at most."""
+    few_tiles: int = 4
+    """The same where there are at most `few_panels` panels, so that threads share the rows."""
+    few_panels: int = 3
+
+
+GEMM = GemmPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Policy:
+    """The register tile of byte products: VPDPBUSD adds four products to each of 16 lanes."""
+
+    lanes: int = 16
+    mr: int = 8
+    vectors: int = 3
+    block_tiles: int = 8
+    """Row tiles of a block: as bytes they stay in L2."""
+    deepest: int = 16_384
+    """Products of bytes whose sum fits 32 bits with room to spare."""
+
+    @property
+    def nr(self) -> int:
+        """Columns of a panel."""
+        return self.lanes * self.vectors
+
+    @property
+    def block(self) -> int:
+        """Rows of a block."""
+        return self.block_tiles * self.mr
+
+
+INT8 = Int8Policy()
+
+
+def is_by_lane(device: CpuDevice) -> bool:
+    """With four lanes, broadcasting a lane costs at most the shuffle that a broadcasting load would need too."""
+    return device.has("fma_by_lane") or device.lanes == GEMM.unroll
+
+
+def tiles_of(device: CpuDevice) -> GemmTiles:
+    """The row of the table that a device meets."""
+    by_lane = is_by_lane(device)
+    fitting = [row for row in TILES if row.by_lane == by_lane]
+    return next((row for row in fitting if device.registers >= row.registers), fitting[-1])
+
+
+__all__ = ["GEMM", "INT8", "TILES", "GemmPolicy", "GemmTiles", "Int8Policy", "is_by_lane", "tiles_of"]

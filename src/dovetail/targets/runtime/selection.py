@@ -1,0 +1,204 @@
+"""Kernel selection, one table per target: conditions refuse, the machine model estimates what remains, the lowest wins.
+
+Estimates within the model's noise are equal; between those, the order of the table decides. Reports read the same
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from dovetail.declare.cost import kernel_cost
+from dovetail.declare.machine import NOISE, Machine, estimate, preferred
+from dovetail.errors import GraphError
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
+from dovetail.kernels.spec import Job, TensorLocations
+from dovetail.plan.plan import Step
+from dovetail.targets.target import Considered
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[D]):
+    """A kernel variant: its name, its conditions and its builder."""
+
+    name: str
+    answer: Callable[[StepProblem[D]], Answer]
+    """Checks the conditions, and offers kernels with their costs, or names the condition that refuses."""
+    speed: float = 1.0
+    """Its arithmetic relative to what the machine model expects of the op's kind, for kernels that offer no cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[D]):
+    """A kind of problem, and the variants for it in the order of preference."""
+
+    name: str
+    takes: Callable[[Value], bool]
+    rows: Callable[[], Sequence[Row[D]]]
+    """A function, so that the code of rare kinds is imported when a model has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What the machine model expects of a kernel: seconds, and what bounds them (compute, L2, memory, launch)."""
+
+    seconds: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Found(Generic[D]):
+    """What one row said."""
+
+    kind: str
+    row: Row[D]
+    answer: Offer | Refused
+
+    @property
+    def name(self) -> str:
+        return self.answer.name or self.row.name if isinstance(self.answer, Offer) else self.row.name
+
+    @property
+    def is_late(self) -> bool:
+        """Whether sizes that are known later decide."""
+        return isinstance(self.answer, Offer) and self.answer.variant is not None
+
+    def estimate(self, step: Step, machine: Machine) -> Estimate:
+        """The machine model's estimate; symbols count as the model assumes."""
+        assert isinstance(self.answer, Offer)
+        own = None if self.is_late else self.answer.cost
+        cost, speed = (kernel_cost(step.value), self.row.speed) if own is None else (own(), 1.0)
+        # A size that is symbolic may come out below 0 where the model assumes a small one.
+        work, traffic = max(0.0, machine.work(cost)) / speed, max(0.0, machine.traffic(cost))
+        return Estimate(machine.overlapped(work, traffic), machine.bound(work, traffic, estimate(cost.bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[D]):
+    """The selection table of a target."""
+
+    kinds: tuple[Kind[D], ...]
+    on_host: str = ""
+    """What runs a step that no row takes, as reports call it; "" where such steps are refused."""
+
+    def select(self, step: Step, locations: TensorLocations, device: D, machine: Callable[[], Machine]) -> Job | None:
+        """The job of a step; None where no row takes it. The machine model is read only where two rows or more do."""
+        found = self._answers(StepProblem(step, locations, device))
+        chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine)
+        return None if chosen is None else chosen[1]
+
+    def considered(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Sequence[Considered]:
+        """Every row for the step's kinds of problem: which refuse and why, estimates of the others, which one won."""
+        found = list(self._answers(StepProblem(step, locations, device)))
+        offers = [one for one in found if isinstance(one.answer, Offer)]
+        refused: dict[int, Refused] = {}
+        chosen = _chosen(offers, step, lambda: machine, refused)
+        winner = None if chosen is None else chosen[0]
+        least = None if winner is None else winner.estimate(step, machine).seconds
+        rows = [_told(one, step, machine, winner, least, refused.get(id(one))) for one in found]
+        if self.on_host:
+            rows.append(Considered(self.on_host, winner is None, "" if winner is None else "a kernel takes the step"))
+        return rows
+
+    def _answers(self, problem: StepProblem[D]) -> Iterator[_Found[D]]:
+        for kind in self.kinds:
+            if kind.takes(problem.value):
+                for row in kind.rows():
+                    answer = _answer(row, problem)
+                    several = (answer,) if isinstance(answer, (Offer, Refused)) else answer
+                    for one in several:
+                        yield _Found(kind.name, row, one)
+
+
+_TOO_LONG = Refused("sizes_can_be_written", "a size that is too long to be written down")
+
+
+def _answer(row: Row[D], problem: StepProblem[D]) -> Answer:
+    try:
+        return row.answer(problem)
+    except GraphError:
+        return _TOO_LONG
+
+
+def _chosen(
+    offers: Sequence[_Found[D]],
+    step: Step,
+    machine: Callable[[], Machine],
+    refused: dict[int, Refused] | None = None,
+) -> tuple[_Found[D], Job] | None:
+    """The offer that wins, and its job; `refused` collects offers that could not be built."""
+    left = list(offers)
+    while left:
+        # Rows whose sizes are known later wait together; the last of them suits all sizes.
+        late = [one for one in left if one.is_late]
+        several = [one for one in left if not one.is_late or one is late[0]]
+        at = 0
+        if len(several) > 1:
+            model = machine()
+            at = preferred([one.estimate(step, model).seconds for one in several])
+        group = late if several[at].is_late else [several[at]]
+        job = _built(group)
+        if isinstance(job, Job):
+            return several[at], job
+        if refused is not None:
+            refused.update({id(one): job for one in group})
+        left = [one for one in left if one not in group]
+    return None
+
+
+def _built(group: Sequence[_Found[D]]) -> Job | Refused:
+    """The job of an offer, or of several between which sizes decide when they are known."""
+    offers = [one.answer for one in group if isinstance(one.answer, Offer)]
+    try:
+        job = offers[-1].build()
+        variants = tuple([offer.variant() for offer in offers if offer.variant is not None])
+    except GraphError:
+        return _TOO_LONG
+    return replace(job, variants=variants) if isinstance(job, Job) and variants else job
+
+
+def _told(
+    one: _Found[D],
+    step: Step,
+    machine: Machine,
+    winner: _Found[D] | None,
+    least: float | None,
+    unbuilt: Refused | None,
+) -> Considered:
+    """A row for people."""
+    refusal = one.answer if isinstance(one.answer, Refused) else unbuilt
+    if refusal is not None:
+        return Considered(
+            one.name,
+            False,
+            _reason(refusal),
+            kind=one.kind,
+            condition=refusal.condition,
+            found=refusal.found,
+            expected=refusal.expected,
+        )
+    if one.is_late:
+        return Considered(one.name, False, "decided when sizes are known", kind=one.kind)
+    price = one.estimate(step, machine)
+    ratio = None if least is None else price.seconds / least
+    reason = ""
+    if one is not winner and winner is not None and ratio is not None:
+        near = f"equal within the model's noise of {NOISE:.0%}, and {winner.name} comes first"
+        reason = near if abs(ratio - 1) <= NOISE or ratio < 1 else f"{ratio:.2f} times {winner.name}"
+    return Considered(one.name, one is winner, reason, price.seconds, kind=one.kind, bound=price.bound, ratio=ratio)
+
+
+def _reason(refused: Refused) -> str:
+    said = refused.condition.replace("_", " ")
+    found = f"found {refused.found}" if refused.found else ""
+    expected = f"expected {refused.expected}" if refused.expected else ""
+    told = ", ".join(part for part in (found, expected) if part)
+    return f"not: {said}{f' ({told})' if told else ''}"
+
+
+__all__ = ["Estimate", "Kind", "Row", "Table"]
