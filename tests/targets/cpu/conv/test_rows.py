@@ -164,6 +164,8 @@ def test_drawn_regions_on_wide_vectors(variant: str, monkeypatch: pytest.MonkeyP
     on_a_machine_of(WIDE, monkeypatch)
     drawn = random.Random(f"wide {variant}")
     value = region(drawn, convolution(variant, residual=drawn.random() < 0.4))
+    (kernel,) = [k for k in joined(value).report.kernels if k.phase == "run"]
+    assert (kernel.form or "").split()[0] == variant.split()[0]
     check(value)
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dovetail.codegen.llvm.once import HEAD
+from dovetail.declare.cost import kernel_cost
 from dovetail.ir.dim import Size, smallest, symbol
 from dovetail.ir.dtype import DType, f32, i64
+from dovetail.ir.graph import Subgraph
+from dovetail.ir.inline import inline
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
@@ -88,7 +91,18 @@ def offer_conv1d(of: StepProblem[CpuDevice]) -> Offer | Refused:
     # With few filters most of a panel is empty, which pays where channels are contiguous already.
     if filters < device.lanes and body.views[x].strides[1] != f32.itemsize:
         return Refused("filters_fill_a_vector", str(filters), f"at least {device.lanes}, or contiguous channels")
-    return Offer(lambda: _Writer(value, body, found[0], locations, tile_of(device)).job(), name="conv1d")
+    return Offer(
+        lambda: _Writer(value, body, found[0], locations, tile_of(device)).job(),
+        lambda: kernel_cost(_without_steps(value, call)),
+        name="conv1d",
+    )
+
+
+def _without_steps(value: Value, call: Value) -> Value:
+    """The convolution alone, for an estimate: those of the other kernels leave out the steps of a region too."""
+    if value is call:
+        return value
+    return inline(Subgraph(value.attrs["body"].arguments, (call,)), value.operands)[0]
 
 
 class _Writer:
