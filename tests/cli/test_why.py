@@ -86,11 +86,12 @@ def test_names_are_those_of_stage_mir_and_of_the_report(model: str, shell: Shell
     assert told["op"] == last["op"] and told["kernel"]["name"] == report["kernels"][-1]["name"]
 
 
-def test_what_canonicalisation_removes_has_no_kernel(shell: Shell, tmp_path: Path) -> None:
+def test_what_canonicalisation_removes_is_told_with_the_kernel_that_reads_it(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "twice.txt"
     path.write_text("graph twice(x: f32[4]) {\n  %0 = neg(x)\n  %1 = neg(%0)\n  %2 = exp(%1)\n  return y = %2\n}\n")
     told = shell("why", str(path), "%0", "--json").data
-    assert told["kernel"] is None and told["attempts"] == []
+    assert told["kernel"]["op"] == "exp" and told["attempts"] == []
+    assert [n["name"] for n in told["kernel"]["absorbed"]] == ["%0", "%1"]
     assert "no kernel computes it" in shell("why", str(path), "%0").out
 
 

@@ -12,7 +12,7 @@ from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.declare.guard import Guard
 from dovetail.derive.edit import Log, Numerics
-from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
+from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, declined_by_cost, still_missed
 from dovetail.derive.near import Round, near_misses
 from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
@@ -64,6 +64,7 @@ def fuse(
     rounds: list[Round] = []
     base, graph = graph, graph.settled()
     seconds = prices or Prices(machine, sizes)
+    given = {v: v for v in graph.values}
     for stratum in strata(ops):
         before = graph.settled()
         step = _Round(before, stratum, seconds, always)
@@ -74,7 +75,10 @@ def fuse(
         applied = [a.follow(fused.moved) for a in applied] + step.applied
         # What another rule has swallowed was not missed there: a hint for it would not be true any more.
         swallowed = {v for fusion in step.applied for v in fusion.covers}
-        open_ = [m for m in [*missed, *step.missed] if m.values[0] not in swallowed]
+        new = [replace(m, place=given.get(m.root, m.root)) for m in step.missed]
+        open_ = [m for m in [*missed, *new] if m.values[0] not in swallowed]
+        # The root of a fusion comes after all that it swallowed, so that the root is what the new value stands for.
+        given = {fused.moved.get(v, v): given.get(v, v) for v in before.values}
         missed = [m.follow(fused.moved) for m in open_]
         graph = replace(fused, moved=follow(graph.moved, fused.moved))
     open_ = missed + (near_misses(rounds, applied) if near else [])
@@ -194,8 +198,7 @@ class _Round:
             return self._cyclic(found)
         if shared:
             return partial(self._read_elsewhere, found, shared)
-        message = f"fused {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model"
-        return partial(self._miss, found, COST, message, "nothing to do: the separate kernels are estimated faster")
+        return partial(self._miss, found, COST, declined_by_cost(together, apart), "")
 
     def _read_elsewhere(self, found: _Found, shared: Sequence[Value]) -> Missed:
         culprit = shared[0]

@@ -51,6 +51,8 @@ class Missed:
     """What the fused value would have stood for; the root is the first."""
     shared: tuple[Value, ...] = ()
     """Inner values that others read."""
+    place: Value | None = None
+    """What its root stands for in the graph that fusing was given."""
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -69,9 +71,14 @@ class Missed:
         return f"missed {self.rule} ({self.reason}): {self.message}\n  hint: {self.hint}"
 
 
+def declined_by_cost(with_it: float, without: float) -> str:
+    """Both prices of a fusion that the machine model declined, in words."""
+    return f"with it {with_it * 1e6:.2f} µs, without it {without * 1e6:.2f} µs by the machine model"
+
+
 def still_missed(missed: Iterable[Missed]) -> tuple[Missed, ...]:
-    """The misses that stand: their values are still apart, and no larger attempt says the same."""
-    open_ = [m for m in missed if m.stands]
+    """The misses that stand, each once: their values are still apart, and no larger attempt says the same."""
+    open_ = list({(m.rule, m.reason, m.root): m for m in missed if m.stands}.values())
     inside = {(m.rule, m.reason, v) for m in open_ for v in m.covers if v is not m.root}
     firm = {m.root for m in open_ if m.reason != NEAR}
     return tuple(

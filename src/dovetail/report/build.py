@@ -48,7 +48,7 @@ def build_report(
     missed = with_near_misses(lowered)
     final = lowered.graph
     known = setup.sizes
-    kernels = kernel_map(written, plan, lowered.moved)
+    kernels = kernel_map(written, plan, lowered.places)
     bind_time = frozenset(step.value for step in plan.phase("bind"))
     updates = {step.value for step in plan.steps if step.over is not None and UPDATE.operands(step.value)}
     costs = {k: _cost(standing(k, bind_time.__contains__)) for k in kernels.kernels}
@@ -149,6 +149,7 @@ def _kernel(
         type=str(kernel.type),
         phase="bind" if once else "run",
         nodes=kernels.nodes[kernel],
+        absorbed=kernels.absorbed[kernel],
         flops=estimate(cost.flops, sizes),
         bytes=estimate(cost.bytes, sizes),
         seconds=machine.seconds(cost, sizes),
@@ -193,7 +194,8 @@ def _fused(
     inner = max(len(kernels.nodes[kernel]) - 1, 0)
     saved = estimate(_saved_bytes(applied), sizes)
     seconds = machine.moving(saved) + inner * machine.launch_seconds
-    return FusedEntry(_rule(kernel, chain, joins), kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
+    nodes = kernels.nodes[kernel] or kernels.served[kernel]
+    return FusedEntry(_rule(kernel, chain, joins), nodes, chain, kernels.names[kernel], saved, seconds)
 
 
 def _rule(kernel: Value, chain: tuple[str, ...], joins: Collection[str]) -> str:

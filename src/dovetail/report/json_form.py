@@ -24,7 +24,10 @@ def as_dict(report: Report) -> dict[str, Any]:
         "fused": [_fused(f) for f in report.fused],
         "missed": [_missed(m) for m in report.missed],
         "boundaries": [_fields(b) for b in report.boundaries],
-        "kernels": [{**_fields(k), "nodes": [_fields(n) for n in k.nodes]} for k in report.kernels],
+        "kernels": [
+            {**_fields(k), "nodes": [_fields(n) for n in k.nodes], "absorbed": [_fields(n) for n in k.absorbed]}
+            for k in report.kernels
+        ],
         "dispatch": [asdict(d) for d in report.dispatch],
         "passes": [asdict(p) for p in report.passes],
         "predicted_seconds": report.predicted_seconds,

@@ -85,6 +85,8 @@ class Kernel:
     """Whether it runs as NumPy on the host, because the target has no compiled kernel for it."""
     form: str = ""
     """Which of the target's kernels for this op serves it, where there are several."""
+    absorbed: tuple[Node, ...] = ()
+    """Nodes that no step computes any more: they became views, constants or parts of other values in this kernel."""
 
 
 @dataclass(frozen=True, slots=True)
