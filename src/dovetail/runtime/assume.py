@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.derive.fuse import Fused, fuse
-from dovetail.derive.missed import Missed
+from dovetail.derive.missed import NEAR, Missed
 from dovetail.derive.remedy import NoRemedyError, Remedied, remedied
 from dovetail.errors import DovetailError, OptionError
 from dovetail.ir import leaf
@@ -74,7 +74,7 @@ def assume(graph: Graph, request: Request, wanted: Sequence[str] = ()) -> Assump
     """Remedy each kind of miss that has a price, or those named by number, rule or reason, one at a time."""
     made = compilation(graph, request)
     report = made.report()
-    listed = _kinds(report.missed)
+    listed = _kinds((*report.missed, *report.near))
     kinds = listed if not wanted else _chosen(listed, wanted)
     before = outline_of(report)
     found = _fused(made) if kinds else None
@@ -84,10 +84,10 @@ def assume(graph: Graph, request: Request, wanted: Sequence[str] = ()) -> Assump
 
 
 def _kinds(missed: Sequence[MissedEntry]) -> list[Kind]:
-    """The misses that have a price, by rule and reason."""
+    """The misses that have a price, and patterns that fit but for one op, by rule and reason."""
     together: dict[tuple[str, str], list[MissedEntry]] = {}
     for entry in missed:
-        if entry.seconds > 0:
+        if entry.seconds > 0 or entry.reason == NEAR:
             together.setdefault((entry.rule, entry.reason), []).append(entry)
     ordered = sorted(together.values(), key=lambda entries: -sum(e.seconds for e in entries))
     return [_kind(number, entries) for number, entries in enumerate(ordered, 1)]
