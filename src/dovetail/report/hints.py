@@ -1,0 +1,143 @@
+"""Hints: changes to a model that keep its numbers, make a missed fusion happen, and are predicted to gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dovetail.declare.cost import Machine, kernel_cost
+from dovetail.declare.fused import FusedOp
+from dovetail.derive.missed import PRIVATE, Missed
+from dovetail.errors import DovetailError
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+from dovetail.ops.region import region, steps
+from dovetail.passes.claims import Claims
+
+_LEAVES = (leaf.INPUT, leaf.PARAM)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What to change, in words and as data, and what that is predicted to gain."""
+
+    words: str = ""
+    changes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Input or parameter -> the type to give it, its numbers repeated along axes of size 1."""
+    seconds: float = 0.0
+    """Predicted gain of a run."""
+    tried: bool = False
+    """Whether a change that keeps the numbers was found and priced, with a gain or without."""
+
+
+NO_HINT = Hint()
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Finds the hint of a miss on one target."""
+
+    ops: Mapping[str, FusedOp[...]]
+    claims: Claims
+    machine: Machine
+    sizes: Mapping[str, Size]
+
+    @staticmethod
+    def of(ops: Iterable[FusedOp[...]], claims: Claims, machine: Machine, sizes: Mapping[str, Size]) -> Hints:
+        return Hints({op.name: op for op in ops}, claims, machine, sizes)
+
+    def of_miss(self, miss: Missed, homes: Sequence[Value]) -> Hint:
+        """The hint of a miss whose values are computed by these kernels now; none where nothing is gained."""
+        op = self.ops.get(miss.rule)
+        if op is None or len(homes) < 2:
+            return NO_HINT
+        if miss.reason == PRIVATE:
+            return self._unshared(op, miss, homes)
+        guard = next((g for g in op.guards if g.name == miss.reason and g.remedy is not None), None)
+        if guard is None or guard.remedy is None:
+            return NO_HINT
+        wanted = _repeated(miss.caught, guard.remedy.changes({**miss.caught, "result": miss.root}) or {})
+        return NO_HINT if not wanted else self._stretched(op, miss, homes, wanted)
+
+    def _stretched(
+        self, op: FusedOp[...], miss: Missed, homes: Sequence[Value], wanted: Mapping[str, TensorType]
+    ) -> Hint:
+        operands = {**miss.caught, **{name: _of_type(miss.caught[name], type) for name, type in wanted.items()}}
+        gain = self._gain(op, operands, miss, homes)
+        if gain is None:
+            return NO_HINT
+        if gain <= 0:
+            return Hint(tried=True)
+        changes = {str(miss.caught[name].attrs["name"]): str(type) for name, type in wanted.items()}
+        told = " and ".join(f"{name} as {type}" for name, type in changes.items())
+        words = f"pass {told}, repeated along the axes of size 1: the model computes the same"
+        return Hint(words, changes, gain, tried=True)
+
+    def _unshared(self, op: FusedOp[...], miss: Missed, homes: Sequence[Value]) -> Hint:
+        gain = self._gain(op, miss.caught, miss, homes)
+        if gain is None or gain <= 0 or not miss.shared:
+            return NO_HINT
+        culprit = miss.shared[0]
+        words = f"if nothing needs the other use of {culprit.op.name} {culprit.type}, drop it: this changes the model"
+        return Hint(words, {}, gain)
+
+    def _gain(
+        self, op: FusedOp[...], operands: Mapping[str, object], miss: Missed, homes: Sequence[Value]
+    ) -> float | None:
+        """What one kernel saves of those that there are; kernels that do more than was missed stay."""
+        try:
+            fused = op(**operands)
+        except (DovetailError, TypeError):
+            return None
+        if self.claims.refusal(fused) is not None:
+            return None
+        asked = {**operands, "result": miss.root}
+        if not all(guard.check(asked) for guard in op.guards):
+            return None
+        gone = [k for k in homes if not _does_more(k, miss)]
+        before = sum(self._seconds(k) for k in gone)
+        return before - self._seconds(fused)
+
+    def _seconds(self, kernel: Value) -> float:
+        return self.machine.seconds(kernel_cost(kernel), self.sizes)
+
+
+def _does_more(kernel: Value, miss: Missed) -> bool:
+    """Whether a kernel has steps that the miss would not have swallowed."""
+    if kernel.op is not region:
+        return False
+    inside = {v for v, now in zip(miss.covers, miss.values, strict=True) if now is kernel}
+    return len(steps(kernel.attrs["body"])) > len(inside)
+
+
+def _repeated(caught: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, TensorType]:
+    """The changes, where each repeats the numbers of an input or parameter; empty where one does anything else."""
+    found: dict[str, TensorType] = {}
+    for name, type in changes.items():
+        value = caught.get(name)
+        if not isinstance(value, Value) or not isinstance(type, TensorType):
+            return {}
+        if value.type == type:
+            continue
+        if value.op not in _LEAVES or not _stretches(value.tensor, type):
+            return {}
+        found[name] = type
+    return found
+
+
+def _stretches(old: TensorType, new: TensorType) -> bool:
+    """Whether repeating along axes of size 1, or new axes in front, makes the new type."""
+    if old.dtype is not new.dtype or new.rank < old.rank:
+        return False
+    tail = new.shape[new.rank - old.rank :]
+    return all(a == b or a == 1 for a, b in zip(old.shape, tail, strict=True))
+
+
+def _of_type(value: Value, type: TensorType) -> Value:
+    name = str(value.attrs["name"])
+    return leaf.param(name, type) if value.op is leaf.PARAM else leaf.input(name, type)
+
+
+__all__ = ["NO_HINT", "Hint", "Hints"]
