@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import COST, PRIVATE, Applied, Missed, declined_by_cost
@@ -83,7 +84,7 @@ class Declined:
 
 def _undone(fusion: Applied, op: FusedOp[...]) -> Missed:
     """A fusion of greedy fusion as a miss, in case that the search has not made it."""
-    caught = op.of(fusion.value).names if fusion.value.op is op else {}
+    caught: Mapping[str, Any] = op.of(fusion.value).names if fusion.value.op is op else {}
     return Missed(
         fusion.rule, fusion.variant, fusion.root, fusion.covers, COST, "", "", caught=caught, results=(fusion.root,)
     )

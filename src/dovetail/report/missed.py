@@ -78,7 +78,7 @@ def gaps_of(homes: Sequence[Value], kernels: KernelMap, bind_time: Collection[Va
     for consumer in homes:
         for operand in consumer.operands:
             producer = kernels.kernel_of(operand)
-            if producer in inside and producer is not None and producer not in bind_time:
+            if producer is not None and producer in inside and producer not in bind_time:
                 found[(producer, consumer)] = None
     return list(found)
 
