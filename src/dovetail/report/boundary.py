@@ -8,6 +8,7 @@ from dovetail.declare.cost import Machine
 from dovetail.derive.missed import COST, Missed
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.report.joining import Joining
 from dovetail.report.kernels import KernelMap
 from dovetail.report.missed import Gap, gap_prices, gaps_of, homes_of
 from dovetail.report.record import Boundary
@@ -15,13 +16,13 @@ from dovetail.report.record import Boundary
 FAN_OUT = "fan_out"
 OUTPUT = "graph_output"
 BIND = "bind_time"
-NO_RULE = "no_rule"
 
 
 def boundaries(
     kernels: KernelMap,
     missed: Iterable[Missed],
     bind_time: frozenset[Value],
+    joining: Joining,
     machine: Machine,
     sizes: Mapping[str, Size],
 ) -> tuple[Boundary, ...]:
@@ -39,7 +40,7 @@ def boundaries(
     written = {k for v in kernels.final.outputs.values() if (k := kernels.kernel_of(v)) is not None}
     found: list[Boundary] = []
     for producer, consumer in pairs:
-        rule, reason, message, hint = _reason(producer, consumer, why, readers, written, bind_time)
+        rule, reason, message, hint = _reason(producer, consumer, why, readers, written, bind_time, joining)
         traffic, seconds = price((producer, consumer))
         found.append(
             Boundary(kernels.names[producer], kernels.names[consumer], rule, reason, message, hint, traffic, seconds)
@@ -63,6 +64,7 @@ def _reason(
     readers: Mapping[Value, Mapping[Value, None]],
     written: set[Value],
     bind_time: frozenset[Value],
+    joining: Joining,
 ) -> tuple[str, str, str, str]:
     if producer in bind_time:
         return "", BIND, f"{producer.op.name} depends on parameters alone and runs once, when they are bound", ""
@@ -71,8 +73,8 @@ def _reason(
         return miss.rule, miss.reason, miss.message, ""
     if producer in written:
         message = f"{producer.op.name} {producer.type} is a graph output and has to be written"
-        return "", OUTPUT, message, "leave it out of the outputs if nobody needs it"
+        return "", OUTPUT, message, "this changes the model: leave it out of the outputs if nothing needs it"
     if len(readers[producer]) > 1:
         return "", FAN_OUT, f"{producer.op.name} {producer.type} is read by {len(readers[producer])} kernels", ""
-    message = f"no declared rule joins {producer.op.name} and {consumer.op.name}"
-    return "", NO_RULE, message, "declare a fused op whose body has both"
+    cause = joining.cause(producer, consumer)
+    return cause.rule, cause.reason, cause.message, cause.hint

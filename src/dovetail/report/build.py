@@ -32,6 +32,7 @@ from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.hints import Hints
+from dovetail.report.joining import Joining
 from dovetail.report.kernels import KernelMap, kernel_map
 from dovetail.report.missed import missed_entries
 from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, PassEntry, StoppedEntry
@@ -75,7 +76,7 @@ def build_report(
         fused=_all_fused(kernels, bind_time, lowered.state.applied, _joins(setup), machine, known),
         missed=missed,
         near=missed_entries(near, kernels, bind_time, hints, machine, known),
-        boundaries=boundaries(kernels, firm, bind_time, machine, known),
+        boundaries=boundaries(kernels, firm, bind_time, Joining.of(lowered, setup, kernels), machine, known),
         kernels=listed,
         dispatch=_with_host(lowered.state.dispatch, [k for k, form in forms.items() if form is None]),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
