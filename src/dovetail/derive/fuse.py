@@ -178,15 +178,15 @@ class _Round:
         try:
             fused = found.op(**found.names)
         except TypeRuleError as error:
-            return partial(self._miss, found, TYPE, error.message, error.hint)
+            return partial(self._miss, found, TYPE, error.message, "")
         kept = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
         if kept != tuple([r.type for r in found.results]):
             message = f"the op gives {fused.type}, the graph has {found.root.type}"
-            return partial(self._miss, found, TYPE, message, "pass the operands in the shape of the result")
+            return partial(self._miss, found, TYPE, message, "")
         return self._unprofitable(found, fused)
 
     def _ruled_out(self, found: _Found, guard: Guard, asked: Mapping[str, Any]) -> Missed:
-        return self._miss(found, guard.name, guard.explain(asked), guard.hint)
+        return self._miss(found, guard.name, guard.explain(asked), "")
 
     def _unprofitable(self, found: _Found, fused: Value) -> Callable[[], Missed] | None:
         """Fusing must pay, with the inner values that others read kept beside the fused one."""
@@ -204,7 +204,7 @@ class _Round:
         culprit = shared[0]
         readers = "a graph output" if self.graph.uses.is_output(culprit) else "read outside the pattern too"
         message = f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice"
-        miss = self._miss(found, PRIVATE, message, "drop the other use, or accept the separate kernels")
+        miss = self._miss(found, PRIVATE, message, "")
         return replace(miss, shared=tuple(shared))
 
     def _shared_interior(self, found: _Found) -> list[Value]:
@@ -228,7 +228,7 @@ class _Round:
                 found,
                 CYCLE,
                 "an operand is computed from one of the results",
-                "compute it from a value that the pattern does not make",
+                "",
             )
         return None
 
@@ -253,11 +253,7 @@ class _Round:
             except CyclicReplacementError as error:
                 found = next(f for f in self.taken.values() if error.root in f.results)
                 del self.taken[found.root]
-                self.missed.append(
-                    self._miss(
-                        found, CYCLE, "two fusions would read each other's results", "break the loop between them"
-                    )
-                )
+                self.missed.append(self._miss(found, CYCLE, "two fusions would read each other's results", ""))
                 continue
             for found in self.taken.values():
                 if found.root in built:

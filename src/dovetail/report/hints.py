@@ -59,10 +59,10 @@ class Hints:
         if guard is None or guard.remedy is None:
             return NO_HINT
         wanted = _repeated(miss.caught, guard.remedy.changes({**miss.caught, "result": miss.root}) or {})
-        return NO_HINT if not wanted else self._stretched(op, miss, homes, wanted)
+        return NO_HINT if not wanted else self._stretched(op, guard.hint, miss, homes, wanted)
 
     def _stretched(
-        self, op: FusedOp[...], miss: Missed, homes: Sequence[Value], wanted: Mapping[str, TensorType]
+        self, op: FusedOp[...], hint: str, miss: Missed, homes: Sequence[Value], wanted: Mapping[str, TensorType]
     ) -> Hint:
         operands = {**miss.caught, **{name: _of_type(miss.caught[name], type) for name, type in wanted.items()}}
         gain = self._gain(op, operands, miss, homes)
@@ -72,7 +72,7 @@ class Hints:
             return Hint(tried=True)
         changes = {str(miss.caught[name].attrs["name"]): str(type) for name, type in wanted.items()}
         told = " and ".join(f"{name} as {type}" for name, type in changes.items())
-        words = f"pass {told}, repeated along the axes of size 1: the model computes the same"
+        words = f"{hint}: pass {told}, its numbers repeated; the model computes the same"
         return Hint(words, changes, gain, tried=True)
 
     def _unshared(self, op: FusedOp[...], miss: Missed, homes: Sequence[Value]) -> Hint:
