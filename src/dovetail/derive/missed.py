@@ -73,7 +73,7 @@ class Missed:
 
 def declined_by_cost(with_it: float, without: float) -> str:
     """Both prices of a fusion that the machine model declined, in words."""
-    return f"with it {with_it * 1e6:.2f} µs, without it {without * 1e6:.2f} µs by the machine model"
+    return f"with it {with_it * 1e6:.5g} µs, without it {without * 1e6:.5g} µs by the machine model"
 
 
 def still_missed(missed: Iterable[Missed]) -> tuple[Missed, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.declare.cost import Machine, kernel_cost
+from dovetail.declare.cost import Machine, total_seconds
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import PRIVATE, Missed
 from dovetail.errors import DovetailError
@@ -28,8 +28,8 @@ class Hint:
     """Input or parameter -> the type to give it, its numbers repeated along axes of size 1."""
     seconds: float = 0.0
     """Predicted gain of a run."""
-    tried: bool = False
-    """Whether a change that keeps the numbers was found and priced, with a gain or without."""
+    pays: bool = True
+    """Whether the machine that decides fusions says that fusing would pay; a gate must not ask the host."""
 
 
 NO_HINT = Hint()
@@ -65,18 +65,19 @@ class Hints:
         self, op: FusedOp[...], hint: str, miss: Missed, homes: Sequence[Value], wanted: Mapping[str, TensorType]
     ) -> Hint:
         operands = {**miss.caught, **{name: _of_type(miss.caught[name], type) for name, type in wanted.items()}}
-        gain = self._gain(op, operands, miss, homes)
-        if gain is None:
+        decided = self._gain(op, operands, miss, homes, self.claims.machine)
+        if decided is None:
             return NO_HINT
-        if gain <= 0:
-            return Hint(tried=True)
+        gain = self._gain(op, operands, miss, homes, self.machine) or 0.0
+        if decided <= 0 or gain <= 0:
+            return Hint(pays=decided > 0)
         changes = {str(miss.caught[name].attrs["name"]): str(type) for name, type in wanted.items()}
         told = " and ".join(f"{name} as {type}" for name, type in changes.items())
         words = f"{hint}: pass {told}, its numbers repeated; the model computes the same"
-        return Hint(words, changes, gain, tried=True)
+        return Hint(words, changes, gain)
 
     def _unshared(self, op: FusedOp[...], miss: Missed, homes: Sequence[Value]) -> Hint:
-        gain = self._gain(op, miss.caught, miss, homes)
+        gain = self._gain(op, miss.caught, miss, homes, self.machine)
         if gain is None or gain <= 0 or not miss.shared:
             return NO_HINT
         culprit = miss.shared[0]
@@ -84,7 +85,12 @@ class Hints:
         return Hint(words, {}, gain)
 
     def _gain(
-        self, op: FusedOp[...], operands: Mapping[str, object], miss: Missed, homes: Sequence[Value]
+        self,
+        op: FusedOp[...],
+        operands: Mapping[str, object],
+        miss: Missed,
+        homes: Sequence[Value],
+        machine: Machine,
     ) -> float | None:
         """What one kernel saves of those that there are; kernels that do more than was missed stay."""
         try:
@@ -97,11 +103,7 @@ class Hints:
         if not all(guard.check(asked) for guard in op.guards):
             return None
         gone = [k for k in homes if not _does_more(k, miss)]
-        before = sum(self._seconds(k) for k in gone)
-        return before - self._seconds(fused)
-
-    def _seconds(self, kernel: Value) -> float:
-        return self.machine.seconds(kernel_cost(kernel), self.sizes)
+        return total_seconds(gone, machine, self.sizes) - total_seconds([fused], machine, self.sizes)
 
 
 def _does_more(kernel: Value, miss: Missed) -> bool:

@@ -63,7 +63,7 @@ def missed_entries(
 def _is_idle(told: tuple[Missed, Sequence[Value], Hint]) -> bool:
     """Whether there is nothing to win: cost declined it, it is another pattern, or the change would not pay."""
     miss, _, hint = told
-    return miss.reason in (COST, NEAR) or (hint.tried and hint.seconds <= 0)
+    return miss.reason in (COST, NEAR) or not hint.pays
 
 
 def homes_of(miss: Missed, kernels: KernelMap) -> list[Value]:

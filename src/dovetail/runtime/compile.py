@@ -108,8 +108,9 @@ def compilation(graph: Graph, request: Request, *, history: bool = False) -> Com
     claims = request.setup.claims
     with collector_paused():
         sizes = request.setup.sizes
-        machine = claims.machine.streaming(streamed_bytes(graph.values, sizes))
-        even = machine.flat(2 * largest_bytes(graph.values, sizes))
+        streamed = streamed_bytes(graph.values, sizes)
+        machine = request.machine.streaming(streamed)
+        even = claims.machine.streaming(streamed).flat(2 * largest_bytes(graph.values, sizes))
         setup = replace(request.setup, claims=replace(claims, machine=even), history=history)
         lowered = lower(graph, setup)
         with phase("plan"):
