@@ -206,7 +206,7 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
         lines += _attempt(attempt)
     told = {a.rule for a in story.attempts if a.outcome == "refused"}
     for miss in story.missed:
-        if miss.rule not in told:
+        if miss.rule not in told or miss.hint:
             lines.append(line("  ", Piece(f"{'missed':<10}  ", "warn"), f"{miss.rule} at {miss.node}", hang=_INDENT))
             lines += _because(miss.reason, miss.message, miss.hint)
     if story.links:

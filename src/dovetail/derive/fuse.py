@@ -186,7 +186,7 @@ class _Round:
         return self._unprofitable(found, fused)
 
     def _ruled_out(self, found: _Found, guard: Guard, asked: Mapping[str, Any]) -> Missed:
-        return self._miss(found, guard.name, guard.explain(asked), "")
+        return self._miss(found, guard.name, guard.explain(asked), guard.hint)
 
     def _unprofitable(self, found: _Found, fused: Value) -> Callable[[], Missed] | None:
         """Fusing must pay, with the inner values that others read kept beside the fused one."""

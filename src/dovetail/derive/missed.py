@@ -43,6 +43,7 @@ class Missed:
     """The stable name of the guard or cause."""
     message: str
     hint: str
+    """The words of the declaration; a report gives a hint only where following it keeps the numbers and gains."""
     now: tuple[Value, ...] = ()
     """Where those values are after the passes that followed."""
     caught: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
@@ -68,7 +69,8 @@ class Missed:
         return replace(self, now=tuple([moved.get(v, v) for v in self.values])) if moved else self
 
     def __str__(self) -> str:
-        return f"missed {self.rule} ({self.reason}): {self.message}\n  hint: {self.hint}"
+        hint = f"\n  hint: {self.hint}" if self.hint else ""
+        return f"missed {self.rule} ({self.reason}): {self.message}{hint}"
 
 
 def declined_by_cost(with_it: float, without: float) -> str:
