@@ -78,13 +78,41 @@ def one_batch_of_keys(batch: int, rows: int, k: int, n: int) -> Write:
     return write
 
 
+def residual_rms(batch: int, rows: int, k: int, n: int) -> Write:
+    def write(b: Builder, wide: bool) -> Value:
+        total = b.input("x", f32[batch, rows, n]) + b.input("r", f32[(batch, rows, n) if wide else (rows, n)])
+        made: Value = library.rms_norm.body(total, b.param("g", f32[n]), eps=1e-5)
+        return made
+
+    return write
+
+
+def one_gain(batch: int, rows: int, k: int, n: int) -> Write:
+    def write(b: Builder, wide: bool) -> Value:
+        gain = b.input("g", f32[n if wide else 1])
+        made: Value = library.layer_norm.body(b.input("x", f32[batch, rows, n]), gain, b.param("c", f32[n]), eps=1e-5)
+        return made
+
+    return write
+
+
 MODELS: Mapping[str, Callable[[int, int, int, int], Write]] = {
     "linear": linear_with_one_bias,
     "matmul_add": product_and_rows,
     "residual_layer_norm": residual_rows,
+    "residual_rms_norm": residual_rms,
+    "layer_norm": one_gain,
     "attention": one_batch_of_keys,
 }
-SHAPES = ((2, 64, 64, 128), (4, 128, 128, 256), (8, 64, 256, 256), (2, 256, 64, 512), (16, 32, 128, 128))
+SHAPES = (
+    (2, 64, 64, 128),
+    (4, 128, 16, 256),
+    (8, 64, 256, 256),
+    (2, 256, 8, 512),
+    (16, 32, 128, 128),
+    (2, 32, 4, 1024),
+    (4, 16, 8, 64),
+)
 
 
 def graph_of(write: Write, wide: bool) -> Graph:

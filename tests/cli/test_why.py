@@ -19,11 +19,11 @@ def test_a_fused_node_tells_its_chain_and_its_kernel(shell: Shell, layer: str) -
     assert "by linear" in said.out
 
 
-def test_a_refused_rule_tells_guard_finding_and_hint(shell: Shell, wrong_bias: str) -> None:
+def test_a_refused_rule_tells_guard_and_finding(shell: Shell, wrong_bias: str) -> None:
     said = shell("why", wrong_bias, "%2", "--without=fuse_epilogues")
     refused = said.out[said.out.index("  refused     linear [") :]
     assert "bias_is_a_vector: the bias is f32[2, 3]" in refused
-    assert "hint: reshape the bias to [n]" in refused
+    assert "hint" not in refused, "no change of this bias keeps the numbers"
 
 
 def test_json_has_every_attempt(shell: Shell, wrong_bias: str) -> None:
