@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from numpy.typing import NDArray
@@ -223,3 +224,17 @@ def test_a_row_with_axes_of_size_1_in_front_is_a_bias(shape: tuple[int, ...], ta
 
     report = dovetail.scan(_graph(layer), target=target)
     assert [f.rule for f in report.fused] == ["linear", "layer_norm"] and not report.missed
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_parameter_that_repeats_one_row_has_a_hint(equal: bool) -> None:
+    rng = np.random.default_rng(0)
+    bias = np.tile(rng.normal(size=512).astype(np.float32), (128, 1))
+    bias[-1, -1] += 0.0 if equal else 1.0
+    builder = dovetail.Builder("g", lines=False)
+    product = builder.input("x", f32[128, 256]) @ builder.param("w", f32[256, 512], np.ones((256, 512), np.float32))
+    builder.output("y", ops.relu(product + builder.param("b", f32[128, 512], bias)))
+    report = dovetail.scan(builder.graph(), without=["fuse_epilogues"])
+    (miss,) = [m for m in report.missed if m.rule == "linear"]
+    assert dict(miss.changes) == ({"b": "f32[512]"} if equal else {})
+    assert bool(miss.hint) == equal == (miss.gain_seconds > 0)

@@ -48,7 +48,7 @@ def build_report(
 ) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
     written = lowered.written
-    hints = Hints.of(setup.ops, setup.claims, machine, setup.sizes)
+    hints = Hints.of(setup.ops, setup.claims, machine, setup.sizes, written.params)
     final = lowered.graph
     known = setup.sizes
     kernels = kernel_map(written, plan, lowered.places)

@@ -55,7 +55,7 @@ class MissedEntry:
     gain_seconds: float = 0.0
     """What following the hint is predicted to gain in a run."""
     changes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The hint as data: input or parameter -> the type to give it, its numbers repeated along axes of size 1."""
+    """The hint as data: input or parameter -> the type to give it; the numbers are the same, repeated or once."""
     instead: str = ""
     """The rule that has the price, where another miss is about the same gap."""
 
