@@ -7,7 +7,7 @@ import pytest
 from dovetail import library
 from dovetail.cli.catalogue import ENTRIES
 from dovetail.derive.catalogue import index, page
-from dovetail.report.joining import keepers
+from dovetail.runtime.keepers import keepers
 from dovetail.targets.cpu.target import TARGET as CPU
 from dovetail.targets.cuda.target import TARGET as CUDA
 from tests.cli.commands import Shell

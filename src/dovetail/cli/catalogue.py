@@ -14,7 +14,7 @@ from dovetail.cli.options import JSON
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.catalogue import Entry, page, stage_of
 from dovetail.errors import OptionError
-from dovetail.report.joining import keepers
+from dovetail.runtime.keepers import keepers
 
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry for entry in sorted((*library.ALL, *library.GROUPS), key=lambda entry: entry.name)

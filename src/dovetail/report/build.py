@@ -32,7 +32,7 @@ from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.hints import Hints
-from dovetail.report.joining import Joining
+from dovetail.report.joining import Joining, Keepers
 from dovetail.report.kernels import KernelMap, kernel_map
 from dovetail.report.missed import missed_entries
 from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, PassEntry, StoppedEntry
@@ -44,7 +44,12 @@ Sizes: TypeAlias = Mapping[str, Size]
 
 
 def build_report(
-    lowered: Lowered, plan: Plan, setup: Setup, machine: Machine, forms: Mapping[Value, str | None]
+    lowered: Lowered,
+    plan: Plan,
+    setup: Setup,
+    machine: Machine,
+    forms: Mapping[Value, str | None],
+    keepers: Keepers = lambda op: (),
 ) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
     written = lowered.written
@@ -76,7 +81,7 @@ def build_report(
         fused=_all_fused(kernels, bind_time, lowered.state.applied, _joins(setup), machine, known),
         missed=missed,
         near=missed_entries(near, kernels, bind_time, hints, machine, known),
-        boundaries=boundaries(kernels, firm, bind_time, Joining.of(lowered, setup, kernels), machine, known),
+        boundaries=boundaries(kernels, firm, bind_time, Joining.of(lowered, setup, kernels, keepers), machine, known),
         kernels=listed,
         dispatch=_with_host(lowered.state.dispatch, [k for k, form in forms.items() if form is None]),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),

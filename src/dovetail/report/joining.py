@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from dovetail import ops
 from dovetail.declare.cost import is_free
@@ -17,8 +18,6 @@ from dovetail.ir.walk import walk
 from dovetail.match import Bound, Mismatch, match
 from dovetail.passes.pipeline import Lowered, Setup
 from dovetail.report.kernels import KernelMap
-from dovetail.targets import ALL as TARGETS
-from dovetail.targets.reference.target import TARGET as REFERENCE
 
 NO_RULE = "no_rule"
 NO_KERNEL = "no_kernel"
@@ -29,6 +28,8 @@ SHAPES = "shapes_differ"
 NUMBERS = "options_differ"
 PATTERN = "ops_differ"
 
+Keepers: TypeAlias = Callable[[str], Sequence[str]]
+"""From the name of an op to the names of the targets that keep it as one kernel."""
 _MOST_ROOTS = 12
 """How many values above a reader are tried as roots: a block ends a handful of ops further on."""
 _MOST_BETWEEN = 8
@@ -62,9 +63,10 @@ class Joining:
     """The graph after fusing: what is still apart there was not joined by a declared op."""
     home: Mapping[Value, Value]
     """Value of that graph -> its kernel."""
+    keepers: Keepers
 
     @staticmethod
-    def of(lowered: Lowered, setup: Setup, kernels: KernelMap) -> Joining:
+    def of(lowered: Lowered, setup: Setup, kernels: KernelMap, keepers: Keepers) -> Joining:
         last = max((i for i, r in enumerate(lowered.records) if r.stage == "fused"), default=-1)
         graph = lowered.records[last].after.settled() if last >= 0 else lowered.written
         home: dict[Value, Value] = {}
@@ -75,7 +77,7 @@ class Joining:
             kernel = kernels.kernel_of(now)
             if kernel is not None and value.op not in leaf.LEAVES:
                 home[value] = kernel
-        return Joining(setup, graph, home)
+        return Joining(setup, graph, home, keepers)
 
     def cause(self, producer: Value, consumer: Value) -> Cause:
         """Why these kernels are two, where no miss and no other reader says so."""
@@ -148,7 +150,7 @@ class Joining:
         if op.name in self.setup.without:
             return Cause(op.name, SWITCHED_OFF, f"{both}, and is switched off")
         if not self.setup.claims.has(op.name):
-            keep = keepers(op.name)
+            keep = self.keepers(op.name)
             other = f"; {' and '.join(keep)} {'keeps' if len(keep) == 1 else 'keep'} it" if keep else ""
             return Cause(op.name, NO_KERNEL, f"{both}, and {self.setup.claims.target} has no kernel for it{other}")
         names = [v.op.name for v in between]
@@ -204,9 +206,4 @@ def _ops_in(op: FusedOp[...]) -> frozenset[str]:
     return frozenset(v.op.name for variant in op.variants for v in walk(variant.results))
 
 
-def keepers(op: str) -> tuple[str, ...]:
-    """The targets that keep an op as one kernel; the reference computes every op by its body."""
-    return tuple(t.name for t in TARGETS if t is not REFERENCE and t.claims(()).has(op))
-
-
-__all__ = ["NO_RULE", "Cause", "Joining", "keepers"]
+__all__ = ["NO_RULE", "Cause", "Joining", "Keepers"]

@@ -23,6 +23,7 @@ from dovetail.progress import phase
 from dovetail.report.build import build_report
 from dovetail.report.report import Report
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
+from dovetail.runtime.keepers import keepers
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
@@ -50,7 +51,7 @@ class Compilation:
             variants = (
                 dict[Value, str | None]() if self.target.variants is None else self.target.variants(self.plan, known)
             )
-            return build_report(self.lowered, self.plan, setup, self.machine, variants)
+            return build_report(self.lowered, self.plan, setup, self.machine, variants, keepers)
 
     def considered(self, step: Step) -> tuple[Considered, ...]:
         """The kernel variants that the target considered for a step; none for what the bind phase computes."""
