@@ -331,7 +331,7 @@ EXAMPLES: tuple[Example, ...] = (
         shape=(1, 2, 3),
     ),
     Example(
-        "leading_ones_of_a_row",
+        "leading_ones_of_a_weight",
         lambda x: x + _second_row(x),
         lambda x: x + ops.squeeze(_second_row(x), axes=(-2,)),
         NUMBERS,

@@ -16,6 +16,7 @@ from dovetail.derive.fuse import ANY_MACHINE, Fused, fuse, strata
 from dovetail.derive.join import join
 from dovetail.derive.missed import Missed
 from dovetail.derive.near import Round, near_misses
+from dovetail.egraph.declined import Declined
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.extract import Extraction, extract
 from dovetail.egraph.fold import Fold, UnfoldableError, folded, unfolded
@@ -196,7 +197,10 @@ class Task:
             search = _search(egraph, replayed, clock, given, greedy, greedy)
             return Decided(_greedy(fused, joined), search)
         selection = selection_of(egraph, problem, found, fold)
-        result = selection.fused((*fused.missed, *joined.missed))
+        declined = Declined(egraph, problem, found.picks)
+        known = {op.name: op for op in words.ops}
+        misses = declined.misses((*fused.missed, *joined.missed), (*fused.applied, *joined.applied), known)
+        result = selection.fused(misses)
         clock.lap("build")
         search = _search(egraph, replayed, clock, given, greedy, chosen)
         rounds = fused.rounds if fold.is_whole else _Rounds(self, fold.whole)

@@ -43,7 +43,6 @@ def divided(q: Value, k: Value, *, scale: float, scaled: Scaled = "product") -> 
 
 @scores.requires(
     reason="the right side is {k.type}, one matrix for the whole batch",
-    hint="nothing to do: a product with a weight is no attention",
 )
 def keys_are_batched(k: Value) -> bool:
     return k.rank > 2

@@ -21,6 +21,7 @@ from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.progress import phase
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
+from dovetail.runtime.keepers import keepers
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
@@ -53,7 +54,7 @@ class Compilation:
             variants = (
                 dict[Value, str | None]() if self.target.variants is None else self.target.variants(self.plan, known)
             )
-            return build_report(self.lowered, self.plan, setup, self.machine, variants)
+            return build_report(self.lowered, self.plan, setup, self.machine, variants, keepers)
 
     def considered(self, step: Step) -> tuple[Considered, ...]:
         """The kernel variants that the target considered for a step; none for what the bind phase computes."""
@@ -111,8 +112,9 @@ def compilation(graph: Graph, request: Request, *, history: bool = False) -> Com
     claims = request.setup.claims
     with collector_paused():
         sizes = request.setup.sizes
-        machine = claims.machine.streaming(streamed_bytes(graph.values, sizes))
-        even = machine.flat(2 * largest_bytes(graph.values, sizes))
+        streamed = streamed_bytes(graph.values, sizes)
+        machine = request.machine.streaming(streamed)
+        even = claims.machine.streaming(streamed).flat(2 * largest_bytes(graph.values, sizes))
         setup = replace(request.setup, claims=replace(claims, machine=even), history=history)
         lowered = lower(graph, setup)
         with phase("plan"):
