@@ -60,7 +60,7 @@ class Compilation:
         """The kernel variants that the target considered for a step; none for what the bind phase computes."""
         if step.phase == "bind" or self.target.considered is None:
             return ()
-        return tuple(self.target.considered(self.plan, step, self.setup.claims.machine))
+        return tuple(self.target.considered(self.plan, step))
 
 
 def compile(

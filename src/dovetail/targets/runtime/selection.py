@@ -86,8 +86,8 @@ class Table(Generic[D]):
     on_host: str = ""
     """What runs a step that no row takes, as reports call it; "" where such steps are refused."""
 
-    def select(self, step: Step, locations: TensorLocations, device: D, machine: Callable[[], Machine]) -> Job | None:
-        """The job of a step; None where no row takes it. The machine model is read only where two rows or more do."""
+    def select(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Job | None:
+        """The job of a step; None where no row takes it."""
         found = self._answers(StepProblem(step, locations, device))
         chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine)
         return None if chosen is None else chosen[1]
@@ -97,7 +97,7 @@ class Table(Generic[D]):
         found = list(self._answers(StepProblem(step, locations, device)))
         offers = [one for one in found if isinstance(one.answer, Offer)]
         refused: dict[int, Refused] = {}
-        chosen = _chosen(offers, step, lambda: machine, refused)
+        chosen = _chosen(offers, step, machine, refused)
         winner = None if chosen is None else chosen[0]
         least = None if winner is None else winner.estimate(step, machine).seconds
         rows = [_told(one, step, machine, winner, least, refused.get(id(one))) for one in found]
@@ -128,7 +128,7 @@ def _answer(row: Row[D], problem: StepProblem[D]) -> Answer:
 def _chosen(
     offers: Sequence[_Found[D]],
     step: Step,
-    machine: Callable[[], Machine],
+    machine: Machine,
     refused: dict[int, Refused] | None = None,
 ) -> tuple[_Found[D], Job] | None:
     """The offer that wins, and its job; `refused` collects offers that could not be built."""
@@ -139,8 +139,7 @@ def _chosen(
         several = [one for one in left if not one.is_late or one is late[0]]
         at = 0
         if len(several) > 1:
-            model = machine()
-            at = preferred([one.estimate(step, model).seconds for one in several])
+            at = preferred([one.estimate(step, machine).seconds for one in several])
         group = late if several[at].is_late else [several[at]]
         job = _built(group)
         if isinstance(job, Job):
