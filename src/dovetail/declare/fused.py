@@ -95,6 +95,8 @@ class FusedOp(Op, Generic[P]):
         self.doc = inspect.getdoc(body) or ""
         self.shapes = shapes
         self.stage: Stage = stage
+        self.__name__ = self.name
+        self.__doc__ = f"{self.name}: {self.doc}"
         self.signature = Signature.of(body, together)
         self.guards: list[Guard] = []
         self.spellings: list[Callable[P, Result]] = []

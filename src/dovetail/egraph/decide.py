@@ -177,6 +177,10 @@ class Task:
         else:
             replayed = Replayed([saturate(egraph, words.phases(), self.budget)], pieces=1)
         clock.lap("rules")
+        if fold.is_whole and not (fused.applied or joined.applied or any(s.fired for s in replayed.solved)):
+            # No rule applies anywhere: the graph as it stands is the only choice.
+            cost = _whole_cost(problem_of_graph(joined.graph, seconds), fold)
+            return Decided(_greedy(fused, joined), _search(egraph, replayed, clock, lambda: cost, cost, cost))
         if not words.strict:
             for round in fused.rounds:
                 warm_start(egraph, round.before, round.moved, fused.applied)

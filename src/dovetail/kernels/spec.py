@@ -31,6 +31,8 @@ class TensorLocations:
     """Whether sums keep their order, which rules out convolution by transforms (Winograd)."""
     target: LoopTarget = field(kw_only=True)
     """What the target's compiled code has, and its tile sizes."""
+    refused: dict[Value, str] = field(default_factory=dict[Value, str], compare=False, kw_only=True)
+    """Why a template has no kernel for a step, where it raised."""
 
     def __call__(self, value: Value) -> Alias:
         """The root that holds a tensor, its offset in the root and its strides, in bytes."""

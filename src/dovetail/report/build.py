@@ -29,6 +29,7 @@ from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.passes.memory_rules import UPDATE
 from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
+from dovetail.plan.no_kernel import NoKernel
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
 from dovetail.report.hints import Hints
@@ -83,7 +84,7 @@ def build_report(
         near=missed_entries(near, kernels, bind_time, hints, machine, known),
         boundaries=boundaries(kernels, firm, bind_time, Joining.of(lowered, setup, kernels, keepers), machine, known),
         kernels=listed,
-        dispatch=_with_host(lowered.state.dispatch, [k for k, form in forms.items() if form is None]),
+        dispatch=_with_host(lowered.state.dispatch, {k: form for k, form in forms.items() if _is_host(form)}),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
         predicted_seconds=sum(k.seconds for k in listed if k.phase == "run") + sum(d.seconds for d in donated),
         assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
@@ -139,16 +140,22 @@ def _together(costs: Iterable[Cost], outputs: Iterable[Value], sizes: Sizes) -> 
     return Cost(sum(estimate(cost.flops, sizes) for cost in costs), given + written, given)
 
 
-def _with_host(rows: tuple[DispatchRow, ...], on_host: Collection[Value]) -> tuple[DispatchRow, ...]:
+def _is_host(form: str | None) -> bool:
+    return form is None or isinstance(form, NoKernel)
+
+
+def _with_host(rows: tuple[DispatchRow, ...], on_host: Mapping[Value, str | None]) -> tuple[DispatchRow, ...]:
     """What the target keeps and has no compiled kernel for is told apart."""
     counts = Counter(v.op.name for v in on_host)
+    raised = {v.op.name: why for v, why in on_host.items() if why}
     told: list[DispatchRow] = []
     for row in rows:
         away = min(counts[row.op], row.count) if row.outcome == "native" else 0
         if row.count > away:
             told.append(replace(row, count=row.count - away))
         if away:
-            told.append(DispatchRow(row.op, "host", away, "no compiled kernel takes it: it runs as NumPy on the host"))
+            why = raised.get(row.op, "no compiled kernel takes it")
+            told.append(DispatchRow(row.op, "host", away, f"{why}: it runs as NumPy on the host"))
     return tuple(told)
 
 
@@ -166,8 +173,8 @@ def _kernel(
         bytes=estimate(cost.bytes, sizes),
         seconds=machine.seconds(cost, sizes),
         floor_seconds=machine.floor(cost, sizes),
-        on_host=form is None,
-        form=form or "",
+        on_host=_is_host(form),
+        form="" if form is None or _is_host(form) else form,
     )
 
 

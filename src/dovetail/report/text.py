@@ -264,10 +264,12 @@ def _on_host(report: Record, everything: bool) -> list[Line]:
         took[kernel.op] = took.get(kernel.op, 0.0) + kernel.seconds * kernel.on_host
     ranked = sorted(groups.items(), key=lambda item: (-took.get(item[0], 0.0), item[0]))
     most = len(ranked) if everything else MOST_OTHERS
+    raised = {row.op: row.reason for row in report.dispatch if row.outcome == "host" and " raised " in row.reason}
     lines: list[Line] = []
     for op, group in ranked[:most]:
+        why = raised.get(op, "has no compiled kernel")
         share = f"takes {time_text(took[op])} ({percent(took[op] / measured.seconds)}), " if measured else ""
-        lines.append(_line("HOST", "warn", group.count, op, f"{share}has no compiled kernel", _places(group.places)))
+        lines.append(_line("HOST", "warn", group.count, op, f"{share}{why}", _places(group.places)))
     if ranked[most:]:
         lines.append(_others("HOST", "warn", sum(g.count for _, g in ranked[most:]), "have no compiled kernel"))
     return lines

@@ -21,6 +21,7 @@ from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.progress import phase
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
+from dovetail.runtime.cases import Case, graph_of_case
 from dovetail.runtime.keepers import keepers
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
@@ -130,10 +131,13 @@ def check_gates(report: Report, require: Mapping[str, int], require_clean: bool)
     ]
     if short:
         why = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.missed if m.rule in require]
-        raise GateError("required fusions are missing:\n" + "\n".join([*short, *why]), hint="see the reasons above")
+        what = "a required fusion is missing" if len(short) == 1 else "required fusions are missing"
+        hint = "see the reasons above" if why else "no place in the model looks like one: check the rule and the model"
+        raise GateError(f"{what}:\n" + "\n".join([*short, *why]), hint=hint)
     if require_clean and not report.is_clean:
         lines = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.lost]
-        raise GateError(f"{len(lines)} fusions were missed:\n" + "\n".join(lines), hint="see the reasons above")
+        what = "1 fusion was missed" if len(lines) == 1 else f"{len(lines)} fusions were missed"
+        raise GateError(f"{what}:\n" + "\n".join(lines), hint="see the reasons above")
 
 
 def _program(source: Source, request: Request, params: Mapping[str, Array] | None) -> Program:
@@ -162,6 +166,10 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
         special = of_graph(specialize(source.graph(), sizes), store)
         return _program(special, replace(request, require={}, require_clean=False), None)
 
+    def case(wanted: Case) -> Program:
+        special = of_graph(graph_of_case(source.graph(), wanted), store)
+        return _program(special, replace(request, require={}, require_clean=False), None)
+
     source.finish()
     return Program(
         kept.plan,
@@ -170,6 +178,7 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
         specializer=specializer if kept.plan.symbols else None,
         params=params,
         any_size=request.target.any_size,
+        case=case,
     )
 
 

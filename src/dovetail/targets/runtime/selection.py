@@ -17,6 +17,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
+from dovetail.targets.runtime.attempt import raised
 from dovetail.targets.target import Considered
 
 D = TypeVar("D")
@@ -88,9 +89,16 @@ class Table(Generic[D]):
 
     def select(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Job | None:
         """The job of a step; None where no row takes it."""
-        found = self._answers(StepProblem(step, locations, device))
-        chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine)
-        return None if chosen is None else chosen[1]
+        found = list(self._answers(StepProblem(step, locations, device)))
+        refused: dict[int, Refused] = {}
+        chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine, refused)
+        if chosen is not None:
+            return chosen[1]
+        why = [*(one.answer for one in found if isinstance(one.answer, Refused)), *refused.values()]
+        said = next((r.found for r in why if r.condition == RAISED), None)
+        if said is not None:
+            locations.refused[step.value] = said
+        return None
 
     def considered(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Sequence[Considered]:
         """Every row for the step's kinds of problem: which refuse and why, estimates of the others, which one won."""
@@ -115,14 +123,29 @@ class Table(Generic[D]):
                         yield _Found(kind.name, row, one)
 
 
+RAISED = "template_raises"
 _TOO_LONG = Refused("sizes_can_be_written", "a size that is too long to be written down")
 
 
 def _answer(row: Row[D], problem: StepProblem[D]) -> Answer:
     try:
-        return row.answer(problem)
+        return answer_of(row, problem)
     except GraphError:
         return _TOO_LONG
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        return _raised(row.name, error)
+
+
+def answer_of(row: Row[D], problem: StepProblem[D]) -> Answer:
+    """What a row says of a step."""
+    return row.answer(problem)
+
+
+def _raised(name: str, error: Exception) -> Refused:
+    """A template that raises has no kernel for the step."""
+    return Refused(RAISED, raised(name, error))
 
 
 def _chosen(
@@ -158,6 +181,10 @@ def _built(group: Sequence[_Found[D]]) -> Job | Refused:
         variants = tuple([offer.variant() for offer in offers if offer.variant is not None])
     except GraphError:
         return _TOO_LONG
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        return _raised(group[-1].row.name, error)
     return replace(job, variants=variants) if isinstance(job, Job) and variants else job
 
 

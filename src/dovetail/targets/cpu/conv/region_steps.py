@@ -77,12 +77,12 @@ def _function(of: Callable[[Lines, str], str]) -> _Rule:
 
 
 def _extreme(name: str) -> _Rule:
-    """The larger or smaller of two; NaN stays, and of two zeros it is either."""
+    """The larger or smaller of two; NaN stays, and 0.0 is larger than -0.0."""
 
     def rule(t: _Lanes, xs: Sequence[str]) -> str:
         full = f"llvm.{name}.{t.suffix}"
         t.emitter.use(f"declare {t.kind} @{full}({t.kind}, {t.kind})")
-        return t.let(f"call nsz {t.kind} @{full}({t.kind} {xs[0]}, {t.kind} {xs[1]})")
+        return t.let(f"call {t.kind} @{full}({t.kind} {xs[0]}, {t.kind} {xs[1]})")
 
     return rule
 
@@ -94,7 +94,7 @@ RULES: Mapping[str, _Rule] = {
     "div": lambda t, xs: t.div(xs[0], xs[1]),
     "neg": lambda t, xs: t.neg(xs[0]),
     "abs": _intrinsic("fabs"),
-    "relu": lambda t, xs: t.select(t.test("olt", xs[0], 0.0), 0.0, xs[0]),
+    "relu": lambda t, xs: t.select(t.test("ole", xs[0], 0.0), 0.0, xs[0]),
     "maximum": _extreme("maximum"),
     "minimum": _extreme("minimum"),
     "sqrt": _intrinsic("sqrt"),
