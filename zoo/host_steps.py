@@ -10,6 +10,7 @@ from dovetail.report.measured import Measured
 NAMED: Mapping[str, str] = MappingProxyType(
     {
         "fourier": "NumPy's FFT (pocketfft) is compiled code, and no slower than one of ours would be at these lengths",
+        "counting": "the run finds its size, so memory is allocated then; NumPy's arange is compiled code",
     }
 )
 """The reason by op."""
