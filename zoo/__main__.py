@@ -214,9 +214,11 @@ def main() -> int:
             if options.details or findings.error or findings.wrong:
                 print(findings, flush=True)
             found.append(findings)
-    kept = _keep(found, [name for name, _ in chosen([], options.target, options.threads)])
+    names = [name for name, _ in chosen([], options.target, options.threads)]
+    kept = _keep(found, names)
     if options.page:
-        PAGE.write_text(table.page(kept, platform.machine(), options.threads), encoding="utf-8")
+        missing = sorted({*names} - {f.name for f in kept}, key=names.index)
+        PAGE.write_text(table.page(kept, platform.machine(), options.threads, missing), encoding="utf-8")
     print(table.totals(found))
     return int(not all(f.passed for f in found))
 

@@ -34,8 +34,8 @@ def totals(found: Sequence[Findings]) -> str:
     )
 
 
-def page(found: Sequence[Findings], machine: str, threads: int) -> str:
-    """docs/models.md: generated, so that no line of it is written by hand."""
+def page(found: Sequence[Findings], machine: str, threads: int, missing: Sequence[str] = ()) -> str:
+    """docs/models.md: generated, so that no line of it is written by hand. `missing` models were not judged yet."""
     rows = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
     rows += ["| " + " | ".join(_cells(f)) + " |" for f in found]
     failed = [f"- {f.name}: {f.error.splitlines()[0]}" for f in found if f.error]
@@ -56,6 +56,7 @@ def page(found: Sequence[Findings], machine: str, threads: int) -> str:
             "|---|---|",
             *named,
             "",
+            *(["## Not judged yet", "", ", ".join(missing) + ".", ""] if missing else []),
             *(["## Models that do not run", "", *failed, ""] if failed else []),
             *(["## Host steps without a reason", "", *hosted, ""] if hosted else []),
         ]

@@ -49,7 +49,8 @@ def test_what_fails_a_model() -> None:
 def test_the_page_has_a_line_for_each_model_and_each_reason() -> None:
     good = Verdict("y", 1e-7, 1e-7, 1e-3)
     found = [Findings("one", verdicts=(good,), times=Times(1.0, 2.0, 1.0, 2.0)), Findings("two", "it does not load")]
-    page = table.page(found, "a machine", 2)
+    page = table.page(found, "a machine", 2, ["three"])
+    assert "## Not judged yet\n\nthree." in page
     assert "| one | 1000.000 | 2000.000 | 2.00 |" in page and "- two: it does not load" in page
     assert all(f"| `{op}` |" in page for op in NAMED)
     assert "2 models: 1 passed, 1 do not run" in page
