@@ -34,7 +34,8 @@ def variants(plan: Plan, sizes: Mapping[str, Size], backend: Backend) -> dict[Va
 def _variant(job: Job | Control | None, sizes: Mapping[str, Size], backend: Backend) -> str | None:
     if not isinstance(job, Job):
         return None if job is None else ""
-    kernel = job.chosen(lambda size: estimate(size, sizes), backend.machine)[1].kernel
+    # An estimate below 1 is no size of a run: a window that is longer than what a symbol counts as gives one.
+    kernel = job.chosen(lambda size: max(1, estimate(size, sizes)), backend.machine)[1].kernel
     return kernel.variant if isinstance(kernel, Template) else ""
 
 

@@ -8,6 +8,7 @@ from dovetail import ops
 from dovetail.errors import UnsupportedError
 from dovetail.frontends.onnx.importing.node import Body, Captured, Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.trip_count import trip_count as trips_counted
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, at_least
 from dovetail.ir.dtype import bool_, i64
@@ -126,6 +127,10 @@ def loop(n: Node, trip_count: Value | None = None, condition: Value | None = Non
     elif condition is None:
         # The standard ignores what the body computes, and runtimes do not: no result would be right for all.
         raise n.unsupported("a condition inside that has none outside", hint="pass true as the condition of the loop")
+    if trip_count is None or (isinstance(limit, int) and limit > MOST_TRIPS):
+        length = trips_counted(n, once, carries, captured.operands, flag=1)
+        if length is not None:
+            return _counted(once, carries, captured, length)
     return _tested(n, once, carries, captured, trip_count, limit)
 
 
@@ -156,7 +161,7 @@ MOST_UNROLLED = 64
 
 
 def _counted(once: Subgraph, carries: Sequence[Value], captured: Captured, length: Size) -> Made:
-    """A loop of so many trips."""
+    """A loop of `length` trips."""
     start, _, *initial = carries
 
     def function(*slots: Value) -> tuple[Value, ...]:
