@@ -28,7 +28,8 @@ from dovetail.runtime.compile import compilation, make_request
 from zoo import minilm
 from zoo.fetch import FetchError, fetch
 from zoo.inputs import tokens
-from zoo.models import Model, models
+from zoo.model import Model
+from zoo.models import models
 
 Array = NDArray[Any]
 ENGINES = ("greedy", "egraph")

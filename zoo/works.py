@@ -40,13 +40,15 @@ def written(home: Path) -> Iterator[Path]:
 
 def _minilm(home: Path) -> Iterator[Path]:
     try:
-        export = minilm.exported(fetch("minilm"))
+        folder = fetch("minilm")
     except (FetchError, OSError, zipfile.BadZipFile) as error:
-        export = str(error)
-    if isinstance(export, str):
-        print(f"minilm is left out: {export}", file=sys.stderr)
+        print(f"minilm is left out: {error}", file=sys.stderr)
         return
-    yield _write(home / "real" / "minilm_exported", export, tokens(1, (24, 17), 30522), {})
+    feeds = tokens(1, (24, 17), 30522)
+    yield _write(home / "real" / "minilm_onnx", minilm.written(folder), feeds, {})
+    export = minilm.exported(folder)
+    if isinstance(export, Path):
+        yield _write(home / "real" / "minilm_exported", export, feeds, {})
 
 
 def _write(folder: Path, model: Path, feeds: Mapping[str, Array], fixed: Mapping[str, Array]) -> Path:

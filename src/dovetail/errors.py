@@ -8,8 +8,9 @@ DovetailError
 ├── ParseError            text that is not a graph, with line and column
 ├── LoadError             a file that is not what it says it is
 ├── BindError             arrays, parameters or symbols that do not fit a program
-├── OptionError           an unknown target, pass, rule or setting
-├── UnsupportedError      an operator or type that we do not have
+│   └── SizeError         sizes that break what a program takes for granted
+├── OptionError           an unknown pass, rule or setting
+├── UnsupportedError      an operator, type or target that we do not have
 │   └── NeedsValueError   an input or a size whose value decides the structure of a model
 ├── GateError             a required fusion that is missing
 └── CheckError            results that differ from those of another runtime, or of the graph as written
@@ -73,12 +74,20 @@ class BindError(DovetailError):
     """Arrays, parameters or symbols that do not fit a program."""
 
 
+class SizeError(BindError):
+    """Sizes that break what a program takes for granted; `symbols` names those that take part."""
+
+    def __init__(self, message: str, *, symbols: tuple[str, ...], hint: str = "", where: str = "") -> None:
+        self.symbols = symbols
+        super().__init__(message, hint=hint, where=where)
+
+
 class OptionError(DovetailError):
-    """An unknown target, pass, rule or setting."""
+    """An unknown pass, rule or setting."""
 
 
 class UnsupportedError(DovetailError):
-    """An operator or type that we do not have."""
+    """An operator, type or target that we do not have."""
 
     exit_code = 2
 
@@ -122,6 +131,7 @@ __all__ = [
     "NeedsValueError",
     "OptionError",
     "ParseError",
+    "SizeError",
     "TraceError",
     "TypeRuleError",
     "UnsupportedError",

@@ -7,13 +7,24 @@ import pytest
 from dovetail import library
 from dovetail.cli.catalogue import ENTRIES
 from dovetail.derive.catalogue import index, page
+from dovetail.runtime.keepers import keepers
+from dovetail.targets.cpu.target import TARGET as CPU
+from dovetail.targets.cuda.target import TARGET as CUDA
 from tests.cli.commands import Shell
 from tests.golden import Golden
 
 
 def test_the_pages_in_docs_are_what_the_declarations_say(golden: Golden) -> None:
-    pages = {f"{name}.md": page(entry) for name, entry in ENTRIES.items()}
-    golden.folder("docs/catalogue", {"index.md": index(list(ENTRIES.values())), **pages})
+    kept = {name: keepers(name) for name in ENTRIES}
+    pages = {f"{name}.md": page(entry, kept[name]) for name, entry in ENTRIES.items()}
+    golden.folder("docs/catalogue", {"index.md": index(list(ENTRIES.values()), kept), **pages})
+
+
+def test_the_catalogue_says_which_targets_keep_each_op(shell: Shell) -> None:
+    listed = {op["name"]: op["kept_by"] for op in shell("catalogue", "--json").data["ops"]}
+    for op in library.ALL:
+        assert listed[op.name] == [t.name for t in (CPU, CUDA) if t.claims(()).has(op.name)]
+    assert "One kernel on: cuda." in shell("catalogue", "transformer_layer").out
 
 
 def test_everything_declared_is_listed(shell: Shell) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +34,8 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Array], Array]) ->
     """Every program gives something else."""
     run = Program.run
 
-    def wrong(self: Program, feeds: Mapping[str, Array], **options: Any) -> Any:
-        return {name: spoil(array) for name, array in run(self, feeds, **options).items()}
+    def wrong(self: Program, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: spoil(array) for name, array in run(self, feeds).items()}
 
     monkeypatch.setattr(Program, "run", wrong)
 

@@ -93,7 +93,7 @@ def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) ->
     """What the kernel of the last step is called, and those that serve it at other sizes."""
     plan = make_plan(graph, target=CPU)
     locations = TensorLocations(plan.locate, set(), strict, target=loops_of(vectors))
-    job = OF_IMAGES.select(plan.phase("run")[-1], locations, vectors, lambda: BUILT_IN)
+    job = OF_IMAGES.select(plan.phase("run")[-1], locations, vectors, BUILT_IN)
     kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.variants)]
     return [kernel.name.rpartition("_")[0] for kernel in kernels]
 

@@ -70,7 +70,7 @@ def test_another_shape_at_the_end_is_no_group_norm() -> None:
     assert fused(swapped).graph.count(group_norm) == 0
 
 
-@pytest.mark.parametrize("shape", [(5,), (1, 6, 1, 1), (6, 4, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(5,), (6, 4, 5)], ids=str)
 def test_a_gain_or_bias_that_is_not_one_for_each_channel(shape: tuple[int, ...]) -> None:
     other, normed = param("other", f32[shape]), instance_norm("power", "root")
     for spelled, reason in (

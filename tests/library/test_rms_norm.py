@@ -81,7 +81,7 @@ def test_the_casts_keep_the_rounding_of_the_graph() -> None:
     np.testing.assert_array_equal(got, np.array([[1, 1, -1, 1]], np.float16))
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3, 8), (1, 8)], ids=["scalar", "one number", "matrix", "row of rank 2"])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 8)], ids=["scalar", "one number", "matrix"])
 def test_a_gain_that_is_no_vector_stays_outside(shape: tuple[int, ...]) -> None:
     gain = param("gain", f32[shape])
     result = fused((X * ops.rsqrt(mean(X * X) + EPS)) * gain)

@@ -103,7 +103,14 @@ def test_many_rows_stay_apart_by_cost() -> None:
     assert small.count(transformer_layer) == 1
 
 
-def _without_mask(x: Value) -> Value:
+@pytest.mark.parametrize(("first", "second"), [(1e-12, 1e-5), (1e-5, 1e-12), (1e-3, 0.5)])
+def test_each_norm_has_an_eps_of_its_own(first: float, second: float) -> None:
+    value = found(_without_mask(X, first, second), "transformer_layer", machine=CPU.machine)
+    call = transformer_layer.of(value)
+    assert (call.eps1, call.eps2) == (first, second)
+
+
+def _without_mask(x: Value, eps1: float = EPS, eps2: float = EPS) -> Value:
     spelled = transformer_layer.body(
         x,
         param("w", f32[E, 3 * E]),
@@ -113,7 +120,8 @@ def _without_mask(x: Value) -> Value:
         param("down", f32[INNER, E]),
         param("gain2", f32[E]),
         heads=H,
-        eps=EPS,
+        eps1=eps1,
+        eps2=eps2,
         scale=0.25,
     )
     assert isinstance(spelled, Value)

@@ -9,7 +9,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dtype import FLOATS, INTEGERS, SIGNED, bool_, f16, f32, f64, i8, i32, i64, u8
 from dovetail.ir.value import Value
 from dovetail.ops.build import full, swap
-from dovetail.ops.reshape import reshape
+from dovetail.ops.reshaping import reshape
 from tests.passes.example import NUMBERS, Example, const, matrix, vector
 from tests.passes.examples_of_networks import NETWORKS
 from tests.passes.examples_of_text import TEXT
@@ -331,7 +331,7 @@ EXAMPLES: tuple[Example, ...] = (
         shape=(1, 2, 3),
     ),
     Example(
-        "leading_ones_of_a_row",
+        "leading_ones_of_a_weight",
         lambda x: x + _second_row(x),
         lambda x: x + ops.squeeze(_second_row(x), axes=(-2,)),
         NUMBERS,

@@ -12,8 +12,10 @@ import pytest
 
 import dovetail as dt
 from dovetail import Graph, Program, Value, bf16, f16, f32, f64, i32, library, ops
+from dovetail.declare.cost import flops_of, kernel_cost
 from dovetail.derive.unfuse import unfuse
 from dovetail.ir import leaf
+from dovetail.ir.inline import outline
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ir.text import print_graph
@@ -243,6 +245,25 @@ def test_steps_after_attention_are_its_epilogue(name: str, queries: int) -> None
     full = input("full", f32[2, 4, queries, 12])
     check(EPILOGUES[name](y, param("scale", f32[12]), full), 1)
     check(EPILOGUES[name](y, param("heads", f32[4, 1, 1]), full), 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_steps_add_their_own_work_to_that_of_attention(causal: bool) -> None:
+    """A region counts its anchor as the anchor declares it."""
+    q, k, v = (input(n, f32[1, 4, 21, 16]) for n in "qkv")
+    y = library.attention(q, k, v, scale=0.25, causal=causal, fill=float("-inf") if causal else None)
+    alone, followed = kernel_cost(y), kernel_cost(region(outline([ops.relu(y)], (q, k, v)), (q, k, v)))
+    assert (followed.kind, followed.dense) == (alone.kind, alone.dense)
+    assert followed.flops == alone.flops + flops_of(ops.relu(y))
+
+
+@pytest.mark.parametrize("queries", [2, 37])
+@pytest.mark.parametrize("lead", [(), (3,), (2, 1, 3)])
+def test_steps_after_attention_of_any_rank_are_its_epilogue(lead: tuple[int, ...], queries: int) -> None:
+    """Without an axis of heads there is one head."""
+    q, (k, v) = input("q", f32[*lead, queries, 16]), (input(n, f32[*lead, 29, 16]) for n in "kv")
+    y = library.attention(q, k, v, scale=0.25) * input("row", f32[queries, 1])
+    check(ops.cast(y + input("full", f32[*lead, queries, 16]), dtype=f16), 1)
 
 
 def test_attention_with_steps_is_written_where_it_is_read_permuted() -> None:

@@ -15,6 +15,8 @@ from dovetail.passes.batch import batch_regions
 from dovetail.passes.canonicalize import canonicalize
 from dovetail.passes.regions import LIMIT, RegionLimits, mark_regions
 from dovetail.passes.specialize import specialize
+from dovetail.runtime.compile import compilation, scan
+from dovetail.runtime.request import make_request
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cuda.claims import CLAIMS as CUDA
 from dovetail.targets.reference.interpreter import evaluate
@@ -88,6 +90,37 @@ def test_over_the_limit_a_region_is_cut_and_the_cut_is_reported() -> None:
     assert len(regions_in(mark_regions(Graph.of(value)).graph)) == 1
 
 
+def test_a_region_that_is_cut_is_one_miss_with_the_price_of_every_cut() -> None:
+    value = A
+    for _ in range(70):
+        value = ops.exp(value) + B
+    report = scan(Graph.of(value), target="cuda")
+    (missed,) = report.missed
+    assert missed.reason == LIMIT and "cut into 5" in missed.message and not missed.hint
+    assert missed.seconds == pytest.approx(sum(b.seconds for b in report.boundaries))
+    assert [b.reason for b in report.boundaries] == [LIMIT] * 4
+
+
+@given(graphs(nodes=(20, 60)))
+def test_regions_of_another_target_are_cut_to_the_limits_of_this_one(drawn: tuple[Graph, dict[str, Array]]) -> None:
+    limits = CUDA.regions
+    legal = compilation(drawn[0], make_request(target="cpu")).lowered.graph
+    again = compilation(legal, make_request(target="cuda")).lowered.graph
+    for value in regions_in(again):
+        body = value.attrs["body"]
+        assert limits.over(len(steps(body)), len(body.arguments)) is None
+
+
+def test_a_long_region_of_another_target_is_cut() -> None:
+    value = A
+    for _ in range(40):
+        value = ops.sin(value) + B
+    legal = compilation(Graph.of(value), make_request(target="cpu")).lowered.graph
+    again = compilation(legal, make_request(target="cuda")).lowered.graph
+    assert [len(steps(v.attrs["body"])) for v in regions_in(legal)] == [80]
+    assert max(len(steps(v.attrs["body"])) for v in regions_in(again)) <= 32
+
+
 def test_more_inputs_than_the_target_takes() -> None:
     many = [input(f"i{k}", f32[4, 1 if k % 2 else 8]) for k in range(40)]
     total = many[0]
@@ -150,7 +183,8 @@ def test_sizes_that_are_not_known_and_the_same_once_they_are() -> None:
 
 def test_limits_are_those_of_the_target() -> None:
     assert CUDA.regions == RegionLimits(steps=32, inputs=16)
-    assert CPU.regions == RegionLimits()
+    # Far beyond what models have: LLVM takes quadratic time for more.
+    assert CPU.regions == RegionLimits(steps=1024, inputs=128)
 
 
 def test_weights_alone_are_not_pulled_into_a_region_that_runs_every_time() -> None:

@@ -58,12 +58,8 @@ def test_a_bias_that_is_no_vector_in_every_layer(engine: str) -> None:
     assert "linear: bias_is_a_vector" not in what_if.comparison.after.missed
 
 
-def test_a_change_of_form_keeps_what_is_computed() -> None:
-    y = layers((1, 96), 2)
-    what_if = one(y, "linear", "bias_is_a_vector")
-    assert what_if.fires == 2 and not types(what_if)
-    assert what_if.remedied is not None
-    assert_same(Graph.of(y), what_if.remedied.graph)
+def test_a_bias_with_axes_of_size_1_in_front_is_no_miss() -> None:
+    assert not asked(layers((1, 96), 2)).what_ifs
 
 
 def arrays(values: Sequence[Value]) -> dict[str, Array]:
@@ -174,9 +170,9 @@ def test_a_model_with_arrays_gets_arrays_for_what_is_new() -> None:
 
 
 def test_misses_are_named_by_number_rule_or_reason() -> None:
-    y = layers((1, 96), 1)
+    y = layers((64, 96), 1)
     every = asked(y).what_ifs
-    assert [w.kind.number for w in every] == list(range(1, len(every) + 1)) and len(every) == 2
+    assert [w.kind.number for w in every] == list(range(1, len(every) + 1)) and every
     for word in ("1", every[0].kind.rule, every[0].kind.reason):
         assert [w.kind for w in asked(y, word).what_ifs] == [every[0].kind]
     with pytest.raises(OptionError, match="no miss 'swiglu'") as refused:

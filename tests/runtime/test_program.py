@@ -98,7 +98,24 @@ def test_bind_phase_runs_once_for_each_binding() -> None:
     assert bound.bind({"v": w}) is bound is program
     assert made.binds == 2
     np.testing.assert_allclose(bound(x=x)["y"], np.concatenate([x @ w, x @ w], axis=1), rtol=1e-5)
-    assert bound.params["v"] is bound.params["w"] is w
+    np.testing.assert_array_equal(bound.params["v"], w)
+    np.testing.assert_array_equal(bound.params["w"], w)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_array_that_changes_after_it_is_bound_changes_nothing(read_only: bool) -> None:
+    """A copy is taken unless no one can write to the array."""
+    program, _, w, v = static()
+    w, v = w.copy(), v.copy()
+    if read_only:
+        w.flags.writeable = v.flags.writeable = False
+    program.bind({"w": w, "v": v})
+    x = numbers(3, 4)
+    before = program(x=x)["y"]
+    assert (program.params["w"] is w) == read_only
+    if not read_only:
+        w[:], v[:] = 5, 7
+    np.testing.assert_array_equal(program(x=x)["y"], before)
 
 
 def test_parameters_bound_one_by_one() -> None:

@@ -89,12 +89,12 @@ DEFENCES = (
     Defence(
         shapes.test_trap_41_a_reshape_keeps_the_number_of_elements,
         "unknown sizes are trusted",
-        replaced("dovetail.ops.reshape.quotient", constantly(None)),
+        replaced("dovetail.ops.reshaping.quotient", constantly(None)),
     ),
     Defence(
         shapes.test_trap_41_a_reshape_keeps_the_number_of_elements,
         "the rest is rounded down",
-        replaced("dovetail.ops.reshape.quotient", whole_quotient),
+        replaced("dovetail.ops.reshaping.quotient", whole_quotient),
     ),
     Defence(
         shapes.test_trap_41_a_reshape_keeps_the_number_of_elements,

@@ -306,7 +306,7 @@ def test_trap_39_words_of_a_declaration_are_quoted_in_rules_and_pages() -> None:
         'odd[x, how="two\\nlines"]\n  tanh(neg(?x))',
         "odd[x, how=f32]\n  relu(neg(?x))",
     ]
-    assert index([odd]).splitlines()[-1] == "| [`odd`](odd.md) | fuse | exp(-x) \\| tanh(-x) |"
+    assert index([odd], {}).splitlines()[-1] == "| [`odd`](odd.md) | fuse | - | exp(-x) \\| tanh(-x) |"
     assert 'Literal["a), b=(c", "two\\nlines", "f32"]' in page(odd)
     word, dtype = (odd(hole("x"), how="f32"), ops.cast(hole("x"), dtype=f32))
     assert spell(word) == 'odd(?x, how="f32")'

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zoo.inputs import page, picture, sound, strokes, tokens
-from zoo.judge import FLOOR, error, timed, verdicts
+from zoo.judge import FLOOR, error, verdicts
 from zoo.models import models
 
 X = np.array([1.0, -4.0])
@@ -22,21 +22,13 @@ def test_errors_are_relative_to_the_largest_of_all_runs() -> None:
 def test_twice_the_peers_error_is_the_limit() -> None:
     wanted = [{"y": X}]
 
-    def holds(ours: float, theirs: float | None) -> bool:
-        peer = None if theirs is None else [{"y": X * (1 + theirs)}]
-        (found,) = verdicts([{"y": X * (1 + ours)}], peer, wanted, 1e-3)
+    def holds(ours: float, theirs: float) -> bool:
+        (found,) = verdicts([{"y": X * (1 + ours)}], [{"y": X * (1 + theirs)}], wanted, 1e-3)
         return found.holds
 
     assert holds(1.9e-5, 1e-5) and not holds(2.1e-5, 1e-5)
     assert holds(FLOOR / 2, 0) and not holds(FLOOR * 2, 0)
-    assert holds(FLOOR / 2, None) and not holds(FLOOR * 2, None)
     assert not holds(0, 1e-2), "a peer that is so far away means another model"
-
-
-def test_times_are_of_runs_behind_the_first() -> None:
-    ran: list[int] = []
-    result, seconds = timed(lambda: ran.append(1) or len(ran), most_runs=3)
-    assert (result, len(ran)) == (1, 4) and seconds >= 0
 
 
 def test_inputs_are_the_same_in_every_run_and_in_range() -> None:
@@ -51,5 +43,5 @@ def test_inputs_are_the_same_in_every_run_and_in_range() -> None:
 
 def test_every_model_has_inputs_and_a_name_of_its_own() -> None:
     listed = list(models())
-    assert len({m.name for m in listed}) == len(listed) >= 13
+    assert len({m.name for m in listed}) == len(listed) >= 78
     assert all(feed and all(a.size for a in feed.values()) for m in listed for feed in m.feeds)

@@ -10,7 +10,7 @@ import pytest
 from dovetail.bench.case import case_of
 from zoo import minilm, works
 from zoo.fetch import FetchError
-from zoo.models import Model
+from zoo.model import Model
 
 
 def test_models_become_folders(
@@ -28,7 +28,9 @@ def test_models_become_folders(
     monkeypatch.setattr(works, "fetch", fetched)
     monkeypatch.setattr(works, "models", lambda: iter(listed))
     monkeypatch.setattr(minilm, "exported", lambda folder: "torch is not installed")  # pyright: ignore
-    (folder,) = works.written(tmp_path / "works")
+    monkeypatch.setattr(minilm, "written", lambda folder: folder / "m.onnx")  # pyright: ignore
+    folder, sentences = works.written(tmp_path / "works")
+    assert sentences.name == "minilm_onnx"
     case = case_of(str(folder), {}, tmp_path)
     assert case.name == "real/small_one" and case.model.read_bytes() == b"a model"
     assert case.feeds()["x"].shape == (3,) and case.fixed()["rate"] == 8000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,11 @@ class Peer:
         options.intra_op_num_threads = threads
         self.name = Path(path).name
         try:
-            self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session = _session(runtime, path, options)
         except Exception as error:  # its errors have no common base
             raise CheckError(
-                f"onnxruntime does not load {self.name}: {_first(error)}", hint="run without the check"
+                f"onnxruntime {runtime.__version__} does not load {self.name}: {_first(error)}",
+                hint="run without the check, or install a newer onnxruntime",
             ) from error
 
     @property
@@ -59,6 +61,30 @@ class Peer:
         return dict(zip(names, results, strict=True))
 
 
+def _session(runtime: Any, path: str | os.PathLike[str], options: Any) -> Any:
+    """A session; a file whose format version is too new for this onnxruntime is given as one of an older version.
+
+    Versions of the format added types and metadata; a file that uses none of them reads the same in an older one.
+    """
+    providers = ["CPUExecutionProvider"]
+    try:
+        return runtime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:
+        newest = re.search(r"max supported IR version:\s*(\d+)", str(error), re.IGNORECASE)
+        if newest is None or (found := _older(path, int(newest[1]))) is None:
+            raise
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(Path(path).parent))
+    return runtime.InferenceSession(found, options, providers=providers)
+
+
+def _older(path: str | os.PathLike[str], version: int) -> bytes | None:
+    """The model with another version of the format; None where the version is no longer known to be first in it."""
+    content = Path(path).read_bytes()
+    if content[:1] != b"\x08" or len(content) < 2 or content[1] > 127:
+        return None
+    return content[:1] + bytes([version]) + content[2:]
+
+
 _SPELLED = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
@@ -70,4 +96,7 @@ _SPELLED = {
 
 
 def _first(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    """The first line of a message, without the signature of the C++ function that raised it."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    line = re.sub(r"\S*/onnxruntime_src/\S+ \S+::\S+\(.*\) (?=\S)", "", line)
+    return line if len(line) <= 400 else f"{line[:120]} … {line[-270:]}"

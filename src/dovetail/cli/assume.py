@@ -21,14 +21,14 @@ from dovetail.runtime.compile import make_request
 ARGUMENTS = (
     Argument(
         "--assume",
-        "for each missed fusion that has a price, or those named by number, rule or reason: change the model as the "
-        "hint says, compile it again, and show what that would bring instead of the report; a what-if, which need not "
-        "compute the same",
+        "for each missed fusion that cost did not decline, or those named by number, rule or reason: change the model "
+        "as its remedy says, compile it again, and show what that would bring instead of the report; a what-if, which "
+        "need not compute the same",
         {"metavar": "MISS", "nargs": "*"},
     ),
     Argument(
         "--apply",
-        "with --assume (or alone, for every miss that has a price): run the model as it is and as it would be in turn, "
+        "with --assume (or alone, for every such miss): run the model as it is and as it would be in turn, "
         "and show measured beside predicted gains",
         {"action": "store_true"},
     ),
@@ -76,7 +76,7 @@ def _lines(found: Assumptions) -> Iterable[str]:
     predicted = time_text(before.predicted_seconds)
     yield f"{before.graph} on {before.target}: {before.kernels} kernels, predicted {predicted}"
     if not found.what_ifs:
-        yield "no missed fusion has a price: there is nothing to assume"
+        yield "no fusion was missed but what cost declined: there is nothing to assume"
         return
     yield "What if? Each change is tried alone, everywhere at once. The changed model need not compute the same."
     for what_if in found.what_ifs:
@@ -88,7 +88,8 @@ def _told(what_if: WhatIf, total: float) -> Iterable[str]:
     kind = what_if.kind
     share = f" ({percent(kind.seconds / total)})" if total else ""
     places = f"   at {', '.join(kind.places)}" if kind.places else ""
-    yield f"{kind.number}  {kind.count} × {kind.rule}: {kind.reason}   costs {time_text(kind.seconds)}{share}{places}"
+    price = f"costs {time_text(kind.seconds)}{share}" if kind.seconds else "has no price of its own"
+    yield f"{kind.number}  {kind.count} × {kind.rule}: {kind.reason}   {price}{places}"
     yield f"   {kind.message}"
     if what_if.remedied is None:
         yield f"   {what_if.refusal}"

@@ -64,7 +64,11 @@ def run(args: argparse.Namespace) -> Answer:
     if args.json:
         return Answer(json.dumps(_as_dict(results, absent, HOW), indent=2), failure)
     lines = [line for result in results for line in _table(result)]
-    missing = [f"not installed: {', '.join(absent)}; make bench installs them", ""] if absent else []
+    missing = (
+        [f"not installed: {', '.join(absent)}; python -m pip install 'dovetail[bench]' installs them", ""]
+        if absent
+        else []
+    )
     return Answer("\n".join([*lines, textwrap.fill(HOW, 120), "", *missing, *(r.line for r in results)]), failure)
 
 

@@ -14,6 +14,7 @@ from dovetail.cli.options import JSON
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.catalogue import Entry, page, stage_of
 from dovetail.errors import OptionError
+from dovetail.runtime.keepers import keepers
 
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry for entry in sorted((*library.ALL, *library.GROUPS), key=lambda entry: entry.name)
@@ -25,10 +26,14 @@ def run(args: argparse.Namespace) -> Answer:
     if args.op is None:
         listed = [as_dict(entry) for entry in ENTRIES.values()]
         width = max(map(len, ENTRIES))
-        rows = [f"{row['name']:<{width}}  {row['stage']:<9}  {row['doc'].splitlines()[0]}" for row in listed]
+        kept = {row["name"]: ", ".join(row["kept_by"]) or "-" for row in listed}
+        rows = [
+            f"{row['name']:<{width}}  {row['stage']:<9}  {kept[row['name']]:<9}  {row['doc'].splitlines()[0]}"
+            for row in listed
+        ]
         return Answer(_json({"ops": listed}) if args.json else "\n".join(rows))
     entry = entry_named(args.op)
-    return Answer(_json(as_dict(entry)) if args.json else page(entry))
+    return Answer(_json(as_dict(entry)) if args.json else page(entry, keepers(entry.name)))
 
 
 def entry_named(name: str) -> Entry:
@@ -48,6 +53,7 @@ def as_dict(entry: Entry) -> dict[str, Any]:
         "stage": stage_of(entry),
         "doc": entry.doc,
         "shapes": entry.shapes,
+        "kept_by": list(keepers(entry.name)) if isinstance(entry, FusedOp) else [],
         "guards": [
             {"name": g.name, "reason": g.reason, "hint": g.hint, "remedy": g.remedy and g.remedy.words}
             for g in entry.guards

@@ -40,7 +40,7 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 PURPOSES: Mapping[str, str] = {
     "safetensors": "weights from safetensors files",
-    "demo": "make demo: sentences searched by meaning",
+    "demo": "the demo of a checkout: sentences searched by meaning",
     "bench": "the peers of dovetail bench",
     "test": "the tests of a checkout",
     "check": "lint and types of a checkout",

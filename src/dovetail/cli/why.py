@@ -42,7 +42,7 @@ class Story:
     chain: tuple[str, ...]
     """The rules that swallowed it, in order."""
     kernel: Kernel | None
-    """The kernel that computes it; None where there is nothing left to compute."""
+    """The kernel that computes it, or that has absorbed it; None where no kernel reads it."""
     missed: tuple[MissedEntry, ...]
     """What the report says was missed at that kernel."""
     apart: tuple[Boundary, ...]
@@ -80,7 +80,8 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
     value = find(written, names, asked)
     node = Node(names[value], value.op.name, written.where(value))
     report = made.report()
-    kernel = next((k for k in report.kernels if node in k.nodes), None)
+    computing = next((k for k in report.kernels if node in k.nodes), None)
+    kernel = computing or next((k for k in report.kernels if node in k.absorbed), None)
     name = kernel.name if kernel is not None else ""
     found = _tried(made, value)
     entry = next((f for f in report.fused if kernel is not None and f.kernel == name), None)
@@ -92,7 +93,7 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
         kernel=kernel,
         missed=tuple(m for m in report.missed if name in m.kernels) if name else (),
         apart=tuple(b for b in report.boundaries if name in (b.producer, b.consumer)) if name else (),
-        code=None if form is None else code_of(made, report.kernels, kernel, node, form),
+        code=None if form is None else code_of(made, report.kernels, computing, node, form),
         considered=considered_for(made, report.kernels, kernel),
         links=() if kernel is None else links_to(made, made.plan.steps[report.kernels.index(kernel)].value),
     )
@@ -205,7 +206,7 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
         lines += _attempt(attempt)
     told = {a.rule for a in story.attempts if a.outcome == "refused"}
     for miss in story.missed:
-        if miss.rule not in told:
+        if miss.rule not in told or miss.hint:
             lines.append(line("  ", Piece(f"{'missed':<10}  ", "warn"), f"{miss.rule} at {miss.node}", hang=_INDENT))
             lines += _because(miss.reason, miss.message, miss.hint)
     if story.links:
@@ -235,10 +236,13 @@ def _kernel(story: Story) -> list[Line]:
     kernel = story.kernel
     if kernel is None:
         return [line("  no kernel computes it: it became a view, a constant, or part of another value", hang=4)]
+    named = Piece(f"{kernel.name} = {served(kernel.op, kernel.form)}", "strong")
+    if story.node in kernel.absorbed:
+        gone = "  no kernel computes it: it became a view, a constant, or part of another value in the kernel "
+        return [line(gone, named, f": {kernel.type} (of stage legal)", hang=4), line(f"  {_price(kernel)}", hang=4)]
     others = [n.name for n in kernel.nodes if n != story.node]
     more = f" and {len(others) - _MOST_LISTED} more" if len(others) > _MOST_LISTED else ""
     shared = f" together with {', '.join(others[:_MOST_LISTED])}{more}" if others else " alone"
-    named = Piece(f"{kernel.name} = {served(kernel.op, kernel.form)}", "strong")
     lines = [line(f"  computed{shared} by the kernel ", named, f": {kernel.type} (of stage legal)", hang=4)]
     if story.chain:
         lines.append(line("  by ", Piece(" → ".join(story.chain), "good"), hang=4))

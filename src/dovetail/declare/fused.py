@@ -95,6 +95,8 @@ class FusedOp(Op, Generic[P]):
         self.doc = inspect.getdoc(body) or ""
         self.shapes = shapes
         self.stage: Stage = stage
+        self.__name__ = self.name
+        self.__doc__ = f"{self.name}: {self.doc}"
         self.signature = Signature.of(body, together)
         self.guards: list[Guard] = []
         self.spellings: list[Callable[P, Result]] = []
@@ -132,8 +134,11 @@ class FusedOp(Op, Generic[P]):
             attrs["operands"] = given
         return attrs
 
-    def requires(self, *, reason: str, hint: str) -> Callable[[Callable[..., bool]], Callable[..., bool]]:
-        """Declare a fact that must hold; its function name is the code in reports."""
+    def requires(self, *, reason: str, hint: str = "") -> Callable[[Callable[..., bool]], Callable[..., bool]]:
+        """Declare a fact that must hold; its function name is the code in reports.
+
+        `hint` says what would make it hold. A report gives it where the guard's remedy keeps the numbers and gains.
+        """
 
         def declare(holds: Callable[..., bool]) -> Callable[..., bool]:
             self.guards.append(Guard.of(holds, reason, hint))

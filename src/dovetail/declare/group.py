@@ -44,7 +44,7 @@ class Group:
     def guards(self) -> Sequence[Guard]:
         return self._pattern.guards
 
-    def requires(self, *, reason: str, hint: str) -> Callable[[Callable[..., bool]], Callable[..., bool]]:
+    def requires(self, *, reason: str, hint: str = "") -> Callable[[Callable[..., bool]], Callable[..., bool]]:
         """Declare a fact that must hold of a member; one that does not fit stays out alone."""
         return self._pattern.requires(reason=reason, hint=hint)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from dovetail.declare.fused import FusedOp
@@ -15,24 +15,30 @@ from dovetail.derive.rules import rules
 Entry: TypeAlias = FusedOp[...] | Group
 
 
-def page(entry: Entry) -> str:
-    """The page of one declaration, as Markdown."""
+def page(entry: Entry, kept_by: Sequence[str] | None = None) -> str:
+    """The page of one declaration, as Markdown; `kept_by` are the targets that have a kernel for it, where known."""
     lines = [f"# `{entry.name}`", "", entry.doc, "", f"Stage: {stage_of(entry)}. Shapes: `{entry.shapes}`.", ""]
+    if kept_by is not None and isinstance(entry, FusedOp):
+        lines += [f"One kernel on: {', '.join(kept_by) or 'no target; its body is fused in parts'}.", ""]
     title, body = ("Body", entry.body) if isinstance(entry, FusedOp) else ("Member", entry.member)
     # Not "python": the source of a body is to be read, and does not run on a page of its own.
     lines += [f"## {title}", "", "```py", _source(body), "```", ""]
     if entry.guards:
         lines += ["## Fuses when", ""]
-        lines += [f"- `{g.name}`. Otherwise: {g.reason}. Hint: {g.hint}. {_what_if(g)}." for g in entry.guards]
+        lines += [f"- `{g.name}`. Otherwise: {g.reason}. {_what_if(g)}." for g in entry.guards]
         lines.append("")
     lines += _derived(entry) if isinstance(entry, FusedOp) else _joined(entry)
     return "\n".join(lines) + "\n"
 
 
-def index(entries: Sequence[Entry]) -> str:
-    """The front page: every declaration in one line."""
-    rows = [f"| [`{e.name}`]({e.name}.md) | {stage_of(e)} | {_cell(e.doc)} |" for e in sorted(entries, key=_name)]
-    return "\n".join(["# Catalogue of fused ops", "", "| op | stage | computes |", "|---|---|---|", *rows]) + "\n"
+def index(entries: Sequence[Entry], kept_by: Mapping[str, Sequence[str]]) -> str:
+    """The front page: every declaration in one line, with the targets that have a kernel for it."""
+    rows = [
+        f"| [`{e.name}`]({e.name}.md) | {stage_of(e)} | {', '.join(kept_by.get(e.name, ())) or '-'} | {_cell(e.doc)} |"
+        for e in sorted(entries, key=_name)
+    ]
+    head = ["# Catalogue of fused ops", "", "| op | stage | one kernel on | computes |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def stage_of(entry: Entry) -> str:

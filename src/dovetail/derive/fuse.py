@@ -12,7 +12,7 @@ from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.declare.guard import Guard
 from dovetail.derive.edit import Log, Numerics
-from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, still_missed
+from dovetail.derive.missed import COST, CYCLE, PRIVATE, TYPE, Applied, Missed, declined_by_cost, still_missed
 from dovetail.derive.near import Round, near_misses
 from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
@@ -64,6 +64,7 @@ def fuse(
     rounds: list[Round] = []
     base, graph = graph, graph.settled()
     seconds = prices or Prices(machine, sizes)
+    given = {v: v for v in graph.values}
     for stratum in strata(ops):
         before = graph.settled()
         step = _Round(before, stratum, seconds, always)
@@ -74,7 +75,10 @@ def fuse(
         applied = [a.follow(fused.moved) for a in applied] + step.applied
         # What another rule has swallowed was not missed there: a hint for it would not be true any more.
         swallowed = {v for fusion in step.applied for v in fusion.covers}
-        open_ = [m for m in [*missed, *step.missed] if m.values[0] not in swallowed]
+        new = [replace(m, place=given.get(m.root, m.root)) for m in step.missed]
+        open_ = [m for m in [*missed, *new] if m.values[0] not in swallowed]
+        # The root of a fusion comes after all that it swallowed, so that the root is what the new value stands for.
+        given = {fused.moved.get(v, v): given.get(v, v) for v in before.values}
         missed = [m.follow(fused.moved) for m in open_]
         graph = replace(fused, moved=follow(graph.moved, fused.moved))
     open_ = missed + (near_misses(rounds, applied) if near else [])
@@ -174,11 +178,11 @@ class _Round:
         try:
             fused = found.op(**found.names)
         except TypeRuleError as error:
-            return partial(self._miss, found, TYPE, error.message, error.hint)
+            return partial(self._miss, found, TYPE, error.message, "")
         kept = fused.type.items if isinstance(fused.type, TupleType) else (fused.type,)
         if kept != tuple([r.type for r in found.results]):
             message = f"the op gives {fused.type}, the graph has {found.root.type}"
-            return partial(self._miss, found, TYPE, message, "pass the operands in the shape of the result")
+            return partial(self._miss, found, TYPE, message, "")
         return self._unprofitable(found, fused)
 
     def _ruled_out(self, found: _Found, guard: Guard, asked: Mapping[str, Any]) -> Missed:
@@ -194,14 +198,13 @@ class _Round:
             return self._cyclic(found)
         if shared:
             return partial(self._read_elsewhere, found, shared)
-        message = f"fused {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model"
-        return partial(self._miss, found, COST, message, "nothing to do: the separate kernels are estimated faster")
+        return partial(self._miss, found, COST, declined_by_cost(together, apart), "")
 
     def _read_elsewhere(self, found: _Found, shared: Sequence[Value]) -> Missed:
         culprit = shared[0]
         readers = "a graph output" if self.graph.uses.is_output(culprit) else "read outside the pattern too"
         message = f"{culprit.op.name} {culprit.type} is {readers}, so it would be computed twice"
-        miss = self._miss(found, PRIVATE, message, "drop the other use, or accept the separate kernels")
+        miss = self._miss(found, PRIVATE, message, "")
         return replace(miss, shared=tuple(shared))
 
     def _shared_interior(self, found: _Found) -> list[Value]:
@@ -225,7 +228,7 @@ class _Round:
                 found,
                 CYCLE,
                 "an operand is computed from one of the results",
-                "compute it from a value that the pattern does not make",
+                "",
             )
         return None
 
@@ -250,11 +253,7 @@ class _Round:
             except CyclicReplacementError as error:
                 found = next(f for f in self.taken.values() if error.root in f.results)
                 del self.taken[found.root]
-                self.missed.append(
-                    self._miss(
-                        found, CYCLE, "two fusions would read each other's results", "break the loop between them"
-                    )
-                )
+                self.missed.append(self._miss(found, CYCLE, "two fusions would read each other's results", ""))
                 continue
             for found in self.taken.values():
                 if found.root in built:

@@ -12,7 +12,7 @@ from dovetail.declare.fused import Call, Variant
 from dovetail.declare.group import Group
 from dovetail.derive.edit import Log
 from dovetail.derive.fuse import ANY_MACHINE, Fused, reaches
-from dovetail.derive.missed import COST, CYCLE, TYPE, Applied, Missed, still_missed
+from dovetail.derive.missed import COST, CYCLE, TYPE, Applied, Missed, declined_by_cost, still_missed
 from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf, origin
 from dovetail.ir.dim import Size
@@ -160,8 +160,7 @@ class _Joining:
         apart = total_seconds([m.value for m in members], self.machine, self.sizes)
         together = total_seconds(self._run_each_time(results, members), self.machine, self.sizes)
         if together >= apart:
-            message = f"joined {together * 1e6:.2f} µs, apart {apart * 1e6:.2f} µs by the machine model"
-            self._miss(root, members, COST, message, "nothing to do: the separate kernels are estimated faster")
+            self._miss(root, members, COST, declined_by_cost(together, apart), "")
         return together < apart
 
     def _run_each_time(self, results: Sequence[Value], members: Sequence[_Member]) -> list[Value]:

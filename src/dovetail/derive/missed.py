@@ -43,6 +43,7 @@ class Missed:
     """The stable name of the guard or cause."""
     message: str
     hint: str
+    """The words of the declaration; a report gives a hint only where following it keeps the numbers and gains."""
     now: tuple[Value, ...] = ()
     """Where those values are after the passes that followed."""
     caught: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
@@ -51,6 +52,8 @@ class Missed:
     """What the fused value would have stood for; the root is the first."""
     shared: tuple[Value, ...] = ()
     """Inner values that others read."""
+    place: Value | None = None
+    """What its root stands for in the graph that fusing was given."""
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -66,12 +69,18 @@ class Missed:
         return replace(self, now=tuple([moved.get(v, v) for v in self.values])) if moved else self
 
     def __str__(self) -> str:
-        return f"missed {self.rule} ({self.reason}): {self.message}\n  hint: {self.hint}"
+        hint = f"\n  hint: {self.hint}" if self.hint else ""
+        return f"missed {self.rule} ({self.reason}): {self.message}{hint}"
+
+
+def declined_by_cost(with_it: float, without: float) -> str:
+    """Both prices of a fusion that the machine model declined, in words."""
+    return f"with it {with_it * 1e6:.5g} µs, without it {without * 1e6:.5g} µs by the machine model"
 
 
 def still_missed(missed: Iterable[Missed]) -> tuple[Missed, ...]:
-    """The misses that stand: their values are still apart, and no larger attempt says the same."""
-    open_ = [m for m in missed if m.stands]
+    """The misses that stand, each once: their values are still apart, and no larger attempt says the same."""
+    open_ = list({(m.rule, m.reason, m.root): m for m in missed if m.stands}.values())
     inside = {(m.rule, m.reason, v) for m in open_ for v in m.covers if v is not m.root}
     firm = {m.root for m in open_ if m.reason != NEAR}
     return tuple(

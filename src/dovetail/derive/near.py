@@ -93,9 +93,8 @@ def _missed(op: FusedOp[...], root: Value, tries: list[tuple[Variant, Bound]]) -
     found = bound.forgiven.found if bound.forgiven is not None else ""
     covers = tuple(dict.fromkeys([root, *bound.covered.values()]))
     message = f"all but one op match: found {found}, where {op.name} takes {wanted}"
-    hint = f"write it with {wanted.split(', ')[0]}, or add a spelling to {op.name}"
     caught: dict[str, Any] = {**variant.fixed, **bound.names}
-    return Missed(op.name, variant.label, root, covers, NEAR, message, hint, caught=caught, results=(root,))
+    return Missed(op.name, variant.label, root, covers, NEAR, message, "", caught=caught, results=(root,))
 
 
 _LEAVES = (leaf.HOLE, leaf.NUMBER, leaf.CONST)

@@ -58,7 +58,7 @@ def why(
     for stratum in strata(ops):
         fused = fuse(graph.settled(), stratum, machine=machine, sizes=sizes)
         swallowed = {a.rule for a in fused.applied if value in a.covers}
-        refused = {m.rule: (m.reason, m.message, m.hint) for m in fused.missed if value in m.covers}
+        refused = {m.rule: (m.reason, m.message, "") for m in fused.missed if value in m.covers}
         for op in stratum:
             attempt = _furthest(op, value, op.name in swallowed, refused.get(op.name))
             if attempt is not None:

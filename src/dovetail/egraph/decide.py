@@ -16,6 +16,7 @@ from dovetail.derive.fuse import ANY_MACHINE, Fused, fuse, strata
 from dovetail.derive.join import join
 from dovetail.derive.missed import Missed
 from dovetail.derive.near import Round, near_misses
+from dovetail.egraph.declined import Declined
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.extract import Extraction, extract
 from dovetail.egraph.fold import Fold, UnfoldableError, folded, unfolded
@@ -176,6 +177,10 @@ class Task:
         else:
             replayed = Replayed([saturate(egraph, words.phases(), self.budget)], pieces=1)
         clock.lap("rules")
+        if fold.is_whole and not (fused.applied or joined.applied or any(s.fired for s in replayed.solved)):
+            # No rule applies anywhere: the graph as it stands is the only choice.
+            cost = _whole_cost(problem_of_graph(joined.graph, seconds), fold)
+            return Decided(_greedy(fused, joined), _search(egraph, replayed, clock, lambda: cost, cost, cost))
         if not words.strict:
             for round in fused.rounds:
                 warm_start(egraph, round.before, round.moved, fused.applied)
@@ -196,7 +201,10 @@ class Task:
             search = _search(egraph, replayed, clock, given, greedy, greedy)
             return Decided(_greedy(fused, joined), search)
         selection = selection_of(egraph, problem, found, fold)
-        result = selection.fused((*fused.missed, *joined.missed))
+        declined = Declined(egraph, problem, found.picks)
+        known = {op.name: op for op in words.ops}
+        misses = declined.misses((*fused.missed, *joined.missed), (*fused.applied, *joined.applied), known)
+        result = selection.fused(misses)
         clock.lap("build")
         search = _search(egraph, replayed, clock, given, greedy, chosen)
         rounds = fused.rounds if fold.is_whole else _Rounds(self, fold.whole)

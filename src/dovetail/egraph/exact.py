@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ _MOST_STEPS = 20_000
 class _Partial(NamedTuple):
     """Options for some classes, the classes that are needed and still open, and what is decided so far costs."""
 
-    picks: Mapping[int, int]
+    picks: dict[int, int]
     open: tuple[int, ...]
     cost: float
     toll: float
@@ -37,10 +38,14 @@ def cheapest(problem: Problem, known: Sequence[int], cost: float, toll: float) -
     found: tuple[int, ...] | None = None
     best = cost
     stack = [_Partial({}, problem.roots, 0.0, 0.0)]
-    for _ in range(_MOST_STEPS):
-        if not stack:
-            return found
-        partial = stack.pop()
+    steps = 0
+    while stack:
+        partial, taken = _forced(problem, stack.pop())
+        steps += 1 + taken
+        if steps > _MOST_STEPS:
+            return None
+        if partial is None:
+            continue
         worth = partial.cost + max(partial.toll - toll, 0.0)
         if worth + sum([least[c] for c in partial.open]) >= best:
             continue
@@ -51,7 +56,31 @@ def cheapest(problem: Problem, known: Sequence[int], cost: float, toll: float) -
         total = cost_of(problem, picks) + max(partial.toll - toll, 0.0)
         if total < best:
             best, found = total, picks
-    return None
+    return found
+
+
+def _forced(problem: Problem, partial: _Partial) -> tuple[_Partial | None, int]:
+    """The same after the classes that leave no choice, and their number; None where they close a cycle.
+
+    A partial choice belongs to its caller alone: its picks are extended in place, because most classes are forced.
+    """
+    open_, waiting = deque(partial.open), set(partial.open)
+    picks, cost, toll = partial.picks, partial.cost, partial.toll
+    taken = 0
+    while open_ and len(problem.options[open_[0]]) == 1:
+        c = open_.popleft()
+        waiting.discard(c)
+        (option,) = problem.options[c]
+        taken += 1
+        if _reaches(problem, picks, option.reads, c):
+            return None, taken
+        for read in dict.fromkeys(option.reads):
+            if read not in picks and read not in waiting:
+                open_.append(read)
+                waiting.add(read)
+        picks[c] = 0
+        cost, toll = cost + _alone(option), toll + option.toll
+    return (_Partial(picks, tuple(open_), cost, toll) if taken else partial), taken
 
 
 def _decided(problem: Problem, partial: _Partial) -> list[_Partial]:

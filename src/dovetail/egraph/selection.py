@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -178,7 +178,8 @@ class Selection:
 
     def _copied_misses(self, missed: Iterable[Missed], owners: dict[Value, Value]) -> Iterator[Missed]:
         """The misses of the folded graph in every stretch that they are part of; not those that are one kernel now."""
-        placed = [(miss, self._homes(miss, owners)) for miss in missed]
+        swallowed = self._swallowed()
+        placed = [(m, self._homes(m, owners)) for m in missed if not self._is_settled(m, swallowed)]
         open_ = [(miss, homes) for miss, homes in placed if None in homes or len(set(homes)) > 1]
         own: dict[tuple[int, int], list[tuple[Missed, list[Value | None]]]] = {}
         for copy in self.fold.copies:
@@ -189,6 +190,22 @@ class Selection:
                 here = _moved_miss(copy, miss)
                 now = [None if h is None else self.built.get(copy.move(h)) for h in homes]
                 yield replace(here, now=tuple([v if n is None else n for v, n in zip(here.covers, now, strict=True)]))
+
+    def _swallowed(self) -> set[Value]:
+        """The nodes that chosen fusions have taken up."""
+        found: set[Value] = set()
+        for node in self.nodes.values():
+            for application in self._chain(node):
+                found.update([self.egraph.canonical(v) for v in application.covers if v in self.egraph])
+        return found
+
+    def _is_settled(self, miss: Missed, swallowed: Set[Value]) -> bool:
+        """Whether the rule was applied at the root after all, or a chosen fusion has taken the root up."""
+        if miss.root not in self.egraph:
+            return False
+        node = self.nodes.get(self.egraph.find(miss.root))
+        fused = node is not None and any(a.rule == miss.rule for a in self._chain(node))
+        return fused or self.egraph.canonical(miss.root) in swallowed
 
     def _homes(self, miss: Missed, owners: dict[Value, Value]) -> list[Value | None]:
         """For each value that a miss covers the class that computes it, or has swallowed it."""
@@ -227,6 +244,7 @@ def _moved_miss(copy: Copy, miss: Missed) -> Missed:
         caught={name: move(found) if isinstance(found, Value) else found for name, found in miss.caught.items()},
         results=tuple(map(move, miss.results)),
         shared=tuple(map(move, miss.shared)),
+        place=None if miss.place is None else move(miss.place),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dovetail.errors import BindError, TypeRuleError
+from dovetail.errors import SizeError, TypeRuleError
 from dovetail.ir.dim import Size, at_least, divide, evaluate, substitute, symbols
 
 Relation = Literal["equals", "at_least", "multiple_of"]
@@ -38,9 +38,10 @@ class Constraint:
         if verdict is True:
             return None
         if verdict is False:
-            raise BindError(
+            raise SizeError(
                 f"{self.left} {self.relation.replace('_', ' ')} {self.right} does not hold: found {left} and {right}",
                 hint=f"it is needed because {self.why}",
+                symbols=tuple(sorted(self.symbols)),
             )
         return Constraint(left, self.relation, right, self.why)
 

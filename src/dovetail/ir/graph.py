@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from dovetail.errors import GraphError
 from dovetail.ir import leaf, origin
@@ -61,6 +61,10 @@ def walk_into(outputs: Iterable[Value], *, branches: bool = True) -> list[Value]
     return list(order)
 
 
+Reread: TypeAlias = Callable[[Mapping[str, Array | int], frozenset[str]], "Graph"]
+"""Imports the model of a graph again: with inputs and sizes fixed, and with initializers as inputs."""
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """Named outputs, the inputs they are given, and what is carried beside the values."""
@@ -77,6 +81,8 @@ class Graph:
     """Where the values of an earlier form of this graph are now; what is not listed stands as it stood."""
     donated: Mapping[str, str] = field(default_factory=dict[str, str])
     """Output -> the input whose memory it is written into, both by name."""
+    reread: Reread | None = None
+    """Where the graph came from a model that can be imported again."""
 
     @staticmethod
     def of(

@@ -96,8 +96,7 @@ class _Rewriter:
                 fresh[value] = None
                 stack.extend(value.operands)
         for value in fresh:
-            for one in old:
-                self.credit(value, one)
+            self.credit(value, *old)
 
     def _same(self, value: Value, operands: tuple[Value, ...]) -> Value:
         if self.into_subgraphs and value.attrs and subgraphs(value):
@@ -115,12 +114,12 @@ class _Rewriter:
             return tuple([self._inside(item) for item in attr])  # pyright: ignore[reportUnknownVariableType]
         return attr
 
-    def credit(self, new: Value, old: Value) -> None:
-        """The new value answers for the old one's origins too."""
-        found = self.old_origins.get(old)
+    def credit(self, new: Value, *old: Value) -> None:
+        """The new value answers for the origins of the old ones too."""
+        found = [o for one in old if (o := self.old_origins.get(one))]
         if found:
             known = self.origins.get(new)
-            self.origins[new] = found if known is None else origin.merge(known, found)
+            self.origins[new] = found[0] if known is None and len(found) == 1 else origin.merge(known or (), *found)
 
     def demand(self, outputs: Sequence[Value], roots: Mapping[Value, Replacement]) -> dict[Value, Value]:
         """Build what is needed: a replaced root needs what its replacement reads, not its old operands."""

@@ -25,7 +25,11 @@ class Operators(Protocol):
 
     def binary(self, name: str, x: object, y: object) -> Value: ...
 
-    def item(self, x: Value, index: int) -> Value: ...
+    def item(self, x: Value, index: Any) -> Value: ...
+
+    def reshape(self, x: Value, shape: tuple[Any, ...]) -> Value: ...
+
+    def transpose(self, x: Value) -> Value: ...
 
 
 class Op:
@@ -171,7 +175,36 @@ class Value:
     def __neg__(self) -> Value:
         return self.operators.unary("neg", self)
 
-    def __getitem__(self, index: int) -> Value:
+    def __lt__(self, other: Value | float) -> Value:
+        return self.operators.binary("less", self, other)
+
+    def __le__(self, other: Value | float) -> Value:
+        return self.operators.binary("less_equal", self, other)
+
+    def __gt__(self, other: Value | float) -> Value:
+        return self.operators.binary("greater", self, other)
+
+    def __ge__(self, other: Value | float) -> Value:
+        return self.operators.binary("greater_equal", self, other)
+
+    def __bool__(self) -> bool:
+        raise TraceError(
+            f"the truth of {self!r} is not known while a graph is written",
+            hint="choose with ops.where or ops.if_, compare elements with ops.equal, and test for None with `is None`",
+        )
+
+    @property
+    def T(self) -> Value:
+        """The axes in reverse order, as NumPy has it."""
+        return self.operators.transpose(self)
+
+    def reshape(self, *shape: Any) -> Value:
+        """The same elements in another shape; one size may be -1."""
+        whole: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return self.operators.reshape(self, tuple(whole))
+
+    def __getitem__(self, index: Any) -> Value:
+        """One result of an op that has several; of a tensor its elements, by integers, slices, `...` and None."""
         return self.operators.item(self, index)
 
     def __iter__(self) -> Iterator[Value]:

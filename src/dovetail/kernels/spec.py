@@ -31,6 +31,8 @@ class TensorLocations:
     """Whether sums keep their order, which rules out convolution by transforms (Winograd)."""
     target: LoopTarget = field(kw_only=True)
     """What the target's compiled code has, and its tile sizes."""
+    refused: dict[Value, str] = field(default_factory=dict[Value, str], compare=False, kw_only=True)
+    """Why a template has no kernel for a step, where it raised."""
 
     def __call__(self, value: Value) -> Alias:
         """The root that holds a tensor, its offset in the root and its strides, in bytes."""
@@ -208,7 +210,7 @@ class Job:
     variants: tuple[Variant, ...] = ()
     """Kernels that are considered first when sizes are known, in the order of preference."""
 
-    def chosen(self, number: Number, machine: Callable[[], Machine]) -> tuple[int, Job]:
+    def chosen(self, number: Number, machine: Machine) -> tuple[int, Job]:
         """The job for these sizes and its index: 0 for its own kernel, then the variants.
 
         Of the variants whose conditions hold, the machine model takes the one with the lowest estimate.
@@ -223,8 +225,7 @@ class Job:
             priced = [(i, tiler.priced(number)) for i, tiler in tilers if isinstance(tiler, PricedTiler)]
             left = [(i, one) for i, one in priced if one is not None]
             if left:
-                model = machine() if len(left) > 1 else None
-                at = 0 if model is None else preferred([model.seconds(one.cost) for _, one in left])
+                at = 0 if len(left) == 1 else preferred([machine.seconds(one.cost) for _, one in left])
                 index, tiling = left[at][0], left[at][1].tiling()
         return (0, self) if tiling is None else (index + 1, self.variants[index].job(tiling))
 

@@ -218,7 +218,7 @@ def _like(number: float, x: Value) -> Value:
 @attention.requires(
     reason="q is {q.type}, k is {k.type} and v is {v.type}; the kernel walks the same batches in all three, one of "
     "k and v for all of q, or one of q for all of k and v",
-    hint="pass all three with the same leading axes, or k and v with one batch",
+    hint="give keys and values the leading axes of the queries",
 )
 def leading_axes_agree(q: Value, k: Value, v: Value) -> bool:
     own, shared = q.shape[:-3], k.shape[:-3]
@@ -234,7 +234,7 @@ def leading_axes_of_the_queries(q: Value, k: Value, v: Value) -> Change:
 
 @attention.requires(
     reason="the heads of q, {q.type}, do not divide into those of k, {k.type}, and of v, {v.type} (groups: {groups})",
-    hint="give k and v the heads of q, one head for all, or one head a group",
+    hint="give keys and values equally many heads",
 )
 def heads_divide(q: Value, k: Value, v: Value, groups: int | None) -> bool:
     own, shared = q.shape[-3:-2], k.shape[-3:-2]
@@ -270,7 +270,6 @@ def queries_with_the_axes_of_the_mask(q: Value, result: Value) -> Change:
 
 @attention.requires(
     reason="hidden keys score {fill}, which other scores can fall below",
-    hint="fill with -inf or with the lowest number of the dtype",
 )
 def fill_hides(fill: float | None) -> bool:
     # Models fill with -1e4, or with the lowest number of f16, which may have been divided by the root of a head's size.

@@ -83,7 +83,6 @@ def attention_block(
 
 @attention_block.requires(
     reason="x is {x.type}; the kernel walks batches of rows",
-    hint="merge or unsqueeze the leading axes of x to one",
 )
 def x_is_a_batch_of_rows(x: Value) -> bool:
     return x.rank == 3
@@ -92,7 +91,6 @@ def x_is_a_batch_of_rows(x: Value) -> bool:
 @attention_block.requires(
     reason="the weight into attention is {w.type}, the one out of it is {wo.type}; the kernel takes one matrix of each "
     "for the whole batch",
-    hint="keep batched products as matmul",
 )
 def weights_are_matrices(w: Value, wo: Value, wk: Value | None, wv: Value | None) -> bool:
     return w.rank == 2 and wo.rank == 2 and (wk is None or wk.rank == 2) and (wv is None or wv.rank == 2)
@@ -100,7 +98,6 @@ def weights_are_matrices(w: Value, wo: Value, wk: Value | None, wv: Value | None
 
 @attention_block.requires(
     reason="x is {x.type} and the joined weight is {w.type}; queries, keys and values are each as wide as x",
-    hint="project queries, keys and values by weights of their own",
 )
 def projection_is_three_times_as_wide(x: Value, w: Value, wk: Value | None) -> bool:
     return wk is not None or w.shape[-1] == x.shape[-1] * 3

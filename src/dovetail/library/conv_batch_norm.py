@@ -95,7 +95,7 @@ def _norm_after(
 @conv_batch_norm.requires(
     reason="the weights are {w.type}, and gain, bias, mean and variance are {gain.type}, {bias.type}, {mean.type} and "
     "{variance.type}; each of them, and the convolution's own bias, is one number for a channel of an image",
-    hint="give each of them the shape [m, 1, 1], as stored statistics have",
+    hint="give each statistic one number for each channel",
 )
 def statistics_are_one_for_each_channel(
     w: Value, gain: Value, bias: Value, mean: Value, variance: Value, b: Value | None
@@ -118,14 +118,13 @@ def statistics_as_one_for_each_channel(
 conv_batch_norm.requires(
     reason="the residual is {residual.type}, and its sum with the norm is {result.type}; one number is added where one "
     "is written",
-    hint="give the residual the shape of the convolution, or leave the add outside",
+    hint="give the residual the shape of the convolution",
 )(residual_has_the_shape_of_the_convolution)
 conv_batch_norm.remedy(residual_has_the_shape_of_the_convolution)(residual_in_the_shape_of_the_convolution)
 
 
 @conv_batch_norm.requires(
     reason="the weights are {w.type}; times the slope of the norm they can overflow where the result is in range",
-    hint="fold the norm into the weights before they are rounded to f16, as exporters do on request",
 )
 def weights_have_the_range(w: Value) -> bool:
     return w.dtype != f16

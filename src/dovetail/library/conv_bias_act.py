@@ -31,7 +31,7 @@ def conv_bias_act(
 
 @conv_bias_act.requires(
     reason="the bias is {b.type} and the weights are {w.type}; one number is added to a channel",
-    hint="give the bias the shape [m, 1, 1] (a 1 for each spatial axis), or leave the add outside",
+    hint="give the bias one number for each channel",
 )
 def bias_is_one_for_each_channel(w: Value, b: Value | None) -> bool:
     return b is None or is_one_for_each_channel(b, w)
@@ -46,7 +46,7 @@ def bias_as_one_for_each_channel(w: Value, b: Value) -> Change:
 @conv_bias_act.requires(
     reason="the residual is {residual.type}, and its sum with the convolution is {result.type}; one number is added "
     "where one is written",
-    hint="give the residual the shape of the convolution, or leave the add outside",
+    hint="give the residual the shape of the convolution",
 )
 def residual_has_the_shape_of_the_convolution(
     x: Value,

@@ -25,6 +25,7 @@ from dovetail.library.swiglu import swiglu
     "gain3[groups*h*2*d] up[groups*h*2*d, n] gate[groups*h*2*d, n] down[n, groups*h*2*d] cos[s, 2*d] sin[s, 2*d] "
     "mask[m, 1, 1, s] keep:bool[m, 1, 1, s] fill=-inf heads=groups*h kv_heads=h",
     stage="block",
+    together=("gain1 eps1", "gain3 eps3"),
 )
 def decoder_layer(
     x: Value,
@@ -46,7 +47,9 @@ def decoder_layer(
     *,
     heads: int,
     kv_heads: int,
-    eps: float,
+    eps2: float,
+    eps1: float | None = None,
+    eps3: float | None = None,
     ends: Literal["sum", "norm", "norm_and_sum"] = "sum",
     act: Annotated[Gate, HANDED_ON] = "silu",
     precision: Annotated[Precision, HANDED_ON] = "own",
@@ -71,7 +74,7 @@ def decoder_layer(
         raise UnwrittenError("a layer with and without its first norm", hint="pass either gain1 or normed")
     if (gain3 is None) != (ends == "sum"):
         raise UnwrittenError("a layer that ends with a norm without a gain", hint="pass gain3, or ends='sum'")
-    start = normed if normed is not None else rms_norm(x, gain1, eps=eps, precision=precision)
+    start = normed if normed is not None else rms_norm(x, gain1, eps=_its_own(eps1), precision=precision)
     options: dict[str, Any] = {
         "scale": scale,
         "scaled": scaled,
@@ -88,13 +91,20 @@ def decoder_layer(
     attended = attention_block(
         start, wq, wo, wk, wv, None, None, None, None, cos, sin, mask, keep, heads=heads, kv_heads=kv_heads, **options
     )
-    added = residual_rms_norm(x, attended, gain2, eps=eps, precision=precision, keep_sum=True)
+    added = residual_rms_norm(x, attended, gain2, eps=eps2, precision=precision, keep_sum=True)
     hidden = swiglu(added[0], up, gate, act=act)
     if ends == "sum":
         return matmul_add(hidden, down, added[1])
     both = ends == "norm_and_sum"
-    result = residual_rms_norm(added[1], hidden @ down, gain3, eps=eps, precision=precision, keep_sum=both)
+    result = residual_rms_norm(added[1], hidden @ down, gain3, eps=_its_own(eps3), precision=precision, keep_sum=both)
     return (result[0], result[1]) if both else result
+
+
+def _its_own(eps: float | None) -> float:
+    """The eps of a norm that is there."""
+    if eps is None:
+        raise UnwrittenError("a norm without an eps", hint="pass eps1 with gain1, and eps3 with gain3")
+    return eps
 
 
 @decoder_layer.cost

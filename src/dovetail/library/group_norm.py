@@ -41,7 +41,7 @@ def _one_for_each_channel(vector: Value | None, x: Value) -> bool:
 
 @group_norm.requires(
     reason="the gain is {gain.type} and x is {x.type}; one number scales a channel",
-    hint="give the gain the shape [c, 1, 1], or multiply by it outside",
+    hint="give the gain one number for each channel",
 )
 def gain_is_one_for_each_channel(x: Value, gain: Value | None) -> bool:
     return _one_for_each_channel(gain, x)
@@ -55,7 +55,7 @@ def gain_as_one_for_each_channel(x: Value, gain: Value) -> Change:
 
 @group_norm.requires(
     reason="the bias is {bias.type} and x is {x.type}; one number shifts a channel",
-    hint="give the bias the shape [c, 1, 1], or add it outside",
+    hint="give the bias one number for each channel",
 )
 def bias_is_one_for_each_channel(x: Value, bias: Value | None) -> bool:
     return _one_for_each_channel(bias, x)

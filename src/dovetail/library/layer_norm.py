@@ -30,7 +30,7 @@ def divided(
 
 @layer_norm.requires(
     reason="the gain is {gain.type} and x is {x.type}; one vector scales every row",
-    hint="give the gain the shape [n] of the last axis, or multiply by it outside",
+    hint="give the gain the shape of the last axis",
 )
 def gain_is_a_vector(x: Value, gain: Value | None) -> bool:
     return is_a_row(gain, x)
@@ -44,7 +44,7 @@ def gain_as_a_vector(x: Value, gain: Value) -> Change:
 
 @layer_norm.requires(
     reason="the bias is {bias.type} and x is {x.type}; one vector shifts every row",
-    hint="give the bias the shape [n] of the last axis, or add it outside",
+    hint="give the bias the shape of the last axis",
 )
 def bias_is_a_vector(x: Value, bias: Value | None) -> bool:
     return is_a_row(bias, x)
@@ -58,7 +58,6 @@ def bias_as_a_vector(x: Value, bias: Value) -> Change:
 
 @layer_norm.requires(
     reason="x is {x.type} and is cast to f32, which changes nothing",
-    hint="leave out the casts",
 )
 def casts_change_the_dtype(x: Value, precision: Precision) -> bool:
     return casts_anything(x, precision)

@@ -27,7 +27,6 @@ def lora_matmul(
 
 @lora_matmul.requires(
     reason="the weights are {w.type}, {a.type} and {b.type}; the kernel takes one matrix of each for the whole batch",
-    hint="keep batched products as matmul",
 )
 def weights_are_matrices(w: Value, a: Value, b: Value) -> bool:
     return w.rank == 2 and a.rank == 2 and b.rank == 2
@@ -35,7 +34,7 @@ def weights_are_matrices(w: Value, a: Value, b: Value) -> bool:
 
 @lora_matmul.requires(
     reason="the weight is {w.type} and the update ends in {b.type}; both make the same columns",
-    hint="widen the narrower one, or leave the add outside",
+    hint="widen the narrower weight",
 )
 def update_is_as_wide_as_the_weight(w: Value, b: Value) -> bool:
     return w.shape[-1] == b.shape[-1]

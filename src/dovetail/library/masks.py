@@ -9,6 +9,7 @@ from typing import Any
 from dovetail import ops
 from dovetail.declare.cost import Cost, default_cost, flops_of
 from dovetail.declare.fused import FusedOp
+from dovetail.declare.machine import base_kind
 from dovetail.ir.value import Value
 from dovetail.ops.deferred_shape import size_of
 
@@ -37,6 +38,8 @@ def _queries(q: Value, rank: int) -> Value:
 def cost_by_position(op: FusedOp[...], call: Mapping[str, Any]) -> Cost:
     """The cost of an attention by its call: a kernel that knows which keys positions hide does no work to find out."""
     whole = default_cost(op(**call))
+    # An attention packs keys and values once for all of its queries, as a product with a weight does.
+    whole = replace(whole, kind=base_kind(whole.kind))
     if not call["causal"]:
         return whole
     kept = call["keep"] is not None

@@ -24,7 +24,7 @@ def matmul_add(
 @matmul_add.requires(
     reason="{d.type} is added to the product of {x.type} and {w.type}, which makes {result.type}; the kernel starts "
     "from a tensor of its own shape",
-    hint="pass the addend in the shape of the product, or leave the add outside",
+    hint="give the addend the shape of the product",
 )
 def addend_has_the_product_shape(
     x: Value, w: Value, d: Value, result: Value, transpose_x: Transposed, transpose_w: Transposed

@@ -11,12 +11,12 @@ def added_by_rows(op: FusedOp[...]) -> None:
     """Declare the guards of an op with operands x, r and maybe b, and what would make them hold."""
     op.requires(
         reason="{x.type} and {r.type} are added; the kernel reads both row by row",
-        hint="pass the smaller operand in the shape of the other, or leave the add outside",
+        hint="give both operands one shape",
     )(operands_have_one_shape)
     op.remedy(operands_have_one_shape)(operands_in_one_shape)
     op.requires(
         reason="the bias is {b.type} and x is {x.type}; one vector is added to every row",
-        hint="give the bias the shape [n] of the last axis",
+        hint="give the bias the shape of the last axis",
     )(bias_is_a_vector)
     op.remedy(bias_is_a_vector)(bias_as_a_vector)
 

@@ -33,7 +33,7 @@ def gain_first(x: Value, gain: Value | None = None, *, eps: float, precision: Pr
 
 @rms_norm.requires(
     reason="the gain is {gain.type} and x is {x.type}; one vector scales every row",
-    hint="give the gain the shape [n] of the last axis, or multiply by it outside",
+    hint="give the gain the shape of the last axis",
 )
 def gain_is_a_vector(x: Value, gain: Value | None) -> bool:
     return is_a_row(gain, x)
@@ -47,7 +47,6 @@ def gain_as_a_vector(x: Value, gain: Value) -> Change:
 
 @rms_norm.requires(
     reason="x is {x.type} and is cast to f32, which changes nothing",
-    hint="leave out the casts",
 )
 def casts_change_the_dtype(x: Value, precision: Precision) -> bool:
     return casts_anything(x, precision)

@@ -23,7 +23,6 @@ def rms_norm_matmul(
 
 @rms_norm_matmul.requires(
     reason="the weight is {w.type}; the kernel takes one matrix for the whole batch",
-    hint="keep batched products as matmul",
 )
 def weight_is_a_matrix(w: Value) -> bool:
     return w.rank == 2

@@ -47,7 +47,7 @@ def neighbours_taken_out(x: Value, cos: Value, sin: Value, *, form: Form = "half
 
 @rope.requires(
     reason="x is {x.type} and the result is {result.type}; an angle stretches to x, never x to the angles",
-    hint="pass x with the axes of the angles",
+    hint="give x the axes of the angles",
 )
 def angles_broadcast(x: Value, result: Value) -> bool:
     return result.shape == x.shape
@@ -61,7 +61,7 @@ def x_with_the_axes_of_the_angles(x: Value, result: Value) -> Change:
 
 @rope.requires(
     reason="the angles are {cos.type} and {sin.type}, and x is {x.type}; there is one angle for each feature",
-    hint="pass cos and sin as wide as x, each angle at both features of its pair",
+    hint="give cos and sin an angle for each feature",
 )
 def angles_are_as_wide_as_x(x: Value, cos: Value, sin: Value) -> bool:
     return cos.shape[-1:] == x.shape[-1:] and sin.shape[-1:] == x.shape[-1:]

@@ -6,6 +6,7 @@ from typing import Literal
 
 from dovetail import ops
 from dovetail.declare import UnwrittenError, fused_op
+from dovetail.ir import leaf
 from dovetail.ir.value import Value
 
 Scaled = Literal["product", "queries", "both"]
@@ -43,7 +44,13 @@ def divided(q: Value, k: Value, *, scale: float, scaled: Scaled = "product") -> 
 
 @scores.requires(
     reason="the right side is {k.type}, one matrix for the whole batch",
-    hint="nothing to do: a product with a weight is no attention",
 )
-def keys_are_batched(k: Value) -> bool:
-    return k.rank > 2
+def keys_are_batched(q: Value, k: Value) -> bool:
+    return k.rank > 2 or (q.rank == 2 and not _is_weight(k))
+
+
+def _is_weight(k: Value) -> bool:
+    """Whether keys are a parameter or a constant, perhaps seen through views."""
+    while len(k.operands) == 1:
+        k = k.operands[0]
+    return k.op is leaf.PARAM or k.op is leaf.CONST

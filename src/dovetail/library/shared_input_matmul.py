@@ -21,7 +21,6 @@ def shared_input_matmul(x: Value, w: Value, b: Value | None = None, *, act: Acti
 
 @shared_input_matmul.requires(
     reason="the weight is {w.type}; weights are joined column by column, so each is one matrix",
-    hint="keep batched products apart",
 )
 def weight_is_a_matrix(w: Value) -> bool:
     return w.rank == 2

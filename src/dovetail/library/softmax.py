@@ -37,7 +37,6 @@ def guard_apart(x: Value, *, axis: int = -1, empty: Empty = "nan", wide: Flag = 
 
 @softmax.requires(
     reason="x is {x.type} and is cast to f32, which changes nothing",
-    hint="leave out the casts",
 )
 def casts_change_the_dtype(x: Value, wide: Flag) -> bool:
     return not wide or x.dtype != f32

@@ -15,7 +15,6 @@ def swiglu(x: Value, up: Value, gate: Value, *, act: Gate = "silu") -> Value:
 
 @swiglu.requires(
     reason="the weights are {up.type} and {gate.type}; the kernel takes one matrix of each for the whole batch",
-    hint="keep batched products as matmul",
 )
 def weights_are_matrices(up: Value, gate: Value) -> bool:
     return up.rank == 2 and gate.rank == 2
@@ -23,7 +22,7 @@ def weights_are_matrices(up: Value, gate: Value) -> bool:
 
 @swiglu.requires(
     reason="the weights are {up.type} and {gate.type}; the kernel multiplies column by column",
-    hint="widen the narrower weight, or leave the product outside",
+    hint="widen the narrower weight",
 )
 def weights_are_equally_wide(up: Value, gate: Value) -> bool:
     return up.shape[-1] == gate.shape[-1]

@@ -48,7 +48,8 @@ def transformer_layer(
     *,
     heads: int,
     kv_heads: int | None = None,
-    eps: float,
+    eps1: float,
+    eps2: float,
     act: Annotated[Activation, HANDED_ON] = "gelu",
     precision: Annotated[Precision, HANDED_ON] = "own",
     scale: Annotated[float | None, HANDED_ON] = None,
@@ -79,9 +80,9 @@ def transformer_layer(
     attended = attention_block(
         x, w, wo, wk, wv, b, bk, bv, bo, None, None, mask, keep, heads=heads, kv_heads=kv_heads, **options
     )
-    middle = residual_layer_norm(attended, x, gain1, bias1, eps=eps, precision=precision)
+    middle = residual_layer_norm(attended, x, gain1, bias1, eps=eps1, precision=precision)
     hidden = linear(middle, up, up_bias, act=act)
-    return residual_layer_norm(projected(hidden, down, down_bias), middle, gain2, bias2, eps=eps, precision=precision)
+    return residual_layer_norm(projected(hidden, down, down_bias), middle, gain2, bias2, eps=eps2, precision=precision)
 
 
 @transformer_layer.spelling
@@ -101,15 +102,16 @@ def _inputs_first(
     up_bias: Value | None,
     down_bias: Value | None,
     bias2: Value | None,
-    eps: float,
+    eps1: float,
+    eps2: float,
     act: Activation,
     precision: Precision,
     **block: Any,
 ) -> Value:
     each_has_one(block["wk"], block["b"], block["bk"])
-    middle = residual_layer_norm(x, attention_block(x, **block), gain1, bias1, eps=eps, precision=precision)
+    middle = residual_layer_norm(x, attention_block(x, **block), gain1, bias1, eps=eps1, precision=precision)
     hidden = linear(middle, up, up_bias, act=act)
-    return residual_layer_norm(middle, projected(hidden, down, down_bias), gain2, bias2, eps=eps, precision=precision)
+    return residual_layer_norm(middle, projected(hidden, down, down_bias), gain2, bias2, eps=eps2, precision=precision)
 
 
 @transformer_layer.cost

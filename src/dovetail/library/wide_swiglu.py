@@ -17,7 +17,6 @@ def wide_swiglu(x: Value, w: Value, b: Value | None = None, *, act: Gate = "silu
 
 @wide_swiglu.requires(
     reason="the weight is {w.type}; the kernel takes one matrix for the whole batch",
-    hint="keep batched products as matmul",
 )
 def weight_is_a_matrix(w: Value) -> bool:
     return w.rank == 2
@@ -25,7 +24,7 @@ def weight_is_a_matrix(w: Value) -> bool:
 
 @wide_swiglu.requires(
     reason="the bias is {b.type}, and the product has {w.shape[1]} columns; one vector is added to every row",
-    hint="reshape the bias to [2n], or leave the add outside",
+    hint="give the bias the shape of the columns",
 )
 def bias_is_a_vector(w: Value, b: Value | None) -> bool:
     return b is None or b.shape == w.shape[-1:]

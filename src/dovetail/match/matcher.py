@@ -14,7 +14,7 @@ from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.match.attributes import attributes_as
-from dovetail.match.mismatch import Bound, Mismatch
+from dovetail.match.mismatch import Bound, Kind, Mismatch
 from dovetail.match.undo import inverted, is_loose, part_of, undone
 
 _NOTHING = object()
@@ -109,7 +109,7 @@ class _Attempt:
                     self.names[name] = value
                     self.trail.append((self.names, name))
                 elif self._is_another(name, value):
-                    return self._miss(value, f"the same {name} as before", "another one")
+                    return self._miss(value, f"the same {name} as before", "another one", "operand")
                 continue
             if pattern.op is leaf.NUMBER:
                 failed = self._number(pattern.attrs["value"], value)
@@ -117,7 +117,7 @@ class _Attempt:
                 known = self.seen.get(pattern)
                 if known is not None:
                     if known is not value and (self.equal is None or known not in self.equal(value)):
-                        failed = self._miss(value, f"the same {pattern.op.name} as before", "another value")
+                        failed = self._miss(value, f"the same {pattern.op.name} as before", "another value", "operand")
                 else:
                     if self.equal is not None:
                         value = self._one_of(pattern, value, goals)
@@ -210,7 +210,7 @@ class _Attempt:
     def _attribute(self, key: str, wanted: Any, found: Any, value: Value) -> Mismatch | None:
         if wanted.__class__ is Hole:
             if found is None and not wanted.or_none:
-                return self._miss(value, f"{value.op.name} with {key}", "none")
+                return self._miss(value, f"{value.op.name} with {key}", "none", "number")
             return self._catch(wanted.name, found, value)
         if wanted.__class__ is SizeOf or wanted.__class__ is DTypeOf:
             self.asked.append((wanted, found, value))
@@ -220,7 +220,7 @@ class _Attempt:
         if wanted.__class__ is tuple and found.__class__ is tuple and len(wanted) == len(found):
             pairs = zip(wanted, found, strict=True)
             return next((miss for w, f in pairs if (miss := self._attribute(key, w, f, value)) is not None), None)
-        return self._miss(value, f"{value.op.name} with {key}={wanted}", f"{key}={found}")
+        return self._miss(value, f"{value.op.name} with {key}={wanted}", f"{key}={found}", "number")
 
     def _operands(self, pattern: Value, value: Value, goals: _Goals) -> _Goals:
         wanted, found = pattern.operands, value.operands
@@ -251,7 +251,7 @@ class _Attempt:
             return self._catch(wanted.name, float(number) if isinstance(number, bool) else number, value)
         if is_number(value.attrs["value"].array, wanted):
             return None
-        return self._miss(value, f"the constant {wanted}", str(number))
+        return self._miss(value, f"the constant {wanted}", str(number), "number")
 
     def _catch(self, name: str, found: Any, at: Value) -> Mismatch | None:
         known = self.names.get(name, _NOTHING)
@@ -261,7 +261,7 @@ class _Attempt:
             return None
         if known is found or (not isinstance(found, Value) and _are_one(known, found)):
             return None
-        return self._miss(at, f"the same {name} as before", "another one")
+        return self._miss(at, f"the same {name} as before", "another one", "operand")
 
     def _answer(self) -> Mismatch | None:
         """Sizes and dtypes that the pattern asked for must be those of what was caught."""
@@ -275,11 +275,11 @@ class _Attempt:
             else:
                 actual = known.shape[wanted.axis] if known.rank >= -wanted.axis else None
             if actual != found:
-                return self._miss(value, f"{actual}", str(found))
+                return self._miss(value, f"{actual}", str(found), "size")
         return None
 
-    def _miss(self, at: Value, wanted: str, found: str) -> Mismatch:
-        return Mismatch(at, wanted, found, len(self.seen)) if self.explains else _SOMEWHERE
+    def _miss(self, at: Value, wanted: str, found: str, kind: Kind = "op") -> Mismatch:
+        return Mismatch(at, wanted, found, len(self.seen), kind) if self.explains else _SOMEWHERE
 
 
 _SOMEWHERE = Mismatch(leaf.hole("anything"), "", "", 0)

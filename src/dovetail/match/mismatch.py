@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dovetail.ir.value import Value
+
+Kind = Literal["op", "operand", "number", "size"]
 
 
 class Bound(NamedTuple):
@@ -26,6 +28,8 @@ class Mismatch:
     found: str
     matched: int
     """How many ops of the pattern had been found by then."""
+    kind: Kind = "op"
+    """What differs: the op, an operand that was met before, a number or option, or a size."""
 
     def __str__(self) -> str:
         return f"wanted {self.wanted}, found {self.found}"

@@ -36,6 +36,7 @@ from dovetail.ops.ordering import *  # noqa: F403
 from dovetail.ops.pooling import *  # noqa: F403
 from dovetail.ops.quantised import *  # noqa: F403
 from dovetail.ops.reduction import *  # noqa: F403
+from dovetail.ops.reshaping import reshape as reshape
 from dovetail.ops.resize import *  # noqa: F403
 from dovetail.ops.spectral import *  # noqa: F403
 from dovetail.ops.tracing import *  # noqa: F403

@@ -28,7 +28,7 @@ from dovetail.ops.movement import (
     unsqueeze,
 )
 from dovetail.ops.primitive import Operand, axis_from_end
-from dovetail.ops.reshape import reshape, spell_shape
+from dovetail.ops.reshaping import reshape, spell_shape
 from dovetail.ops.view import View, quotient
 from dovetail.ops.view_chain import build_view
 

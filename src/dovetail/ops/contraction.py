@@ -31,7 +31,12 @@ def _matmul_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, 
     return tensor(result).count * 2 * tensor(operands[0]).shape[-1]
 
 
-@primitive(_matmul, flops=_matmul_flops, cost_kind="contract")
+def _matmul_kind(operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
+    """A product of matrices in a batch packs each of them in every run, for few rows each."""
+    return "contract.batched" if tensor(operands[1]).rank > 2 else "contract"
+
+
+@primitive(_matmul, flops=_matmul_flops, cost_kind=_matmul_kind)
 def matmul(x: Array, y: Array) -> Array:
     """Matrix product over the last two axes; axes in front broadcast."""
     # Of bf16 NumPy makes f32.

@@ -90,8 +90,20 @@ def _reciprocal(x: Array) -> Array:
     return 1 / x
 
 
+def _maximum(x: Array, y: Array) -> Array:
+    """np.maximum leaves open which of two zeros is the larger; here 0.0 is larger than -0.0."""
+    found = np.maximum(x, y)
+    return np.where((x == 0) & (y == 0), x + y, found) if found.dtype.kind not in "iub" else found
+
+
+def _minimum(x: Array, y: Array) -> Array:
+    """np.minimum, with -0.0 smaller than 0.0."""
+    found = np.minimum(x, y)
+    return np.where((x == 0) & (y == 0), -(-x + -y), found) if found.dtype.kind not in "iub" else found
+
+
 def _relu(x: Array) -> Array:
-    return np.maximum(x, np.zeros((), x.dtype))
+    return _maximum(x, np.zeros((), x.dtype))
 
 
 _REAL = (*INTEGERS, *FLOATS)
@@ -106,8 +118,12 @@ rem = _elementwise("rem", np.fmod, _REAL, "Remainder with the sign of x; 0 for w
 pow_ = _elementwise(
     "pow", _power, NUMBERS, "x to the power y; whole numbers wrap, and are cut to 0 where y < 0", flops=10
 )
-maximum = _elementwise("maximum", np.maximum, _REAL, "The larger of both; NaN wins", commutative=True)
-minimum = _elementwise("minimum", np.minimum, _REAL, "The smaller of both; NaN wins", commutative=True)
+maximum = _elementwise(
+    "maximum", _maximum, _REAL, "The larger of both; NaN wins, and 0.0 is larger than -0.0", commutative=True
+)
+minimum = _elementwise(
+    "minimum", _minimum, _REAL, "The smaller of both; NaN wins, and -0.0 is smaller than 0.0", commutative=True
+)
 atan2 = _elementwise("atan2", np.arctan2, FLOATS, "Angle of the point (y, x) = (first, second)", flops=10)
 
 neg = _elementwise("neg", np.negative, NUMBERS, "-x; integers wrap")

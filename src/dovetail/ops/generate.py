@@ -50,7 +50,7 @@ def counting(n: Array, *, count: Fresh) -> Array:
     """0, 1, 2, … below a number that the run finds; `count` is how many."""
     found = int(n)
     if not 0 <= found <= LARGEST_COUNT:
-        raise BindError(f"counting up to {found}", hint=f"a size that is computed goes from 0 to {LARGEST_COUNT}")
+        raise BindError(f"counting up to {found}", hint=f"a size that is computed goes from 0 to {LARGEST_COUNT:,}")
     if isinstance(count, int) and found != count:
         raise BindError(f"counting found {found} where {count} were promised", hint="bind it to what is computed")
     return np.arange(found)

@@ -170,6 +170,8 @@ class Primitive(Op):
         self.doc = doc or (inspect.getdoc(meaning) or "").split("\n")[0]
         self.kinds, self.defaults = _attributes(meaning)
         self.arity = _arity(meaning)
+        self.__name__ = name
+        self.__doc__ = f"{name}{_spelled(meaning)}\n\n{self.doc.rstrip('.')}."
 
     def cost_kind(self, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
         """What decides which share of the peak its arithmetic reaches. A dot refines a kind: "conv.depthwise"."""
@@ -274,6 +276,15 @@ def _arity(meaning: Callable[..., Any]) -> int | None:
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return None
     return sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
+
+
+def _spelled(meaning: Callable[..., Any]) -> str:
+    """The signature for people: operands, then attributes with their defaults."""
+    if isinstance(meaning, np.ufunc):
+        return f"({', '.join('xyz'[: meaning.nin])})"
+    found = inspect.signature(meaning)
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in found.parameters.values()]
+    return str(found.replace(parameters=bare, return_annotation=inspect.Signature.empty))
 
 
 def as_values(operands: tuple[Operand, ...]) -> tuple[Value, ...]:

@@ -50,13 +50,13 @@ def reduce_mean(x: Array, *, axes: Axes) -> Array:
 
 @primitive(_reduced(_ORDERED), flops=_one_per_input)
 def reduce_max(x: Array, *, axes: Axes) -> Array:
-    """Largest element over axes; NaN wins, the largest of nothing is the lowest number of the dtype."""
+    """Largest element over axes; NaN wins, of two zeros either; that of nothing is the lowest number of the dtype."""
     return np.max(x, axis=axes, keepdims=True, initial=lowest(x.dtype))
 
 
 @primitive(_reduced(_ORDERED), flops=_one_per_input)
 def reduce_min(x: Array, *, axes: Axes) -> Array:
-    """Smallest element over axes; NaN wins, the smallest of nothing is the highest number of the dtype."""
+    """Smallest element over axes; NaN wins, of two zeros either; that of nothing is the highest number of the dtype."""
     return np.min(x, axis=axes, keepdims=True, initial=highest(x.dtype))
 
 

@@ -8,10 +8,12 @@ from typing import Literal
 
 from dovetail.declare.cost import Machine
 from dovetail.ir.dtype import DType
+from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import tensors
 from dovetail.ir.value import Value
+from dovetail.ops.region import is_prologue, region, steps
 from dovetail.passes.memory_rules import MemoryRules
-from dovetail.passes.regions import RegionLimits
+from dovetail.passes.regions import LIMIT, RegionLimits
 
 Dispatch = Literal["prefer_native", "force_common", "force_native"]
 """How an op is run: natively where claimed, always by its expansion, or natively or not at all."""
@@ -66,7 +68,20 @@ class Claims:
         for tensor in (t for v in (value, *value.operands) for t in tensors(v.type)):
             if tensor.dtype not in self.dtypes:
                 return Condition("dtype_is_native", _never, f"{self.target} does not compute in {tensor.dtype.name}")
+        if value.op is region:
+            return self._region_refusal(value)
         return next((c for c in conditions if not c.holds(value)), None)
+
+    def _region_refusal(self, value: Value) -> Condition | None:
+        """Why a region that the graph came with is spelled out and marked anew: another target may have made it."""
+        body: Subgraph = value.attrs["body"]
+        inner = [v for v in body.values if v.operands and not v.op.elementwise and not is_prologue(v)]
+        foreign = [v.op.name for v in inner if v.op.name not in self.anchors]
+        if foreign or len(inner) > 1:
+            names = ", ".join(foreign) or "several"
+            return Condition("anchor_is_native", _never, f"{self.target} takes no steps into the kernel of {names}")
+        limit = None if inner else self.regions.over(len(steps(body)), len(body.arguments))
+        return None if limit is None else Condition(LIMIT, _never, f"{self.target} takes at most {limit} in a region")
 
     def has(self, op: str) -> bool:
         return op in self.native

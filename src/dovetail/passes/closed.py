@@ -14,7 +14,7 @@ from dovetail.ir.value import Op, Value
 from dovetail.ops import movement
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import region
-from dovetail.ops.reshape import reshape
+from dovetail.ops.reshaping import reshape
 
 _SAME_ORDER: tuple[Op, ...] = (movement.split, movement.merge, movement.squeeze, movement.unsqueeze)
 _FOLLOWED: tuple[Op, ...] = (*_SAME_ORDER, movement.permute)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dovetail.declare.cost import Prices, is_free
 from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused
-from dovetail.derive.missed import COST, Applied, Missed
+from dovetail.derive.missed import COST, Applied, Missed, declined_by_cost
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph, Subgraph
@@ -29,7 +29,6 @@ EPILOGUE, PROLOGUE = "epilogue", "prologue"
 """The names of the two rules, in reports."""
 _MOST_ROUNDS = 8
 """A kernel that took steps in may take more: an epilogue after a prologue."""
-_HINT = "nothing to do: the steps run as a kernel of their own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +135,12 @@ class _Search:
         apart, together = prices([join.anchor, join.steps]), prices([join.region])
         if together < apart:
             return True
-        message = f"one kernel takes {together * 1e6:.1f} µs, two take {apart * 1e6:.1f} µs"
-        self._miss(join, COST, message)
+        self._miss(join, COST, declined_by_cost(together, apart))
         return False
 
     def _miss(self, join: Join, reason: str, message: str) -> None:
         covers = (join.steps, join.anchor) if join.rule == EPILOGUE else (join.anchor, join.steps)
-        self.missed.append(Missed(join.rule, anchor_name(join.anchor), covers[0], covers, reason, message, _HINT))
+        self.missed.append(Missed(join.rule, anchor_name(join.anchor), covers[0], covers, reason, message, ""))
 
     def _claimed(self, value: Value) -> Anchor | None:
         """What the target says of the kernel of a value that has one result and is used once already at most."""

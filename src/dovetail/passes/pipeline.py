@@ -19,8 +19,7 @@ from dovetail.egraph.decide import Decided, Finder, Vocabulary, decide
 from dovetail.egraph.saturate import Budget
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
-from dovetail.ir.graph import Graph, follow
-from dovetail.ir.value import Value
+from dovetail.ir.graph import Graph
 from dovetail.ir.verify import verify
 from dovetail.passes.batch import batch_regions
 from dovetail.passes.canonicalize import RULES, canonicalize
@@ -31,6 +30,7 @@ from dovetail.passes.legalize import DispatchRow, legalize
 from dovetail.passes.lower_blocks import lower_blocks
 from dovetail.passes.lower_bodies import lower_bodies
 from dovetail.passes.lowerings import LOWERINGS
+from dovetail.passes.places import Places, places
 from dovetail.passes.regions import mark_regions
 from dovetail.progress import phase
 
@@ -125,14 +125,17 @@ class Lowered:
     records: tuple[PassRecord, ...]
     written: Graph
     """The graph as written, with its blocks spelled out; reports speak of its nodes."""
-    moved: Mapping[Value, Value]
-    """Where the values of that graph are now."""
     history: History | None = None
     """Every edit, where the setup asked for them."""
 
     @property
     def graph(self) -> Graph:
         return self.state.graph
+
+    @property
+    def places(self) -> Places:
+        """Where the nodes as written are after each pass."""
+        return places(self.written, [r.after for r in self.records if r.stage != "mir"])
 
     def stage(self, name: StageName) -> Graph:
         """The graph as it stood at the end of a stage."""
@@ -300,7 +303,6 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
     log = Log() if setup.history else None
     state = State(graph, log=log)
     written = graph
-    moved: dict[Value, Value] = {}
     records: list[PassRecord] = []
     on = [step for step in passes if step.name not in setup.without]
     with phase("optimise") as told:
@@ -311,12 +313,10 @@ def lower(graph: Graph, setup: Setup, passes: Sequence[Pass] = PASSES) -> Lowere
             state = step.run(replace(state, graph=before), setup)
             if step.stage == "mir":
                 written = state.graph
-            else:
-                moved = follow(moved, state.graph.moved)
             records.append(PassRecord(step.name, step.stage, before, state.graph, time.perf_counter() - started))
             if log is not None:
                 log.entitle(step.name)
             if setup.verify_each_pass:
                 verify(state.graph)
     history = None if log is None else History(graph, written, tuple(sweep for sweep in log.sweeps if sweep.edits))
-    return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), written, moved, history)
+    return Lowered(replace(state, missed=still_missed(state.missed)), tuple(records), written, history)

@@ -25,8 +25,16 @@ class RegionLimits:
     steps: int | None = None
     inputs: int | None = None
 
+    def over(self, steps: int, inputs: int) -> str | None:
+        """The limit that a region of this size exceeds, in words."""
+        if self.steps is not None and steps > self.steps:
+            return f"{self.steps} steps"
+        if self.inputs is not None and inputs > self.inputs:
+            return f"{self.inputs} inputs"
+        return None
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Group:
     """A region while it grows from its root towards the inputs."""
 
@@ -52,22 +60,25 @@ def mark_regions(graph: Graph, limits: RegionLimits | None = None, log: Log | No
     static = weight_only(graph)
     group_of: dict[Value, _Group] = {}
     groups: list[_Group] = []
-    cut: list[Missed] = []
+    cut: dict[_Group, tuple[list[Value], str]] = {}
+    whole: dict[_Group, _Group] = {}
     for value in reversed(graph.values):
         if not value.op.elementwise or value in static:
             continue
         home = _home(value, graph, group_of)
-        if home is not None:
-            limit = _over(limits, len(home.members) + 1, home.inputs_with(value))
-            if limit is None:
-                home.take(value)
-                group_of[value] = home
-                continue
-            cut.append(_cut(home, value, limit))
+        limit = None if home is None else limits.over(len(home.members) + 1, home.inputs_with(value))
+        if home is not None and limit is None:
+            home.take(value)
+            group_of[value] = home
+            continue
         group = _Group(value, {value: None}, {v: None for v in value.operands if not _is_scalar(v)})
+        if home is not None and limit is not None:
+            first = whole[group] = whole.get(home, home)
+            cut.setdefault(first, ([first.root], limit))[0].append(value)
         group_of[value] = group
         groups.append(group)
-    return _build(graph, [g for g in groups if len(g.members) > 1], cut, log)
+    missed = [_cut(roots, limit) for roots, limit in cut.values()]
+    return _build(graph, [g for g in groups if len(g.members) > 1], missed, log)
 
 
 def weight_only(graph: Graph) -> set[Value]:
@@ -93,24 +104,10 @@ def _home(value: Value, graph: Graph, group_of: dict[Value, _Group]) -> _Group |
     return home
 
 
-def _over(limits: RegionLimits, steps: int, inputs: int) -> str | None:
-    if limits.steps is not None and steps > limits.steps:
-        return f"{limits.steps} steps"
-    if limits.inputs is not None and inputs > limits.inputs:
-        return f"{limits.inputs} inputs"
-    return None
-
-
-def _cut(home: _Group, value: Value, limit: str) -> Missed:
-    return Missed(
-        "region",
-        "",
-        home.root,
-        (home.root, value),
-        LIMIT,
-        f"the target's region kernel takes at most {limit}",
-        "nothing to do: the region is cut in two",
-    )
+def _cut(roots: list[Value], limit: str) -> Missed:
+    """A region of several kernels, by the values that they write, the last one first."""
+    message = f"the target's region kernel takes at most {limit}: the region is cut into {len(roots)}"
+    return Missed("region", "", roots[0], tuple(roots), LIMIT, message, "")
 
 
 def _build(graph: Graph, groups: list[_Group], cut: list[Missed], log: Log | None) -> Fused:

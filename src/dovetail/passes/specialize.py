@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 from dovetail import ops
-from dovetail.errors import BindError, DovetailError, GraphError
+from dovetail.errors import BindError, GraphError, SizeError
 from dovetail.ir import origin
 from dovetail.ir.dim import Dim, Size, substitute, symbols
 from dovetail.ir.fact import Constraint
-from dovetail.ir.graph import Graph, Subgraph, subgraphs, walk_into
+from dovetail.ir.graph import Graph, Reread, Subgraph, subgraphs, walk_into
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType, TupleType, Type, tensors, type_symbols, with_sizes
 from dovetail.ir.value import Value, make
@@ -34,7 +34,12 @@ def specialize(graph: Graph, binding: Mapping[str, int], *, partial: bool = Fals
         outputs={name: new[v] for name, v in graph.outputs.items()},
         origins=specializer.origins,
         assumed=tuple(dict.fromkeys(left)),
+        reread=None if graph.reread is None else _with_sizes(graph.reread, binding),
     )
+
+
+def _with_sizes(reread: Reread, binding: Mapping[str, int]) -> Reread:
+    return lambda fixed, free: reread({**binding, **fixed}, free)
 
 
 def symbols_of(graph: Graph) -> tuple[set[str], set[str]]:
@@ -69,6 +74,11 @@ _MAY_HAVE_SYMBOLS = frozenset((Dim, tuple, TensorType, TupleType, Subgraph))
 def value_symbols(value: Value) -> Iterator[str]:
     """The symbols in the type and the attributes of a value; a sub-graph keeps those that running it binds."""
     yield from type_symbols(value.type)
+    yield from attribute_symbols(value)
+
+
+def attribute_symbols(value: Value) -> Iterator[str]:
+    """The symbols in the attributes of a value."""
     for attr in value.attrs.values():
         yield from _attr_symbols(attr)
 
@@ -131,9 +141,10 @@ def _bound(graph: Graph, constraint: Constraint, numbers: Mapping[str, Size]) ->
     """What is left of a constraint; an error says which value needs it."""
     try:
         return constraint.bind(numbers)
-    except DovetailError as error:
+    except SizeError as error:
         needs = [v for v in walk_into(graph.values) if constraint in v.constraints]
-        raise BindError(error.message, hint=error.hint, where=graph.where(needs[0]) if needs else "") from None
+        error.where = graph.where(needs[0]) if needs else ""
+        raise
 
 
 class Specializer:

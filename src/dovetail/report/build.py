@@ -19,7 +19,7 @@ from dovetail.declare.cost import (
     type_bytes,
 )
 from dovetail.declare.fused import FusedOp
-from dovetail.derive.missed import COST, Applied, Missed
+from dovetail.derive.missed import NEAR, Applied
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, total
 from dovetail.ir.graph import Graph
@@ -29,10 +29,14 @@ from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.passes.memory_rules import UPDATE
 from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
+from dovetail.plan.no_kernel import NoKernel
 from dovetail.plan.plan import Plan
 from dovetail.report.boundary import boundaries
+from dovetail.report.hints import Hints
+from dovetail.report.joining import Joining, Keepers
 from dovetail.report.kernels import KernelMap, kernel_map
-from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, MissedEntry, Node, PassEntry, StoppedEntry
+from dovetail.report.missed import missed_entries
+from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, PassEntry, StoppedEntry
 from dovetail.report.repeats import repeats
 from dovetail.report.report import Report
 from dovetail.report.search import search_of
@@ -41,16 +45,24 @@ Sizes: TypeAlias = Mapping[str, Size]
 
 
 def build_report(
-    lowered: Lowered, plan: Plan, setup: Setup, machine: Machine, forms: Mapping[Value, str | None]
+    lowered: Lowered,
+    plan: Plan,
+    setup: Setup,
+    machine: Machine,
+    forms: Mapping[Value, str | None],
+    keepers: Keepers = lambda op: (),
 ) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
     written = lowered.written
-    missed = with_near_misses(lowered)
+    hints = Hints.of(setup.ops, setup.claims, machine, setup.sizes, written.params)
     final = lowered.graph
     known = setup.sizes
-    kernels = kernel_map(written, plan, lowered.moved)
+    kernels = kernel_map(written, plan, lowered.places)
     bind_time = frozenset(step.value for step in plan.phase("bind"))
     updates = {step.value for step in plan.steps if step.over is not None and UPDATE.operands(step.value)}
+    found = with_near_misses(lowered)
+    firm, near = ([m for m in found if (m.reason == NEAR) == is_near] for is_near in (False, True))
+    missed = missed_entries(firm, kernels, bind_time, hints, machine, known)
     costs = {k: _cost(standing(k, bind_time.__contains__)) for k in kernels.kernels}
     costs |= {k: _cost_in_place(k, costs[k]) for k in updates}
     donated = _donated(plan, machine, known)
@@ -68,10 +80,11 @@ def build_report(
         ops_before=_histogram(written),
         ops_after=_histogram(final),
         fused=_all_fused(kernels, bind_time, lowered.state.applied, _joins(setup), machine, known),
-        missed=tuple(_missed(m, kernels, machine, known) for m in missed),
-        boundaries=boundaries(kernels, missed, bind_time, machine, known),
+        missed=missed,
+        near=missed_entries(near, kernels, bind_time, hints, machine, known),
+        boundaries=boundaries(kernels, firm, bind_time, Joining.of(lowered, setup, kernels, keepers), machine, known),
         kernels=listed,
-        dispatch=_with_host(lowered.state.dispatch, [k for k, form in forms.items() if form is None]),
+        dispatch=_with_host(lowered.state.dispatch, {k: form for k, form in forms.items() if _is_host(form)}),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
         predicted_seconds=sum(k.seconds for k in listed if k.phase == "run") + sum(d.seconds for d in donated),
         assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
@@ -127,16 +140,22 @@ def _together(costs: Iterable[Cost], outputs: Iterable[Value], sizes: Sizes) -> 
     return Cost(sum(estimate(cost.flops, sizes) for cost in costs), given + written, given)
 
 
-def _with_host(rows: tuple[DispatchRow, ...], on_host: Collection[Value]) -> tuple[DispatchRow, ...]:
+def _is_host(form: str | None) -> bool:
+    return form is None or isinstance(form, NoKernel)
+
+
+def _with_host(rows: tuple[DispatchRow, ...], on_host: Mapping[Value, str | None]) -> tuple[DispatchRow, ...]:
     """What the target keeps and has no compiled kernel for is told apart."""
     counts = Counter(v.op.name for v in on_host)
+    raised = {v.op.name: why for v, why in on_host.items() if why}
     told: list[DispatchRow] = []
     for row in rows:
         away = min(counts[row.op], row.count) if row.outcome == "native" else 0
         if row.count > away:
             told.append(replace(row, count=row.count - away))
         if away:
-            told.append(DispatchRow(row.op, "host", away, "no compiled kernel takes it: it runs as NumPy on the host"))
+            why = raised.get(row.op, "no compiled kernel takes it")
+            told.append(DispatchRow(row.op, "host", away, f"{why}: it runs as NumPy on the host"))
     return tuple(told)
 
 
@@ -149,12 +168,13 @@ def _kernel(
         type=str(kernel.type),
         phase="bind" if once else "run",
         nodes=kernels.nodes[kernel],
+        absorbed=kernels.absorbed[kernel],
         flops=estimate(cost.flops, sizes),
         bytes=estimate(cost.bytes, sizes),
         seconds=machine.seconds(cost, sizes),
         floor_seconds=machine.floor(cost, sizes),
-        on_host=form is None,
-        form=form or "",
+        on_host=_is_host(form),
+        form="" if form is None or _is_host(form) else form,
     )
 
 
@@ -193,7 +213,8 @@ def _fused(
     inner = max(len(kernels.nodes[kernel]) - 1, 0)
     saved = estimate(_saved_bytes(applied), sizes)
     seconds = machine.moving(saved) + inner * machine.launch_seconds
-    return FusedEntry(_rule(kernel, chain, joins), kernels.nodes[kernel], chain, kernels.names[kernel], saved, seconds)
+    nodes = kernels.nodes[kernel] or kernels.served[kernel]
+    return FusedEntry(_rule(kernel, chain, joins), nodes, chain, kernels.names[kernel], saved, seconds)
 
 
 def _rule(kernel: Value, chain: tuple[str, ...], joins: Collection[str]) -> str:
@@ -225,23 +246,3 @@ def _saved_bytes(applied: list[Applied]) -> Size:
             inner = value in covers and value not in roots
             total = total + type_bytes(value.type) * (count + 1 if inner else count - 1)
     return total
-
-
-def _missed(miss: Missed, kernels: KernelMap, machine: Machine, sizes: Sizes) -> MissedEntry:
-    homes = list(dict.fromkeys(k for v in miss.values if (k := kernels.kernel_of(v)) is not None))
-    inner = homes[1:]
-    traffic = sum(2 * estimate(type_bytes(k.type), sizes) for k in inner)
-    # What the machine model declined would not have been faster: there is nothing to win.
-    declined = miss.reason == COST
-    seconds = 0.0 if declined else machine.moving(traffic) + len(inner) * machine.launch_seconds
-    node = _node(homes[0] if homes else None, miss, kernels)
-    names = tuple(kernels.names[k] for k in homes)
-    return MissedEntry(miss.rule, node, miss.reason, miss.message, miss.hint, traffic, seconds, names)
-
-
-def _node(home: Value | None, miss: Missed, kernels: KernelMap) -> Node:
-    """The node as written that a miss is about: the last one that its root's kernel computes."""
-    if home is not None and kernels.nodes.get(home):
-        return kernels.nodes[home][-1]
-    name = kernels.names.get(home, "") if home is not None else ""
-    return Node(name, miss.root.op.name, kernels.final.where(home) if home is not None else "")

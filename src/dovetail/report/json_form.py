@@ -23,8 +23,12 @@ def as_dict(report: Report) -> dict[str, Any]:
         "ops_after": dict(report.ops_after),
         "fused": [_fused(f) for f in report.fused],
         "missed": [_missed(m) for m in report.missed],
+        "near": [_missed(m) for m in report.near],
         "boundaries": [_fields(b) for b in report.boundaries],
-        "kernels": [{**_fields(k), "nodes": [_fields(n) for n in k.nodes]} for k in report.kernels],
+        "kernels": [
+            {**_fields(k), "nodes": [_fields(n) for n in k.nodes], "absorbed": [_fields(n) for n in k.absorbed]}
+            for k in report.kernels
+        ],
         "dispatch": [asdict(d) for d in report.dispatch],
         "passes": [asdict(p) for p in report.passes],
         "predicted_seconds": report.predicted_seconds,
@@ -74,6 +78,9 @@ def _missed(entry: MissedEntry) -> dict[str, Any]:
         "bytes": entry.bytes,
         "seconds": entry.seconds,
         "kernels": list(entry.kernels),
+        "gain_seconds": entry.gain_seconds,
+        "changes": dict(entry.changes),
+        "instead": entry.instead,
     }
 
 

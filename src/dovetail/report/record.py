@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from dovetail.derive.missed import COST
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.measured import Measured
@@ -49,8 +48,16 @@ class MissedEntry:
     message: str
     hint: str
     bytes: int
+    """What moves between the kernels that it would have made one."""
     seconds: float
+    """What the gaps cost that no other miss has the price of."""
     kernels: tuple[str, ...] = ()
+    gain_seconds: float = 0.0
+    """What following the hint is predicted to gain in a run."""
+    changes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The hint as data: input or parameter -> the type to give it; the numbers are the same, repeated or once."""
+    instead: str = ""
+    """The rule that has the price, where another miss is about the same gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,8 @@ class Kernel:
     """Whether it runs as NumPy on the host, because the target has no compiled kernel for it."""
     form: str = ""
     """Which of the target's kernels for this op serves it, where there are several."""
+    absorbed: tuple[Node, ...] = ()
+    """Nodes that no step computes any more: they became views, constants or parts of other values in this kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +169,19 @@ class Record:
     """What an e-graph chose from, where one was asked."""
     donated: tuple[DonatedEntry, ...] = ()
     """Outputs in the memory of inputs."""
+    near: tuple[MissedEntry, ...] = ()
+    """Patterns that fit but for one op: the model computes something else there, and nothing was missed."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was missed but what the machine model declined."""
+        """Whether nothing was missed that a run pays for, but what the machine model declined."""
         return not self.lost
 
     @property
     def lost(self) -> tuple[MissedEntry, ...]:
         """The misses that a change to the model could win: neither what cost decided against, nor what a kernel of the
         target does not take in."""
-        return tuple(m for m in self.missed if m.reason != COST and m.rule not in (EPILOGUE, PROLOGUE))
+        return tuple(m for m in self.missed if m.seconds > 0 and m.rule not in (EPILOGUE, PROLOGUE))
 
     def count(self, rule: str) -> int:
         """How many kernels a rule made, alone or inside a larger one."""

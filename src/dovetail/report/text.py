@@ -45,7 +45,10 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     """A ranked summary, the costliest misses first. `everything` leaves nothing to one line for many."""
     lines = [_head(report), _times(report)]
     lines += _fused(report.fused, everything)
-    lines += _missed(report.missed, report.predicted_seconds, everything)
+    # A gap that two rules speak of is told once, with its price.
+    told = [m for m in report.missed if everything or not m.instead]
+    lines += _missed(told, report.predicted_seconds, everything)
+    lines += _near(report.near) if everything else []
     lines += search_lines(report.search, everything=everything)
     lines += _stopped(report)
     lines += _on_host(report, everything)
@@ -194,22 +197,29 @@ def _fused(entries: Iterable[FusedEntry], everything: bool) -> list[Line]:
 
 
 def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> list[Line]:
-    groups: dict[tuple[str, str, str, str], _Group] = {}
+    groups: dict[tuple[str, str, str], _Group] = {}
+    hints: dict[tuple[str, str, str], dict[str, float]] = {}
     for entry in entries:
-        key = (entry.rule, entry.reason, without_numbers(entry.message), entry.hint)
+        key = (entry.rule, entry.reason, without_numbers(entry.message))
         where = entry.node.where or str(entry.node)
         groups.setdefault(key, _Group()).add(entry.bytes, entry.seconds, where, entry.message)
+        if entry.hint:
+            told = hints.setdefault(key, {})
+            told[entry.hint] = told.get(entry.hint, 0.0) + entry.gain_seconds
     ranked = sorted(groups.items(), key=lambda item: (-item[1].seconds, item[0]))
     most = len(ranked) if everything else MOST_MISSED
     lines: list[Line] = []
-    for (rule, reason, _, hint), group in ranked[:most]:
+    for key, group in ranked[:most]:
+        rule, reason, _ = key
         share = f" ({percent(group.seconds / total)})" if total > 0 else ""
         price = f"costs {time_text(group.seconds)}{share}" if group.seconds else "would not pay"
         lines.append(_line("MISSED", "warn", group.count, rule, price, _places(group.places)))
         message = ", ".join(fold_names(group.messages))
         lines.append(line(" " * _MARK, Piece(reason, "strong"), f": {message}", hang=_MARK + 2))
-        if hint:
-            lines.append(line(" " * _MARK, Piece(f"hint: {hint}", "note"), hang=_MARK + 2))
+        lines += [
+            line(" " * _MARK, Piece(f"hint: {hint} (gains {time_text(gain)})", "note"), hang=_MARK + 2)
+            for hint, gain in list(hints.get(key, {}).items())[:_PLACES]
+        ]
     rest = [g for _, g in ranked[most:]]
     if rest:
         seconds = sum(g.seconds for g in rest)
@@ -217,6 +227,17 @@ def _missed(entries: Iterable[MissedEntry], total: float, everything: bool) -> l
         share = seconds / total if total > 0 and seconds else None
         lines.append(_others("MISSED", "warn", sum(g.count for g in rest), price, share))
     return lines
+
+
+def _near(entries: Iterable[MissedEntry]) -> list[Line]:
+    """Patterns that the model does not have, but for one op."""
+    groups: dict[tuple[str, str], _Group] = {}
+    for entry in entries:
+        groups.setdefault((entry.rule, entry.message), _Group()).add(0, 0.0, entry.node.where or str(entry.node))
+    return [
+        _line("NEAR", "dim", group.count, rule, message, _places(group.places))
+        for (rule, message), group in sorted(groups.items())
+    ]
 
 
 def _stopped(report: Record) -> list[Line]:
@@ -243,10 +264,12 @@ def _on_host(report: Record, everything: bool) -> list[Line]:
         took[kernel.op] = took.get(kernel.op, 0.0) + kernel.seconds * kernel.on_host
     ranked = sorted(groups.items(), key=lambda item: (-took.get(item[0], 0.0), item[0]))
     most = len(ranked) if everything else MOST_OTHERS
+    raised = {row.op: row.reason for row in report.dispatch if row.outcome == "host" and " raised " in row.reason}
     lines: list[Line] = []
     for op, group in ranked[:most]:
+        why = raised.get(op, "has no compiled kernel")
         share = f"takes {time_text(took[op])} ({percent(took[op] / measured.seconds)}), " if measured else ""
-        lines.append(_line("HOST", "warn", group.count, op, f"{share}has no compiled kernel", _places(group.places)))
+        lines.append(_line("HOST", "warn", group.count, op, f"{share}{why}", _places(group.places)))
     if ranked[most:]:
         lines.append(_others("HOST", "warn", sum(g.count for _, g in ranked[most:]), "have no compiled kernel"))
     return lines

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.derive.fuse import Fused, fuse
-from dovetail.derive.missed import Missed
+from dovetail.derive.missed import COST, Missed
 from dovetail.derive.remedy import NoRemedyError, Remedied, remedied
 from dovetail.errors import DovetailError, OptionError
 from dovetail.ir import leaf
@@ -23,7 +23,7 @@ from dovetail.runtime.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """All misses of one rule and one reason that have a price, as the layers of a model repeat them."""
+    """All misses of one rule and one reason, as the layers of a model repeat them."""
 
     number: int
     """Its place in the list of a model, the dearest first."""
@@ -71,10 +71,10 @@ class Assumptions:
 
 
 def assume(graph: Graph, request: Request, wanted: Sequence[str] = ()) -> Assumptions:
-    """Remedy each kind of miss that has a price, or those named by number, rule or reason, one at a time."""
+    """Remedy each kind of miss that cost did not decline, or those named by number, rule or reason, one at a time."""
     made = compilation(graph, request)
     report = made.report()
-    listed = _kinds(report.missed)
+    listed = _kinds((*report.missed, *report.near))
     kinds = listed if not wanted else _chosen(listed, wanted)
     before = outline_of(report)
     found = _fused(made) if kinds else None
@@ -84,10 +84,10 @@ def assume(graph: Graph, request: Request, wanted: Sequence[str] = ()) -> Assump
 
 
 def _kinds(missed: Sequence[MissedEntry]) -> list[Kind]:
-    """The misses that have a price, by rule and reason."""
+    """All misses but those that cost declined, and patterns that fit but for one op, by rule and reason."""
     together: dict[tuple[str, str], list[MissedEntry]] = {}
     for entry in missed:
-        if entry.seconds > 0:
+        if entry.seconds > 0 or entry.reason != COST:
             together.setdefault((entry.rule, entry.reason), []).append(entry)
     ordered = sorted(together.values(), key=lambda entries: -sum(e.seconds for e in entries))
     return [_kind(number, entries) for number, entries in enumerate(ordered, 1)]
@@ -106,7 +106,7 @@ def _chosen(kinds: Sequence[Kind], wanted: Sequence[str]) -> list[Kind]:
         meant = [k for k in kinds if word in (str(k.number), k.rule, k.reason)]
         if not meant:
             listed = ", ".join(f"{k.number} ({k.rule}: {k.reason})" for k in kinds) or "none"
-            raise OptionError(f"there is no miss {word!r} that has a price", hint=f"the misses are {listed}")
+            raise OptionError(f"there is no miss {word!r} to assume away", hint=f"the misses are {listed}")
         found.update(dict.fromkeys(meant))
     return list(found)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import numpy as np
 
@@ -71,3 +73,11 @@ def found_in(arrays: Mapping[str, Shaped], declared: Mapping[str, Value], *, bar
 
 def by_name(values: Iterable[Value]) -> dict[str, Value]:
     return {str(v.attrs["name"]): v for v in values}
+
+
+def size_key(size: object) -> Any:
+    """A size as a key; what is no size is left to the specializer to refuse."""
+    try:
+        return repr(size) if isinstance(size, bool) else operator.index(cast(Any, size))
+    except TypeError:
+        return repr(size)

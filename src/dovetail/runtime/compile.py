@@ -21,6 +21,8 @@ from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.progress import phase
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
+from dovetail.runtime.cases import Case, graph_of_case
+from dovetail.runtime.keepers import keepers
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
@@ -53,13 +55,13 @@ class Compilation:
             variants = (
                 dict[Value, str | None]() if self.target.variants is None else self.target.variants(self.plan, known)
             )
-            return build_report(self.lowered, self.plan, setup, self.machine, variants)
+            return build_report(self.lowered, self.plan, setup, self.machine, variants, keepers)
 
     def considered(self, step: Step) -> tuple[Considered, ...]:
         """The kernel variants that the target considered for a step; none for what the bind phase computes."""
         if step.phase == "bind" or self.target.considered is None:
             return ()
-        return tuple(self.target.considered(self.plan, step, self.setup.claims.machine))
+        return tuple(self.target.considered(self.plan, step))
 
 
 def compile(
@@ -111,8 +113,9 @@ def compilation(graph: Graph, request: Request, *, history: bool = False) -> Com
     claims = request.setup.claims
     with collector_paused():
         sizes = request.setup.sizes
-        machine = claims.machine.streaming(streamed_bytes(graph.values, sizes))
-        even = machine.flat(2 * largest_bytes(graph.values, sizes))
+        streamed = streamed_bytes(graph.values, sizes)
+        machine = request.machine.streaming(streamed)
+        even = claims.machine.streaming(streamed).flat(2 * largest_bytes(graph.values, sizes))
         setup = replace(request.setup, claims=replace(claims, machine=even), history=history)
         lowered = lower(graph, setup)
         with phase("plan"):
@@ -128,10 +131,13 @@ def check_gates(report: Report, require: Mapping[str, int], require_clean: bool)
     ]
     if short:
         why = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.missed if m.rule in require]
-        raise GateError("required fusions are missing:\n" + "\n".join([*short, *why]), hint="see the reasons above")
+        what = "a required fusion is missing" if len(short) == 1 else "required fusions are missing"
+        hint = "see the reasons above" if why else "no place in the model looks like one: check the rule and the model"
+        raise GateError(f"{what}:\n" + "\n".join([*short, *why]), hint=hint)
     if require_clean and not report.is_clean:
         lines = [f"  {m.rule} at {m.node}: {m.reason}: {m.message}" for m in report.lost]
-        raise GateError(f"{len(lines)} fusions were missed:\n" + "\n".join(lines), hint="see the reasons above")
+        what = "1 fusion was missed" if len(lines) == 1 else f"{len(lines)} fusions were missed"
+        raise GateError(f"{what}:\n" + "\n".join(lines), hint="see the reasons above")
 
 
 def _program(source: Source, request: Request, params: Mapping[str, Array] | None) -> Program:
@@ -160,6 +166,10 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
         special = of_graph(specialize(source.graph(), sizes), store)
         return _program(special, replace(request, require={}, require_clean=False), None)
 
+    def case(wanted: Case) -> Program:
+        special = of_graph(graph_of_case(source.graph(), wanted), store)
+        return _program(special, replace(request, require={}, require_clean=False), None)
+
     source.finish()
     return Program(
         kept.plan,
@@ -168,6 +178,7 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
         specializer=specializer if kept.plan.symbols else None,
         params=params,
         any_size=request.target.any_size,
+        case=case,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
 
-from dovetail.errors import BindError, OptionError, UnsupportedError
+from dovetail.errors import BindError, DovetailError, NeedsValueError, OptionError, SizeError, UnsupportedError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
@@ -19,7 +18,8 @@ from dovetail.passes.specialize import symbols_of
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
-from dovetail.runtime.binding import by_name, check_donated, check_named, found_in, refuse_missing
+from dovetail.runtime.binding import by_name, check_donated, check_named, found_in, refuse_missing, size_key
+from dovetail.runtime.cases import Case, Cases, case_of_sizes, shapes_of
 from dovetail.runtime.placement import (
     Place,
     check_donated_arrays,
@@ -31,7 +31,7 @@ from dovetail.runtime.placement import (
 )
 from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
-from dovetail.targets.runtime.weights import Weights
+from dovetail.targets.runtime.weights import Weights, owned
 from dovetail.targets.target import Executable, Marking, OnDevice, Quick, Runner
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
 _PARAMETER = "it is a parameter: give it to bind"
 MOST_SPECIALIZED = 8
 """How many sizes a symbolic program keeps compiled."""
+MOST_SHAPES = 256
+"""How many shapes a program remembers the case of."""
 
 
 class _Binding:
@@ -57,6 +59,9 @@ class _Binding:
         self.symbolic = [f for f in found_in(params.cells, declared) if not f.type.is_static]
         """Parameters whose shapes tell symbols, together with those of the inputs."""
         self.specialized: LRU[Program] = LRU(MOST_SPECIALIZED)
+        self.cases: LRU[Program | None] = LRU(MOST_SPECIALIZED)
+        self.case_of_shapes: dict[tuple[tuple[int, ...], ...], Program] = {}
+        """Which case served the shapes of an earlier run."""
         self.runner: Runner | None = None
         self.quick: Callable[[Mapping[str, Array]], dict[str, Array] | None] | None = None
         """Of the runner, where it has one and it runs at the sizes of the inputs."""
@@ -66,8 +71,8 @@ class _Binding:
 class Program:
     """Runs a plan. `specialize` gives a new program; `bind` puts parameters into this one.
 
-    Arrays of parameters are taken as they are, not copied: to change one, bind it again. A run that is under way ends
-    with the parameters that it began with.
+    Arrays of parameters that their owner can write to are copied; read-only arrays are taken as they are. To change a
+    parameter, bind it again. A run that is under way ends with the parameters that it began with.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Program:
         specializer: Specializer | None = None,
         params: Mapping[str, Array] | None = None,
         any_size: bool = False,
+        case: Callable[[Case], Program] | None = None,
     ) -> None:
         """`params` go before those that the graph came with. A symbolic plan with a specializer needs no executable.
 
@@ -90,12 +96,13 @@ class Program:
         self._executable = executable
         self._specializer = specializer
         self._any_size = any_size
+        self._cases = Cases(case, MOST_SPECIALIZED)
         self._inputs = by_name(plan.graph.inputs)
         self._donated = tuple(plan.graph.donated.values())
         self._declared = by_name(plan.graph.parameters)
         came = Weights(plan.graph.params).only(self._declared)
         fitting = {name: array for name, array in self._check(came).items() if array is not came[name]}
-        self._binding = _Binding(came.joined({**fitting, **self._check(params or {})}), self._declared)
+        self._binding = _Binding(came.joined(fitting).joined(owned(self._check(params or {}))), self._declared)
         self._symbols = symbols_of(plan.graph)[0] if plan.symbols else set[str]()
         self._compiled: LRU[Program] = LRU(MOST_SPECIALIZED)
         """Specialised and not bound: they serve whatever parameters are bound later."""
@@ -142,8 +149,14 @@ class Program:
         """
         binding = self._binding
         if outputs == "host":
-            if binding.quick is not None and (found := binding.quick(cast(Any, inputs))) is not None:
-                return found
+            if binding.case_of_shapes and (case := self._case_before(inputs, binding)) is not None:
+                return case.run(inputs)
+            try:
+                if binding.quick is not None and (found := binding.quick(cast(Any, inputs))) is not None:
+                    return found
+            except SizeError as error:
+                if self._donated and not self._symbols.issuperset(error.symbols):
+                    raise  # the run has begun, and has overwritten what was donated
             if not has_device_arrays(inputs):
                 return self._run_checked(cast(Mapping[str, Array], inputs), binding)
         check_place(outputs)
@@ -184,18 +197,67 @@ class Program:
             results[name] = host_array(cast(Array, result), value.dtype) if on_device else result
         return results
 
+    def _case_before(self, inputs: Inputs, binding: _Binding) -> Program | None:
+        """The program of the case that served these shapes before."""
+        shapes = shapes_of(inputs, self._inputs)
+        return None if shapes is None else binding.case_of_shapes.get(shapes)
+
     def undonated(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs with copies of those that are donated: a run of these leaves the caller's arrays as they are."""
         return {name: np.array(a, order="C") if name in self._donated else a for name, a in inputs.items()}
 
     def _run_checked(self, inputs: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
         self._refuse_unbound(binding)
+        overriding = self._overriding(inputs, binding)
+        if overriding is not None:
+            return overriding.run({name: a for name, a in inputs.items() if name in overriding._inputs})
         arrays = self._checked(inputs)
-        if self._specializes:
-            sizes = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
-            special = self._specialized({n: s for n, s in sizes.items() if n in self._symbols}, binding)
-            return special._run(arrays, special._binding)
-        return self._run(arrays, binding)
+        try:
+            if self._specializes:
+                special = self._specialized(self._sizes(arrays, binding), binding)
+                return special._run(arrays, special._binding)
+            return self._run(arrays, binding)
+        except SizeError as error:
+            fitting = self._fitting(error, arrays, binding)
+            if fitting is None:
+                raise
+        found = fitting.run(arrays)
+        if len(binding.case_of_shapes) < MOST_SHAPES:
+            binding.case_of_shapes[tuple([a.shape for a in arrays.values()])] = fitting
+        return found
+
+    def _sizes(self, arrays: Mapping[str, Array], binding: _Binding) -> dict[str, int]:
+        found = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
+        return {name: size for name, size in found.items() if name in self._symbols}
+
+    def _fitting(self, error: SizeError, arrays: Mapping[str, Array], binding: _Binding) -> Program | None:
+        """The program for sizes that this one refuses; None where there is none."""
+        sizes = self._sizes(arrays, binding)
+        if self._donated and not self._symbols.issuperset(error.symbols):
+            return None  # the run has begun, and has overwritten what was donated
+        case = case_of_sizes(error, sizes)
+        return None if case is None else self._cased(case, binding)
+
+    def _overriding(self, inputs: Mapping[str, Array], binding: _Binding) -> Program | None:
+        """The program for a run that gives arrays for defaults of the model; None where it gives none."""
+        names = frozenset(name for name in inputs if name not in self._inputs)
+        if not names or self._cases.compiler is None:
+            return None
+        try:
+            return self._cased(Case(free=names), binding, refuse=NeedsValueError)
+        except NeedsValueError as error:
+            fixed = {n: np.ascontiguousarray(inputs[n]) for n in error.inputs if n in names}
+            return self._cased(Case(free=frozenset(names - fixed.keys()), fixed=fixed), binding) if fixed else None
+
+    def _cased(self, case: Case, binding: _Binding, refuse: type[DovetailError] | tuple[()] = ()) -> Program | None:
+        """The program of a case with the parameters of this one; None where the model has no such case."""
+
+        def bound() -> Program | None:
+            program = self._cases.get(case, refuse)
+            mine = Weights() if program is None else binding.params.only(program._declared)
+            return program._alike().bind(mine) if program is not None and mine else program
+
+        return binding.cases.get(case.key, bound)
 
     def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         inputs = on_host(inputs) if has_device_arrays(inputs) else inputs
@@ -230,8 +292,15 @@ class Program:
         arrays = self._checked(inputs)
         if not self._symbols:
             return self, arrays, {}
-        found = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
-        sizes = {n: s for n, s in found.items() if n in self._symbols}
+        sizes = self._sizes(arrays, binding)
+        try:
+            for constraint in self.graph.constraints:
+                constraint.bind(sizes)
+        except SizeError as error:
+            fitting = self._fitting(error, arrays, binding)
+            if fitting is None:
+                raise
+            return fitting._for(arrays)
         return (self._specialized(sizes, binding), arrays, {}) if self._specializes else (self, arrays, sizes)
 
     def _marking(self) -> Marking:
@@ -243,8 +312,9 @@ class Program:
     def bind(self, params: Mapping[str, Array]) -> Program:
         """Put these parameters in place of those before, and run the bind phase once all are there; gives itself."""
         checked = self._check(params)
+        given = params if isinstance(params, Weights) else owned(checked)
         with self._lock:
-            binding = _Binding(self._binding.params.joined(checked), self._declared)
+            binding = _Binding(self._binding.params.joined(given), self._declared)
             if len(binding.params) == len(self._declared) and not self._specializes:
                 self._ready(binding)
             self._binding = binding
@@ -255,7 +325,20 @@ class Program:
         if self._specializer is None:
             why = "was made without a specializer" if self._symbols else "has no symbols"
             raise BindError(f"{self.graph.name} {why}", hint="compile a graph with symbolic sizes to specialise it")
-        return self._specialized(sizes, self._binding)
+        try:
+            return self._specialized(sizes, self._binding)
+        except SizeError as error:
+            case = case_of_sizes(error, sizes)
+            fitting = None if case is None else self._cased(case, self._binding)
+            if case is None or fitting is None:
+                raise
+        rest = {name: size for name, size in sizes.items() if name not in case.sizes}
+        return fitting.specialize(rest) if rest else fitting
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """The cases that were compiled so far: sizes that break what this program takes for granted."""
+        return tuple(map(str, self._cases.compiled))
 
     @property
     def _specializes(self) -> bool:
@@ -264,7 +347,7 @@ class Program:
     def _specialized(self, sizes: Mapping[str, int], binding: _Binding) -> Program:
         specializer = self._specializer
         assert specializer is not None, "asked for by callers that have one"
-        key = tuple(sorted((name, _key(size)) for name, size in sizes.items()))
+        key = tuple(sorted((name, size_key(size)) for name, size in sizes.items()))
 
         def bound() -> Program:
             compiled = self._compiled.get(key, lambda: specializer(dict(sizes)))
@@ -281,6 +364,7 @@ class Program:
             report=lambda *sizes: self._reported(*sizes) if sizes else self.report,
             specializer=self._specializer,
             any_size=self._any_size,
+            case=self._cases.compiler,
         )
 
     def _run(self, arrays: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
@@ -310,14 +394,6 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<program {self.graph.name} for {self.plan.target}: {len(self.plan.steps)} steps>"
-
-
-def _key(size: object) -> Any:
-    """A size as a key; what is no size is left to the specializer to refuse."""
-    try:
-        return repr(size) if isinstance(size, bool) else operator.index(cast(Any, size))
-    except TypeError:
-        return repr(size)
 
 
 __all__ = ["MOST_SPECIALIZED", "Executable", "Program", "Runner", "Specializer"]

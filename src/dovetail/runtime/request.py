@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
 
 from dovetail import library
 from dovetail import ops as primitives
+from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import OptionError
 from dovetail.ops.region import region
@@ -30,6 +31,8 @@ class Request:
     settings: Settings
     require: Mapping[str, int]
     require_clean: bool
+    machine: Machine
+    """The host as it is known, for predictions."""
 
 
 def make_request(
@@ -48,8 +51,9 @@ def make_request(
     chosen = target_named(target)
     own = _listed("ops", ops, FusedOp)
     claims = chosen.claims(own)
-    if chosen.machine is not None:
-        claims = replace(claims, machine=chosen.machine(settings))
+    # Fusions are decided on the figures that the target claims, so that they are the same on every host; reports
+    # price what was decided on this one.
+    machine = claims.machine if chosen.machine is None else chosen.machine(settings)
     names = {op.name for op in own}
     vocabulary = (*own, *(op for op in library.ALL if op.name not in names))
     setup = Setup(
@@ -64,7 +68,7 @@ def make_request(
         engine=settings.engine,
         search_seconds=settings.search_seconds,
     )
-    return Request(chosen, setup, settings, _required(require, setup), require_clean)
+    return Request(chosen, setup, settings, _required(require, setup), require_clean, machine)
 
 
 def _listed(option: str, given: Any, kind: type[T]) -> tuple[T, ...]:

@@ -22,7 +22,7 @@ from dovetail.plan.fingerprint import fingerprint
 from dovetail.runtime.build_id import build_id
 from dovetail.runtime.load import load
 from dovetail.targets.runtime.store import Key, Store
-from dovetail.targets.runtime.weights import Weights
+from dovetail.targets.runtime.weights import Weights, owned
 
 KIND = "source"
 """Of the entries that say which graph a file holds."""
@@ -72,7 +72,9 @@ def source_of(
 def of_graph(graph: Graph, store: Store | None = None) -> Source:
     """A graph in memory as a source; its structure is told where there is a store to ask."""
     structure = "" if store is None else fingerprint(graph, target="", alignment=1, options={})
-    lean = replace(graph, params=Weights(graph.params))
+    # Arrays of a file belong to the graph alone; those that a user gave can still change.
+    own = graph.reread is not None or isinstance(graph.params, Weights)
+    lean = replace(graph, params=Weights(graph.params) if own else owned(graph.params))
     return Source(graph.name, structure, lambda: lean, lean.params)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.declare.cost import Machine, Peak, Reach
-from dovetail.errors import OptionError
+from dovetail.errors import UnsupportedError
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.memory_rules import (
     ELEMENTWISE,
@@ -31,7 +31,7 @@ def target_named(name: str | Target) -> Target:
     for target in ALL:
         if target.name == name:
             return target
-    raise OptionError(f"there is no target {name!r}", hint=f"the targets are {', '.join(t.name for t in ALL)}")
+    raise UnsupportedError(f"there is no target {name!r}", hint=f"the targets are {', '.join(t.name for t in ALL)}")
 
 
 __all__ = [

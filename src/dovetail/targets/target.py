@@ -164,7 +164,7 @@ class Target:
     """The machine of the claims as it is known on this host; None where nothing more is known."""
     variants: Callable[[Plan, Mapping[str, Size]], Mapping[Value, str | None]] | None = None
     """By value of a run, which of its op's kernels serves it at these sizes: None on the host, "" without a choice."""
-    considered: Callable[[Plan, Step, Machine], Sequence[Considered]] | None = None
+    considered: Callable[[Plan, Step], Sequence[Considered]] | None = None
     """The variants that were considered for a step, in the order of preference; none where its op has one kernel."""
     code: CodeView | None = None
     """The code of kernels for people; None where it has none to show."""

@@ -47,7 +47,7 @@ def test_lines_follow_the_graph_as_written() -> None:
     """In a layer of a transformer every op of a kernel but the first is tied to another one."""
     made = compiled("bert")
     written = made.lowered.written
-    kernels = kernel_map(written, made.plan, made.lowered.moved)
+    kernels = kernel_map(written, made.plan, made.lowered.places)
     lines = lines_inside(written, kernels, local_names(written, written.values))
     for kernel in kernels.kernels:
         tied = {n for pair in lines[kernel] for n in pair}

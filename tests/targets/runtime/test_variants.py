@@ -13,7 +13,7 @@ from dovetail.report.text import as_text
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.runtime.variants import variants
-from tests.kernels.convolving import WIDE, around, normal, on_a_machine_of, params_of, pixel
+from tests.kernels.convolving import WIDE, around, network, normal, on_a_machine_of, params_of, pixel
 from tests.targets.cpu.conv.test_epilogue import KERNELS, made
 
 WORDS = {
@@ -48,6 +48,13 @@ def test_sizes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     assert variant_of(graph, n=1, h=56, w=56) == "winograd 4×4"
     assert variant_of(graph, n=1, h=14, w=14) == "winograd 2×2"
     assert variant_of(graph, n=1, h=7, w=7) == "few_pixels"
+
+
+@pytest.mark.parametrize("wide", [3, 4, 5, 6])
+@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (64, 1), (64, 64)])
+def test_estimates_below_a_window_have_a_kernel(channels: int, groups: int, wide: int) -> None:
+    graph = network(("n", channels, 1, "w"), (channels, channels // groups, 1, 7), groups=groups)
+    assert variant_of(graph, n=1, w=wide) is not None
 
 
 def test_without_a_choice_there_is_no_word_and_without_a_kernel_none() -> None:

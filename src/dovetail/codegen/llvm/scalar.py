@@ -84,7 +84,7 @@ def _plain(instruction: str, *, flagged: bool = False) -> _Rule:
 
 
 def _intrinsic(name: str, free: str = "") -> _Rule:
-    """`free` is what LLVM may take for granted: nsz leaves open which of two zeros is the larger, as NumPy does."""
+    """`free` is what LLVM may take for granted: nsz leaves open which of two zeros is the larger, as reductions do."""
 
     def rule(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
         kind = spelled(dtype)
@@ -127,8 +127,8 @@ def _rsqrt(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
 
 def _relu(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     kind, zero = spelled(dtype), literal(0, dtype)
-    # Not greater, so that NaN stays.
-    test = f"fcmp olt {kind} {xs[0]}, {zero}" if dtype.is_float else f"icmp slt {kind} {xs[0]}, {zero}"
+    # The test fails for NaN, which stays, and holds for -0.0, which becomes 0.0.
+    test = f"fcmp ole {kind} {xs[0]}, {zero}" if dtype.is_float else f"icmp slt {kind} {xs[0]}, {zero}"
     if dtype.kind == "uint":
         return xs[0]
     return w.let(f"select i1 {w.let(test)}, {kind} {zero}, {kind} {xs[0]}")
@@ -264,8 +264,10 @@ _FLOAT: dict[str, _Rule] = {
     "real": _same,
     "sign": _sign,
     "relu": _relu,
-    "maximum": _intrinsic("maximum", "nsz"),
-    "minimum": _intrinsic("minimum", "nsz"),
+    "maximum": _intrinsic("maximum"),
+    "minimum": _intrinsic("minimum"),
+    "fold_maximum": _intrinsic("maximum", "nsz"),
+    "fold_minimum": _intrinsic("minimum", "nsz"),
     "sqrt": _intrinsic("sqrt"),
     "rsqrt": _rsqrt,
     "reciprocal": _reciprocal,
@@ -294,6 +296,8 @@ _WHOLE: dict[str, _Rule] = {
     "relu": _relu,
     "maximum": _signed("llvm.smax", "llvm.umax"),
     "minimum": _signed("llvm.smin", "llvm.umin"),
+    "fold_maximum": _signed("llvm.smax", "llvm.umax"),
+    "fold_minimum": _signed("llvm.smin", "llvm.umin"),
     "bit_and": _plain("and"),
     "bit_or": _plain("or"),
     "bit_xor": _plain("xor"),

@@ -117,8 +117,8 @@ class VectorBuilder(Builder):
         return self.select(self.fcmp("ogt", x, y), x, y)
 
     def clamp(self, x: Vec, low: float, high: float) -> Vec:
-        """NaN stays."""
-        x = self.select(self.fcmp("olt", x, self.constant(low)), self.constant(low), x)
+        """The nearest number in a range; NaN stays, and of two zeros the bound is taken."""
+        x = self.select(self.fcmp("ole", x, self.constant(low)), self.constant(low), x)
         return self.select(self.fcmp("ogt", x, self.constant(high)), self.constant(high), x)
 
     def polynomial(self, x: Vec, coefficients: Sequence[float]) -> Vec:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 
+from dovetail.errors import LoadError
 from dovetail.frontends.onnx.file.check import check_model
 from dovetail.frontends.onnx.file.nesting import check_nesting
+from dovetail.frontends.onnx.file.order import in_order
 from dovetail.frontends.onnx.file.read import read_apart
 from dovetail.frontends.onnx.file.tensors import Tensors
 from dovetail.frontends.onnx.importing.fixed import Given
@@ -23,15 +26,37 @@ from dovetail.passes.known_sizes import settle_sizes
 from dovetail.progress import phase
 
 
-def load_model(path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = ()) -> Graph:
-    """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours."""
+def load_model(
+    path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = (), free: frozenset[str] = frozenset()
+) -> Graph:
+    """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours.
+
+    `free` names initializers that are also inputs and become inputs: each run passes them.
+    """
+    rules = tuple(rules)
     with sanitized_errors(), phase("read"):
+        seen = _stamp(path)
         model, reading = read_apart(path)
-    if reading is None:
-        return import_model(model, folder=path.parent, fixed=fixed, rules=rules)
-    graph = import_model(model, folder=path.parent, fixed=fixed, rules=rules, apart=reading.arrays)
-    reading.finish()
-    return graph
+    apart = None if reading is None else reading.arrays
+    graph = import_model(model, folder=path.parent, fixed=fixed, rules=rules, apart=apart, free=free)
+    if reading is not None:
+        reading.finish()
+
+    def reread(more: Given, also: frozenset[str]) -> Graph:
+        if _stamp(path) != seen:
+            raise LoadError(f"{path} has changed since it was loaded", hint="compile it again")
+        return load_model(path, fixed={**(fixed or {}), **more}, rules=rules, free=free | also)
+
+    return replace(graph, reread=reread)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells two versions of a file apart."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def import_model(
@@ -41,14 +66,23 @@ def import_model(
     fixed: Given | None = None,
     rules: Iterable[Rule] = (),
     apart: Mapping[str, Array] | None = None,
+    free: frozenset[str] = frozenset(),
 ) -> Graph:
-    """The graph of a model in memory; `folder` is where its external data lies.
+    """The graph of a model in memory; `folder` holds its external data.
 
-    `apart` are initializers whose elements the model has not, by name.
+    `apart` are initializers whose elements the model has not, by name; for `free` see `load_model`.
     """
+    rules = tuple(rules)
     with sanitized_errors(), phase("import"):
+        model = in_order(model)
         surveys = check_model(model)
         check_nesting(surveys)
         vocabulary = Vocabulary(model, (*ALL, *rules))
         vocabulary.check(model.graph, surveys)
-        return settle_sizes(Import(model, Tensors(folder, apart), vocabulary, fixed or {}).graph())
+        graph = settle_sizes(Import(model, Tensors(folder, apart), vocabulary, fixed or {}, free).graph())
+    return replace(
+        graph,
+        reread=lambda more, also: import_model(
+            model, folder=folder, fixed={**(fixed or {}), **more}, rules=rules, apart=apart, free=free | also
+        ),
+    )

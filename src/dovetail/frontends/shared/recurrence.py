@@ -164,7 +164,12 @@ class Layer:
             zeros = build.zeros((self.x.shape[1], hidden.shape[-1]), self.x.dtype)
             return (zeros,) * len(self.directions)
         fronted = build.swap(given, 0, 1) if self.batch_first else given
-        return tuple(build.select(fronted, axis=0, index=d) for d in range(len(self.directions)))
+        batch, own = self.x.shape[1], fronted.shape[1] if fronted.rank == 3 else None
+        if own is None or (isinstance(own, int) and isinstance(batch, int) and own != batch):
+            raise self.n.malformed(f"a first state of {given.tensor} for an input of {self.x.tensor}")
+        # Exporters declare one batch as 1 and the other by name: a run checks that they are equal.
+        found = fronted if own == batch else ops.sized(fronted, axis=1, size=batch)
+        return tuple(build.select(found, axis=0, index=d) for d in range(len(self.directions)))
 
     def activations(
         self, named: Sequence[str], default: Sequence[str], alphas: Sequence[float], betas: Sequence[float]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dovetail.ir.dtype import DType
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Statement, Store, When
 
-_COMBINES = frozenset({"add", "mul", "maximum", "minimum", "bit_and", "bit_or"})
+_COMBINES = frozenset({"add", "mul", "fold_maximum", "fold_minimum", "maximum", "minimum", "bit_and", "bit_or"})
 
 
 @dataclass(frozen=True, slots=True)

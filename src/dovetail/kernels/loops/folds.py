@@ -50,7 +50,7 @@ def fold_of(op: str, dtype: DType) -> Fold:
         lifts = op in ("any", "max")
         return Fold("bit_or" if lifts else "bit_and", not lifts, bool_, bool_)
     low, high = (float("-inf"), float("inf")) if dtype.is_float else whole_range(dtype)
-    return Fold("maximum", low, dtype, dtype) if op == "max" else Fold("minimum", high, dtype, dtype)
+    return Fold("fold_maximum", low, dtype, dtype) if op == "max" else Fold("fold_minimum", high, dtype, dtype)
 
 
 _REDUCTIONS: dict[Op, str] = {

@@ -313,11 +313,12 @@ class _Team:
 
 def _identity(r: Reduced) -> Number:
     """What changes nothing when it is combined."""
-    floats = {"add": 0.0, "mul": 1.0, "maximum": float("-inf"), "minimum": float("inf")}
-    if r.dtype.is_float and r.op in floats:
-        return Number(floats[r.op], r.dtype)
-    low, high = whole_range(r.dtype)
-    whole = {"add": 0, "mul": 1, "maximum": low, "minimum": high, "bit_or": 0, "bit_and": 1 if r.dtype is bool_ else -1}
+    low, high = (float("-inf"), float("inf")) if r.dtype.is_float else whole_range(r.dtype)
+    extremes = {"maximum": low, "minimum": high, "fold_maximum": low, "fold_minimum": high}
+    if r.dtype.is_float:
+        whole = {"add": 0.0, "mul": 1.0, **extremes}
+    else:
+        whole = {"add": 0, "mul": 1, **extremes, "bit_or": 0, "bit_and": 1 if r.dtype is bool_ else -1}
     if r.op not in whole:
         raise GraphError(f"{r.op} of {r.dtype.name} is reduced over threads", hint="reduce by a sum or an extreme")
     return Number(whole[r.op], r.dtype)

@@ -92,8 +92,9 @@ def attention_call(value: Value, anchor: Value) -> Value:
 
 
 def axes_of(anchor: Value) -> tuple[str, ...]:
-    """The names of the axes of a result."""
-    return (*[f"lead{i}" for i in range(anchor.rank - 3)], "head", "row", "column")
+    """The names of the axes of a result; it may have none of heads."""
+    lead = [f"lead{i}" for i in range(anchor.rank - 3)]
+    return (*lead, *(["head"] if anchor.rank > 2 else []), "row", "column")
 
 
 def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> Attention | Refused:
@@ -124,13 +125,13 @@ def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocatio
             return Refused("rotated_features_are_dense_and_even", str(rotated))
     return Attention(
         lead=value.shape[:-3],
-        heads=q.shape[-3],
+        heads=q.shape[-3] if q.rank > 2 else 1,
         queries=q.shape[-2],
         keys=k.shape[-2],
         d=d,
         dv=dv,
         stored=stored,
-        groups=call["groups"] or _all_heads(q, k),
+        groups=call["groups"] or (_all_heads(q, k) if q.rank > 2 else 1),
         strides=strides,
         scale=1.0 if call["scale"] is None else call["scale"],
         softcap=call["softcap"],
@@ -159,7 +160,8 @@ def _strides(value: Value, call: Mapping[str, Any], locations: TensorLocations) 
         if x is not None:
             shape = (*value.shape[:-3], *call[which].shape[-3:])
             strides[f"{name}_{which}"] = stretched(locations(x).strides, x.shape, shape)
-    return strides
+    # Without an axis of heads there is one head: a view with a stride that is never taken.
+    return strides if value.rank > 2 else {name: (0, *own) for name, own in strides.items()}
 
 
 def _all_heads(q: Value, k: Value) -> int:

@@ -113,7 +113,7 @@ class Convolution:
     @property
     def attrs(self) -> Mapping[str, Any]:
         """Strides, dilations, padding and groups."""
-        return (self.call or self.result).attrs
+        return (self.result if self.call is None else self.call).attrs
 
     @property
     def epilogue(self) -> Epilogue:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dovetail import ops
+from dovetail.declare.cost import is_given, is_weight
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
@@ -195,18 +196,35 @@ def leading_ones(value: Value) -> Value | None:
 
 
 @rule(*_JOINING)
-def leading_ones_of_a_row(value: Value) -> Value | None:
-    """A row of a parameter has no axes of size 1 in front where another operand has as many axes."""
+def leading_ones_of_a_weight(value: Value) -> Value | None:
+    """A weight that is stretched, or a row that is added to a product, has no axes of size 1 in front.
+
+    Another operand has as many axes.
+    """
     operands = value.operands
+    if value.known_type is None:
+        return None
     for at, operand in enumerate(operands):
-        if operand.op is not ops.part or operand.known_type is None or operand.rank < 2 or operand.shape[0] != 1:
+        if operand.rank < 2 or operand.shape[0] != 1 or operand.op is leaf.CONST:
             continue
-        others = [v.rank for i, v in enumerate(operands) if i != at and v.known_type is not None]
-        if max(others, default=0) < operand.rank or operand.operands[0].op is not leaf.PARAM:
+        others = [v for i, v in enumerate(operands) if i != at]
+        if not is_weight(operand) and not (value.op is ops.add and _is_row(operand) and _is_product(others[0])):
+            continue
+        # Two tensors of one shape stay so: kernels that read both row by row take them as they are.
+        if max(v.rank for v in others) < operand.rank or any(v.shape == operand.shape for v in others):
             continue
         front = next((i for i, size in enumerate(operand.shape) if size != 1), operand.rank)
         return _replaced(value, at, ops.squeeze(operand, axes=tuple(range(-operand.rank, front - operand.rank))))
     return None
+
+
+def _is_row(value: Value) -> bool:
+    return all(size == 1 for size in value.shape[:-1]) and is_given(value)
+
+
+def _is_product(value: Value) -> bool:
+    """A product with one matrix; what is added to batched products may be a mask of scores."""
+    return value.op is ops.matmul and value.operands[1].rank == 2
 
 
 RULES = listed(globals())

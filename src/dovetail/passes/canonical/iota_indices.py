@@ -11,7 +11,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.ops.reshape import reshape
+from dovetail.ops.reshaping import reshape
 from dovetail.passes.canonical.rule import listed, number_in, rule
 
 _LARGEST_LOOKED_AT = 1 << 20

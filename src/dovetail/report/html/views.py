@@ -69,7 +69,7 @@ class _Homes:
 
     @staticmethod
     def of(lowered: Lowered, plan: Plan) -> _Homes:
-        kernels = kernel_map(lowered.written, plan, lowered.moved)
+        kernels = kernel_map(lowered.written, plan, lowered.places)
         op_of = {v.op.name: v.op for v in lowered.written.values}
         return _Homes(
             kernels,

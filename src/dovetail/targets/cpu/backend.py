@@ -7,24 +7,18 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
-from dovetail.settings import Settings
 from dovetail.targets.cpu.compiler import LlvmCompiler
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
-from dovetail.targets.cpu.measure.calibration import BUILT_IN, machine_of
+from dovetail.targets.cpu.measure.calibration import BUILT_IN
 from dovetail.targets.cpu.records import RECORDS
 from dovetail.targets.cpu.select import make_job
 from dovetail.targets.runtime.backend import Backend
 from dovetail.targets.runtime.code_cache import CodeCache
 
 
-def _machine() -> Machine:
-    """The calibration of this host with all its threads, or the built-in figures."""
-    return machine_of(Settings())
-
-
 def _select(step: Step, locations: TensorLocations) -> Job | None:
-    return make_job(step, locations, host_device(), _machine)
+    return make_job(step, locations, host_device())
 
 
 def _loops() -> LoopTarget:
@@ -32,7 +26,7 @@ def _loops() -> LoopTarget:
 
 
 _CODE = CodeCache(LlvmCompiler())
-BACKEND = Backend("cpu", _select, _loops, _CODE, _machine, RECORDS)
+BACKEND = Backend("cpu", _select, _loops, _CODE, BUILT_IN, RECORDS)
 """This machine."""
 
 
@@ -40,9 +34,9 @@ def backend_for(device: CpuDevice, machine: Machine = BUILT_IN) -> Backend:
     """Kernels of another processor, to look at: their code does not run here."""
 
     def select(step: Step, locations: TensorLocations) -> Job | None:
-        return make_job(step, locations, device, lambda: machine)
+        return make_job(step, locations, device, machine)
 
-    return Backend("cpu", select, lambda: loops_of(device), _CODE, lambda: machine, RECORDS)
+    return Backend("cpu", select, lambda: loops_of(device), _CODE, machine, RECORDS)
 
 
 __all__ = ["BACKEND", "backend_for"]

@@ -33,7 +33,8 @@ CLAIMS = Claims(
         region.name: (),
     },
     dtypes=EVERY,
-    regions=RegionLimits(),
+    # LLVM takes quadratic time for more pointers, and for longer expressions.
+    regions=RegionLimits(steps=1024, inputs=128),
     memory=MemoryRules(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),

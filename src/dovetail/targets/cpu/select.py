@@ -140,13 +140,7 @@ TABLE: Table[CpuDevice] = Table(
 )
 
 
-def _built_in() -> Machine:
-    return BUILT_IN
-
-
-def make_job(
-    step: Step, locations: TensorLocations, device: CpuDevice, machine: Callable[[], Machine] = _built_in
-) -> Job | None:
+def make_job(step: Step, locations: TensorLocations, device: CpuDevice, machine: Machine = BUILT_IN) -> Job | None:
     """The job of a step, or None where it has to run on the host."""
     return TABLE.select(step, locations, device, machine)
 

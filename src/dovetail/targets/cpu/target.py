@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail import ops
-from dovetail.declare.machine import Machine
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan, Step
@@ -60,9 +59,9 @@ def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, str | Non
     return variants(plan, sizes, BACKEND)
 
 
-def _considered(plan: Plan, step: Step, machine: Machine) -> Sequence[Considered]:
-    """The rows of the selection table. `machine` is that of the program; selection reads that of the backend."""
-    return TABLE.considered(step, builder_of(plan, BACKEND).locations, host_device(), machine)
+def _considered(plan: Plan, step: Step) -> Sequence[Considered]:
+    """The rows of the selection table, as selection read them."""
+    return TABLE.considered(step, builder_of(plan, BACKEND).locations, host_device(), BACKEND.machine)
 
 
 TARGET = Target(

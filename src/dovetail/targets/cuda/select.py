@@ -73,7 +73,7 @@ class GpuKernel:
 
 def make_kernels(step: Step, locations: TensorLocations, split: SplitLimits = SPLIT) -> tuple[GpuKernel, ...]:
     """The kernels of a step, in the order in which they run; none where no family takes it."""
-    job = TABLE.select(step, locations, None, lambda: CLAIMS.machine)
+    job = TABLE.select(step, locations, None, CLAIMS.machine)
     return () if job is None else _scheduled(job, step, locations, split)
 
 

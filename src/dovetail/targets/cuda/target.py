@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.declare.machine import Machine
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
-from dovetail.targets.cuda.claims import claims
+from dovetail.targets.cuda.claims import CLAIMS, claims
 from dovetail.targets.target import Considered, Executable, Target
 
 
@@ -18,11 +17,11 @@ def _compile(plan: Plan, settings: Settings) -> Executable:
     return CudaGraph(plan)
 
 
-def _considered(plan: Plan, step: Step, machine: Machine) -> Sequence[Considered]:
+def _considered(plan: Plan, step: Step) -> Sequence[Considered]:
     from dovetail.targets.cuda.run import locations_of
     from dovetail.targets.cuda.select import TABLE
 
-    return TABLE.considered(step, locations_of(plan), None, machine)
+    return TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
 
 
 TARGET = Target("cuda", claims, _compile, any_size=True, considered=_considered)

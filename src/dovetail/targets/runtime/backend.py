@@ -42,8 +42,8 @@ class Backend:
     loops: Callable[[], LoopTarget]
     """What compiled loops may use: scalar functions and tile sizes."""
     code: CodeCache
-    machine: Callable[[], Machine]
-    """The machine model that estimates kernels: one for all programs, so that results do not depend on settings."""
+    machine: Machine
+    """The machine model that estimates kernels: the target's own figures. No result depends on a measurement."""
     records: Registry
     """The dataclasses that stored jobs of the target may hold."""
 

@@ -11,6 +11,7 @@ from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.spec import Job, TensorLocations, Variant
 from dovetail.plan.plan import Plan, Step
 from dovetail.progress import phase
+from dovetail.targets.runtime.attempt import attempt
 from dovetail.targets.runtime.backend import Backend, Select
 from dovetail.targets.runtime.code_cache import BackgroundCompiler, Function
 from dovetail.targets.runtime.control.plan import Control, KernelEntry, make_control
@@ -94,7 +95,7 @@ class JobBuilder:
         known = self._known.get(signature)
         job = None if known is None else rebound(known[1], known[0], step)
         if job is None:
-            job = self._select(step, self.locations)
+            job = attempt(self._select, step, self.locations)
         if job is None:
             return self.control(step)
         self._known.setdefault(signature, (step, job))

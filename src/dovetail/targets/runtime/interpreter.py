@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.errors import BindError, DovetailError, GraphError, UnsupportedError
 from dovetail.ir import dim, leaf
 from dovetail.ir.dim import Dim
-from dovetail.ir.dtype import DType, bf16, c64, f16, f32, f64
+from dovetail.ir.dtype import DType, bf16, c64, f16, f32, f64, i64
 from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.literal import Array, Literal
@@ -18,6 +18,7 @@ from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.type import TensorType, Type, tensors
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
+from dovetail.ops.generate import counting
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.specialize import fresh_symbols, value_symbols
 from dovetail.targets.runtime.feeds import bind_leaves, check_array, named_leaf
@@ -262,7 +263,7 @@ class _Interpreter:
             raise
         except MemoryError as error:
             raise BindError(
-                f"{value.op.name} needs more memory than there is: {error}",
+                f"{value.op.name} needs more memory than there is",
                 hint="run it with smaller inputs",
                 where=self.where(value),
             ) from error
@@ -277,6 +278,8 @@ class _Interpreter:
         op = value.op
         if isinstance(op, Primitive):
             self.check_fits(value, scope)
+            if value.op is counting and (count := int(cast(Array, operands[0]))) > 0:
+                check_fits(count * i64.itemsize, f"counting up to {count:,}", self.limit)
             attrs = {k: self.attribute(a, scope, op.kinds[k].name == "fresh") for k, a in value.attrs.items()}
             return op.compute(*cast(list[Array], operands), **attrs)
         if op is leaf.CONST:

@@ -111,7 +111,7 @@ def make_frame(
     apart: Mapping[Value, Value] = _NO_ROOTS,
     bodies: Mapping[CompiledBody, BoundBody] = _NO_BODIES,
     *,
-    machine: Callable[[], Machine],
+    machine: Machine,
 ) -> Frame:
     """The frame of a section for the sizes that are known in `memory`.
 

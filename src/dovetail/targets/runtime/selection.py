@@ -17,6 +17,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
+from dovetail.targets.runtime.attempt import raised
 from dovetail.targets.target import Considered
 
 D = TypeVar("D")
@@ -86,18 +87,25 @@ class Table(Generic[D]):
     on_host: str = ""
     """What runs a step that no row takes, as reports call it; "" where such steps are refused."""
 
-    def select(self, step: Step, locations: TensorLocations, device: D, machine: Callable[[], Machine]) -> Job | None:
-        """The job of a step; None where no row takes it. The machine model is read only where two rows or more do."""
-        found = self._answers(StepProblem(step, locations, device))
-        chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine)
-        return None if chosen is None else chosen[1]
+    def select(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Job | None:
+        """The job of a step; None where no row takes it."""
+        found = list(self._answers(StepProblem(step, locations, device)))
+        refused: dict[int, Refused] = {}
+        chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine, refused)
+        if chosen is not None:
+            return chosen[1]
+        why = [*(one.answer for one in found if isinstance(one.answer, Refused)), *refused.values()]
+        said = next((r.found for r in why if r.condition == RAISED), None)
+        if said is not None:
+            locations.refused[step.value] = said
+        return None
 
     def considered(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Sequence[Considered]:
         """Every row for the step's kinds of problem: which refuse and why, estimates of the others, which one won."""
         found = list(self._answers(StepProblem(step, locations, device)))
         offers = [one for one in found if isinstance(one.answer, Offer)]
         refused: dict[int, Refused] = {}
-        chosen = _chosen(offers, step, lambda: machine, refused)
+        chosen = _chosen(offers, step, machine, refused)
         winner = None if chosen is None else chosen[0]
         least = None if winner is None else winner.estimate(step, machine).seconds
         rows = [_told(one, step, machine, winner, least, refused.get(id(one))) for one in found]
@@ -115,20 +123,35 @@ class Table(Generic[D]):
                         yield _Found(kind.name, row, one)
 
 
+RAISED = "template_raises"
 _TOO_LONG = Refused("sizes_can_be_written", "a size that is too long to be written down")
 
 
 def _answer(row: Row[D], problem: StepProblem[D]) -> Answer:
     try:
-        return row.answer(problem)
+        return answer_of(row, problem)
     except GraphError:
         return _TOO_LONG
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        return _raised(row.name, error)
+
+
+def answer_of(row: Row[D], problem: StepProblem[D]) -> Answer:
+    """What a row says of a step."""
+    return row.answer(problem)
+
+
+def _raised(name: str, error: Exception) -> Refused:
+    """A template that raises has no kernel for the step."""
+    return Refused(RAISED, raised(name, error))
 
 
 def _chosen(
     offers: Sequence[_Found[D]],
     step: Step,
-    machine: Callable[[], Machine],
+    machine: Machine,
     refused: dict[int, Refused] | None = None,
 ) -> tuple[_Found[D], Job] | None:
     """The offer that wins, and its job; `refused` collects offers that could not be built."""
@@ -139,8 +162,7 @@ def _chosen(
         several = [one for one in left if not one.is_late or one is late[0]]
         at = 0
         if len(several) > 1:
-            model = machine()
-            at = preferred([one.estimate(step, model).seconds for one in several])
+            at = preferred([one.estimate(step, machine).seconds for one in several])
         group = late if several[at].is_late else [several[at]]
         job = _built(group)
         if isinstance(job, Job):
@@ -159,6 +181,10 @@ def _built(group: Sequence[_Found[D]]) -> Job | Refused:
         variants = tuple([offer.variant() for offer in offers if offer.variant is not None])
     except GraphError:
         return _TOO_LONG
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        return _raised(group[-1].row.name, error)
     return replace(job, variants=variants) if isinstance(job, Job) and variants else job
 
 

@@ -115,4 +115,42 @@ def is_constant(array: Array) -> bool:
         return False
 
 
-__all__ = ["Cell", "Weights", "cell_of", "is_constant"]
+def owned(arrays: Mapping[str, Array]) -> Weights:
+    """The arrays, with a read-only copy of each that its owner can still write to."""
+    found = Weights()
+    found.cells = {name: cell_of(a) if is_constant(a) else _copied(a) for name, a in arrays.items()}
+    return found
+
+
+_copies: dict[int, tuple[weakref.ref[Array], weakref.ref[Cell]]] = {}
+"""The last copy of an array, by the id of the array: programs that bind one array share its copy."""
+
+
+def _copied(array: Array) -> Cell:
+    """A cell with a copy of an array; the same one again while the array holds what it held."""
+    key = id(array)
+    entry = _copies.get(key)
+    known = entry[1]() if entry is not None and entry[0]() is array else None
+    if known is not None and _same_bytes(known.array(), array):
+        return known
+    copy = array.copy(order="K")
+    copy.flags.writeable = False
+    cell = Cell(copy)
+
+    def gone(ref: weakref.ref[Cell]) -> None:
+        if (kept := _copies.get(key)) is not None and kept[1] is ref:
+            _copies.pop(key, None)
+
+    with _cells_lock:
+        _copies[key] = (weakref.ref(array), weakref.ref(cell, gone))
+    return cell
+
+
+def _same_bytes(one: Array, other: Array) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    plain = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (one, other)]
+    return np.array_equal(plain[0], plain[1])
+
+
+__all__ = ["Cell", "Weights", "cell_of", "is_constant", "owned"]

@@ -209,10 +209,9 @@ def test_a_rule_of_the_users_own_reads_an_operator_of_their_own() -> None:
     np.testing.assert_array_equal(program(x=ones(2, 4))["y"], 5 * ones(2, 4))
 
 
-@pytest.mark.parametrize("wrong", ["nothing", "later"])
-def test_a_node_that_reads_what_is_not_there_is_refused(wrong: str) -> None:
-    made = model([f"Add x {wrong} -> y", "Add x x -> later"], X, ["y"])
-    with pytest.raises(LoadError, match=wrong):
+def test_a_node_that_reads_what_is_not_there_is_refused() -> None:
+    made = model(["Add x nothing -> y", "Add x x -> later"], X, ["y"])
+    with pytest.raises(LoadError, match="nothing"):
         import_model(made)
 
 

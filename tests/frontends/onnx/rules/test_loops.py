@@ -113,6 +113,71 @@ def test_a_condition_that_ends_it() -> None:
         assert_like_onnxruntime(made, {"x": np.array([1, 2], np.float32)}, {"x": np.array([20.0], np.float32)})
 
 
+# A condition that counts to a size
+
+FIRST, NEXT = "Less start rows -> t", "Less k2 b -> again"
+
+
+def counting(
+    next_: str = NEXT, first: str = FIRST, *, start: int = 0, grows: str = "Add k one -> k2", bound: str = "b"
+) -> onnx.ModelProto:
+    """A loop over the rows of `x` as Keras exports a recurrent layer: it goes on while `k` is below their number."""
+    steps = [grows, node("Gather x k -> row", axis=0), "Add v row -> w", "Identity w -> o", f"Identity {bound} -> b2"]
+    inside = body(
+        [*steps, *next_.split("; ")],
+        {"i": NUMBER, "c": FLAG, "k": NUMBER, "b": NUMBER, "v": f32[3]},
+        {"again": bool_, "k2": i64, "b2": i64, "w": f32, "o": f32},
+    )
+    sizes = ["Shape x -> s", node("Gather s zero -> rows", axis=0)]
+    return model(
+        [*sizes, *first.split("; "), node("Loop _ t start rows v -> e f y z", body=inside)],
+        {"x": f32["n", 3], "v": f32[3]},
+        ["e", "y", "z"],
+        initializers={"start": np.array(start), "zero": np.array(0), "one": np.array(1), "two": np.array(2)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("next_", "first"),
+    [
+        (NEXT, FIRST),
+        ("Greater b k2 -> again", FIRST),
+        ("Less k2 rows -> again", FIRST),
+        ("Add i one -> j; Less j b -> again", FIRST),
+        ("Unsqueeze k2 zero -> j; Less j b -> l; Squeeze l -> again", FIRST),
+        (NEXT, "Less zero one -> t"),
+        ("Less k two -> again", "Less zero one -> t"),
+    ],
+)
+def test_a_condition_that_counts_to_a_size_is_a_scan(next_: str, first: str) -> None:
+    made = counting(next_, first)
+    assert (count(made, "scan"), count(made, "while")) == (1, 0)
+    assert_like_onnxruntime(made, *({"x": xs(rows, 3), "v": xs(3)} for rows in (3, 7)))
+
+
+def test_counting_from_another_number_than_0() -> None:
+    made = counting(start=2)
+    assert (count(made, "scan"), count(made, "while")) == (1, 0)
+    assert_like_onnxruntime(made, {"x": xs(5, 3), "v": xs(3)}, {"x": xs(3, 3), "v": xs(3)})
+    (got,) = by_dovetail(made, {"x": xs(1, 3), "v": xs(3)})
+    np.testing.assert_array_equal(got["y"], xs(3))
+    assert got["e"] == 2 and got["z"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        counting(grows="Add k two -> k2"),
+        counting(bound="k2"),
+        counting("Less b k2 -> l; Not l -> again"),
+        counting(first="Less zero rows -> t", start=1),
+    ],
+    ids=["steps of 2", "a bound that moves", "another comparison", "another first comparison"],
+)
+def test_a_condition_that_counts_otherwise_is_tested(made: onnx.ModelProto) -> None:
+    assert (count(made, "scan"), count(made, "while")) == (0, 1)
+
+
 def test_the_number_of_the_trip() -> None:
     nodes = [node("Cast i -> k", to=1), "Add v k -> w", "Identity w -> o", "Identity c -> again"]
     made = looping(nodes, "m t", {"x": f32["n"]}, initializers={"m": np.array(4), "t": np.array(True)})

@@ -52,7 +52,7 @@ def sized(height: int, width: int, images: int = 1) -> dict[str, int]:
 
 def name_at(job: Job, sizes: dict[str, int]) -> str:
     """The stem of the kernel that runs where sizes are these."""
-    _, found = job.chosen(lambda size: evaluate_size(size, sizes), lambda: ASSUMED)
+    _, found = job.chosen(lambda size: evaluate_size(size, sizes), ASSUMED)
     return found.kernel.name.rpartition("_")[0]
 
 
@@ -121,7 +121,7 @@ def taken(rows: Sequence[Considered]) -> Considered:
 @pytest.mark.parametrize("strict", [False, True])
 def test_reports_know_what_was_considered(graph: Graph, name: str, strict: bool) -> None:
     step, locations = step_of(graph, strict)
-    job, rows = make_job(step, locations, WIDE, lambda: ASSUMED), TABLE.considered(step, locations, WIDE, ASSUMED)
+    job, rows = make_job(step, locations, WIDE, ASSUMED), TABLE.considered(step, locations, WIDE, ASSUMED)
     assert job is not None and isinstance(job.kernel, Template)
     won = taken(rows)
     assert won.name == job.kernel.variant and (strict or won.name == name)

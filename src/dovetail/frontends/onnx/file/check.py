@@ -22,7 +22,7 @@ OLDEST_IR, NEWEST_IR = 3, 14
 """The versions of the file format that are read."""
 LONGEST_NAME = 4096
 LONGEST_OPERATOR = 256
-DEEPEST_BODY = 24
+DEEPEST_BODY = 31
 """How deep bodies may stand in each other; the protobuf package reads about thirty."""
 
 # Looking them up takes longer than the comparison.

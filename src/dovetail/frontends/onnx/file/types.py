@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto
 
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
-from dovetail.frontends.shared.messages import text
+from dovetail.frontends.shared.messages import printable, text
 from dovetail.ir import dtype
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import DType
@@ -90,6 +90,28 @@ def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str]
             return named_size(text(dim.dim_param).strip())
         case _:
             return fresh(name)
+
+
+def check_declared(info: onnx.ValueInfoProto, found: TensorType, what: str) -> None:
+    """Raise where the type that a graph declares for a value contradicts the one that it has."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        return
+    declared = info.type.tensor_type
+    where = f"{what} {printable(info.name)!r}"
+    of = element(declared.elem_type, where) if declared.elem_type else found.dtype
+    # Some exporters write 0 or -1 for a size that is open.
+    sizes = [d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None for d in declared.shape.dim]
+    same_rank = not declared.HasField("shape") or len(sizes) == found.rank
+    known = zip(sizes, found.shape, strict=True) if declared.HasField("shape") and same_rank else ()
+    differs = any(isinstance(own, int) and size is not None and size != own for size, own in known)
+    if of is not found.dtype or not same_rank or differs:
+        spelled = ", ".join("?" if s is None else str(s) for s in sizes)
+        shape = f"[{spelled}]" if declared.HasField("shape") else ""
+        raise LoadError(
+            f"{where} is declared as {of.name}{shape}, and it is {found}",
+            hint="infer the shapes of the file again: onnx.shape_inference.infer_shapes",
+            where=where,
+        )
 
 
 def named_size(text: str) -> Size:

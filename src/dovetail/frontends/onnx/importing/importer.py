@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.errors import BindError, DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.names import describe, domain
 from dovetail.frontends.onnx.file.skim import HASHED
 from dovetail.frontends.onnx.file.tensors import Tensors
-from dovetail.frontends.onnx.file.types import element, tensor_type
+from dovetail.frontends.onnx.file.types import check_declared, element, tensor_type
 from dovetail.frontends.onnx.importing import attributes, functions
 from dovetail.frontends.onnx.importing.fixed import Fixed, Given, fixed
 from dovetail.frontends.onnx.importing.node import Captured, Node
 from dovetail.frontends.onnx.importing.origins import origins_of
 from dovetail.frontends.onnx.importing.rule import Made, Parameter, Rule
+from dovetail.frontends.onnx.importing.scope import Scope
 from dovetail.frontends.onnx.importing.supported import Vocabulary
 from dovetail.frontends.shared.binding import with_binders
 from dovetail.frontends.shared.contents import Follower, settled
@@ -34,7 +35,7 @@ from dovetail.progress import Phase, phase
 
 MOST_NODES = 2_000_000
 """Of a model with its functions written out. Real models have thousands."""
-DEEPEST = 32
+DEEPEST = 64
 """How deep bodies and functions may stand in each other."""
 
 _SMALL = {"float": 8, "complex": 8}
@@ -49,41 +50,20 @@ def _is_mask(array: Array) -> bool:
     return array.ndim > 1 and array.dtype.kind == "f" and array.nbytes <= HASHED and is_table_of_truths(array)
 
 
-class Scope:
-    """The values that names stand for in one graph, and the graph around it."""
-
-    def __init__(
-        self,
-        opsets: Mapping[str, int],
-        *,
-        outer: Scope | None = None,
-        captured: Mapping[str, Value] | None = None,
-        attrs: attributes.Read | None = None,
-    ) -> None:
-        self.opsets = opsets
-        self.outer = outer
-        self.captured = captured
-        self.attrs = attrs
-        """The attributes of the call, inside a function."""
-        self.values: dict[str, Value] = {}
-        self.depth: int = 0 if outer is None else outer.depth + 1
-
-    def find(self, name: str) -> Value | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            if scope.captured is not None and name in scope.captured:
-                return scope.captured[name]
-            scope = scope.outer
-        return None
-
-
 class Import:
     """One import: the model, what is known so far, and the graph that grows."""
 
-    def __init__(self, model: onnx.ModelProto, tensors: Tensors, vocabulary: Vocabulary, given: Given) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        tensors: Tensors,
+        vocabulary: Vocabulary,
+        given: Given,
+        free: frozenset[str] = frozenset(),
+    ) -> None:
         self.model = model
+        self.free = free
+        """Initializers that become inputs."""
         self.tensors = tensors
         self.vocabulary = vocabulary
         self.given = given
@@ -102,7 +82,12 @@ class Import:
         proto = self.model.graph
         scope = Scope(self.vocabulary.opsets)
         initial = {t.name for t in proto.initializer} | {t.values.name for t in proto.sparse_initializer}
-        declared = [i for i in proto.input if i.name not in initial or i.name in self.given]
+        strange = self.free - (initial & {i.name for i in proto.input})
+        if strange:
+            raise BindError(
+                f"there is no input named {printable(min(strange))!r}", hint="only initializers that are inputs can be"
+            )
+        declared = [i for i in proto.input if i.name not in initial or i.name in self.given or i.name in self.free]
         types = {i.name: self._declared(i) for i in declared}
         self._symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
         known = fixed(self.given, types)
@@ -116,7 +101,16 @@ class Import:
             outputs = [self._found(scope, o.name, f"the output {printable(o.name)!r}") for o in proto.output]
             for info, value in zip(proto.output, with_binders(outputs, scope.values.values()), strict=True):
                 self.builder.output(info.name, value)
+            if not self.given and not self.free:  # what a caller fixes may differ from what the file declares
+                self._check_declared(proto, scope)
         return self.builder.graph()
+
+    def _check_declared(self, proto: onnx.GraphProto, scope: Scope) -> None:
+        for what, infos in (("the output", proto.output), ("the value", proto.value_info)):
+            for info in infos:
+                value = scope.values.get(info.name)
+                if value is not None and isinstance(value.known_type, TensorType):
+                    check_declared(info, value.known_type, what)
 
     def fresh(self, name: str) -> Dim:
         """A symbol that no other size has."""
@@ -144,11 +138,15 @@ class Import:
         return self.builder.input(name, known.type(type)) if array is None else leaf.constant(array)
 
     def _initialize(self, proto: onnx.GraphProto, scope: Scope) -> None:
+        declared = {info.name: info for info in proto.input} if proto.initializer else {}
         for tensor in proto.initializer:
-            if tensor.name in self.given and scope.outer is None:
-                continue  # the default of an input that is fixed to something else
+            if (tensor.name in self.given or tensor.name in self.free) and scope.outer is None:
+                continue  # the default of an input that is fixed to something else, or given in each run
             where = f"the initializer {printable(tensor.name)!r}"
-            scope.values[tensor.name] = self.array_value(tensor.name, self.tensors.array(tensor, where))
+            array = self.tensors.array(tensor, where)
+            scope.values[tensor.name] = self.array_value(tensor.name, array)
+            if tensor.name in declared:
+                check_declared(declared[tensor.name], scope.values[tensor.name].tensor, "the initializer")
         for sparse in proto.sparse_initializer:
             where = f"the sparse initializer {printable(sparse.values.name)!r}"
             scope.values[sparse.values.name] = self.array_value(sparse.values.name, self.tensors.dense(sparse, where))

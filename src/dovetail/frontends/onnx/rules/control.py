@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
+from dovetail.errors import UnsupportedError
 from dovetail.frontends.onnx.importing.node import Body, Captured, Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.frontends.onnx.importing.trip_count import trip_count as trips_counted
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, at_least
 from dovetail.ir.dtype import bool_, i64
@@ -107,9 +109,15 @@ def loop(n: Node, trip_count: Value | None = None, condition: Value | None = Non
     start = leaf.scalar(0, i64)
     flag = leaf.constant(True) if condition is None else _flag(n, condition)
     carries = (start, flag, *initial)
-    once = ops.subgraph(trip, [v.tensor for v in (*carries, *captured.operands)])
     known = None if trip_count is None else n.sizes(trip_count)
     limit = None if known is None else max(known[0], 0) if isinstance(known[0], int) else known[0]
+    try:
+        once = ops.subgraph(trip, [v.tensor for v in (*carries, *captured.operands)])
+    except _GrowingCarryError as error:
+        unrolled = _unrolled(n, body, initial, limit) if _is_true(n, flag) else None
+        if unrolled is None:
+            raise n.unsupported(error.message, hint=error.hint) from None
+        return unrolled
     if keeps[0] and _is_true(n, flag):
         # Exporters write the largest i64 as the trip count of a loop that its condition ends; this one has none.
         if trip_count is None or (isinstance(limit, int) and limit > MOST_TRIPS):
@@ -119,11 +127,41 @@ def loop(n: Node, trip_count: Value | None = None, condition: Value | None = Non
     elif condition is None:
         # The standard ignores what the body computes, and runtimes do not: no result would be right for all.
         raise n.unsupported("a condition inside that has none outside", hint="pass true as the condition of the loop")
+    if trip_count is None or (isinstance(limit, int) and limit > MOST_TRIPS):
+        length = trips_counted(n, once, carries, captured.operands, flag=1)
+        if length is not None:
+            return _counted(once, carries, captured, length)
     return _tested(n, once, carries, captured, trip_count, limit)
 
 
+class _GrowingCarryError(UnsupportedError):
+    """A carried value that has another shape after a trip."""
+
+
+def _unrolled(n: Node, body: Body, initial: Sequence[Value], limit: Size | None) -> Made | None:
+    """A loop of few trips, one after the other: carried values may change their shapes. None where it has many."""
+    if not isinstance(limit, int) or limit > MOST_UNROLLED:
+        return None
+    carried: Sequence[Value] = initial
+    trips: list[Sequence[Value]] = []
+    for number in range(limit):
+        flag = _declared(leaf.constant(True), body, 1)
+        goes_on, *results = body(_declared(leaf.scalar(number, i64), body, 0), flag, *carried)
+        if goes_on is not flag and not _is_true(n, goes_on):
+            return None
+        carried = results[: len(initial)]
+        trips.append(results[len(initial) :])
+    if not trips and len(body.outputs) > len(initial) + 1:
+        return None  # nothing tells the shape of what no trip gives
+    return (*carried, *(build.stack(listed, axis=0) for listed in zip(*trips, strict=True)))
+
+
+MOST_UNROLLED = 64
+"""Trips of a loop that is written out because a carried value changes its shape."""
+
+
 def _counted(once: Subgraph, carries: Sequence[Value], captured: Captured, length: Size) -> Made:
-    """A loop of so many trips."""
+    """A loop of `length` trips."""
     start, _, *initial = carries
 
     def function(*slots: Value) -> tuple[Value, ...]:
@@ -238,7 +276,10 @@ def _scanned(
         given = slots[: len(states) + len(xs)]
         inside = slots[len(given) + len(counted) : len(given) + len(counted) + len(captured.values)]
         results = body(*given, captured=captured.named(inside))
-        after = [_as(n, v, old) for v, old in zip(results[: len(states)], states, strict=True)]
+        try:
+            after = [_as(n, v, old) for v, old in zip(results[: len(states)], states, strict=True)]
+        except _GrowingCarryError as error:
+            raise n.unsupported(error.message, hint=error.hint) from None
         outputs = results[len(states) :]
         if length is None:
             return (*after, *outputs)
@@ -294,7 +335,7 @@ def _as(n: Node, value: Value, before: Value) -> Value:
         if _may_be(value.shape[axis], size):
             value = ops.sized(value, axis=axis, size=size)
     if value.shape != before.shape:
-        raise n.unsupported(what, hint="carry it in its final shape, and write each part at its place")
+        raise _GrowingCarryError(what, hint="carry it in its final shape, and write each part at its place")
     return value
 
 

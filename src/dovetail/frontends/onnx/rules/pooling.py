@@ -13,7 +13,7 @@ from dovetail.ir.dim import Dim, product
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
-from dovetail.ops.reshape import spell_shape
+from dovetail.ops.reshaping import spell_shape
 
 
 def _window(

@@ -52,11 +52,14 @@ def resize(
     scaled, sized = _given(scales), _given(sizes)
     if (scaled is None) == (sized is None):
         raise n.malformed("scales and sizes at once, or neither", hint="give one of them")
-    along = _by_scales(n, listed, scaled) if scaled else _by_sizes(n, x, listed, sized, keep_aspect_ratio_policy)
+    if scaled is not None:
+        along = _by_scales(n, listed, scaled)
+    else:
+        along = _by_sizes(n, x, listed, sized, keep_aspect_ratio_policy)
     crops = coordinate_transformation_mode == _CROP
     if crops:
         along = _cropped(n, along, _given(roi))
-    if scaled and coordinate_transformation_mode in (_CROP, "align_corners"):
+    if scaled is not None and coordinate_transformation_mode in (_CROP, "align_corners"):
         x = _whole(n, x, along)
     # Places of this kind move by half a pixel even where the size stays.
     always = coordinate_transformation_mode == "tf_half_pixel_for_nn"

@@ -30,7 +30,9 @@ class Attend(Attention):
 
     def followed_by(self, steps: RowSteps, epilogue: RowEpilogue) -> Attend:
         """The same with steps on its rows: operands and results are tensors with a row for each query."""
-        found = {name: tuple([steps.strides[f"{name}_{a}"] for a in steps.axes]) for name in epilogue.pointers}
+        # Without an axis of heads there is one head.
+        heads = (0,) * (len(self.strides["q"]) - len(steps.axes))
+        found = {name: (*heads, *[steps.strides[f"{name}_{a}"] for a in steps.axes]) for name in epilogue.pointers}
         offsets = tuple([(name, steps.strides[f"{name}_offset"]) for name in epilogue.operands])
         return replace(self, strides={**self.strides, **found}, epilogue=epilogue, offsets=offsets)
 

@@ -21,7 +21,7 @@ def activate(t: VectorBuilder, act: Activation | Steps, x: Vec) -> Vec:
         case "none":
             return x
         case "relu":
-            return t.select(t.fcmp("olt", x, t.constant(0.0)), t.constant(0.0), x)
+            return t.select(t.fcmp("ole", x, t.constant(0.0)), t.constant(0.0), x)
         case "relu6":
             return t.clamp(x, 0.0, 6.0)
         case "hard_sigmoid":

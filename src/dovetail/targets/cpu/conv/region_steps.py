@@ -40,21 +40,21 @@ def _tested(how: FloatOrder) -> _Rule:
     return lambda t, xs: t.fcmp(how, _vec(xs[0]), _vec(xs[1]))
 
 
-def _called(name: str, flags: str = "") -> _Rule:
+def _called(name: str) -> _Rule:
     """A function of LLVM's, of one vector or of two."""
 
     def rule(t: VectorBuilder, xs: Sequence[Lanes]) -> Vec:
         full = f"llvm.{name}.v{t.lanes}f32"
         t.use(f"declare {t.vec} @{full}({', '.join([t.vec] * len(xs))})")
         given = ", ".join(f"{t.vec} {_vec(x)}" for x in xs)
-        return Vec(t.let(f"call {flags}{t.vec} @{full}({given})"))
+        return Vec(t.let(f"call {t.vec} @{full}({given})"))
 
     return rule
 
 
 def _relu(t: VectorBuilder, xs: Sequence[Lanes]) -> Vec:
     (x,) = xs
-    return t.select(t.fcmp("olt", _vec(x), t.constant(0.0)), t.constant(0.0), _vec(x))
+    return t.select(t.fcmp("ole", _vec(x), t.constant(0.0)), t.constant(0.0), _vec(x))
 
 
 RULES: Mapping[str, _Rule] = {
@@ -64,9 +64,9 @@ RULES: Mapping[str, _Rule] = {
     "neg": lambda t, xs: Vec(t.let(f"fneg {t.vec} {_vec(xs[0])}")),
     "abs": _called("fabs"),
     "relu": _relu,
-    # NaN stays; of two zeros it is either.
-    "maximum": _called("maximum", "nsz "),
-    "minimum": _called("minimum", "nsz "),
+    # NaN stays, and 0.0 is larger than -0.0.
+    "maximum": _called("maximum"),
+    "minimum": _called("minimum"),
     "floor": _called("floor"),
     "ceil": _called("ceil"),
     "trunc": _called("trunc"),

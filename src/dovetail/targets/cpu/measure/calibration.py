@@ -33,6 +33,7 @@ HOW = (
 REACH = Reach(
     {
         "contract": 0.88,
+        "contract.batched": 0.5,
         "conv": 0.88,
         "conv.3x3": 1.3,
         "conv.depthwise": 0.1,

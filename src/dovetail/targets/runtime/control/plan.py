@@ -19,6 +19,7 @@ from dovetail.ops.control import if_, scan_, while_
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.alias import Strides, is_dense
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.targets.runtime.attempt import attempt
 from dovetail.targets.runtime.backend import Select
 
 MOST_DEPTH = 8
@@ -177,7 +178,7 @@ class _Given:
         if step.over is not None and any(r in made for r in step.results):
             # It is computed in the result's memory, so not in place.
             step = replace(step, over=None)
-        job = self.select(step, locations)
+        job = attempt(self.select, step, locations)
         return (
             KernelEntry(job)
             if job is not None

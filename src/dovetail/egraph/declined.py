@@ -1,0 +1,99 @@
+"""What the search priced and declined, with the price of the graph with it and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from dovetail.declare.fused import FusedOp
+from dovetail.derive.missed import COST, PRIVATE, Applied, Missed, declined_by_cost
+from dovetail.egraph.engine import EGraph
+from dovetail.egraph.joined import shares_of
+from dovetail.egraph.problem import Problem
+from dovetail.errors import DovetailError
+from dovetail.ir.value import Value
+
+_MOST_PRICED = 256
+"""How many alternatives are priced in the whole graph; a folded model has far fewer."""
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A choice, and what others would have cost."""
+
+    egraph: EGraph
+    problem: Problem
+    picks: Sequence[int]
+
+    def misses(
+        self, missed: Iterable[Missed], applied: Iterable[Applied], ops: Mapping[str, FusedOp[...]]
+    ) -> list[Missed]:
+        """The misses of greedy fusion as the search decided them, and what greedy fusion has made and this has not.
+
+        What cost decided in greedy fusion says nothing here unless the search had that choice too.
+        """
+        found: list[Missed] = []
+        priced = 0
+        for miss in (*missed, *(_undone(a, ops[a.rule]) for a in applied if a.rule in ops)):
+            if miss.reason not in (COST, PRIVATE) or miss.rule not in ops:
+                found.append(miss)
+                continue
+            priced += 1
+            prices = self._prices(miss, ops[miss.rule]) if priced <= _MOST_PRICED else None
+            if prices is not None:
+                found.append(_priced(miss, *prices))
+        return found
+
+    def _prices(self, miss: Missed, op: FusedOp[...]) -> tuple[float, float] | None:
+        """Seconds of the kernels that differ, with the fused op and without it; None where the search had no such."""
+        node = self._node(miss, op)
+        place = None if node is None else self._numbers.get(self.egraph.find(node))
+        if node is None or place is None:
+            return None
+        options = self.problem.options[place]
+        index = next((i for i, option in enumerate(options) if option.node is node), None)
+        if index is None or index == self.picks[place]:
+            return None
+        changed = list(self.picks)
+        changed[place] = index
+        there = shares_of(self.problem, changed)
+        without = sum([cost for c, cost in self._shares.items() if there.get(c) != cost])
+        with_it = sum([cost for c, cost in there.items() if self._shares.get(c) != cost])
+        return with_it, without
+
+    def _node(self, miss: Missed, op: FusedOp[...]) -> Value | None:
+        try:
+            value = op(**miss.caught)
+        except (DovetailError, TypeError):
+            return None
+        if any(v not in self.egraph for v in value.operands):
+            return None
+        node = self.egraph.canonical(value)
+        return node if node in self.egraph else None
+
+    @cached_property
+    def _shares(self) -> dict[int, float]:
+        return shares_of(self.problem, self.picks)
+
+    @cached_property
+    def _numbers(self) -> dict[Value, int]:
+        return {name: c for c, name in enumerate(self.problem.names)}
+
+
+def _undone(fusion: Applied, op: FusedOp[...]) -> Missed:
+    """A fusion of greedy fusion as a miss, in case that the search has not made it."""
+    caught: Mapping[str, Any] = op.of(fusion.value).names if fusion.value.op is op else {}
+    return Missed(
+        fusion.rule, fusion.variant, fusion.root, fusion.covers, COST, "", "", caught=caught, results=(fusion.root,)
+    )
+
+
+def _priced(miss: Missed, with_it: float, without: float) -> Missed:
+    said = declined_by_cost(with_it, without)
+    message = f"{miss.message}: {said}" if miss.reason == PRIVATE else said
+    return replace(miss, message=message, hint=miss.hint if miss.reason == PRIVATE else "")
+
+
+__all__ = ["Declined"]

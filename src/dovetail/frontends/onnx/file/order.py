@@ -1,0 +1,94 @@
+"""Nodes in an order in which each comes after what it reads. Some writers store them in another."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, MutableSequence
+from typing import Any
+
+import onnx
+from onnx import AttributeProto
+
+
+def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model itself where every node comes after what it reads, else a copy with its nodes sorted.
+
+    Cycles stay as they are: the checks that follow name them.
+    """
+    if all(_is_sorted(nodes) for nodes in _lists(model)):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for nodes in _lists(copy):
+        _sort(nodes)
+    return copy
+
+
+def _lists(model: onnx.ModelProto) -> Iterator[MutableSequence[Any]]:
+    """The nodes of every graph and function, those of bodies included."""
+    pending: list[Any] = [model.graph, *model.functions]
+    while pending:
+        nodes = pending.pop().node
+        yield nodes
+        for node in nodes:
+            pending += _bodies(node)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node and its bodies mention as inputs."""
+    pending: list[onnx.NodeProto] = [node]
+    while pending:
+        one = pending.pop()
+        yield from one.input
+        for body in _bodies(one):
+            pending += body.node
+            yield from (o.name for o in body.output)
+
+
+def _is_sorted(nodes: Iterable[onnx.NodeProto]) -> bool:
+    """Whether no node reads what a later one makes."""
+    read: set[str] = set()
+    for node in nodes:
+        if node.input or node.attribute:
+            read.update(_reads(node))
+            read.discard("")
+        if not read.isdisjoint(node.output):
+            return False
+    return True
+
+
+def _sort(nodes: MutableSequence[Any]) -> None:
+    """Sort in place; of nodes that are ready the first as stored comes first."""
+    listed = list(nodes)
+    maker = {name: index for index, node in enumerate(listed) for name in node.output if name}
+    readers: dict[int, list[int]] = {}
+    waits = [0] * len(listed)
+    for index, node in enumerate(listed):
+        needed = {maker[name] for name in _reads(node) if name in maker and maker[name] != index}
+        waits[index] = len(needed)
+        for other in needed:
+            readers.setdefault(other, []).append(index)
+    ready = [index for index, count in enumerate(waits) if not count]
+    order: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers.get(index, ()):
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) == len(listed):
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in listed]
+        del nodes[:]
+        nodes.extend([copies[index] for index in order])
+
+
+__all__ = ["in_order"]

@@ -1,0 +1,77 @@
+"""The law of hints: whoever follows one gets the fusion, the same numbers, and a faster model by the prediction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.declare import FusedOp, Guard
+from dovetail.derive import laws
+from dovetail.errors import DovetailError
+from dovetail.ir.graph import Graph
+from dovetail.report.record import MissedEntry
+from dovetail.report.report import Report
+from dovetail.runtime.compile import scan
+from dovetail.targets.reference.interpreter import evaluate
+from tests.hints import followed, repeated
+from tests.library.test_laws import REMEDIED
+
+_CALLS = 6
+SETUPS: tuple[dict[str, Any], ...] = (
+    {"target": "cuda"},
+    {"target": "cpu"},
+    {"target": "cpu", "without": ["fuse_epilogues"]},
+    {"target": "cpu", "without": ["fuse_epilogues"], "engine": "greedy"},
+)
+
+
+def drawn(op: FusedOp[...], guard: Guard) -> list[Graph]:
+    """Graphs that the guard refuses."""
+    found: list[Graph] = []
+    for seed in range(_CALLS):
+        chosen = laws.counterexample(op, guard, seed)
+        try:
+            found.append(laws.graph_of(op.body(**chosen), chosen))
+        except DovetailError:
+            continue
+    return found
+
+
+def check(graph: Graph, before: Report, miss: MissedEntry, options: dict[str, Any]) -> None:
+    """Follow one hint."""
+    assert miss.gain_seconds > 0
+    if not miss.changes:
+        assert "changes the model" in miss.hint
+        return
+    changed = followed(graph, miss.changes)
+    after = scan(changed, **options)
+    # A larger op may take it up at once.
+    assert len(after.kernels) < len(before.kernels) and after.fused, miss
+    assert (miss.rule, miss.reason) not in {(m.rule, m.reason) for m in after.missed}
+    assert after.predicted_seconds < before.predicted_seconds, miss
+    feeds = laws.feeds_of(graph, 3)
+    wanted = evaluate(graph, feeds, lift=True)
+    got = evaluate(changed, repeated(feeds, miss.changes), lift=True)
+    for name in wanted:
+        np.testing.assert_allclose(got[name], wanted[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("op", "guard"), REMEDIED, ids=[f"{op.name}.{guard.name}" for op, guard in REMEDIED])
+def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard) -> None:
+    for graph in drawn(op, guard):
+        for options in SETUPS:
+            report = scan(graph, **options)
+            for miss in report.missed:
+                if miss.hint:
+                    check(graph, report, miss, options)
+
+
+def test_some_hints_are_given() -> None:
+    """The law above is not kept by silence."""
+    given: set[str] = set()
+    for op, guard in REMEDIED:
+        for graph in drawn(op, guard):
+            given |= {m.rule for m in scan(graph, target="cuda").missed if m.changes}
+    assert len(given) >= 4, given

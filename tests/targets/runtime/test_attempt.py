@@ -1,0 +1,53 @@
+"""A kernel template that raises has no kernel for the step: the next one serves it, and the report has a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Builder, f32, ops
+from dovetail.targets.runtime import selection
+
+
+def graph() -> dovetail.Graph:
+    b = Builder("g")
+    x = b.input("x", f32[8, 8])
+    b.output("y", ops.exp(x) @ x)
+    return b.graph()
+
+
+@pytest.fixture
+def x() -> Iterator[Any]:
+    yield np.eye(8, dtype=np.float32)
+
+
+def test_the_next_template_serves_the_step(monkeypatch: pytest.MonkeyPatch, x: Any) -> None:
+    monkeypatch.setattr(selection, "answer_of", raising(selection.answer_of, "gemm"))
+    program = dovetail.compile(graph(), cache="off")
+    np.testing.assert_allclose(program(x=x)["y"], np.exp(x) @ x, rtol=1e-5)
+    assert not [k.op for k in program.report.kernels if k.on_host]
+
+
+def test_a_step_without_a_kernel_runs_on_the_host_and_the_report_says_why(
+    monkeypatch: pytest.MonkeyPatch, x: Any
+) -> None:
+    monkeypatch.setattr(selection, "answer_of", raising(selection.answer_of, ""))
+    program = dovetail.compile(graph(), cache="off")
+    np.testing.assert_allclose(program(x=x)["y"], np.exp(x) @ x, rtol=1e-5)
+    assert "raised IndexError: tuple index out of range" in str(program.report)
+    assert {k.op for k in program.report.kernels if k.on_host} == {"exp", "matmul"}
+
+
+def raising(kept: Any, name: str) -> Any:
+    """Rows of this name raise, or all of them."""
+
+    def answer(row: Any, problem: Any) -> Any:
+        if not name or row.name == name:
+            raise IndexError("tuple index out of range")
+        return kept(row, problem)
+
+    return answer
