@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import dovetail
 from dovetail import Graph, Value, f16, f32, f64, ops
 from dovetail.errors import TypeRuleError
+from dovetail.ir.dim import evaluate as evaluate_size
 from dovetail.ir.dtype import DType
 from dovetail.ir.leaf import input, param
 from dovetail.passes.legalize import legalize
@@ -25,6 +26,10 @@ def lowered(value: Value) -> Graph:
     return legalize(Graph.of(value), CPU, lowerings=LOWERINGS).graph
 
 
+def static(value: Value) -> tuple[int, ...]:
+    return tuple(evaluate_size(size, {}) for size in value.shape)
+
+
 def numbers(shape: tuple[int, ...], dtype: DType, seed: int) -> Any:
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype(dtype.numpy)
 
@@ -32,7 +37,7 @@ def numbers(shape: tuple[int, ...], dtype: DType, seed: int) -> Any:
 def check(value: Value, *shapes: tuple[int, ...]) -> None:
     """The lowered graph and the compiled program agree with the transposed convolution."""
     graph, (x, w) = Graph.of(value), value.operands
-    params = {"w": numbers(tuple(map(int, w.shape)), w.dtype, 1)}
+    params = {"w": numbers(static(w), w.dtype, 1)}
     program = dovetail.compile(graph, params=params)
     new = lowered(value)
     for shape in shapes:
@@ -66,7 +71,7 @@ def transposed(draw: st.DrawFn) -> Value:
 
 @given(transposed())
 def test_any_transposed_convolution(value: Value) -> None:
-    check(value, tuple(map(int, value.operands[0].shape)))
+    check(value, static(value.operands[0]))
 
 
 @pytest.mark.parametrize(

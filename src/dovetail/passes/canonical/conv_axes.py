@@ -73,10 +73,12 @@ def third_axis_as_batch(value: Value) -> Value | None:
 
     The taps along that axis become channels.
     """
-    if not _is_known(value) or value.rank < 5 or value.operands[1].shape[2] > _UNROLLED:
+    if not _is_known(value) or value.rank < 5:
         return None
     x, w = value.operands
     count, taps = value.rank - 2, w.shape[2]
+    if not isinstance(taps, int) or taps > _UNROLLED:
+        return None
     if not _is_point(value, 0):
         x, w = _taps_as_channels(value, taps), ops.merge(w, axis=-count, count=2)
     else:

@@ -13,6 +13,7 @@ from dovetail.kernels.families.contraction_loops import offer_contraction_loops
 from dovetail.kernels.families.fill import offer_fill
 from dovetail.kernels.families.gather import offer_gather
 from dovetail.kernels.families.grid_sample import offer_grid_sample
+from dovetail.kernels.families.index_map import offer_index_map
 from dovetail.kernels.families.lut_cast import offer_table
 from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
@@ -42,6 +43,8 @@ from dovetail.targets.runtime.selection import Kind, Row, Table
 
 LOOPS_SPEED = 0.03
 """Contractions and pools in loops, relative to kernels with register tiles: each product loads and stores its sum."""
+INDEX_SPEED = 0.1
+"""Steps that compute the index of each element, relative to those that stride."""
 INT8_SPEED = 4.0
 """Products of bytes in one FMA slot of f32."""
 
@@ -116,6 +119,7 @@ TABLE: Table[CpuDevice] = Table(
             Row("map", offer_map),
             Row("rows", offer_rows),
             Row("weave", offer_weave),
+            Row("index_map", offer_index_map, INDEX_SPEED),
         ),
         _kind(
             "contraction",
