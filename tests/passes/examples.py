@@ -12,6 +12,7 @@ from dovetail.ops.build import full, swap
 from dovetail.ops.reshaping import reshape
 from tests.passes.example import NUMBERS, Example, const, matrix, vector
 from tests.passes.examples_of_convolutions import CONVOLUTIONS
+from tests.passes.examples_of_loops import LOOPS
 from tests.passes.examples_of_networks import NETWORKS
 from tests.passes.examples_of_text import TEXT
 from tests.passes.examples_of_vision import VISION
@@ -348,6 +349,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("leading_ones", lambda x: x * const([[[1, 2, 3, 4]]], x), lambda x: x * const([1, 2, 3, 4], x), NUMBERS),
     *NETWORKS,
     *CONVOLUTIONS,
+    *LOOPS,
     *VISION,
     *TEXT,
 )

@@ -73,7 +73,9 @@ def test_any_views(data: st.DataObject) -> None:
 @pytest.mark.parametrize("dtype", [f16, f64, i32])
 def test_a_slice_across_merged_axes(dtype: DType) -> None:
     x = input("x", dtype[3, 7, 11])
-    y = ops.neg(build.slice_axis(ops.merge(ops.permute(x, order=(-1, -2)), axis=-1, count=2), axis=-1, start=5, stop=70))
+    y = ops.neg(
+        build.slice_axis(ops.merge(ops.permute(x, order=(-1, -2)), axis=-1, count=2), axis=-1, start=5, stop=70)
+    )
     fed = (normal(3, 7, 11) * 9).astype(dtype.numpy)
     check(one(y, x), {"x": fed}, kernel="index_map")
 
