@@ -11,6 +11,8 @@ from dovetail.ir.value import Value
 from dovetail.ops.build import full, swap
 from dovetail.ops.reshaping import reshape
 from tests.passes.example import NUMBERS, Example, const, matrix, vector
+from tests.passes.examples_of_convolutions import CONVOLUTIONS
+from tests.passes.examples_of_loops import LOOPS
 from tests.passes.examples_of_networks import NETWORKS
 from tests.passes.examples_of_text import TEXT
 from tests.passes.examples_of_vision import VISION
@@ -346,6 +348,8 @@ EXAMPLES: tuple[Example, ...] = (
     Example("uniform_constant", lambda x: x + const([3, 3, 3, 3], x), lambda x: x + 3, NUMBERS),
     Example("leading_ones", lambda x: x * const([[[1, 2, 3, 4]]], x), lambda x: x * const([1, 2, 3, 4], x), NUMBERS),
     *NETWORKS,
+    *CONVOLUTIONS,
+    *LOOPS,
     *VISION,
     *TEXT,
 )

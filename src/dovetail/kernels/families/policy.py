@@ -26,6 +26,10 @@ class FamilyPolicy:
     """Workspace for wide sums of a scatter, at most."""
     top_k_few: int = 128
     """Elements up to which top_k holds the best in order in one pass; with more it sorts."""
+    grid_pixels: int = 128
+    """Pixels of a grid whose taps are in scratch memory at once."""
+    grid_taps: int = 64
+    """Taps of a pixel, at most: each is unrolled."""
 
 
 FAMILIES = FamilyPolicy()

@@ -3,9 +3,11 @@
 from dovetail.passes.legalize import Lowering
 from dovetail.passes.lowerings.broadcast import spell_broadcast
 from dovetail.passes.lowerings.control import lower_if, lower_scan, lower_while
+from dovetail.passes.lowerings.conv_transpose import lower_conv_transpose
 from dovetail.passes.lowerings.dot import lower_dot
 
 LOWERINGS: dict[str, Lowering] = {
+    "conv_transpose": lower_conv_transpose,
     "dot": lower_dot,
     "if": lower_if,
     "while": lower_while,

@@ -8,8 +8,10 @@ from dataclasses import replace
 from dovetail import library, ops
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
+from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import region
-from dovetail.passes.claims import Claims
+from dovetail.passes.claims import Claims, Condition
+from dovetail.passes.lowerings.conv_transpose import is_a_convolution
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
@@ -17,6 +19,11 @@ from dovetail.targets.cpu.anchors import ANCHORS
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
 _REWRITTEN = frozenset({"dot"})
+_TRANSPOSED = Condition(
+    "no_convolution_computes_it",
+    lambda value: not is_a_convolution(value),
+    "a convolution makes the phases of the stride as channels, without zeros between pixels",
+)
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
@@ -31,6 +38,7 @@ CLAIMS = Claims(
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
         region.name: (),
+        conv_transpose.name: (_TRANSPOSED,),
     },
     dtypes=EVERY,
     # LLVM takes quadratic time for more pointers, and for longer expressions.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dovetail.ir.dim import Size
+from dovetail.ir.fact import Constraint
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
@@ -25,7 +26,7 @@ from dovetail.targets.cpu.threads.trace_buffer import TraceBuffer
 from dovetail.targets.runtime.buffer import BufferPool
 from dovetail.targets.runtime.build import Built, build, realigned
 from dovetail.targets.runtime.control.frame import bind_bodies
-from dovetail.targets.runtime.control.host import HostControl
+from dovetail.targets.runtime.control.host import Bodies, HostControl
 from dovetail.targets.runtime.control.plan import Control
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, sections
@@ -104,6 +105,9 @@ class NativeRunner:
         self.known_sizes: LRU[_Known] = LRU(MOST_FRAMES)
         self.frames: LRU[Frame] = LRU(MOST_FRAMES)
         self.buffers = BufferPool(bound.allocator)
+        self.host_bodies: Bodies = {}
+        self.checked: LRU[list[Constraint | None]] = LRU(MOST_FRAMES)
+        """Sizes that late constraints allow."""
         self.calls = PreparedCalls(graph.plan, graph.pool) if can_prepare(graph.plan, graph.sections) else None
 
     def run(
@@ -201,12 +205,12 @@ class NativeRunner:
 
     def on_host(self, step: Step, memory: Memory, status: int) -> None:
         """Run one step with NumPy in the same memory; raises the error that a kernel reports as a status."""
-        if not self.graph.host_control.run(step, memory, status):
+        if not self.graph.host_control.run(step, memory, self.host_bodies, status):
             memory.run([step])
 
     def _check_found(self, sizes: Mapping[str, int]) -> None:
-        for constraint in self.late:
-            constraint.bind(sizes)
+        if self.late:
+            self.checked.get(frozenset(sizes.items()), lambda: [c.bind(sizes) for c in self.late])
 
     def _sizes(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> dict[str, int]:
         """The symbols that the shapes determine, after all constraints are checked."""

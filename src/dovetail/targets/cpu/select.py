@@ -12,6 +12,8 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.contraction_loops import offer_contraction_loops
 from dovetail.kernels.families.fill import offer_fill
 from dovetail.kernels.families.gather import offer_gather
+from dovetail.kernels.families.grid_sample import offer_grid_sample
+from dovetail.kernels.families.index_map import offer_index_map
 from dovetail.kernels.families.lut_cast import offer_table
 from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
@@ -28,6 +30,7 @@ from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.problems.region_steps import ANCHORS as CONVOLUTIONS
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.ops.convolution import conv_transpose
+from dovetail.ops.detection import grid_sample
 from dovetail.ops.region import anchor_of, region
 from dovetail.ops.resize import resize
 from dovetail.plan.plan import Step
@@ -40,6 +43,8 @@ from dovetail.targets.runtime.selection import Kind, Row, Table
 
 LOOPS_SPEED = 0.03
 """Contractions and pools in loops, relative to kernels with register tiles: each product loads and stores its sum."""
+INDEX_SPEED = 0.1
+"""Steps that compute the index of each element, relative to those that stride."""
 INT8_SPEED = 4.0
 """Products of bytes in one FMA slot of f32."""
 
@@ -114,6 +119,7 @@ TABLE: Table[CpuDevice] = Table(
             Row("map", offer_map),
             Row("rows", offer_rows),
             Row("weave", offer_weave),
+            Row("index_map", offer_index_map, INDEX_SPEED),
         ),
         _kind(
             "contraction",
@@ -129,6 +135,7 @@ TABLE: Table[CpuDevice] = Table(
             Row("reduce", offer_reduce),
         ),
         _kind("resize", _is(resize), Row("resize", offer_resize)),
+        _kind("grid sample", _is(grid_sample), Row("grid_sample", offer_grid_sample)),
         _kind("gather", _is(ops.gather, ops.gather_elements, ops.gather_nd), Row("gather", offer_gather)),
         _kind("scatter", _is(ops.scatter_elements, ops.scatter_nd), Row("scatter", offer_scatter)),
         _kind("narrow cast", _is(ops.cast, ops.cast_f8), Row("table", offer_table)),

@@ -7,18 +7,23 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, evaluate
+from dovetail.ir.dim import Dim, Size, evaluate, symbols
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
+from dovetail.ops.generate import counting
+from dovetail.plan.alias import Alias
 from dovetail.plan.arena import Pool
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.buffer import HostAllocator
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
+from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.memory_limit import check_fits
 
 _GARBAGE = 0xA5
+_MOST_SIZES = 32
+"""Sets of symbols whose sizes are remembered."""
 
 
 class Memory:
@@ -39,12 +44,16 @@ class Memory:
         self.sizes: dict[str, int] = {}
         self.numbers: dict[Size, int] = {}
         """Sizes that are computed already, for the symbols that are known."""
+        self.earlier: LRU[dict[Size, int]] = LRU(_MOST_SIZES)
+        """The same for symbols that earlier runs found."""
+        self.located: dict[Value, Alias] = {}
+        """Where values are, as the plan says; runs share it."""
 
     def copy(self) -> Memory:
         """The same bytes; another run adds its own to the copy."""
         other = Memory(self.plan, self.prove)
         other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
-        other.again = self.again
+        other.again, other.earlier, other.located = self.again, self.earlier, self.located
         return other
 
     def with_own(self, own: Mapping[Value, Array]) -> Memory:
@@ -62,8 +71,11 @@ class Memory:
             self.own[value] = _bytes(np.asarray(array, value.dtype.numpy, order="C"))
 
     def solve(self, found: Iterable[Found]) -> None:
-        self.sizes = solve_symbols(found, self.sizes)
-        self.numbers = {}
+        self._know(solve_symbols(found, self.sizes))
+
+    def _know(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        self.numbers = self.earlier.get(frozenset(sizes.items()), dict[Size, int])
 
     def reserve(self, pool: Pool, size: Size) -> None:
         self.pools[pool] = self.allocate(self.number(size))
@@ -89,7 +101,9 @@ class Memory:
         shape = tuple(map(self.number, type.shape))
         if 0 in shape:
             return np.empty(shape, type.dtype.numpy)
-        alias = self.plan.locate(value)
+        alias = self.located.get(value)
+        if alias is None:
+            alias = self.located[value] = self.plan.locate(value)
         buffer, start = self.place(alias.root)
         offset = start + self.number(alias.offset)
         strides = tuple(map(self.number, alias.strides))
@@ -134,6 +148,9 @@ class Memory:
 
     def run(self, steps: Iterable[Step]) -> None:
         for step in steps:
+            if step.value.op is counting and not self.prove:
+                self._count(step)
+                continue
             arrays = self.compute(step)
             results = step.results
             if self.plan.symbols:
@@ -142,6 +159,21 @@ class Memory:
                 arrays = [self.in_place(step, arrays[0])]
             for result, array in zip(results, arrays, strict=True):
                 self.view(result)[...] = array
+
+    def _count(self, step: Step) -> None:
+        """Find a size: `counting` without the checks of a general step, for loops do it in every trip."""
+        value = step.value
+        size: Size = value.attrs["count"]
+        number = self.view(step.operands[0])
+        count = int(number)
+        check_fits(max(count, 0) * value.dtype.itemsize, f"counting up to {count:,}", self.plan.memory_limit)
+        found = counting.compute(number, count=size)
+        name = str(size)
+        if not isinstance(size, Dim) or symbols(size) != frozenset({name}) or name in self.sizes:
+            self.solve([Found(step.name, value.tensor, (count,))])
+        else:
+            self._know({**self.sizes, name: count})
+        self.view(value)[...] = found
 
     def compute(self, step: Step) -> list[Array]:
         given = {v: self.view(v) for v in step.operands}

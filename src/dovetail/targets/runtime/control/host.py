@@ -6,17 +6,20 @@ The NumPy meaning of the op decides; each body is a compiled plan of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, evaluate, symbols
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found
 from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
 from dovetail.ops.control import FAMILY as CONTROL
-from dovetail.ops.control import MOST_TRIPS, check_trips
+from dovetail.ops.control import MOST_TRIPS, check_trips, if_
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.runtime.control.plan import body_graph
@@ -33,15 +36,30 @@ class Runner(Protocol):
 class Executable(Protocol):
     """A compiled plan without its parameters."""
 
+    @property
+    def plan(self) -> Plan: ...
+
     def bind(self, params: Mapping[str, Array]) -> Runner: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BoundBody:
+    """A compiled body with the arguments that are known at bind time, and the names of the others by index."""
+
+    runner: Runner
+    taken: tuple[tuple[int, str], ...]
+
+
+Bodies: TypeAlias = dict[tuple[Value, Subgraph], BoundBody]
+"""The bodies that one binding of a plan has run."""
 
 
 class HostBody:
     """A sub-graph as a function of arrays."""
 
-    def __init__(self, body: Subgraph, runner: Runner, sizes: Mapping[str, int]) -> None:
+    def __init__(self, body: Subgraph, bound: BoundBody, sizes: Mapping[str, int]) -> None:
         self.body = body
-        self.runner = runner
+        self.runner, self.taken = bound.runner, bound.taken
         self.sizes = sizes
 
     @property
@@ -50,7 +68,7 @@ class HostBody:
         return tuple(TensorType(v.dtype, tuple(evaluate(s, self.sizes) for s in v.shape)) for v in self.body.results)
 
     def __call__(self, *arguments: Array) -> tuple[Array, ...]:
-        found = self.runner.run({f"a{i}": np.asarray(a) for i, a in enumerate(arguments)}, self.sizes)
+        found = self.runner.run({name: np.asarray(arguments[i]) for i, name in self.taken}, self.sizes)
         return tuple(found[f"r{i}"] for i in range(len(self.body.results)))
 
 
@@ -60,9 +78,10 @@ class HostControl:
     def __init__(self, compile: Callable[[Plan], Executable], outer: Plan) -> None:
         self._compile = compile
         self._outer = outer
-        self._runners: dict[Subgraph, Runner] = {}
+        self._compiled: dict[tuple[Subgraph, tuple[int, ...]], Executable] = {}
+        self._bound = {r for step in outer.phase("bind") for r in step.results}
 
-    def run(self, step: Step, memory: Memory, status: int = 0) -> bool:
+    def run(self, step: Step, memory: Memory, bodies: Bodies, status: int = 0) -> bool:
         """Run a step that branches or loops, after compiled code set this status; False for other steps."""
         op = step.value.op
         if op not in CONTROL or not isinstance(op, Primitive):
@@ -70,7 +89,8 @@ class HostControl:
         if status == ENDLESS:
             check_trips(MOST_TRIPS)
         attrs = {
-            name: self._attribute(a, op.kinds[name].name == "fresh", memory) for name, a in step.value.attrs.items()
+            name: self._attribute(a, op.kinds[name].name == "fresh", step, memory, bodies)
+            for name, a in step.value.attrs.items()
         }
         results = op.compute(*[memory.view(v) for v in step.operands], **attrs)
         arrays = results if isinstance(results, tuple) else (results,)
@@ -80,16 +100,34 @@ class HostControl:
             memory.view(value)[...] = array
         return True
 
-    def _attribute(self, attr: Any, fresh: bool, memory: Memory) -> Any:
+    def _attribute(self, attr: Any, fresh: bool, step: Step, memory: Memory, bodies: Bodies) -> Any:
         if isinstance(attr, Subgraph):
-            return HostBody(attr, self._runner(attr), dict(memory.sizes))
+            key = step.value, attr
+            if key not in bodies:
+                bodies[key] = self._body(attr, step, memory)
+            return HostBody(attr, bodies[key], dict(memory.sizes))
         if isinstance(attr, Dim):
             known = symbols(attr) <= memory.sizes.keys()
             return evaluate(attr, memory.sizes) if known or not fresh else attr
         return attr
 
-    def _runner(self, body: Subgraph) -> Runner:
-        if body not in self._runners:
-            plan = make_plan(body_graph(body), target=self._outer.target, rules=self._outer.rules)
-            self._runners[body] = self._compile(plan).bind({})
-        return self._runners[body]
+    def _body(self, body: Subgraph, step: Step, memory: Memory) -> BoundBody:
+        """A body whose weights are bound, so that its kernels read them packed."""
+        value = step.value
+        before = 1 if value.op is if_ else 0
+        first = int(value.attrs.get("carries", 0)) + int(value.attrs.get("scanned", 0))
+        operands = step.operands[before:]
+        known = tuple(i for i, v in enumerate(operands) if i >= first and self._is_bound(v))
+        if (body, known) not in self._compiled:
+            plan = make_plan(body_graph(body, known), target=self._outer.target, rules=self._outer.rules)
+            self._compiled[body, known] = self._compile(plan)
+        compiled = self._compiled[body, known]
+        read = {str(v.attrs["name"]) for v in compiled.plan.graph.parameters}
+        params = {f"a{i}": np.array(memory.view(operands[i])) for i in known if f"a{i}" in read}
+        taken = tuple((i, f"a{i}") for i in range(len(operands)) if i not in known)
+        return BoundBody(compiled.bind(params), taken)
+
+    def _is_bound(self, value: Value) -> bool:
+        """Whether the bind phase of the outer plan knows an operand."""
+        root = self._outer.locate(value).root
+        return value.tensor.is_static and (root.op in (leaf.PARAM, leaf.CONST) or root in self._bound)

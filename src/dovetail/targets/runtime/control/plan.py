@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -97,11 +97,11 @@ class Control:
                         yield step
 
 
-def body_graph(body: Subgraph) -> Graph:
-    """A body as a graph whose inputs are its arguments."""
-    inputs = [leaf.input(f"a{i}", t) for i, t in enumerate(body.arguments)]
-    results = {f"r{i}": v for i, v in enumerate(inline(body, inputs))}
-    return Graph.of(results, name="body", inputs=inputs)
+def body_graph(body: Subgraph, known: Collection[int] = ()) -> Graph:
+    """A body as a graph whose inputs are its arguments; those that are known at bind time are its parameters."""
+    given = [(leaf.param if i in known else leaf.input)(f"a{i}", t) for i, t in enumerate(body.arguments)]
+    results = {f"r{i}": v for i, v in enumerate(inline(body, given))}
+    return Graph.of(results, name="body", inputs=[v for v in given if v.op is leaf.INPUT])
 
 
 def make_control(step: Step, locations: TensorLocations, select: Select, outer: Plan, depth: int = 0) -> Control | None:
