@@ -37,6 +37,10 @@ class Anchor:
 
     epilogue: tuple[Condition, ...] | None = None
     prologue: tuple[Condition, ...] | None = None
+    considers: Callable[[Value], bool] = field(default=lambda value: True, compare=False)
+    """Which steps may be a prologue at all; a refusal of others is not worth a line in a report."""
+    repeats: bool = False
+    """Whether a prologue is so cheap that each of its readers may compute it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from dovetail import library, ops
 from dovetail.declare.machine import estimate
 from dovetail.ir import leaf
-from dovetail.ir.dtype import f32
+from dovetail.ir.dtype import f32, i32
+from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
+from dovetail.kernels.problems.bytes import BYTES, ByteFactor, byte_factor
 from dovetail.kernels.problems.region_steps import find_convolution
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.convolution import conv_transpose
-from dovetail.ops.region import anchor_of
+from dovetail.ops.region import anchor_of, region, steps
 from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
@@ -63,15 +65,22 @@ def _is_a_contraction(value: Value) -> bool:
     return _has_one_result(value) and len(others) == 1 and others[0].op is ops.matmul and not others[0].dtype.is_float
 
 
-def _reads_rows_beside_bytes(value: Value) -> bool:
-    """The product of bytes takes operands that are dense or one row; others would fall back to floats."""
-    anchor = _inside(value)
-    given: list[Value] = [value.operands[v.attrs["index"]] for v in anchor.operands if v.op is leaf.ARGUMENT]
-    if not any(v.op is ops.dequantise for v in given):
-        return True
-    beside = [v for v in value.operands if v not in given]
-    fits = [v.dtype is f32 and v.shape in (anchor.shape, anchor.shape[-1:]) for v in beside]
-    return _has_one_result(value) and all(fits) and all(r.dtype is f32 for r in value.attrs["body"].results)
+def _widens_bytes(value: Value) -> bool:
+    """Whether steps make i32 of bytes, and maybe subtract a zero point."""
+    if not isinstance(value.type, TensorType) or value.dtype is not i32:
+        return False
+    made = steps(value.attrs["body"]) if value.op is region else [value]
+    return all(v.op in (ops.cast, ops.sub) for v in made) and any(v.dtype in BYTES for v in value.operands)
+
+
+def _is_of_bytes(value: Value) -> bool:
+    body = body_of(value, DENSE)
+    found = [v for v in body.order if v.op in (ops.matmul, ops.conv)]
+    return len(found) == 1 and any(isinstance(byte_factor(body, v), ByteFactor) for v in found[0].operands)
+
+
+def _is_integer(value: Value) -> bool:
+    return not _inside(value).dtype.is_float
 
 
 def _hides_operands(value: Value) -> bool:
@@ -87,12 +96,14 @@ def _hides_operands(value: Value) -> bool:
 
 def _reads_nothing_else(value: Value) -> bool:
     anchor = _inside(value)
+    if _is_integer(value):
+        return True
     readers = [v for v in value.attrs["body"].values if v is not anchor]
     return not any(x.op is leaf.ARGUMENT for v in readers for x in v.operands)
 
 
 def _is_f32(value: Value) -> bool:
-    return all(result.dtype is f32 for result in (*value.attrs["body"].results, _inside(value)))
+    return _is_integer(value) or all(result.dtype is f32 for result in (*value.attrs["body"].results, _inside(value)))
 
 
 def _rows(value: Value) -> Offer | Refused:
@@ -134,10 +145,10 @@ COMPILED = Condition(
 CONTRACTION = Condition(
     "kernel_is_one_contraction", _is_a_contraction, "the kernel sums up products of one left operand and nothing else"
 )
-BYTES = Condition(
-    "operands_are_rows_beside_bytes",
-    _reads_rows_beside_bytes,
-    "the product is of bytes, and its kernel reads operands of f32 that are dense or one row",
+WIDENED = Condition(
+    "factor_is_widened_bytes",
+    _is_of_bytes,
+    "a product takes in what widens one of its factors from bytes, with one zero point, and nothing else",
 )
 LONG = Condition(
     "sum_hides_the_operands",
@@ -152,7 +163,7 @@ NOTHING_ELSE = Condition(
 F32 = Condition("results_are_f32", _is_f32, "a convolution writes f32, and the steps give another dtype")
 VECTORS = Condition(
     "steps_have_vector_code",
-    lambda value: find_convolution(value) is not None,
+    lambda value: _is_compiled(value) if _is_integer(value) else find_convolution(value) is not None,
     "a convolution has no vector code for one of the steps, such as log",
 )
 ROWS = Condition(
@@ -171,8 +182,18 @@ NO_STEPS = Condition(
     "the kernel of attention writes rows as the online softmax ends; steps on them would be a second pass",
 )
 
-GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, BYTES, LONG))
-CONVOLUTION = Anchor(epilogue=(ONE_RESULT, SAME_SHAPE, NOTHING_ELSE, F32, VECTORS))
+GEMM = Anchor(
+    epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, LONG),
+    prologue=(ONE_RESULT, WIDENED),
+    considers=_widens_bytes,
+    repeats=True,
+)
+CONVOLUTION = Anchor(
+    epilogue=(ONE_RESULT, SAME_SHAPE, NOTHING_ELSE, F32, VECTORS),
+    prologue=(ONE_RESULT, WIDENED),
+    considers=_widens_bytes,
+    repeats=True,
+)
 ALONG_ROWS = Anchor(epilogue=(ROWS, SHARED), prologue=(ONE_RESULT, ROWS, SHARED))
 ATTENTION = Anchor(epilogue=(NO_STEPS,))
 

@@ -1,0 +1,159 @@
+"""A product or a convolution of integers as a problem of bytes: one factor of a run, and weights that are known.
+
+A factor is bytes minus a zero point, widened to i32 inside the kernel's own body, so that the kernel reads bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.ir import leaf
+from dovetail.ir.dtype import DType, i8, i32, u8
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Op, Value
+from dovetail.ir.walk import walk
+from dovetail.kernels.choice import Refused, StepProblem
+from dovetail.kernels.loops.body import Body, is_compiled, is_number
+
+BYTES = (i8, u8)
+_CONTRACTIONS: tuple[Op, ...] = (ops.matmul, ops.conv)
+
+
+@dataclass(frozen=True, slots=True)
+class ByteFactor:
+    """Bytes minus a zero point."""
+
+    bytes: Value
+    """An argument of the body or a view of one."""
+    zero: Value | None
+    """A number, or a tensor of one element that the body reads; None stands for 0."""
+
+    @property
+    def dtype(self) -> DType:
+        return self.bytes.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class ByteProduct:
+    """One contraction of bytes with weights, and the elementwise steps on its sums."""
+
+    body: Body
+    product: Value
+    factor: ByteFactor
+    weights: Value
+    """The step's operand that holds the weights, in i32."""
+    is_transposed: bool
+    """Whether a matrix product reads the weights with its last two axes exchanged."""
+    has_offsets: bool
+    """Whether weights of one column or filter may need an offset to fit a signed byte."""
+    operands: tuple[Value, ...]
+    """What the epilogue reads in addition to the sums."""
+
+    @property
+    def result(self) -> Value:
+        return self.body.results[0]
+
+    def operand(self, view: Value) -> Value:
+        """The operand of the step that a view is one of."""
+        return self.body.arguments[self.body.views[view].root]
+
+
+def find_byte_product(of: StepProblem[object]) -> ByteProduct | Refused:
+    """A step as one contraction of bytes with weights."""
+    body = of.body
+    found = [v for v in body.order if v.op in _CONTRACTIONS]
+    if len(found) != 1 or len(body.results) != 1:
+        return Refused("body_is_one_contraction", f"{len(found)} with {len(body.results)} results", "1")
+    (product,) = found
+    if product.dtype is not i32:
+        return Refused("sums_are_i32", product.dtype.name, i32.name)
+    if product.shape != body.results[0].shape:
+        return Refused("epilogue_keeps_the_shape", str(body.results[0].type), str(product.type))
+    left, right = product.operands
+    factor = byte_factor(body, left)
+    if isinstance(factor, Refused):
+        return factor
+    transposed = right.op is ops.permute and right.rank == 2 and right.operands[0] in body.arguments
+    source = right.operands[0] if transposed else right
+    if source not in body.arguments:
+        return Refused("weights_are_an_operand", "weights that are computed, or a view of them")
+    weights = body.arguments[source]
+    # Along the axes that are summed, weights of a signed byte each may differ by 255 at most.
+    kept = ((0 if transposed else 1) if product.op is ops.matmul else 0) - weights.rank
+    offsets = _offsets(weights, kept)
+    if offsets is None or not of.locations.is_bound(weights):
+        return Refused("weights_are_bytes", "integers of a run, or of more than 8 bits", "bytes that are bound")
+    after = [v for v in walk(body.results, until={product, *body.views}) if v is not product]
+    steps = [v for v in after if v not in body.views and not is_number(v)]
+    odd = next((v for v in steps if not is_compiled(v, body.scalars)), None)
+    if odd is not None:
+        return Refused("epilogue_is_compiled", odd.op.name, "elementwise steps")
+    operands = tuple(v for v in after if v in body.views)
+    return ByteProduct(body, product, factor, weights, transposed, offsets, operands)
+
+
+def byte_factor(body: Body, value: Value) -> ByteFactor | Refused:
+    """A factor as bytes minus a zero point."""
+    wide, zero = value, None
+    if value.op is ops.sub and value not in body.views:
+        wide, zero = value.operands
+    if wide in body.views or wide.op is not ops.cast or wide.dtype is not i32:
+        return Refused("factor_is_bytes", value.op.name, "bytes that the kernel widens")
+    (source,) = wide.operands
+    if source not in body.views or source.dtype not in BYTES:
+        return Refused("factor_is_bytes", source.dtype.name, "i8 or u8")
+    if zero is None:
+        return ByteFactor(source, None)
+    held = _zero_point(body, zero, source.dtype)
+    return held if isinstance(held, Refused) else ByteFactor(source, held)
+
+
+def _zero_point(body: Body, zero: Value, dtype: DType) -> Value | Refused:
+    """What holds a zero point: a number, or a tensor of one element, in the dtype of the bytes or widened from it."""
+    if is_number(zero):
+        known, (low, high) = leaf.scalar_of(zero), dtype.range
+        fits = isinstance(known, int) and low <= known <= high
+        return zero if fits else Refused("zero_point_is_a_byte", str(known), dtype.name)
+    if zero.tensor.count != 1:
+        return Refused("zero_point_is_one_number", str(zero.type), "one for the tensor")
+    if zero in body.views and body.views[zero].offset == 0:
+        operand = body.arguments[body.views[zero].root]
+        widened = operand.op is ops.cast and operand.operands[0].dtype is dtype
+        return zero if widened else Refused("zero_point_is_a_byte", str(zero.type), dtype.name)
+    held = body.views.get(zero.operands[0]) if zero.op is ops.cast else None
+    if held is not None and held.offset == 0 and zero.operands[0].dtype is dtype:
+        return zero.operands[0]
+    return Refused("zero_point_is_a_byte", zero.op.name, dtype.name)
+
+
+def _offsets(weights: Value, kept: int) -> bool | None:
+    """Whether weights need offsets along the kept axis to fit signed bytes; None where they may not fit at all."""
+    if weights.op is ops.cast and weights.operands[0].dtype in BYTES:
+        return weights.operands[0].dtype is u8
+    if weights.op is ops.sub:
+        wide, zero = weights.operands
+        one_per_column = all(s == 1 for i, s in enumerate(zero.shape, -zero.rank) if i != kept)
+        return True if one_per_column and _offsets(wide, kept) is not None and wide.op is ops.cast else None
+    if weights.op is ops.concat and _from_end(weights.attrs["axis"], weights.rank) == kept:
+        parts = [_offsets(part, kept) for part in weights.operands]
+        return None if None in parts else any(parts)
+    return None
+
+
+def _from_end(axis: int, rank: int) -> int:
+    return axis - rank if axis >= 0 else axis
+
+
+def signed_bytes(weights: Array) -> tuple[Array, Array]:
+    """Integers [kept, summed] as signed bytes, and the offset of each row that brings them there."""
+    lowest, highest = weights.min(axis=1), weights.max(axis=1)
+    assert (highest - lowest <= 255).all(), "weights of one row differ by a byte"
+    fits = (lowest >= -128) & (highest <= 127)
+    offset = np.where(fits, 0, lowest + 128).astype(np.int64)
+    return (weights - offset[:, None]).astype(np.int8), offset
+
+
+__all__ = ["BYTES", "ByteFactor", "ByteProduct", "byte_factor", "find_byte_product", "signed_bytes"]
