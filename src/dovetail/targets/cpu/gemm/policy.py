@@ -120,5 +120,6 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
 
 
 __all__ = [
-    "GEMM", "INT8", "INT8_TILES", "TILES", "GemmPolicy", "GemmTiles", "Int8Policy", "Int8Tile", "is_by_lane", "tiles_of",
+    "GEMM", "INT8", "INT8_TILES", "TILES",
+    "GemmPolicy", "GemmTiles", "Int8Policy", "Int8Tile", "is_by_lane", "tiles_of",
 ]  # fmt: skip
