@@ -5,6 +5,7 @@ A factor is bytes minus a zero point, widened to i32 inside the kernel's own bod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.loops.body import Body, is_compiled, is_number
+from dovetail.kernels.spec import Packed, TensorLocations
 
 BYTES = (i8, u8)
 _CONTRACTIONS: tuple[Op, ...] = (ops.matmul, ops.conv)
@@ -37,18 +39,33 @@ class ByteFactor:
 
 
 @dataclass(frozen=True, slots=True)
+class ByteWeights:
+    """Weights that are known before a run: bytes, or integers that were widened from bytes."""
+
+    value: Value
+    """The step's operand that holds them."""
+    zero: Value | None
+    """The operand that holds their zero point, where the kernel's body subtracts one."""
+    number: int
+    """The zero point, where it is a number."""
+    is_transposed: bool
+    """Whether a matrix product reads them with their two axes exchanged."""
+    has_offsets: bool
+    """Whether those of one column or filter may need an offset to fit a signed byte."""
+
+    def packed(self, layout: str, pack: Callable[..., Array]) -> Packed:
+        """The weights in a layout, less their zero point."""
+        return Packed(self.value, f"{layout} {self.number}", pack, () if self.zero is None else (self.zero,))
+
+
+@dataclass(frozen=True, slots=True)
 class ByteProduct:
     """One contraction of bytes with weights, and the elementwise steps on its sums."""
 
     body: Body
     product: Value
     factor: ByteFactor
-    weights: Value
-    """The step's operand that holds the weights, in i32."""
-    is_transposed: bool
-    """Whether a matrix product reads the weights with its last two axes exchanged."""
-    has_offsets: bool
-    """Whether weights of one column or filter may need an offset to fit a signed byte."""
+    weights: ByteWeights
     operands: tuple[Value, ...]
     """What the epilogue reads in addition to the sums."""
 
@@ -72,27 +89,44 @@ def find_byte_product(of: StepProblem[object]) -> ByteProduct | Refused:
         return Refused("sums_are_i32", product.dtype.name, i32.name)
     if product.shape != body.results[0].shape:
         return Refused("epilogue_keeps_the_shape", str(body.results[0].type), str(product.type))
-    left, right = product.operands
-    factor = byte_factor(body, left)
+    factor = byte_factor(body, product.operands[0])
     if isinstance(factor, Refused):
         return factor
-    transposed = right.op is ops.permute and right.rank == 2 and right.operands[0] in body.arguments
-    source = right.operands[0] if transposed else right
-    if source not in body.arguments:
-        return Refused("weights_are_an_operand", "weights that are computed, or a view of them")
-    weights = body.arguments[source]
-    # Along the axes that are summed, weights of a signed byte each may differ by 255 at most.
-    kept = ((0 if transposed else 1) if product.op is ops.matmul else 0) - weights.rank
-    offsets = _offsets(weights, kept)
-    if offsets is None or not of.locations.is_bound(weights):
-        return Refused("weights_are_bytes", "integers of a run, or of more than 8 bits", "bytes that are bound")
+    weights = _weights(body, product, of.locations)
+    if isinstance(weights, Refused):
+        return weights
     after = [v for v in walk(body.results, until={product, *body.views}) if v is not product]
     steps = [v for v in after if v not in body.views and not is_number(v)]
     odd = next((v for v in steps if not is_compiled(v, body.scalars)), None)
     if odd is not None:
         return Refused("epilogue_is_compiled", odd.op.name, "elementwise steps")
     operands = tuple(v for v in after if v in body.views)
-    return ByteProduct(body, product, factor, weights, transposed, offsets, operands)
+    return ByteProduct(body, product, factor, weights, operands)
+
+
+def _weights(body: Body, product: Value, locations: TensorLocations) -> ByteWeights | Refused:
+    right = product.operands[1]
+    factor = byte_factor(body, right)
+    seen = right if isinstance(factor, Refused) else factor.bytes
+    transposed = seen.op is ops.permute and seen.rank == 2 and seen.operands[0] in body.arguments
+    source = seen.operands[0] if transposed else seen
+    if source not in body.arguments:
+        return Refused("weights_are_an_operand", "weights that are computed, or a view of them")
+    weights, zero, number = body.arguments[source], None, 0
+    if isinstance(factor, Refused):
+        # Along the axes that are summed, weights of a signed byte each may differ by 255 at most.
+        kept = ((0 if transposed else 1) if product.op is ops.matmul else 0) - weights.rank
+        offsets = _offsets(weights, kept)
+    else:
+        offsets = factor.dtype is u8 or factor.zero is not None
+        if factor.zero is not None and is_number(factor.zero):
+            number = int(complex(leaf.scalar_of(factor.zero) or 0).real)
+        elif factor.zero is not None:
+            zero = body.arguments[body.views[factor.zero].root]
+    known = locations.is_bound(weights) and (zero is None or locations.is_bound(zero))
+    if offsets is None or not known:
+        return Refused("weights_are_bytes", "integers of a run, or of more than 8 bits", "bytes that are bound")
+    return ByteWeights(weights, zero, number, transposed, offsets)
 
 
 def byte_factor(body: Body, value: Value) -> ByteFactor | Refused:
@@ -147,13 +181,20 @@ def _from_end(axis: int, rank: int) -> int:
     return axis - rank if axis >= 0 else axis
 
 
-def signed_bytes(weights: Array) -> tuple[Array, Array]:
-    """Integers [kept, summed] as signed bytes, and the offset of each row that brings them there."""
-    lowest, highest = weights.min(axis=1), weights.max(axis=1)
-    assert (highest - lowest <= 255).all(), "weights of one row differ by a byte"
-    fits = (lowest >= -128) & (highest <= 127)
-    offset = np.where(fits, 0, lowest + 128).astype(np.int64)
-    return (weights - offset[:, None]).astype(np.int8), offset
+@dataclass(frozen=True, slots=True)
+class BytePacking:
+    """Weights as signed bytes."""
+
+    number: int
+    """A zero point that is known."""
+
+    def signed(self, rows: Array, *zero: Array) -> tuple[Array, Array, Array]:
+        """Rows [kept, summed] less their zero point: as signed bytes, the offset that brings each row there, sums."""
+        wide = rows.astype(np.int64) - self.number - (zero[0].astype(np.int64).reshape(()) if zero else 0)
+        lowest, highest = wide.min(axis=1), wide.max(axis=1)
+        assert (highest - lowest <= 255).all(), "weights of one row differ by a byte"
+        offset = np.where((lowest >= -128) & (highest <= 127), 0, lowest + 128)
+        return (wide - offset[:, None]).astype(np.int8), offset, wide.sum(axis=1)
 
 
-__all__ = ["BYTES", "ByteFactor", "ByteProduct", "byte_factor", "find_byte_product", "signed_bytes"]
+__all__ = ["BYTES", "ByteFactor", "BytePacking", "ByteProduct", "ByteWeights", "byte_factor", "find_byte_product"]

@@ -31,7 +31,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
     stretched,
 )
-from dovetail.kernels.problems.bytes import ByteProduct, find_byte_product, signed_bytes
+from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
 from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of
 from dovetail.targets.cpu.gemm.driver import LIVE
@@ -43,15 +43,15 @@ NO_DOT = Refused("device_has_int8_dot", "no 4-way dot products of bytes", "VNNI,
 
 
 @dataclass(frozen=True, slots=True)
-class BytePanels:
+class BytePanels(BytePacking):
     """Weights [k, n] as signed bytes in the order in which they are multiplied, [panel][k / 4][column][4]; then a panel
     of ones, which sums up rows."""
 
     nr: int
     is_transposed: bool
 
-    def __call__(self, weights: Array) -> Array:
-        q, _ = signed_bytes(weights if self.is_transposed else weights.T)
+    def __call__(self, weights: Array, *zero: Array) -> Array:
+        q, _, _ = self.signed(weights if self.is_transposed else weights.T, *zero)
         n, k = q.shape
         panels, steps = -(-n // self.nr), -(-k // 4)
         whole = np.zeros(((panels + 1) * self.nr, 4 * steps), np.int8)
@@ -63,19 +63,16 @@ class BytePanels:
 
 
 @dataclass(frozen=True, slots=True)
-class ByteColumns:
+class ByteColumns(BytePacking):
     """For each column the sum of its weights, and the offset that was taken from them."""
 
     nr: int
     is_transposed: bool
 
-    def __call__(self, weights: Array) -> Array:
-        rows = weights if self.is_transposed else weights.T
-        _, offsets = signed_bytes(rows)
-        n = rows.shape[0]
-        packed = np.zeros((2, -(-n // self.nr) * self.nr), np.int32)
-        packed[0, :n] = rows.sum(axis=1, dtype=np.int64).astype(np.int32)
-        packed[1, :n] = offsets
+    def __call__(self, weights: Array, *zero: Array) -> Array:
+        _, offsets, sums = self.signed(weights if self.is_transposed else weights.T, *zero)
+        packed = np.zeros((2, -(-sums.size // self.nr) * self.nr), np.int32)
+        packed[:, : sums.size] = sums, offsets
         return packed
 
 
@@ -90,8 +87,8 @@ def offer_int8(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if found.product.op is not ops.matmul:
         return Refused("op_is_one_product", found.product.op.name)
     deep, columns = found.product.operands[0].shape[-1], found.result.shape[-1]
-    if found.weights.rank != 2 or not isinstance(deep, int) or not isinstance(columns, int) or deep == 0:
-        return Refused("weights_are_one_matrix", str(found.weights.type), "two axes of known sizes")
+    if found.weights.value.rank != 2 or not isinstance(deep, int) or not isinstance(columns, int) or deep == 0:
+        return Refused("weights_are_one_matrix", str(found.weights.value.type), "two axes of known sizes")
     return Offer(lambda: _Writer(of, found, tile, deep, columns).job())
 
 
@@ -117,12 +114,11 @@ class _Writer:
         self.bindings["a"] = found.operand(factor.bytes)
         self.fronts["a"] = stretched(strides[:-1], factor.bytes.shape[:-1], found.result.shape[:-1])
         self.sizes["a_k"] = strides[-1]
-        for name, pack in (
-            ("w", BytePanels(self.tile.nr, found.is_transposed)),
-            ("c", ByteColumns(self.tile.nr, found.is_transposed)),
-        ):
-            layout = f"bytes {name} {self.tile.nr} {found.is_transposed}"
-            self.bindings[name] = Packed(found.weights, layout, pack)
+        weights = found.weights
+        for name, pack in (("w", BytePanels), ("c", ByteColumns)):
+            layout = f"bytes {name} {self.tile.nr} {weights.is_transposed}"
+            made = pack(weights.number, self.tile.nr, weights.is_transposed)
+            self.bindings[name] = weights.packed(layout, made)
         zero_of(self.bindings, found)
         for view, name in self.beside.items():
             if views[view].offset != 0:
@@ -145,7 +141,7 @@ class _Writer:
             self.deep,
             self.columns,
             factor.dtype is i8,
-            found.has_offsets,
+            found.weights.has_offsets,
             tuple(self.beside.values()),
             tuple(self.bindings),
             self.sizes,

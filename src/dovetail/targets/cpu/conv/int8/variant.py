@@ -30,7 +30,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
     stretched,
 )
-from dovetail.kernels.problems.bytes import ByteProduct, find_byte_product, signed_bytes
+from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
 from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.conv.int8.kernel import ByteImage, int8_conv_code
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of
@@ -42,15 +42,15 @@ from dovetail.targets.runtime.aligned import aligned
 
 
 @dataclass(frozen=True, slots=True)
-class ByteFilters:
+class ByteFilters(BytePacking):
     """Filters as signed bytes in the order in which they are multiplied, [group][tile][k / 4][filter][4]; then a tile
     of ones, which sums up pixels."""
 
     mr: int
     groups: int
 
-    def __call__(self, weights: Array) -> Array:
-        q, _ = signed_bytes(weights.reshape(weights.shape[0], -1))
+    def __call__(self, weights: Array, *zero: Array) -> Array:
+        q, _, _ = self.signed(weights.reshape(weights.shape[0], -1), *zero)
         filters, k = q.shape[0] // self.groups, q.shape[1]
         tiles, steps = -(-filters // self.mr), -(-k // 4)
         whole = np.zeros((self.groups, tiles * self.mr, 4 * steps), np.int8)
@@ -62,13 +62,12 @@ class ByteFilters:
 
 
 @dataclass(frozen=True, slots=True)
-class ByteRows:
+class ByteRows(BytePacking):
     """For each filter the sum of its weights, and the offset that was taken from them."""
 
-    def __call__(self, weights: Array) -> Array:
-        rows = weights.reshape(weights.shape[0], -1)
-        _, offsets = signed_bytes(rows)
-        return np.stack([rows.sum(axis=1, dtype=np.int64), offsets], axis=1).astype(np.int32)
+    def __call__(self, weights: Array, *zero: Array) -> Array:
+        _, offsets, sums = self.signed(weights.reshape(weights.shape[0], -1), *zero)
+        return np.stack([sums, offsets], axis=1).astype(np.int32)
 
 
 def offer_int8_conv(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -106,10 +105,10 @@ class _Writer:
             return Refused("image_starts_at_an_operand", "a view within an operand")
         self._image(found.factor.bytes, image.strides)
         groups = int(found.product.attrs["groups"])
-        self.bindings["w"] = Packed(
-            found.weights, f"bytes filters {self.tile.mr} {groups}", ByteFilters(self.tile.mr, groups)
-        )
-        self.bindings["c"] = Packed(found.weights, "bytes rows", ByteRows())
+        weights = found.weights
+        pack = ByteFilters(weights.number, self.tile.mr, groups)
+        self.bindings["w"] = weights.packed(f"bytes filters {self.tile.mr} {groups}", pack)
+        self.bindings["c"] = weights.packed("bytes rows", ByteRows(weights.number))
         zero_of(self.bindings, found)
         for view, name in self.beside.items():
             if views[view].offset != 0:
@@ -143,7 +142,7 @@ class _Writer:
         self.spread[name] = stretched(strides, shape, self.found.result.shape)
 
     def _finished(self, groups: int) -> Job:
-        found, (filters, channels, *window) = self.found, self._static(self.found.weights.shape)
+        found, (filters, channels, *window) = self.found, self._static(self.found.weights.value.shape)
         attrs, zero = found.product.attrs, found.factor.zero
         known = 0 if zero is None else leaf.scalar_of(zero) if is_number(zero) else None
         shape = ByteImage(
@@ -156,7 +155,7 @@ class _Writer:
             self._two(attrs["dilations"]),
             any(p != 0 for p in attrs["padding"]),
             found.factor.dtype is i8,
-            found.has_offsets,
+            found.weights.has_offsets,
             None if known is None else int(known.real),
             0 if zero is None else zero.dtype.itemsize,
             tuple(self.beside.values()),
