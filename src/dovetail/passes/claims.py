@@ -37,10 +37,8 @@ class Anchor:
 
     epilogue: tuple[Condition, ...] | None = None
     prologue: tuple[Condition, ...] | None = None
-    considers: Callable[[Value], bool] = field(default=lambda value: True, compare=False)
-    """Which steps may be a prologue at all; a refusal of others is not worth a line in a report."""
-    repeats: bool = False
-    """Whether a prologue is so cheap that each of its readers may compute it."""
+    widens: bool = False
+    """Whether its kernel reads bytes and widens them to i32 itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,8 @@ class Claims:
     """Op name -> which elementwise steps its kernel takes in; the kernel of an op that is not listed takes none."""
     broadcasts: Literal["implicit", "explicit"] = "implicit"
     """Whether elementwise kernels stretch operands themselves or need equal shapes."""
+    multiplies_bytes: bool = False
+    """Whether its products of bytes are faster than those of floats, so that dequantised factors stay bytes."""
     unrolls_at_most: int = 64
     """How many trips of a loop are unrolled where loops are not native."""
     memory: MemoryRules = field(default_factory=MemoryRules)

@@ -201,38 +201,26 @@ class _Search:
         return Join(EPILOGUE, anchor, value, made, roots, after, needs, tuple(dict.fromkeys([*read.covers, anchor])))
 
     def _prologues(self, value: Value, static: set[Value], place: Mapping[Value, int]) -> Iterator[Join]:
-        """The kernels that read a value where they may take it in: the only one, or all, each for itself."""
-        for reader in self._prologue_readers(value):
-            claim = self._claimed(reader)
-            if claim is None or claim.prologue is None or not claim.considers(value):
-                continue
-            read = closed(reader, lambda v: self.graph.uses.count(v) == 1)
-            if value not in read.operands:
-                continue
-            inner = closed(value)
-            made = _region(read, value, inner)
-            covers = tuple(dict.fromkeys([*read.covers, value]))
-            join = Join(PROLOGUE, reader, value, made, (reader,), (made,), made.operands, covers)
-            if self._accepts(join, claim.prologue):
-                yield join
-
-    def _prologue_readers(self, value: Value) -> Iterator[Value]:
-        uses = self.graph.uses
-        if uses.count(value) > 1 or uses.is_output(value):
-            for reader in dict.fromkeys(uses.readers[value]):
-                claim = self._claimed(reader)
-                if claim is not None and claim.repeats:
-                    yield reader
-            return
+        """The kernel that reads a value, and nothing else does, where it may take it in."""
         reader = value
-        while uses.count(reader) == 1 and not uses.is_output(reader):
-            (reader,) = uses.readers[reader]
+        while self.graph.uses.count(reader) == 1 and not self.graph.uses.is_output(reader):
+            (reader,) = self.graph.uses.readers[reader]
             claim = self._claimed(reader)
             if claim is not None and claim.prologue is not None:
-                yield reader
-                return
+                break
             if not is_free(reader):
                 return
+        else:
+            return
+        read = closed(reader, lambda v: self.graph.uses.count(v) == 1)
+        if value not in read.operands:
+            return
+        inner = closed(value)
+        made = _region(read, value, inner)
+        covers = tuple(dict.fromkeys([*read.covers, value]))
+        join = Join(PROLOGUE, reader, value, made, (reader,), (made,), made.operands, covers)
+        if self._accepts(join, claim.prologue):
+            yield join
 
 
 def _is_elementwise(value: Value) -> bool:

@@ -69,9 +69,9 @@ def offer_contraction_loops(of: StepProblem[object]) -> Offer | Refused:
 
 
 def _is_widened(factor: Value, body: Body) -> bool:
-    """Whether a factor is a tensor that is cast, maybe minus one number."""
-    wide = factor.operands[0] if factor.op is ops.sub else factor
-    numbers = factor.operands[1:] if factor.op is ops.sub else ()
+    """Whether a factor is a tensor that is cast, maybe plus or minus one number."""
+    is_moved = factor.op in (ops.sub, ops.add)
+    wide, *numbers = factor.operands if is_moved else (factor,)
     inner = [v.operands[0] if v.op is ops.cast and v not in body.views else v for v in numbers]
     fits = all(is_number(v) or (v in body.views and v.tensor.count == 1) for v in inner)
     return fits and wide not in body.views and wide.op is ops.cast and wide.operands[0] in body.views

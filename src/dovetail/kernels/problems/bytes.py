@@ -132,7 +132,7 @@ def _weights(body: Body, product: Value, locations: TensorLocations) -> ByteWeig
 def byte_factor(body: Body, value: Value) -> ByteFactor | Refused:
     """A factor as bytes minus a zero point."""
     wide, zero = value, None
-    if value.op is ops.sub and value not in body.views:
+    if value.op in (ops.sub, ops.add) and value not in body.views:
         wide, zero = value.operands
     if wide in body.views or wide.op is not ops.cast or wide.dtype is not i32:
         return Refused("factor_is_bytes", value.op.name, "bytes that the kernel widens")
@@ -141,6 +141,11 @@ def byte_factor(body: Body, value: Value) -> ByteFactor | Refused:
         return Refused("factor_is_bytes", source.dtype.name, "i8 or u8")
     if zero is None:
         return ByteFactor(source, None)
+    if value.op is ops.add:
+        added = leaf.scalar_of(zero) if is_number(zero) else None
+        if not isinstance(added, int):
+            return Refused("factor_is_bytes", "a sum", "bytes minus a zero point")
+        zero = leaf.scalar(-added, i32)
     held = _zero_point(body, zero, source.dtype)
     return held if isinstance(held, Refused) else ByteFactor(source, held)
 
@@ -171,6 +176,9 @@ def _offsets(weights: Value, kept: int) -> bool | None:
         wide, zero = weights.operands
         one_per_column = all(s == 1 for i, s in enumerate(zero.shape, -zero.rank) if i != kept)
         return True if one_per_column and _offsets(wide, kept) is not None and wide.op is ops.cast else None
+    if weights.op is ops.permute:
+        order = weights.attrs["order"]
+        return _offsets(weights.operands[0], _from_end(order[kept], weights.rank))
     if weights.op is ops.concat and _from_end(weights.attrs["axis"], weights.rank) == kept:
         parts = [_offsets(part, kept) for part in weights.operands]
         return None if None in parts else any(parts)

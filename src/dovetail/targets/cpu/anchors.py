@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from dovetail import library, ops
 from dovetail.declare.machine import estimate
 from dovetail.ir import leaf
-from dovetail.ir.dtype import f32, i32
-from dovetail.ir.type import TensorType
+from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
-from dovetail.kernels.problems.bytes import BYTES, ByteFactor, byte_factor
 from dovetail.kernels.problems.region_steps import find_convolution
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.convolution import conv_transpose
-from dovetail.ops.region import anchor_of, region, steps
+from dovetail.ops.region import anchor_of
 from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
@@ -63,20 +61,6 @@ def _is_a_contraction(value: Value) -> bool:
         return True
     others = [v for v in body_of(value, DENSE).order if not v.op.elementwise]
     return _has_one_result(value) and len(others) == 1 and others[0].op is ops.matmul and not others[0].dtype.is_float
-
-
-def _widens_bytes(value: Value) -> bool:
-    """Whether steps make i32 of bytes, and maybe subtract a zero point."""
-    if not isinstance(value.type, TensorType) or value.dtype is not i32:
-        return False
-    made = steps(value.attrs["body"]) if value.op is region else [value]
-    return all(v.op in (ops.cast, ops.sub) for v in made) and any(v.dtype in BYTES for v in value.operands)
-
-
-def _is_of_bytes(value: Value) -> bool:
-    body = body_of(value, DENSE)
-    found = [v for v in body.order if v.op in (ops.matmul, ops.conv)]
-    return len(found) == 1 and any(isinstance(byte_factor(body, v), ByteFactor) for v in found[0].operands)
 
 
 def _is_integer(value: Value) -> bool:
@@ -145,11 +129,6 @@ COMPILED = Condition(
 CONTRACTION = Condition(
     "kernel_is_one_contraction", _is_a_contraction, "the kernel sums up products of one left operand and nothing else"
 )
-WIDENED = Condition(
-    "factor_is_widened_bytes",
-    _is_of_bytes,
-    "a product takes in what widens one of its factors from bytes, with one zero point, and nothing else",
-)
 LONG = Condition(
     "sum_hides_the_operands",
     _hides_operands,
@@ -184,15 +163,11 @@ NO_STEPS = Condition(
 
 GEMM = Anchor(
     epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, LONG),
-    prologue=(ONE_RESULT, WIDENED),
-    considers=_widens_bytes,
-    repeats=True,
+    widens=True,
 )
 CONVOLUTION = Anchor(
     epilogue=(ONE_RESULT, SAME_SHAPE, NOTHING_ELSE, F32, VECTORS),
-    prologue=(ONE_RESULT, WIDENED),
-    considers=_widens_bytes,
-    repeats=True,
+    widens=True,
 )
 ALONG_ROWS = Anchor(epilogue=(ROWS, SHARED), prologue=(ONE_RESULT, ROWS, SHARED))
 ATTENTION = Anchor(epilogue=(NO_STEPS,))
