@@ -34,6 +34,8 @@ class ByteTile:
     shape: Int8Tile
     emulated: bool = False
     """Whether the dot instruction is spelled out in plain vector code."""
+    weights_are_rows: bool = False
+    """Whether rows are the weights, which are signed bytes, and columns the factor of a run."""
 
     @property
     def mr(self) -> int:
@@ -92,7 +94,8 @@ def _function(tile: ByteTile, rows: int) -> Function:
         for j, column in enumerate(columns):
             phi = held[i, j]
             phi.add("zeroinitializer", "entry")
-            phi.add(_dot(t, tile, phi.name, x, column), "along")
+            factor, weights = (column, x) if tile.weights_are_rows else (x, column)
+            phi.add(_dot(t, tile, phi.name, factor, weights), "along")
     following = I64(t.let(f"add nuw nsw i64 {k.name}, 1"))
     k.add("0", "entry")
     k.add(following, "along")
@@ -101,7 +104,8 @@ def _function(tile: ByteTile, rows: int) -> Function:
     for (i, j), phi in held.items():
         there = t.ptr_add(t.ptr_add(Ptr("%sums"), t.mul(I64("%pitch"), i)), 4 * j * shape.lanes)
         t.emit(f"store {kind} {phi.incoming[1][0]}, ptr {there}, align 16")
-    return t.function(Signature(f"bytes.{rows}x{tile.nr}", _PARAMETERS))
+    name = f"bytes.{rows}x{tile.nr}{'.rows' if tile.weights_are_rows else ''}"
+    return t.function(Signature(name, _PARAMETERS))
 
 
 def _broadcast(t: Builder, tile: ByteTile, four: Ptr, i: int, rows: int) -> str:
@@ -116,22 +120,22 @@ def _broadcast(t: Builder, tile: ByteTile, four: Ptr, i: int, rows: int) -> str:
     return t.let(f"shufflevector {kind} {one}, {kind} poison, <{lanes} x i32> zeroinitializer")
 
 
-def _dot(t: Builder, tile: ByteTile, held: str, row: str, column: str) -> str:
-    """Sums plus the products of four bytes of the row with four of each column."""
+def _dot(t: Builder, tile: ByteTile, held: str, factor: str, weights: str) -> str:
+    """Sums plus the products of four bytes of the factor with four weights in each lane."""
     shape = tile.shape
     kind, raw = f"<{shape.lanes} x i32>", f"<{4 * shape.lanes} x i8>"
     if tile.emulated:
-        return _plain(t, shape, held, row, column)
+        return _plain(t, shape, held, factor, weights)
     t.use(f"declare {kind} @{shape.intrinsic}({kind}, {raw}, {raw})")
-    return t.let(f"call {kind} @{shape.intrinsic}({kind} {held}, {raw} {row}, {raw} {column})")
+    return t.let(f"call {kind} @{shape.intrinsic}({kind} {held}, {raw} {factor}, {raw} {weights})")
 
 
-def _plain(t: Builder, shape: Int8Tile, held: str, row: str, column: str) -> str:
+def _plain(t: Builder, shape: Int8Tile, held: str, factor: str, weights: str) -> str:
     """The same without a dot instruction."""
     count = 4 * shape.lanes
     raw, wide = f"<{count} x i8>", f"<{count} x i32>"
-    x = t.let(f"{'sext' if shape.signed else 'zext'} {raw} {row} to {wide}")
-    products = t.let(f"mul {wide} {x}, {t.let(f'sext {raw} {column} to {wide}')}")
+    x = t.let(f"{'sext' if shape.signed else 'zext'} {raw} {factor} to {wide}")
+    products = t.let(f"mul {wide} {x}, {t.let(f'sext {raw} {weights} to {wide}')}")
     for part in range(4):
         mask = ", ".join(f"i32 {4 * lane + part}" for lane in range(shape.lanes))
         some = t.let(f"shufflevector {wide} {products}, {wide} poison, <{shape.lanes} x i32> <{mask}>")

@@ -75,7 +75,7 @@ class Int8Tile:
     capability: Capability
     intrinsic: str
     signed: bool
-    """Whether the instruction takes rows as signed bytes; columns always are."""
+    """Whether the instruction takes the factor of a run as signed bytes; weights always are."""
     by_lane: bool
     """Whether it multiplies by one lane of a register; otherwise a scalar is broadcast."""
     lanes: int
