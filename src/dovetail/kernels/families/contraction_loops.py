@@ -144,7 +144,8 @@ class _Plain:
         """An element of a factor in the type of the sums, stretched to a shape if one is given."""
         leaves: dict[Value, Expr] = {}
         for view in (v for v in walk([factor], until=self.body.views) if v in self.body.views):
-            leaves[view] = Load(self.tensor(view, shape or factor.shape), tuple(at))
+            to = shape if view is factor else shape or factor.shape
+            leaves[view] = Load(self.tensor(view, to), tuple(at))
         (found,) = elementwise([factor], leaves)
         return cast_to(found, self.total)
 
