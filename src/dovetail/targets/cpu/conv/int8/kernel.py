@@ -13,9 +13,9 @@ from dovetail.codegen.llvm.arguments import Words, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
+from dovetail.codegen.llvm.once import HEAD, once_for
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.targets.cpu.conv.patches import HEAD, once_for
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_function
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
 from dovetail.targets.cpu.gemm.int8_kernel import words_of
