@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def image(dtype: DType, *shape: Size) -> Value:
 
 def run(
     y: Value,
-    feeds: list[Mapping[str, Array]],
+    feeds: Sequence[Mapping[str, Array]],
     params: Mapping[str, Array],
     device: CpuDevice,
     kernel: str,

@@ -57,7 +57,9 @@ class ByteFilters(BytePacking):
         whole[:, :filters, :k] = q.reshape(self.groups, filters, k)
         packed = aligned((self.groups * tiles + 1, steps, self.mr, 4), np.int8)
         packed[:-1] = whole.reshape(self.groups * tiles, self.mr, steps, 4).transpose(0, 2, 1, 3)
-        packed[-1] = (np.arange(4 * steps) < k).reshape(steps, 1, 4)
+        ones = np.zeros((steps, 1, 4), np.int8)
+        ones.reshape(-1)[:k] = 1
+        packed[-1] = ones
         return packed
 
 
