@@ -82,9 +82,8 @@ def _function(tile: ByteTile, rows: int) -> Function:
     t.label("along")
     k = t.phi("i64")
     held = {cell: t.phi(kind) for cell in cells}
-    at = I64(k.name)
-    panel = t.ptr_add(Ptr("%b"), t.mul(at, tile.step_bytes))
-    four = t.ptr_add(Ptr("%a"), t.mul(at, tile.row_bytes))
+    rows_at, columns_at = t.phi("ptr"), t.phi("ptr")
+    four, panel = Ptr(rows_at.name), Ptr(columns_at.name)
     columns = [
         t.let(f"load {raw}, ptr {t.ptr_add(panel, 4 * shape.lanes * j)}, align 16") for j in range(shape.vectors)
     ]
@@ -99,6 +98,9 @@ def _function(tile: ByteTile, rows: int) -> Function:
     following = I64(t.let(f"add nuw nsw i64 {k.name}, 1"))
     k.add("0", "entry")
     k.add(following, "along")
+    for phi, start, by in ((rows_at, "%a", tile.row_bytes), (columns_at, "%b", tile.step_bytes)):
+        phi.add(Ptr(start), "entry")
+        phi.add(t.ptr_add(Ptr(phi.name), by), "along")
     t.emit(f"br i1 {t.icmp('slt', following, I64('%steps'))}, label %along, label %done")
     t.label("done")
     for (i, j), phi in held.items():
