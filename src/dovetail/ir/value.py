@@ -27,7 +27,7 @@ class Operators(Protocol):
 
     def item(self, x: Value, index: Any) -> Value: ...
 
-    def reshape(self, x: Value, shape: tuple[Any, ...]) -> Value: ...
+    def reshape(self, x: Value, shape: Any) -> Value: ...
 
     def transpose(self, x: Value) -> Value: ...
 
@@ -200,8 +200,7 @@ class Value:
 
     def reshape(self, *shape: Any) -> Value:
         """The same elements in another shape; one size may be -1."""
-        first: Any = shape[0] if len(shape) == 1 else None
-        return self.operators.reshape(self, shape if not isinstance(first, tuple | list) else tuple[Any, ...](first))
+        return self.operators.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def __getitem__(self, index: Any) -> Value:
         """One result of an op that has several; of a tensor its elements, by integers, slices, `...` and None."""

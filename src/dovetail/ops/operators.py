@@ -30,8 +30,8 @@ class PrimitiveOperators:
     def item(self, x: Value, index: Any) -> Value:
         return indexed(x, index) if isinstance(x.known_type, TensorType) else leaf.item(x, index)
 
-    def reshape(self, x: Value, shape: tuple[Any, ...]) -> Value:
-        return reshape(x, shape)
+    def reshape(self, x: Value, shape: Any) -> Value:
+        return reshape(x, tuple(cast("tuple[Any, ...]", shape)) if isinstance(shape, tuple | list) else (shape,))
 
     def transpose(self, x: Value) -> Value:
         return build.transpose(x)

@@ -37,6 +37,8 @@ class Anchor:
 
     epilogue: tuple[Condition, ...] | None = None
     prologue: tuple[Condition, ...] | None = None
+    widens: bool = False
+    """Whether its kernel reads bytes and widens them to i32 itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Claims:
     """Op name -> which elementwise steps its kernel takes in; the kernel of an op that is not listed takes none."""
     broadcasts: Literal["implicit", "explicit"] = "implicit"
     """Whether elementwise kernels stretch operands themselves or need equal shapes."""
+    multiplies_bytes: bool = False
+    """Whether its products of bytes are faster than those of floats, so that dequantised factors stay bytes."""
     unrolls_at_most: int = 64
     """How many trips of a loop are unrolled where loops are not native."""
     memory: MemoryRules = field(default_factory=MemoryRules)

@@ -26,12 +26,15 @@ from dovetail.passes.canonicalize import RULES, canonicalize
 from dovetail.passes.claims import Claims, Dispatch
 from dovetail.passes.epilogues import fuse_epilogues
 from dovetail.passes.history import History
+from dovetail.passes.integers import RULES as INTEGER_RULES
+from dovetail.passes.integers import use_integers
 from dovetail.passes.legalize import DispatchRow, legalize
 from dovetail.passes.lower_blocks import lower_blocks
 from dovetail.passes.lower_bodies import lower_bodies
 from dovetail.passes.lowerings import LOWERINGS
 from dovetail.passes.places import Places, places
 from dovetail.passes.regions import mark_regions
+from dovetail.passes.widen import widen_inside
 from dovetail.progress import phase
 
 SEARCHING = ("egraph", "egglog")
@@ -158,6 +161,12 @@ def _canonicalize(state: State, setup: Setup) -> State:
     return state.rewritten(canonicalize(state.graph, without=setup.without, strict=setup.strict, log=state.log))
 
 
+def _use_integers(state: State, setup: Setup) -> State:
+    if setup.strict or not setup.claims.multiplies_bytes:
+        return state
+    return state.rewritten(use_integers(state.graph, without=setup.without, log=state.log))
+
+
 def _fuse(state: State, setup: Setup) -> State:
     if setup.engine in SEARCHING:
         budget = Budget(seconds=setup.search_seconds or None)
@@ -228,6 +237,10 @@ def _legalize(state: State, setup: Setup) -> State:
     return replace(state.rewritten(legal.graph), dispatch=legal.dispatch)
 
 
+def _widen_inside(state: State, setup: Setup) -> State:
+    return state.after(widen_inside(state.graph, setup.claims, state.log))
+
+
 def _mark_regions(state: State, setup: Setup) -> State:
     return state.after(mark_regions(state.graph, setup.claims.regions, state.log))
 
@@ -245,7 +258,7 @@ def _lower_bodies(state: State, setup: Setup) -> State:
 
     def lowered(body: Graph) -> Graph:
         found = State(body)
-        for step in (_fuse, _join, _legalize, _canonicalize, _mark_regions, _fuse_epilogues):
+        for step in (_fuse, _join, _legalize, _canonicalize, _widen_inside, _mark_regions, _fuse_epilogues):
             found = step(replace(found, graph=found.graph.settled()), inner)
         return found.graph
 
@@ -255,10 +268,12 @@ def _lower_bodies(state: State, setup: Setup) -> State:
 PASSES: tuple[Pass, ...] = (
     Pass("lower_blocks", "mir", _lower_blocks, share=8),
     Pass("canonicalize", "canonical", _canonicalize, share=10),
+    Pass("use_integers", "canonical", _use_integers),
     Pass("fuse", "fused", _fuse, share=60),
     Pass("join", "fused", _join, share=7),
     Pass("legalize", "legal", _legalize, share=6),
     Pass("tidy", "legal", _canonicalize, share=4),
+    Pass("widen_inside", "legal", _widen_inside),
     Pass("mark_regions", "legal", _mark_regions, share=3),
     Pass("fuse_epilogues", "legal", _fuse_epilogues),
     Pass("batch_regions", "legal", _batch_regions),
@@ -288,7 +303,7 @@ def worthwhile(setup: Setup) -> list[FusedOp[...]]:
 def check_names(setup: Setup, passes: Sequence[Pass] = PASSES) -> None:
     """Every name that is switched off is a pass or a rule."""
     rules = {op.name for op in setup.ops} | {g.name for g in setup.groups}
-    known = {p.name for p in passes} | rules | {rule.name for rule in (*RULES, *ALGEBRA)}
+    known = {p.name for p in passes} | rules | {rule.name for rule in (*RULES, *INTEGER_RULES, *ALGEBRA)}
     for name in sorted(setup.without):
         if name not in known:
             raise OptionError(f"there is no pass or rule {name!r}", hint=f"passes: {', '.join(p.name for p in passes)}")

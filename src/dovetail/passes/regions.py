@@ -121,7 +121,7 @@ def _build(graph: Graph, groups: list[_Group], cut: list[Missed], log: Log | Non
         operands = tuple(_in_order(group))
         body = outline([group.root], operands)
         covers = tuple([*group.members, *prologues.get(group.root, ())])
-        replacements[group.root] = Replacement(operands, _Build(group.root, body, operands, built), covers)
+        replacements[group.root] = Replacement(operands, BuildRegion(group.root, body, operands, built), covers)
         if log is not None:
             label, made = f"{len(group.members)} steps", region(body, operands)
             log.replace("region", label, "exact", (group.root,), (made,), operands, covers)
@@ -167,7 +167,7 @@ def _is_scalar(value: Value) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Build:
+class BuildRegion:
     """Builds a region's value out of new operands."""
 
     root: Value

@@ -14,10 +14,11 @@ from dovetail.ir.dim import Size, floordiv, product, smallest
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.families.policy import FAMILIES
-from dovetail.kernels.loops.body import Body, cast_to, lying_beneath, not_compiled, reads
+from dovetail.kernels.loops.body import Body, cast_to, is_number, lying_beneath, not_compiled, reads
 from dovetail.kernels.loops.ir import (
     ZERO,
     Call,
@@ -58,13 +59,22 @@ def offer_contraction_loops(of: StepProblem[object]) -> Offer | Refused:
         return Refused("body_is_one_contraction", str(len(found)), "1")
     if found[0].shape != body.results[0].shape:
         return Refused("epilogue_keeps_the_shape", str(body.results[0].type), str(found[0].type))
-    if any(v not in body.views for v in found[0].operands):
+    if any(v not in body.views and not _is_widened(v, body) for v in found[0].operands):
         return Refused("factors_are_operands", "a factor that is computed")
     odd = not_compiled(body, lambda v: v is found[0])
     if odd is not None:
         return Refused("steps_are_compiled", odd)
     made = _Plain(of.step, of.locations, body, found[0])
     return Offer(made.convolution if found[0].op is ops.conv else made.matrices)
+
+
+def _is_widened(factor: Value, body: Body) -> bool:
+    """Whether a factor is a tensor that is cast, maybe plus or minus one number."""
+    is_moved = factor.op in (ops.sub, ops.add)
+    wide, *numbers = factor.operands if is_moved else (factor,)
+    inner = [v.operands[0] if v.op is ops.cast and v not in body.views else v for v in numbers]
+    fits = all(is_number(v) or (v in body.views and v.tensor.count == 1) for v in inner)
+    return fits and wide not in body.views and wide.op is ops.cast and wide.operands[0] in body.views
 
 
 def within(place: Expr, size: Size) -> Expr:
@@ -130,9 +140,14 @@ class _Plain:
         strides = at.strides if shape is None else stretched(at.strides, view.shape, shape)
         return Tensor(self.names[self.body.arguments[at.root]], view.dtype, strides, at.offset)
 
-    def read(self, tensor: Tensor, at: Sequence[Expr]) -> Expr:
-        """An element in the type of the sums."""
-        return cast_to(Load(tensor, tuple(at)), self.total)
+    def read(self, factor: Value, at: Sequence[Expr], shape: Sequence[Size] | None = None) -> Expr:
+        """An element of a factor in the type of the sums, stretched to a shape if one is given."""
+        leaves: dict[Value, Expr] = {}
+        for view in (v for v in walk([factor], until=self.body.views) if v in self.body.views):
+            to = shape if view is factor else shape or factor.shape
+            leaves[view] = Load(self.tensor(view, to), tuple(at))
+        (found,) = elementwise([factor], leaves)
+        return cast_to(found, self.total)
 
     def written(self, sums: Tensor, place: tuple[Expr, ...], at: tuple[Expr, ...]) -> Store:
         """The result at an index, from the sum at a place of the worker's memory."""
@@ -143,9 +158,9 @@ class _Plain:
         return Store(Tensor("y", self.value.dtype, self.locations(self.value).strides), at, result)
 
     def epilogue(self) -> list[Value]:
-        """What is read beside the sums."""
-        beside = {x for v in self.body.order if v is not self.found for x in v.operands}
-        return [v for v in reads(self.body) if v in beside]
+        """What the steps on the sums read in addition to them."""
+        known = {self.found, *self.body.views}
+        return [v for v in walk(self.body.results, until=known) if v in self.body.views]
 
     def job(self, statements: Sequence[Statement], scratch: Size, tiles: Size, work: Size) -> Job:
         bindings = {name: v for v, name in self.names.items()} | {"y": self.value}
@@ -199,9 +214,9 @@ class _Plain:
         total: Expr = Load(sums, (j,))
         for number in range(channels):
             channel = add(Name("c"), Extent(number))
-            factors.append(Set(f"f{number}", self.read(self.tensor(w), (at[1], channel, *taps))))
+            factors.append(Set(f"f{number}", self.read(w, (at[1], channel, *taps))))
             of = (at[0], add(Name("group"), channel), *at_pixel, last.place(j, taps[-1]))
-            summand = Call("mul", (Name(f"f{number}", self.total), self.read(self.tensor(x), of)), self.total)
+            summand = Call("mul", (Name(f"f{number}", self.total), self.read(x, of)), self.total)
             total = Call("add", (total, summand), self.total)
         count = at_least_zero(_sub(last.end(taps[-1]), Name("first")))
         along = Loop("i", count, (Set("j", add(Name("first"), Name("i"))), Store(sums, (j,), total)))
@@ -228,11 +243,10 @@ class _Plain:
         sums = Tensor("scratch", self.total, (step * FAMILIES.loops_columns, step))
         r, i, k = Name("r"), Name("i"), Name("k")
         row, column = add(Name("top"), r), add(Name("side"), i)
-        a = self.tensor(left, (*shape[:-2], rows, depth))
-        b = self.tensor(right, (*shape[:-2], depth, columns))
-        summand = Call("mul", (Name("factor", self.total), self.read(b, (*batch, k, column))), self.total)
+        a, b = (*shape[:-2], rows, depth), (*shape[:-2], depth, columns)
+        summand = Call("mul", (Name("factor", self.total), self.read(right, (*batch, k, column), b)), self.total)
         more = Store(sums, (r, i), Call("add", (Load(sums, (r, i)), summand), self.total))
-        each = (Set("factor", self.read(a, (*batch, row, k))), Loop("i", Name("width"), (more,)))
+        each = (Set("factor", self.read(left, (*batch, row, k), a)), Loop("i", Name("width"), (more,)))
         statements: list[Statement] = [
             *(Set(name.name, index) for name, index in zip(batch, front, strict=True)),
             Set("top", mul(block, Extent(FAMILIES.loops_rows))),

@@ -69,15 +69,9 @@ def _is_a_contraction(value: Value) -> bool:
     return _has_one_result(value) and len(others) == 1 and others[0].op is ops.matmul and not others[0].dtype.is_float
 
 
-def _reads_rows_beside_bytes(value: Value) -> bool:
-    """The product of bytes takes operands that are dense or one row; others would fall back to floats."""
+def _is_integer(value: Value) -> bool:
     anchor = _inside(value)
-    given: list[Value] = [value.operands[v.attrs["index"]] for v in anchor.operands if v.op is leaf.ARGUMENT]
-    if not any(v.op is ops.dequantise for v in given):
-        return True
-    beside = [v for v in value.operands if v not in given]
-    fits = [v.dtype is f32 and v.shape in (anchor.shape, anchor.shape[-1:]) for v in beside]
-    return _has_one_result(value) and all(fits) and all(r.dtype is f32 for r in value.attrs["body"].results)
+    return anchor.dtype.is_integer and anchor.op is not conv_transpose
 
 
 def _hides_operands(value: Value) -> bool:
@@ -97,6 +91,8 @@ def _full_operands(value: Value) -> list[Value]:
 
 def _is_a_convolution(value: Value) -> bool:
     """Whether a kernel takes the steps: vector code on sums, or loops over finished rows."""
+    if _is_integer(value):
+        return _is_compiled(value)
     found = find_convolution(value)
     if found is None:
         return False
@@ -104,7 +100,7 @@ def _is_a_convolution(value: Value) -> bool:
 
 
 def _is_f32(value: Value) -> bool:
-    return _inside(value).dtype is f32
+    return _is_integer(value) or _inside(value).dtype is f32
 
 
 def _reads_pixels(value: Value) -> bool:
@@ -118,7 +114,7 @@ def _reads_pixels(value: Value) -> bool:
 
 def _is_packed(value: Value) -> bool:
     """Several results are written by kernels of packed weights only."""
-    found = find_convolution(value)
+    found = None if _is_integer(value) else find_convolution(value)
     return _has_one_result(value) or (found is not None and DENSE.is_bound(found.operands["w"]))
 
 
@@ -150,7 +146,7 @@ def _is_an_attention(value: Value) -> bool:
 
 
 def _streams_operands(value: Value) -> bool:
-    found, anchor = find_convolution(value), _inside(value)
+    found, anchor = None if _is_integer(value) else find_convolution(value), _inside(value)
     if found is None or found.steps is not None:
         return True
     filters = found.operands["w"].shape
@@ -177,17 +173,12 @@ COMPILED = Condition(
 CONTRACTION = Condition(
     "kernel_is_one_contraction", _is_a_contraction, "the kernel sums up products of one left operand and nothing else"
 )
-BYTES = Condition(
-    "operands_are_rows_beside_bytes",
-    _reads_rows_beside_bytes,
-    "the product is of bytes, and its kernel reads operands of f32 that are dense or one row",
-)
 LONG = Condition(
     "sum_hides_the_operands",
     _hides_operands,
     f"the steps read a tensor of the product's shape, and the sum over k < {SHORT} is too short to hide that",
 )
-F32 = Condition("convolution_is_f32", _is_f32, "convolutions of other dtypes run in loops that take no steps")
+F32 = Condition("convolution_is_f32", _is_f32, "convolutions of floats other than f32 run in loops that take no steps")
 PIXELS = Condition(
     "operands_have_all_pixels_or_one",
     _reads_pixels,
@@ -219,8 +210,8 @@ STREAMED = Condition(
     "the kernel reads a few cache lines of it here and there",
 )
 
-GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, BYTES, LONG))
-CONVOLUTION = Anchor(epilogue=(SAME_SHAPE, F32, PIXELS, STREAMED, STEPS, PACKED))
+GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, LONG), widens=True)
+CONVOLUTION = Anchor(epilogue=(SAME_SHAPE, F32, PIXELS, STREAMED, STEPS, PACKED), widens=True)
 ALONG_ROWS = Anchor(epilogue=(ROWS, SHARED), prologue=(ONE_RESULT, ROWS, SHARED))
 ATTENTION = Anchor(epilogue=(SAME_SHAPE, ATTENDED))
 

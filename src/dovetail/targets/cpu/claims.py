@@ -16,6 +16,8 @@ from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUC
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
 from dovetail.targets.cpu.anchors import ANCHORS
+from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
 _REWRITTEN = frozenset({"dot"})
@@ -28,7 +30,8 @@ _TRANSPOSED = Condition(
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
     """The claims for a vocabulary with the user's own ops, which run by their bodies."""
-    return replace(CLAIMS, native={**CLAIMS.native, **{op.name: () for op in declared}})
+    native = {**CLAIMS.native, **{op.name: () for op in declared}}
+    return replace(CLAIMS, native=native, multiplies_bytes=byte_tile_of(host_device()) is not None)
 
 
 CLAIMS = Claims(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.kernels.device import Caches, CpuDevice
-from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels, ByteSteps
+from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.runtime.registry import Registry
 
@@ -25,7 +25,6 @@ RECORDS = Registry(
         "gemm.pack": Panels,
         "gemm.pack_int8": BytePanels,
         "gemm.pack_int8_columns": ByteColumns,
-        "gemm.pack_int8_steps": ByteSteps,
         "device": CpuDevice,
         "caches": Caches,
     },

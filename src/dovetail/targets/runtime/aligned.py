@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +12,11 @@ from dovetail.ir.literal import Array
 ALIGNMENT = 64
 
 
-def aligned(shape: tuple[int, ...]) -> Array:
-    """An array of f32 whose contents are not set."""
-    raw = np.empty(4 * math.prod(shape) + ALIGNMENT, np.uint8)
+def aligned(shape: tuple[int, ...], dtype: type[Any] = np.float32) -> Array:
+    """An array whose contents are not set."""
+    raw = np.empty(np.dtype(dtype).itemsize * math.prod(shape) + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : raw.size - ALIGNMENT + start].view(np.float32).reshape(shape)
+    return raw[start : raw.size - ALIGNMENT + start].view(dtype).reshape(shape)
 
 
 def on_a_line(x: Array) -> Array:

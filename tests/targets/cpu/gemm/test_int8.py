@@ -1,131 +1,152 @@
-"""Products of what was quantised to bytes, against their meaning in float64."""
+"""Matrix products of bytes: exact against NumPy in int64, and with epilogues against float64."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, f32, ops
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, symbol
-from dovetail.ir.dtype import DType, i8, u8
-from dovetail.ir.literal import Array
+from dovetail.ir.dim import symbol
+from dovetail.ir.dtype import DType, i8, i32, u8
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job
+from dovetail.passes.epilogues import fuse_epilogues
+from dovetail.passes.regions import mark_regions
+from dovetail.passes.widen import widen_inside
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.isa import host_device
-from dovetail.targets.cpu.native import NativeGraph, NativeRunner
-from dovetail.targets.reference.interpreter import evaluate
-from tests.kernels.native import native_of
-from tests.tolerances import assert_close
+from dovetail.targets.cpu.gemm.byte_tile import byte_tile_function, byte_tile_of
+from dovetail.targets.cpu.isa import Host
+from dovetail.targets.cpu.native import NativeGraph
+from tests.kernels.bytes import EVERY_DEVICE, above, image, numbers, run
+from tests.kernels.machines import code_for, on_stack
 
-pytestmark = pytest.mark.skipif(not host_device().has("vnni"), reason="this machine does not sum up products of bytes")
-
-
-def numbers(dtype: DType, *shape: int, seed: int = 0) -> Array:
-    """Bytes, the smallest and the largest among them."""
-    low, high = (-128, 128) if dtype is i8 else (0, 256)
-    found = np.random.default_rng([seed, *shape]).integers(low, high, shape).astype(dtype.numpy)
-    found.reshape(-1)[:1], found.reshape(-1)[-1:] = low, high - 1
-    return found
+MACHINES = {
+    "avx512_vnni": Host("x86_64-unknown-linux-gnu", "icelake-server", "+avx512vnni,-prefer-256-bit", 512, 32),
+    "neon": Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", 128, 32),
+}
 
 
-def scales(count: int) -> Array:
-    return np.random.default_rng(count).uniform(0.001, 0.03, count).astype(np.float32)
-
-
-def left(shape: tuple[Size, ...], dtype: DType = u8, scale: float = 0.017, zero: int = 7) -> Value:
-    x = leaf.input("x", dtype[shape])
-    return ops.dequantise(x, leaf.scalar(scale, f32), leaf.constant(np.array(zero, dtype.numpy)), dtype=f32)
-
-
-def right(k: int, n: int, dtype: DType = i8, *, name: str = "w", whole: bool = False, zeros: bool = False) -> Value:
-    """Weights with a scale for each column, or one for all."""
-    shape = () if whole else (n,)
-    steps = leaf.param(f"{name}.scale", f32[shape])
-    zero = leaf.param(f"{name}.zero", dtype[shape]) if zeros else leaf.constant(np.zeros(shape, dtype.numpy))
-    return ops.dequantise(leaf.param(name, dtype[k, n]), steps, zero, dtype=f32, axis=None if whole else -1)
-
-
-def params_of(graph: Graph) -> dict[str, Array]:
-    found: dict[str, Array] = {}
-    for value in graph.parameters:
-        shape = tuple(s for s in value.shape if isinstance(s, int))
-        whole = numbers(value.dtype, *shape, seed=1) if value.dtype in (i8, u8) else None
-        found[value.attrs["name"]] = scales(int(np.prod(shape))).reshape(shape) if whole is None else whole
-    return found
-
-
-def compiled(graph: Graph, threads: int | None = None) -> NativeRunner:
-    return native_of(graph, threads, kernel="int8_", served=()).bind(params_of(graph))
-
-
-def check(y: Value, *feeds: Mapping[str, Array], threads: int | None = None) -> list[Array]:
-    graph = Graph.of(y)
-    runner = compiled(graph, threads)
-    found: list[Array] = []
-    for feed in feeds:
-        (got,) = runner.run(feed).values()
-        (expected,) = evaluate(graph, feed, params=params_of(graph), lift=True).values()
-        # Sums are exact; only scales are rounded.
-        assert_close(got / 64, expected / 64, f32)
-        found.append(got)
-    return found
-
-
+@EVERY_DEVICE
 @pytest.mark.parametrize("k", [1, 3, 4, 33, 384])
 @pytest.mark.parametrize("n", [1, 15, 48, 49, 100])
-def test_every_number_of_rows_of_one_compilation(k: int, n: int) -> None:
-    y = left((symbol("m"), k)) @ right(k, n)
-    check(y, *({"x": numbers(u8, m, k)} for m in (1, 2, 7, 8, 9, 64, 65, 130, 0)))
+def test_every_number_of_rows_of_one_compilation(
+    k: int, n: int, device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y = above(image(u8, symbol("m"), k), 7) @ above(leaf.param("w", i8[k, n]), None)
+    w = numbers(i8, k, n, seed=1)
+    feeds = [{"x": numbers(u8, m, k)} for m in (1, 2, 3, 4, 5, 8, 9, 64, 65, 130, 0)]
+    for feed, got in zip(feeds, run(y, feeds, {"w": w}, device, "int8_", monkeypatch), strict=True):
+        assert (got == (feed["x"].astype(np.int64) - 7) @ w.astype(np.int64)).all()
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("zeros", [False, True])
+@EVERY_DEVICE
+@pytest.mark.parametrize("zeros", ["none", "one", "columns"])
 @pytest.mark.parametrize("of_weights", [i8, u8])
 @pytest.mark.parametrize(("dtype", "zero"), [(u8, 0), (u8, 255), (u8, 128), (i8, 0), (i8, -128), (i8, 127)])
-def test_signs_and_zero_points(whole: bool, zeros: bool, of_weights: DType, dtype: DType, zero: int) -> None:
-    y = left((5, 21), dtype, zero=zero) @ right(21, 19, of_weights, whole=whole, zeros=zeros)
-    check(y, {"x": numbers(dtype, 5, 21)})
+@pytest.mark.parametrize("of_a_run", [False, True])
+def test_signs_and_zero_points(
+    zeros: str,
+    of_weights: DType,
+    dtype: DType,
+    zero: int,
+    of_a_run: bool,
+    device: CpuDevice,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    k, n = 21, 19
+    shape = {"none": None, "one": (), "columns": (n,)}[zeros]
+    low = None if shape is None else leaf.param("z", of_weights[shape])
+    x = above(image(dtype, 5, k), leaf.input("zero", dtype[()]) if of_a_run else zero)
+    y = x @ above(leaf.param("w", of_weights[k, n]), low)
+    w = numbers(of_weights, k, n, seed=1)
+    z = np.zeros((), of_weights.numpy) if shape is None else numbers(of_weights, *shape, seed=2).reshape(shape)
+    feed = {"x": numbers(dtype, 5, k)}
+    expected = (feed["x"].astype(np.int64) - zero) @ (w.astype(np.int64) - z)
+    if of_a_run:
+        feed["zero"] = np.array(zero, dtype.numpy)
+    params = {"w": w} if low is None else {"w": w, "z": z}
+    (got,) = run(y, [feed], params, device, "int8_", monkeypatch)
+    assert (got == expected).all()
 
 
-def test_the_farthest_sums_are_whole_numbers_still() -> None:
-    k = 16_384
-    y = left((2, k), u8, scale=1.0, zero=0) @ right(k, 3, i8, whole=True)
-    graph = Graph.of(y)
-    params = {"w": np.full((k, 3), -128, np.int8), "w.scale": np.array(1.0, np.float32)}
-    (got,) = NativeGraph(make_plan(graph, target=CPU)).bind(params).run({"x": np.full((2, k), 255, np.uint8)}).values()
-    assert (got == -128.0 * 255 * k).all()
+@EVERY_DEVICE
+def test_sums_wrap_as_integers_do(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    k = 70_000
+    y = above(image(u8, 2, k), None) @ above(leaf.param("w", i8[k, 3]), None)
+    x, w = np.full((2, k), 255, np.uint8), np.full((k, 3), -128, np.int8)
+    (got,) = run(y, [{"x": x}], {"w": w}, device, "int8_", monkeypatch)
+    assert (got == np.int64(-128 * 255 * k).astype(np.int32)).all()
 
 
-def test_weights_side_by_side_and_axes_in_front() -> None:
-    w = ops.concat(right(24, 8, name="q"), right(24, 8, u8, name="k", zeros=True), right(24, 40, name="v"), axis=-1)
-    check(left((symbol("b"), 3, 24)) @ w, *({"x": numbers(u8, b, 3, 24)} for b in (1, 5, 30)))
+@EVERY_DEVICE
+def test_weights_side_by_side_and_axes_in_front(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {name: numbers(dtype, 24, n, seed=n) for name, dtype, n in (("q", i8, 8), ("k", u8, 9), ("v", i8, 40))}
+    parts = [leaf.param(name, (i8 if w.dtype == np.int8 else u8)[w.shape]) for name, w in given.items()]
+    w = ops.concat(*[above(part, 3 if part.dtype is u8 else None) for part in parts], axis=-1)
+    feeds = [{"x": numbers(u8, b, 3, 24)} for b in (1, 5, 30)]
+    right = np.concatenate([w.astype(np.int64) - 3 * (w.dtype == np.uint8) for w in given.values()], axis=1)
+    found = run(above(image(u8, symbol("b"), 3, 24), 9) @ w, feeds, given, device, "int8_", monkeypatch)
+    for feed, got in zip(feeds, found, strict=True):
+        assert (got == (feed["x"].astype(np.int64) - 9) @ right).all()
 
 
-def test_bias_activation_and_a_summand_in_the_epilogue() -> None:
-    b, d = leaf.param("b", f32[56]), leaf.input("d", f32[9, 56])
-    x, w = left((9, 32)), right(32, 56)
-    feed = {"x": numbers(u8, 9, 32)}
-    check(library.linear(x, w, b, act="gelu"), feed)
-    feed["d"] = np.random.default_rng(0).normal(size=(9, 56)).astype(np.float32)
-    check(library.matmul_add(x, w, d), feed)
-    # The second one is written over.
-    check(library.matmul_add(x, w, ops.exp(d)), feed)
+@EVERY_DEVICE
+def test_transposed_weights_and_strided_rows(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = ops.permute(image(i8, 13, 6), order=(-1, -2))
+    w = ops.permute(above(leaf.param("w", i8[10, 13]), None), order=(-1, -2))
+    given, feed = {"w": numbers(i8, 10, 13)}, {"x": numbers(i8, 13, 6, seed=3)}
+    (got,) = run(above(x, -5) @ w, [feed], given, device, "int8_", monkeypatch)
+    assert (got == (feed["x"].astype(np.int64).T + 5) @ given["w"].astype(np.int64).T).all()
 
 
-def test_bits_do_not_depend_on_threads() -> None:
-    y = left((symbol("m"), 96)) @ right(96, 200)
-    feeds = [{"x": numbers(u8, m, 96)} for m in (3, 300)]
-    found = [[a.tobytes() for a in check(y, *feeds, threads=threads)] for threads in (1, 2, 3)]
+def requantised(device: CpuDevice, monkeypatch: pytest.MonkeyPatch, threads: int) -> list[bytes]:
+    """Scale, bias, activation, rounding and clamping as an epilogue, with a summand of the result's shape."""
+    m, k, n = 37, 160, 50
+    x, w = above(image(u8, m, k), leaf.input("zero", u8[()])), above(leaf.param("w", i8[k, n]), None)
+    scale, bias, more = leaf.param("s", f32[n]), leaf.param("b", f32[n]), leaf.input("d", f32[m, n])
+    floats = ops.relu(ops.cast(x @ w, dtype=f32) * scale + bias) + more
+    y = ops.cast(ops.clip(ops.round_(floats / 0.5) + 3.0, 0.0, 255.0), dtype=u8)
+    rng = np.random.default_rng(0)
+    feed = {"x": numbers(u8, m, k), "zero": np.array(100, np.uint8), "d": rng.normal(size=(m, n)).astype(np.float32)}
+    params = {"w": numbers(i8, k, n), "s": rng.uniform(1e-5, 1e-3, n).astype(np.float32)}
+    params["b"] = rng.normal(size=n).astype(np.float32)
+    graph = mark_regions(widen_inside(Graph.of(y), CPU).graph).graph
+    joined = fuse_epilogues(graph.settled(), CPU).graph
+    (result,) = joined.outputs.values()
+    assert len([v for v in joined.values if v.operands and v.op.name == "region"]) == 1, "one kernel"
+    (got,) = run(result, [feed], params, device, "int8_", monkeypatch, threads)
+    sums = (feed["x"].astype(np.float64) - 100) @ params["w"].astype(np.float64)
+    exact = np.maximum(sums * params["s"] + params["b"], 0) + feed["d"]
+    expected = np.clip(np.rint(exact / 0.5) + 3, 0, 255)
+    near_a_half = np.abs(exact / 0.5 - np.floor(exact / 0.5) - 0.5) < 1e-3
+    assert (got == expected)[~near_a_half].all()
+    assert near_a_half.mean() < 0.05
+    return [got.tobytes()]
+
+
+@EVERY_DEVICE
+def test_requantisation_is_an_epilogue_whatever_the_threads(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [requantised(device, monkeypatch, threads) for threads in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
 
 
-def test_what_was_not_bytes_is_left_to_other_code() -> None:
-    x = leaf.input("x", f32[4, 8])
-    for y in (x @ right(8, 16), left((4, 8)) @ leaf.param("w", f32[8, 16])):
-        native = NativeGraph(make_plan(Graph.of(y), target=CPU))
+def test_what_is_not_bytes_is_left_to_other_code() -> None:
+    x, w = leaf.input("x", i32[4, 8]), leaf.param("w", i32[8, 16])
+    for y in (x @ above(leaf.param("v", i8[8, 16]), None), above(image(u8, 4, 8), None) @ w):
+        native = NativeGraph(make_plan(widen_inside(Graph.of(y), CPU).graph, target=CPU))
         names = [job.kernel.name for part in native.sections for job in part.jobs if isinstance(job, Job)]
-        assert not any(name.startswith("bytes_") for name in names)
+        assert names
+        assert not any(name.startswith("int8_") for name in names)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_tile_is_dot_products_in_registers(name: str) -> None:
+    machine = MACHINES[name]
+    tile = byte_tile_of(machine.device)
+    assert tile is not None
+    code = code_for(machine, byte_tile_function(tile, tile.mr)[0].text, optimize=False)
+    dots = [line for line in code.splitlines() if "vpdpbusd" in line or "sdot" in line]
+    assert len(dots) == tile.mr * tile.shape.vectors
+    assert not on_stack("\n".join(code.splitlines()[code.splitlines().index(dots[0]) :]).split("ret")[0])

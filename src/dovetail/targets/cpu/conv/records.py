@@ -18,6 +18,7 @@ from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels
 from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels
 from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk
+from dovetail.targets.cpu.conv.int8.variant import ByteFilters, ByteRows
 from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.conv.pointwise.variant import Pointwise
 from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked
@@ -39,6 +40,8 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.suited": Suited,
     "conv.pack": Packing,
     "conv.pack_conv1d": LinePanels,
+    "conv.pack_int8": ByteFilters,
+    "conv.pack_int8_rows": ByteRows,
     "conv.pack_transposed": TransposedPacking,
     "conv.pack_winograd": TransformedWeights,
     "conv.problem": ConvProblem,

@@ -1,7 +1,4 @@
-"""Contraction of what was quantised to bytes: whole numbers are multiplied, which is exact and four times as fast.
-
-The left operand comes as floats, each of which stands for a byte; the right one is known before a run.
-"""
+"""Matrix products of bytes with weights that are known: exact in 32 bits, with the elementwise steps as an epilogue."""
 
 from __future__ import annotations
 
@@ -9,210 +6,211 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail import library, ops
+from dovetail import ops
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import DType, f32, i8, i32, u8
+from dovetail.ir.dim import Size, product, symbol
+from dovetail.ir.dtype import i8, i32
 from dovetail.ir.literal import Array
-from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.map import elementwise
-from dovetail.kernels.loops.body import cast_to, lying_beneath
-from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, stretched
-from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
-from dovetail.ops.region import region
-from dovetail.plan.alias import is_dense
+from dovetail.kernels.loops.body import cast_to, is_number, lying_beneath
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Store,
+    Tensor,
+    collapsed,
+    sizes_in,
+    stretched,
+)
+from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
+from dovetail.kernels.spec import Job, Packed, Tiles
+from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of
 from dovetail.targets.cpu.gemm.driver import LIVE
-from dovetail.targets.cpu.gemm.int8_kernel import Bytes, int8_code
+from dovetail.targets.cpu.gemm.int8_kernel import Bytes, int8_code, words_of
 from dovetail.targets.cpu.gemm.policy import INT8
-from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
+from dovetail.targets.runtime.aligned import aligned
 
-SERVED = (ops.matmul, library.linear, library.matmul_add, region)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantised:
-    """For each part of the columns the weights [k, n] as bytes, their scales and zero points; then the scale and the
-    zero point of what they are multiplied with."""
-
-    parts: int
-    signed: bool
-    """Whether the left operand is: its bytes are then moved by 128."""
-
-    def columns(self, given: tuple[Array, ...]) -> tuple[Array, Array, Array]:
-        """Signed bytes [k, n], their zero points [n] and scales [n]."""
-        found: list[tuple[Array, Array, Array]] = []
-        for part in range(self.parts):
-            q, scale, zero = given[3 * part : 3 * part + 3]
-            moved = 128 if q.dtype == np.uint8 else 0
-            n = q.shape[1]
-            zeros = np.broadcast_to(zero.astype(np.int64) - moved, (n,))
-            found.append((q.astype(np.int64) - moved, zeros, np.broadcast_to(scale.astype(np.float64), (n,))))
-        q, zeros, scales = (np.concatenate(arrays, axis=-1) for arrays in zip(*found, strict=True))
-        return q, zeros, scales
-
-    def left(self, given: tuple[Array, ...]) -> tuple[float, int]:
-        """The scale and the zero point of the left operand, as bytes without sign."""
-        scale, zero = given[-2:]
-        return float(scale), int(zero) + (128 if self.signed else 0)
+NO_DOT = Refused("device_has_int8_dot", "no 4-way dot products of bytes", "VNNI, or the dot product of NEON")
 
 
 @dataclass(frozen=True, slots=True)
-class BytePanels(Quantised):
-    """Bytes in the order in which they are multiplied: [panel][k / 4][column][4]."""
+class BytePanels(BytePacking):
+    """Weights [k, n] as signed bytes in the order in which they are multiplied, [panel][k / 4][column][4]; then a panel
+    of ones, which sums up rows."""
 
-    def __call__(self, *given: Array) -> Array:
-        q, _, _ = self.columns(given)
-        k, n = q.shape
-        panels, fours = -(-n // INT8.nr), -(-k // 4)
-        raw = np.zeros(panels * fours * 4 * INT8.nr + 64, np.int8)
-        start = -raw.ctypes.data % 64
-        packed = raw[start : raw.size - 64 + start].reshape(panels, fours, INT8.nr, 4)
-        whole = np.zeros((4 * fours, panels * INT8.nr), np.int8)
-        whole[:k, :n] = q
-        packed[:] = whole.reshape(fours, 4, panels, INT8.nr).transpose(2, 0, 3, 1)
+    nr: int
+    is_transposed: bool
+
+    def __call__(self, weights: Array, *zero: Array) -> Array:
+        q, _, _ = self.signed(weights if self.is_transposed else weights.T, *zero)
+        n, k = q.shape
+        panels, steps = -(-n // self.nr), -(-k // 4)
+        whole = np.zeros(((panels + 1) * self.nr, 4 * steps), np.int8)
+        whole[:n, :k] = q
+        whole[panels * self.nr :, :k] = 1
+        packed = aligned((panels + 1, steps, self.nr, 4), np.int8)
+        packed[...] = whole.reshape(panels + 1, self.nr, steps, 4).transpose(0, 2, 1, 3)
         return packed
 
 
 @dataclass(frozen=True, slots=True)
-class ByteColumns(Quantised):
-    """For each column what is added to its sum, its zero point, and the scale of the result."""
+class ByteColumns(BytePacking):
+    """For each column the sum of its weights, and the offset that was taken from them."""
 
-    def __call__(self, *given: Array) -> Array:
-        q, zeros, scales = self.columns(given)
-        scale, zero = self.left(given)
-        k, n = q.shape
-        packed = np.zeros((3, -(-n // INT8.nr) * INT8.nr), np.int32)
-        packed[0, :n] = k * zero * zeros - zero * q.sum(axis=0)
-        packed[1, :n] = zeros
-        packed[2, :n] = (scale * scales).astype(np.float32).view(np.int32)
+    nr: int
+    is_transposed: bool
+
+    def __call__(self, weights: Array, *zero: Array) -> Array:
+        _, offsets, sums = self.signed(weights if self.is_transposed else weights.T, *zero)
+        packed = np.zeros((2, -(-sums.size // self.nr) * self.nr), np.int32)
+        packed[:, : sums.size] = sums, offsets
         return packed
-
-
-@dataclass(frozen=True, slots=True)
-class ByteSteps(Quantised):
-    """What brings a float of the left operand back to its byte: a factor and a summand."""
-
-    def __call__(self, *given: Array) -> Array:
-        scale, zero = self.left(given)
-        return np.array([1.0 / scale if scale else 0.0, zero], np.float32)
 
 
 def offer_int8(of: StepProblem[CpuDevice]) -> Offer | Refused:
-    """The kernel of a product of two tensors that were bytes."""
-    locations = of.locations
-    if not of.device.has("vnni"):
-        return Refused("device_has_vnni", "no 4-way dot products of bytes")
-    if of.value.op not in SERVED or isinstance(of.value.type, TupleType):
-        return Refused("op_is_one_product", of.value.op.name)
-    found = of.once(find_contraction)
+    """The kernel of one matrix product of bytes."""
+    tile = byte_tile_of(of.device)
+    if tile is None:
+        return NO_DOT
+    found = of.once(find_byte_product)
     if isinstance(found, Refused):
         return found
-    if found.parts != 1 or len(found.products) != 1:
-        return Refused("op_is_one_product", f"{len(found.products)} products in {found.parts} parts", "1")
-    left, right = (found.body.arguments.get(v) for v in found.products[0].operands)
-    if left is None or right is None or not _is_of_bytes(left, locations) or left.attrs["axis"] is not None:
-        return Refused("left_operand_was_bytes", "floats", "dequantised bytes with one scale")
-    parts = right.operands if right.op is ops.concat and right.attrs["axis"] == -1 else (right,)
-    if not all(
-        part.rank == 2 and _is_of_bytes(part, locations) and locations.is_bound(part.operands[0]) for part in parts
-    ):
-        return Refused("right_operand_was_bytes", "floats, or bytes of a run", "dequantised bytes that are bound")
-    scale = leaf.scalar_of(left.operands[1])
-    if (
-        not isinstance(scale, float)
-        or not 1e-30 < scale < 1e30
-        or any(p.attrs["axis"] not in (None, -1) for p in parts)
-    ):
-        return Refused("scales_are_known", "a scale of a run, out of range, or along another axis")
-    return _checked(of, found, left, parts)
+    if found.product.op is not ops.matmul:
+        return Refused("op_is_one_product", found.product.op.name)
+    deep, columns = found.product.operands[0].shape[-1], found.result.shape[-1]
+    if found.weights.value.rank != 2 or not isinstance(deep, int) or not isinstance(columns, int) or deep == 0:
+        return Refused("weights_are_one_matrix", str(found.weights.value.type), "two axes of known sizes")
+    return Offer(lambda: _Writer(of, found, tile, deep, columns).job())
 
 
-def _is_of_bytes(value: Value, locations: TensorLocations) -> bool:
-    """Whether floats stand for bytes, with a scale and a zero point that are known."""
-    if value.op is not ops.dequantise or value.dtype is not f32:
-        return False
-    q, *beside = value.operands
-    return q.dtype in (i8, u8) and beside[0].dtype is f32 and all(map(locations.is_bound, beside))
+class _Writer:
+    """The job of one product while it is put together."""
+
+    def __init__(self, of: StepProblem[CpuDevice], found: ByteProduct, tile: ByteTile, deep: int, columns: int) -> None:
+        self.of, self.found, self.tile, self.deep, self.columns = of, found, tile, deep, columns
+        beneath = lying_beneath(of.step, of.locations)
+        self.beneath = {v for v in found.operands if found.operand(v) in beneath}
+        self.beside = {v: f"e{i}" for i, v in enumerate(v for v in found.operands if v not in self.beneath)}
+        self.bindings: dict[str, Value | Packed] = {}
+        self.fronts: dict[str, tuple[Size, ...]] = {}
+        """Strides of each pointer along the axes of the result but the last."""
+        self.sizes: dict[str, Size] = {}
+
+    def job(self) -> Job | Refused:
+        found, views = self.found, self.found.body.views
+        factor = found.factor
+        strides = views[factor.bytes].strides
+        if views[factor.bytes].offset != 0:
+            return Refused("rows_start_at_an_operand", "a view within an operand")
+        self.bindings["a"] = found.operand(factor.bytes)
+        self.fronts["a"] = stretched(strides[:-1], factor.bytes.shape[:-1], found.result.shape[:-1])
+        self.sizes["a_k"] = strides[-1]
+        weights = found.weights
+        for name, pack in (("w", BytePanels), ("c", ByteColumns)):
+            layout = f"bytes {name} {self.tile.nr} {weights.is_transposed}"
+            made = pack(weights.number, self.tile.nr, weights.is_transposed)
+            self.bindings[name] = weights.packed(layout, made)
+        zero_of(self.bindings, found)
+        for view, name in self.beside.items():
+            if views[view].offset != 0:
+                return Refused("epilogue_reads_operands_from_their_start", str(view.type))
+            self._point(name, found.operand(view), views[view].strides, view.shape)
+        value = self.of.value
+        self._point("y", value, self.of.locations(value).strides, value.shape)
+        shape, fronts = collapsed(found.result.shape[:-1], list(self.fronts.values()))
+        if len(shape) > 1:
+            return Refused("axes_in_front_are_rows", f"{len(shape)} axes", "axes that are dense in every operand")
+        for name, front in zip(self.fronts, fronts, strict=True):
+            self.sizes[f"{name}_row"] = front[0] if front else 0
+        self.sizes["count"] = product(shape)
+        return self._finished()
+
+    def _finished(self) -> Job:
+        found, factor = self.found, self.found.factor
+        kernel = Bytes(
+            self.tile,
+            self.deep,
+            self.columns,
+            factor.dtype is i8,
+            found.weights.has_offsets,
+            tuple(self.beside.values()),
+            tuple(self.bindings),
+            self.sizes,
+        )
+        epilogue = self._epilogue(kernel)
+        template = int8_code(kernel, epilogue).template(
+            self.bindings, tuple(words_of(self.sizes).values()), kernel.layout(epilogue)["end"]
+        )
+        blocks = (self.sizes["count"] + (INT8.block - 1)) // INT8.block
+        work = INT8.block * self.deep * self.tile.nr // 4
+        return Job(template, self.bindings, Tiles(blocks * kernel.panels, work))
+
+    def _point(self, name: str, of: Value, strides: tuple[Size, ...], shape: tuple[Size, ...]) -> None:
+        """A tensor that is read or written at rows and columns of the result."""
+        spread = stretched(strides, shape, self.found.result.shape)
+        self.bindings[name] = of
+        self.fronts[name] = spread[:-1]
+        self.sizes[f"{name}_column"] = spread[-1]
+
+    def _epilogue(self, kernel: Bytes) -> Kernel:
+        """Exact sums of the products, and the elementwise steps on them."""
+        row, column = Name("row"), Name("column")
+        pitch = 4 * kernel.panels * self.tile.nr
+        sums: Expr = Load(Tensor("sums", i32, (4 * self.tile.nr, 4)), (row, column))
+        totals = Load(Tensor("c", i32, (4,)), (column,))
+        offsets: Expr | None = None
+        if kernel.has_offsets:
+            of_row = Load(Tensor("rowsums", i32, (4 * self.tile.nr,)), (row,))
+            offsets = Call("mul", (Load(Tensor("c", i32, (4,), pitch), (column,)), of_row), i32)
+        exact = exact_sums(self.found, self.tile, sums, totals, offsets)
+        leaves = {self.found.product: exact}
+        target = Tensor("y", self.found.result.dtype, self._strides("y"))
+        for view in self.found.operands:
+            name = self.beside.get(view)
+            of = target if name is None else Tensor(name, view.dtype, self._strides(name))
+            leaves[view] = Load(of, (row, column))
+        (result,) = elementwise([self.found.result], leaves)
+        body = (Loop("column", Extent(LIVE), (Store(target, (row, column), result),), lanes=self.tile.shape.lanes),)
+        zero = ("z",) if "z" in self.bindings else ()
+        pointers = ("sums", "rowsums", "c", *zero, *self.beside.values(), "y")
+        return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
+
+    def _strides(self, name: str) -> tuple[Size, Size]:
+        row, column = self.sizes[f"{name}_row"], self.sizes[f"{name}_column"]
+        return (
+            row if isinstance(row, int) else symbol(f"{name}_row"),
+            column if isinstance(column, int) else symbol(f"{name}_column"),
+        )
 
 
-def _checked(of: StepProblem[CpuDevice], found: Contraction, left: Value, parts: tuple[Value, ...]) -> Offer | Refused:
-    """The offer, if sizes and strides are as the kernel needs them."""
-    value, locations = of.value, of.locations
-    deep, columns = left.shape[-1], value.shape[-1]
-    if not isinstance(deep, int) or not isinstance(columns, int) or not 0 < deep <= INT8.deepest:
-        return Refused("sums_fit_32_bits", f"{deep} by {columns}", f"at most {INT8.deepest} products")
-    views = found.body.views
-    if value.dtype is not f32 or not is_dense(left.tensor, locations(left).strides):
-        return Refused("rows_are_dense_f32", value.dtype.name)
-    operands: dict[Value, tuple[str, bool]] = {}
-    beneath = lying_beneath(of.step, locations)
-    for view in found.operands:
-        strides = stretched(views[view].strides, view.shape, value.shape)
-        has_rows = is_dense(value.tensor, strides)
-        if view.dtype is not f32 or views[view].offset != 0 or not (has_rows or _is_a_row(strides)):
-            return Refused("epilogue_reads_dense_f32", str(view.type), "one row, or a row for each of the result's")
-        if found.operand(view) in beneath:
-            continue
-        operands[view] = (f"e{len(operands)}", has_rows)
-    return Offer(lambda: _job(value, found, left, parts, operands, (deep, columns)))
+def zero_of(bindings: dict[str, Value | Packed], found: ByteProduct) -> None:
+    """Bind the zero point of the factor where it is a tensor."""
+    zero = found.factor.zero
+    if zero is not None and not is_number(zero):
+        bindings["z"] = found.operand(zero)
 
 
-def _job(
-    value: Value,
-    found: Contraction,
-    left: Value,
-    parts: tuple[Value, ...],
-    operands: dict[Value, tuple[str, bool]],
-    sizes: tuple[int, int],
-) -> Job:
-    deep, columns = sizes
-    bindings: dict[str, Value | Packed] = {"a": left}
-    signed, count = left.operands[0].dtype is i8, len(parts)
-    given = [v for part in parts for v in part.operands] + list(left.operands[1:])
-    for name, pack in (
-        ("w", BytePanels(count, signed)),
-        ("c", ByteColumns(count, signed)),
-        ("g", ByteSteps(count, signed)),
-    ):
-        bindings[name] = Packed(given[0], f"bytes {name} {count} {signed}", pack, tuple(given[1:]))
-    bindings |= {name: found.operand(view) for view, (name, _) in operands.items()}
-    shape = Bytes(deep, columns, tuple(operands.values()), (*bindings, "y"))
-    epilogue = _epilogue(shape, found, {view: name for view, (name, _) in operands.items()})
-    rows = product(value.shape[:-1])
-    scratch = shape.layout(epilogue)["end"]
-    template = int8_code(shape, epilogue).template(shape.pointers, (rows,), scratch)
-    tiles = (rows + (INT8.block - 1)) // INT8.block * shape.panels
-    return Job(template, {**bindings, "y": value}, Tiles(tiles, INT8.block * deep * INT8.nr // 4))
-
-
-def _is_a_row(strides: tuple[Size, ...]) -> bool:
-    """Whether one row serves all."""
-    return strides[-1] == f32.itemsize and not any(strides[:-1])
-
-
-def _epilogue(shape: Bytes, found: Contraction, operands: dict[Value, str]) -> Kernel:
-    """Sums as floats, and the elementwise work on them."""
-    row, column = Name("row"), Name("column")
-    pitch = 4 * shape.panels * INT8.nr
-
-    def beside(number: int, dtype: DType) -> Expr:
-        return Load(Tensor("c", dtype, (4,), number * pitch), (column,))
-
-    sums = Load(Tensor("sums", i32, (4 * INT8.nr, 4)), (row, column))
-    of_row = Load(Tensor("rowsums", i32, (4,)), (row,))
-    whole = Call("add", (sums, beside(0, i32)), i32)
-    whole = Call("sub", (whole, Call("mul", (beside(1, i32), of_row), i32)), i32)
-    leaves: dict[Value, Expr] = {found.products[0]: Call("mul", (cast_to(whole, f32), beside(2, f32)), f32)}
-    has_rows = dict(shape.operands)
-    target = Tensor("y", f32, (4 * shape.columns, 4))
-    for view in found.operands:
-        name = operands.get(view)
-        of = target if name is None else Tensor(name, f32, (4 * shape.columns if has_rows[name] else 0, 4))
-        leaves[view] = Load(of, (row, column))
-    (result,) = elementwise([found.result], leaves)
-    store = Store(target, (row, column), result)
-    body = (Loop("column", Extent(LIVE), (store,), lanes=16),)
-    return Kernel("epilogue", ("sums", "rowsums", "c", *operands.values(), "y"), ("y",), "row", body, sizes=(LIVE,))
+def exact_sums(found: ByteProduct, tile: ByteTile, sums: Expr, totals: Expr, offsets: Expr | None) -> Expr:
+    """What the integers sum up to: the tile's sums, plus offsets, minus the zero point times the sum of the weights."""
+    if offsets is not None:
+        sums = Call("add", (sums, offsets), i32)
+    zero, signed = found.factor.zero, found.factor.dtype is i8
+    moved = 0 if signed == tile.shape.signed else -128 if tile.shape.signed else 128
+    known = 0 if zero is None else leaf.scalar_of(zero) if is_number(zero) else None
+    if known is not None:
+        shift = int(known.real) + moved
+        return sums if shift == 0 else Call("sub", (sums, Call("mul", (totals, Number(shift, i32)), i32)), i32)
+    assert zero is not None, "a zero point without a tensor is a number"
+    held = cast_to(Load(Tensor("z", zero.dtype, ()), ()), i32)
+    if moved:
+        held = Call("add", (held, Number(moved, i32)), i32)
+    return Call("sub", (sums, Call("mul", (totals, held), i32)), i32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.device import Capability, CpuDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +69,39 @@ GEMM = GemmPolicy()
 
 
 @dataclass(frozen=True, slots=True)
+class Int8Tile:
+    """The MR×NR register tile of byte products for a dot instruction."""
+
+    capability: Capability
+    intrinsic: str
+    signed: bool
+    """Whether the instruction takes the factor of a run as signed bytes; weights always are."""
+    by_lane: bool
+    """Whether it multiplies by one lane of a register; otherwise a scalar is broadcast."""
+    lanes: int
+    """Sums in a vector."""
+    mr: int
+    vectors: int
+    """Vectors of a row: NR is their columns."""
+
+
+INT8_TILES = (
+    Int8Tile("vnni", "llvm.x86.avx512.vpdpbusd.512", signed=False, by_lane=False, lanes=16, mr=8, vectors=3),
+    Int8Tile("int8_dot", "llvm.aarch64.neon.sdot.v4i32.v16i8", signed=True, by_lane=True, lanes=4, mr=4, vectors=4),
+)
+"""The first row whose capability a device has."""
+
+
+@dataclass(frozen=True, slots=True)
 class Int8Policy:
-    """The register tile of byte products: VPDPBUSD adds four products to each of 16 lanes."""
+    """How the loops around a tile of bytes are cut."""
 
-    lanes: int = 16
-    mr: int = 8
-    vectors: int = 3
-    block_tiles: int = 8
-    """Row tiles of a block: as bytes they stay in L2."""
-    deepest: int = 16_384
-    """Products of bytes whose sum fits 32 bits with room to spare."""
-
-    @property
-    def nr(self) -> int:
-        """Columns of a panel."""
-        return self.lanes * self.vectors
-
-    @property
-    def block(self) -> int:
-        """Rows of a block."""
-        return self.block_tiles * self.mr
+    block: int = 64
+    """Rows of a block: as bytes they stay in L2. A multiple of every MR."""
+    filters: int = 32
+    """Filters of a convolution that share a strip of packed pixels. A multiple of every MR."""
+    strip: int = 144
+    """Pixels of a strip, at most; it has whole panels."""
 
 
 INT8 = Int8Policy()
@@ -106,4 +119,7 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
     return next((row for row in fitting if device.registers >= row.registers), fitting[-1])
 
 
-__all__ = ["GEMM", "INT8", "TILES", "GemmPolicy", "GemmTiles", "Int8Policy", "is_by_lane", "tiles_of"]
+__all__ = [
+    "GEMM", "INT8", "INT8_TILES", "TILES",
+    "GemmPolicy", "GemmTiles", "Int8Policy", "Int8Tile", "is_by_lane", "tiles_of",
+]  # fmt: skip

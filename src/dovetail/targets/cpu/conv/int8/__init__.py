@@ -1,0 +1,1 @@
+"""Convolutions of bytes with weights that are known, as products of filters with packed pixels (im2col)."""

@@ -1,0 +1,209 @@
+"""Which convolutions of bytes the variant serves, their packed weights, and their tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size, floordiv, product, symbol
+from dovetail.ir.dtype import i8, i32
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.families.map import elementwise
+from dovetail.kernels.loops.body import is_number, lying_beneath
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Store,
+    Tensor,
+    collapsed,
+    sizes_in,
+    stretched,
+)
+from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
+from dovetail.kernels.spec import Job, Packed, Tiles
+from dovetail.targets.cpu.conv.int8.kernel import ByteImage, int8_conv_code
+from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of
+from dovetail.targets.cpu.gemm.driver import LIVE
+from dovetail.targets.cpu.gemm.int8 import NO_DOT, exact_sums, zero_of
+from dovetail.targets.cpu.gemm.int8_kernel import words_of
+from dovetail.targets.cpu.gemm.policy import INT8
+from dovetail.targets.runtime.aligned import aligned
+
+
+@dataclass(frozen=True, slots=True)
+class ByteFilters(BytePacking):
+    """Filters as signed bytes in the order in which they are multiplied, [group][tile][k / 4][filter][4]; then a tile
+    of ones, which sums up pixels."""
+
+    mr: int
+    groups: int
+
+    def __call__(self, weights: Array, *zero: Array) -> Array:
+        q, _, _ = self.signed(weights.reshape(weights.shape[0], -1), *zero)
+        filters, k = q.shape[0] // self.groups, q.shape[1]
+        tiles, steps = -(-filters // self.mr), -(-k // 4)
+        whole = np.zeros((self.groups, tiles * self.mr, 4 * steps), np.int8)
+        whole[:, :filters, :k] = q.reshape(self.groups, filters, k)
+        packed = aligned((self.groups * tiles + 1, steps, self.mr, 4), np.int8)
+        packed[:-1] = whole.reshape(self.groups * tiles, self.mr, steps, 4).transpose(0, 2, 1, 3)
+        ones = np.zeros((steps, 1, 4), np.int8)
+        ones.reshape(-1)[:k] = 1
+        packed[-1] = ones
+        return packed
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRows(BytePacking):
+    """For each filter the sum of its weights, and the offset that was taken from them."""
+
+    def __call__(self, weights: Array, *zero: Array) -> Array:
+        _, offsets, sums = self.signed(weights.reshape(weights.shape[0], -1), *zero)
+        return np.stack([sums, offsets], axis=1).astype(np.int32)
+
+
+def offer_int8_conv(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of one convolution of bytes over one or two axes."""
+    tile = byte_tile_of(of.device)
+    if tile is None:
+        return NO_DOT
+    found = of.once(find_byte_product)
+    if isinstance(found, Refused):
+        return found
+    if found.product.op is not ops.conv:
+        return Refused("op_is_one_convolution", found.product.op.name)
+    if found.result.rank not in (3, 4):
+        return Refused("image_has_one_or_two_axes", str(found.result.type))
+    return Offer(lambda: _Writer(of, found, replace(tile, weights_are_rows=True)).job())
+
+
+class _Writer:
+    """The job of one convolution while it is put together."""
+
+    def __init__(self, of: StepProblem[CpuDevice], found: ByteProduct, tile: ByteTile) -> None:
+        self.of, self.found, self.tile = of, found, tile
+        beneath = lying_beneath(of.step, of.locations)
+        self.beneath = {v for v in found.operands if found.operand(v) in beneath}
+        self.beside = {v: f"e{i}" for i, v in enumerate(v for v in found.operands if v not in self.beneath)}
+        self.bindings: dict[str, Value | Packed] = {}
+        self.spread: dict[str, tuple[Size, ...]] = {}
+        """Strides of what the epilogue reads and writes, along the axes of the result."""
+        self.sizes: dict[str, Size] = {}
+
+    def job(self) -> Job | Refused:
+        found, views = self.found, self.found.body.views
+        image = views[found.factor.bytes]
+        if image.offset != 0:
+            return Refused("image_starts_at_an_operand", "a view within an operand")
+        self._image(found.factor.bytes, image.strides)
+        groups = int(found.product.attrs["groups"])
+        weights = found.weights
+        pack = ByteFilters(weights.number, self.tile.mr, groups)
+        self.bindings["w"] = weights.packed(f"bytes filters {self.tile.mr} {groups}", pack)
+        self.bindings["c"] = weights.packed("bytes rows", ByteRows(weights.number))
+        zero_of(self.bindings, found)
+        for view, name in self.beside.items():
+            if views[view].offset != 0:
+                return Refused("epilogue_reads_operands_from_their_start", str(view.type))
+            self._point(name, found.operand(view), views[view].strides, view.shape)
+        value = self.of.value
+        self._point("y", value, self.of.locations(value).strides, value.shape)
+        pixels, columns = collapsed(value.shape[2:], [spread[2:] for spread in self.spread.values()])
+        if len(pixels) > 1:
+            return Refused("pixels_are_one_axis", f"{len(pixels)} axes", "operands that are dense across rows")
+        for (name, spread), column in zip(self.spread.items(), columns, strict=True):
+            self.sizes |= {
+                f"{name}_image": spread[0], f"{name}_row": spread[1], f"{name}_column": column[0] if column else 0
+            }  # fmt: skip
+        self.sizes["pixels"] = product(pixels)
+        return self._finished(groups)
+
+    def _image(self, x: Value, strides: tuple[Size, ...]) -> None:
+        """The sizes of the image; a line is an image of one row."""
+        self.bindings["x"] = self.found.operand(x)
+        padding, result = self.found.product.attrs["padding"], self.found.result.shape
+        two = x.rank == 4
+        self.sizes |= {
+            "x_image": strides[0], "x_channel": strides[1], "x_row": strides[2] if two else 0, "x_column": strides[-1],
+            "height": x.shape[2] if two else 1, "width": x.shape[-1], "out_width": result[-1],
+            "above": padding[0] if two else 0, "before": padding[1] if two else padding[0],
+        }  # fmt: skip
+
+    def _point(self, name: str, of: Value, strides: tuple[Size, ...], shape: tuple[Size, ...]) -> None:
+        self.bindings[name] = of
+        self.spread[name] = stretched(strides, shape, self.found.result.shape)
+
+    def _finished(self, groups: int) -> Job:
+        found, (filters, channels, *window) = self.found, self._static(self.found.weights.value.shape)
+        attrs, zero = found.product.attrs, found.factor.zero
+        known = 0 if zero is None else leaf.scalar_of(zero) if is_number(zero) else None
+        shape = ByteImage(
+            self.tile,
+            channels,
+            filters // groups,
+            groups,
+            self._two(window),
+            self._two(attrs["strides"]),
+            self._two(attrs["dilations"]),
+            any(p != 0 for p in attrs["padding"]),
+            found.factor.dtype is i8,
+            found.weights.has_offsets,
+            None if known is None else int(known.real),
+            0 if zero is None else zero.dtype.itemsize,
+            tuple(self.beside.values()),
+            tuple(self.bindings),
+            self.sizes,
+        )
+        epilogue = self._epilogue(shape)
+        template = int8_conv_code(shape, epilogue).template(
+            self.bindings, tuple(words_of(self.sizes).values()), shape.layout(epilogue)["end"]
+        )
+        strips = floordiv(self.sizes["pixels"] + (shape.strip - 1), shape.strip)
+        tiles = found.result.shape[0] * groups * strips * shape.blocks
+        work = min(INT8.filters, shape.filters) * shape.deep * shape.strip // 4
+        return Job(template, self.bindings, Tiles(tiles, work, keeps=True))
+
+    def _static(self, shape: tuple[Size, ...]) -> tuple[int, ...]:
+        return tuple(size for size in shape if isinstance(size, int))
+
+    def _two(self, of: tuple[int, ...] | list[int]) -> tuple[int, int]:
+        """Numbers of two axes; a line has one row."""
+        return (1, of[0]) if len(of) == 1 else (of[0], of[1])
+
+    def _epilogue(self, shape: ByteImage) -> Kernel:
+        """Exact sums of the products, and the elementwise steps on them."""
+        row, column = Name("row"), Name("column")
+        sums: Expr = Load(Tensor("sums", i32, (4 * shape.strip, 4)), (row, column))
+        totals = Load(Tensor("c", i32, (8,)), (row,))
+        offsets: Expr | None = None
+        if shape.has_offsets:
+            of_pixel = Load(Tensor("pixelsums", i32, (4,)), (column,))
+            offsets = Call("mul", (Load(Tensor("c", i32, (8,), 4), (row,)), of_pixel), i32)
+        leaves = {self.found.product: exact_sums(self.found, self.tile, sums, totals, offsets)}
+        target = Tensor("y", self.found.result.dtype, self._strides("y"))
+        for view in self.found.operands:
+            name = self.beside.get(view)
+            of = target if name is None else Tensor(name, view.dtype, self._strides(name))
+            leaves[view] = Load(of, (row, column))
+        (result,) = elementwise([self.found.result], leaves)
+        body = (Loop("column", Extent(LIVE), (Store(target, (row, column), result),), lanes=self.tile.shape.lanes),)
+        zero = ("z",) if "z" in self.bindings else ()
+        pointers = ("sums", "pixelsums", "c", *zero, *self.beside.values(), "y")
+        return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
+
+    def _strides(self, name: str) -> tuple[Size, Size]:
+        row, column = self.sizes[f"{name}_row"], self.sizes[f"{name}_column"]
+        return (
+            row if isinstance(row, int) else symbol(f"{name}_row"),
+            column if isinstance(column, int) else symbol(f"{name}_column"),
+        )

@@ -1,0 +1,115 @@
+"""Convolutions of bytes: exact against NumPy in int64, for every shape, sign and zero point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import Value, f32, ops
+from dovetail.ir import leaf
+from dovetail.ir.dim import symbol
+from dovetail.ir.dtype import DType, i8, u8
+from dovetail.ir.literal import Array
+from dovetail.kernels.device import CpuDevice
+from dovetail.ops.convolution import conv
+from tests.kernels.bytes import EVERY_DEVICE, above, image, numbers, run
+
+
+def attrs_of(axes: int, **given: Any) -> dict[str, Any]:
+    ones: dict[str, Any] = {"strides": (1,) * axes, "dilations": (1,) * axes, "padding": (0,) * (2 * axes), "groups": 1}
+    return {**ones, **given}
+
+
+def exact(x: Array, w: Array, attrs: dict[str, Any]) -> Array:
+    return np.asarray(conv.compute(x.astype(np.int64), w.astype(np.int64), **attrs))
+
+
+IMAGES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 1, 5, 7), (3, 1, 3, 3), {"padding": (1, 1, 1, 1)}),
+    ((2, 3, 9, 17), (5, 3, 3, 3), {"padding": (1, 1, 1, 1)}),
+    ((1, 61, 10, 4), (61, 61, 3, 3), {"padding": (1, 1, 1, 1)}),
+    ((1, 8, 12, 33), (40, 8, 1, 1), {}),
+    ((1, 7, 12, 33), (33, 7, 1, 1), {"strides": (2, 2)}),
+    ((1, 4, 13, 20), (6, 4, 3, 5), {"strides": (2, 3), "padding": (2, 0, 1, 4)}),
+    ((1, 4, 13, 20), (6, 4, 3, 3), {"dilations": (2, 3), "padding": (2, 3, 2, 3)}),
+    ((2, 6, 8, 9), (12, 2, 3, 3), {"groups": 3, "padding": (1, 1, 1, 1)}),
+    ((1, 2, 40, 40), (3, 2, 7, 7), {"padding": (3, 3, 3, 3)}),
+    ((1, 3, 4, 4), (2, 3, 4, 4), {}),
+    ((0, 3, 4, 4), (2, 3, 2, 2), {}),
+    ((1, 5, 50), (9, 5, 3), {"padding": (1, 1)}),
+    ((3, 16, 200), (33, 16, 5), {"padding": (8, 0), "dilations": (2,)}),
+    ((1, 16, 3), (4, 16, 3), {"padding": (5, 5)}),
+]
+
+
+@EVERY_DEVICE
+@pytest.mark.parametrize(("shape", "weights", "given"), IMAGES)
+def test_shapes(
+    shape: tuple[int, ...],
+    weights: tuple[int, ...],
+    given: dict[str, Any],
+    device: CpuDevice,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attrs = attrs_of(len(shape) - 2, **given)
+    y = ops.conv(above(image(u8, *shape), 9), above(leaf.param("w", i8[weights]), None), **attrs)
+    x, w = numbers(u8, *shape), numbers(i8, *weights, seed=1)
+    (got,) = run(y, [{"x": x}], {"w": w}, device, "int8_conv", monkeypatch)
+    assert (got == exact(x.astype(np.int64) - 9, w, attrs)).all()
+
+
+@EVERY_DEVICE
+@pytest.mark.parametrize("zeros", ["none", "one", "filters"])
+@pytest.mark.parametrize("of_weights", [i8, u8])
+@pytest.mark.parametrize(("dtype", "zero"), [(u8, 0), (u8, 255), (u8, 131), (i8, 0), (i8, -128), (i8, 127)])
+@pytest.mark.parametrize("of_a_run", [False, True])
+def test_signs_zero_points_and_padding(
+    zeros: str,
+    of_weights: DType,
+    dtype: DType,
+    zero: int,
+    of_a_run: bool,
+    device: CpuDevice,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shape = {"none": None, "one": (), "filters": (6, 1, 1, 1)}[zeros]
+    low = None if shape is None else leaf.param("z", of_weights[shape])
+    attrs = attrs_of(2, padding=(1, 2, 1, 0))
+    x = above(image(dtype, 1, 3, 6, 9), leaf.input("zero", dtype[()]) if of_a_run else zero)
+    y = ops.conv(x, above(leaf.param("w", of_weights[6, 3, 3, 3]), low), **attrs)
+    w = numbers(of_weights, 6, 3, 3, 3, seed=1)
+    z = np.zeros((), of_weights.numpy) if shape is None else numbers(of_weights, *shape, seed=2).reshape(shape)
+    feed = {"x": numbers(dtype, 1, 3, 6, 9)}
+    expected = exact(feed["x"].astype(np.int64) - zero, w.astype(np.int64) - z, attrs)
+    if of_a_run:
+        feed["zero"] = np.array(zero, dtype.numpy)
+    (got,) = run(y, [feed], {"w": w} if low is None else {"w": w, "z": z}, device, "int8_conv", monkeypatch)
+    assert (got == expected).all()
+
+
+@EVERY_DEVICE
+@pytest.mark.parametrize("threads", [1, 3])
+def test_one_compilation_serves_every_size(device: CpuDevice, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    attrs = attrs_of(2, padding=(1, 1, 1, 1), strides=(2, 1))
+    y = ops.conv(
+        above(image(u8, symbol("b"), 5, 8, symbol("w")), 3), above(leaf.param("w", i8[70, 5, 3, 3]), None), **attrs
+    )
+    w = numbers(i8, 70, 5, 3, 3)
+    feeds = [{"x": numbers(u8, b, 5, 8, wide)} for b, wide in ((1, 1), (2, 16), (1, 35), (3, 150))]
+    for feed, got in zip(feeds, run(y, feeds, {"w": w}, device, "int8_conv", monkeypatch, threads), strict=True):
+        assert (got == exact(feed["x"].astype(np.int64) - 3, w, attrs)).all()
+
+
+@EVERY_DEVICE
+def test_images_with_channels_last_and_steps_on_the_sums(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = ops.permute(image(u8, 1, 6, 11, 5), order=(-4, -1, -3, -2))
+    w, attrs = numbers(i8, 7, 5, 3, 3), attrs_of(2, padding=(1, 1, 1, 1))
+    b = leaf.param("b", f32[7, 1, 1])
+    sums = ops.conv(above(x, 8), above(leaf.param("w", i8[7, 5, 3, 3]), None), **attrs)
+    y: Value = ops.cast(sums, dtype=f32) * 0.25 + b
+    feed, bias = {"x": numbers(u8, 1, 6, 11, 5)}, np.arange(7, dtype=np.float32).reshape(7, 1, 1)
+    (got,) = run(y, [feed], {"w": w, "b": bias}, device, "int8_conv", monkeypatch)
+    expected = exact(feed["x"].transpose(0, 3, 1, 2).astype(np.int64) - 8, w, attrs)
+    assert (got == (expected * 0.25 + bias).astype(np.float32)).all()
