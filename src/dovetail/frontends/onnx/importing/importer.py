@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.literal import Array, is_table_of_truths
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.progress import Phase, phase
 
 MOST_NODES = 2_000_000
@@ -69,6 +71,7 @@ class Import:
         self.given = given
         self.follower = Follower()
         self.builder = Builder(model.graph.name or "model", lines=False)
+        self.ranked_by_sizes: set[Value] = set()
         self._symbols: set[str] = set()
         self._counts: dict[str, int] = {}
         """How many symbols there are of one stem."""
@@ -110,7 +113,10 @@ class Import:
             for info in infos:
                 value = scope.values.get(info.name)
                 if value is not None and isinstance(value.known_type, TensorType):
-                    check_declared(info, value.known_type, what)
+                    check_declared(info, value.known_type, what, partial(self._ranked_by_sizes, value))
+
+    def _ranked_by_sizes(self, value: Value) -> bool:
+        return bool(self.ranked_by_sizes) and not self.ranked_by_sizes.isdisjoint(walk([value]))
 
     def fresh(self, name: str) -> Dim:
         """A symbol that no other size has."""
@@ -335,6 +341,11 @@ _OLDER: dict[str, Any] = {"ints": tuple[int, ...], "sizes": tuple[int, ...], "fl
 """What stands in an attribute where older opsets have one instead of an input."""
 
 
+def _rank(info: onnx.ValueInfoProto) -> int | None:
+    declared = info.type.tensor_type
+    return len(declared.shape.dim) if declared.HasField("shape") else None
+
+
 class Body:
     """A graph in an attribute of a node."""
 
@@ -353,8 +364,10 @@ class Body:
         return tuple(o.name for o in self._graph.output)
 
     def rank(self, index: int) -> int | None:
-        declared = self._graph.input[index].type.tensor_type
-        return len(declared.shape.dim) if declared.HasField("shape") else None
+        return _rank(self._graph.input[index])
+
+    def output_rank(self, index: int) -> int | None:
+        return _rank(self._graph.output[index])
 
     def reads(self) -> Captured:
         found: dict[str, Value] = {}
