@@ -123,7 +123,7 @@ def test_a_file_may_declare_the_rank_of_another_batch(declared: Any) -> None:
 
 def test_branches_of_different_rank_take_the_rank_that_both_declare() -> None:
     """paddle2onnx gives a flag as [] in one branch and as [1] in the other, and declares [] for both."""
-    branches = {
+    branches: dict[str, Any] = {
         f"{name}_branch": helper.make_graph([made], name, [], [info])
         for name, made in (("then", node("Greater s zero -> t")), ("else", node("Not flags -> e")))
         for info in [helper.make_tensor_value_info(made.output[0], onnx.TensorProto.BOOL, [])]

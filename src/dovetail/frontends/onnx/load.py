@@ -80,9 +80,9 @@ def import_model(
         vocabulary = Vocabulary(model, (*ALL, *rules))
         vocabulary.check(model.graph, surveys)
         graph = settle_sizes(Import(model, Tensors(folder, apart), vocabulary, fixed or {}, free).graph())
-    return replace(
-        graph,
-        reread=lambda more, also: import_model(
-            model, folder=folder, fixed={**(fixed or {}), **more}, rules=rules, apart=apart, free=free | also
-        ),
-    )
+
+    def reread(more: Given, also: frozenset[str]) -> Graph:
+        known = {**(fixed or {}), **more}
+        return import_model(model, folder=folder, fixed=known, rules=rules, apart=apart, free=free | also)
+
+    return replace(graph, reread=reread)

@@ -92,7 +92,9 @@ def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str]
             return fresh(name)
 
 
-def check_declared(info: onnx.ValueInfoProto, found: TensorType, what: str, any_rank: Callable[[], bool] | None = None) -> None:
+def check_declared(
+    info: onnx.ValueInfoProto, found: TensorType, what: str, any_rank: Callable[[], bool] | None = None
+) -> None:
     """Raise where the type that a graph declares for a value contradicts the one that it has.
 
     `any_rank` tells whether its rank depends on sizes of the run: the file may declare the rank of another run.

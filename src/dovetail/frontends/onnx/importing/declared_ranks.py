@@ -1,7 +1,7 @@
 """Branches and loops whose tensors have other ranks than the file declares for them.
 
-Exporters start a carried value that the body only writes with a placeholder of rank 0, and give a flag as [] in one branch
-and as [1] in the other. Runtimes do not look at ranks; the declared rank says what is meant.
+Exporters start a carried value that the body only writes with a placeholder of rank 0, and give a flag as [] in one
+branch and as [1] in the other. Runtimes do not look at ranks; the declared rank says what is meant.
 """
 
 from __future__ import annotations
