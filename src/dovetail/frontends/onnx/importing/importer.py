@@ -73,6 +73,8 @@ class Import:
         self.builder = Builder(model.graph.name or "model", lines=False)
         self.ranked_by_sizes: set[Value] = set()
         self._symbols: set[str] = set()
+        self._declared_sizes: set[str] = set()
+        """Names of sizes, as inputs declare them."""
         self._counts: dict[str, int] = {}
         """How many symbols there are of one stem."""
         self._leaves: dict[str, int] = {}
@@ -92,6 +94,7 @@ class Import:
             )
         declared = [i for i in proto.input if i.name not in initial or i.name in self.given or i.name in self.free]
         types = {i.name: self._declared(i) for i in declared}
+        self._declared_sizes |= {d.dim_param for i in declared for d in i.type.tensor_type.shape.dim}
         self._symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
         known = fixed(self.given, types)
         with self.builder.recording():
@@ -113,9 +116,15 @@ class Import:
             for info in infos:
                 value = scope.values.get(info.name)
                 if value is not None and isinstance(value.known_type, TensorType):
-                    check_declared(info, value.known_type, what, partial(self._ranked_by_sizes, value))
+                    check_declared(info, value.known_type, what, partial(self._any_rank, info, value))
 
-    def _ranked_by_sizes(self, value: Value) -> bool:
+    def _any_rank(self, info: onnx.ValueInfoProto, value: Value) -> bool:
+        """Whether a declared rank says nothing: sizes of the run decide it, or it is not of this model at all.
+
+        torch writes the names that a user gives to axes of a result (`dynamic_axes`) into a shape that it guesses.
+        """
+        if any(d.dim_param and d.dim_param not in self._declared_sizes for d in info.type.tensor_type.shape.dim):
+            return True
         return bool(self.ranked_by_sizes) and not self.ranked_by_sizes.isdisjoint(walk([value]))
 
     def fresh(self, name: str) -> Dim:
