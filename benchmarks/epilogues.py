@@ -22,8 +22,17 @@ ROUNDS = 41
 PASS = "fuse_epilogues"
 MATMULS = ((16, 384, 1536), (128, 384, 1536), (1024, 64, 512), (3136, 96, 384))
 """m, k, n."""
-CONVS = ((32, 32, 3, 56), (64, 64, 1, 56), (128, 128, 3, 28), (256, 256, 1, 14))
-"""Channels, filters, window, height and width."""
+CONVS = (
+    (32, 32, 3, 56, 1),
+    (64, 64, 1, 56, 1),
+    (128, 128, 3, 28, 1),
+    (256, 256, 1, 14, 1),
+    (96, 384, 1, 56, 1),
+    (384, 96, 1, 56, 1),
+    (32, 64, 3, 112, 1),
+    (192, 192, 3, 56, 192),
+)
+"""Channels, filters, window, height and width, groups. The results of the last four do not fit L2."""
 ROWS = ((128, 768), (1024, 1024))
 
 
@@ -55,13 +64,17 @@ def matmul_cases(m: int, k: int, n: int) -> dict[str, Value]:
     return {f"matmul {m}x{k}x{n} {name}": value for name, value in found.items()}
 
 
-def conv_cases(channels: int, filters: int, window: int, side: int) -> dict[str, Value]:
-    x, w = input("x", f32[1, channels, side, side]), param("w", f32[filters, channels, window, window])
-    y = ops.conv(x, w, padding=(window // 2,) * 4) + param("b", f32[filters, 1, 1])
+def conv_cases(channels: int, filters: int, window: int, side: int, groups: int) -> dict[str, Value]:
+    x, w = input("x", f32[1, channels, side, side]), param("w", f32[filters, channels // groups, window, window])
+    y = ops.conv(x, w, padding=(window // 2,) * 4, groups=groups) + param("b", f32[filters, 1, 1])
     found = {name: of(y) for name, of in UNARY.items()}
-    found["layer scale"] = y * param("s", f32[filters, 1, 1])
-    found["product"] = y * input("z", f32[1, filters, side, side])
-    return {f"conv {channels}->{filters} {window}x{window} at {side} {name}": value for name, value in found.items()}
+    full = input("z", f32[1, filters, side, side])
+    found["layer scale and residual"] = y * param("s", f32[filters, 1, 1]) + full
+    found["squeeze and excite"] = ops.relu(y) * input("s", f32[1, filters, 1, 1])
+    found["product"] = y * full
+    found["gate, cast f16"] = ops.cast(y * ops.sigmoid(y) * full, dtype=f16)
+    kind = "depthwise" if groups > 1 else f"conv {channels}->{filters}"
+    return {f"{kind} {window}x{window} at {side} {name}": value for name, value in found.items()}
 
 
 def row_cases(m: int, n: int) -> dict[str, Value]:

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Tests and the processes that they start leave the user's own cache alone; tests of the cache name a folder.
 os.environ["DOVETAIL_CACHE"] = "off"
+# Prices in reports are those of no machine in particular.
+os.environ["DOVETAIL_MACHINE"] = "built-in"
 
 # Seconds per example depend on the machine, so that a deadline would only make failures that are none.
 _COMMON = settings(deadline=None, suppress_health_check=(HealthCheck.too_slow,), print_blob=True)

@@ -75,11 +75,17 @@ FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "prin
 """The environment variables that are read, each with the option that it gives: a switch as 1 or 0, others as text."""
 
 ISA = "DOVETAIL_ISA"
+MACHINE = "DOVETAIL_MACHINE"
+BUILT_IN = "built-in"
+"""The figures of no machine in particular: what `DOVETAIL_MACHINE` may ask for."""
 FOR_A_PROCESS: Mapping[str, str] = MappingProxyType(
     {
         ISA: "The instructions that compiled code is limited to: `sse`, `avx2` or `avx512` on x86-64, `neon` on "
         "aarch64. Without it code uses all that the processor has. The last digits of results may differ. It shows "
         "what other machines do; tests run kernels with it.",
+        MACHINE: "`built-in`: predicted times come from the same figures on every machine, so that reports can be "
+        "compared. Without it they come from the calibration of this machine, or from what its processor says of "
+        "itself. Code and results do not depend on it.",
     }
 )
 """The environment variables that no option gives: they hold for the whole process, from its first compilation on."""

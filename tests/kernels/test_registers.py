@@ -11,7 +11,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.attention.parts import key_rows, scores_function, values_function, weights_function
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile, broadcast_tile_of
-from dovetail.targets.cpu.conv.direct import kernel as direct
+from dovetail.targets.cpu.conv.direct import tile as direct
 from dovetail.targets.cpu.conv.few_pixels import kernel as few_pixels
 from dovetail.targets.cpu.conv.pointwise import kernel as pointwise
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, micro_kernel

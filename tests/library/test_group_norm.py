@@ -50,7 +50,9 @@ def test_from_an_instance_norm_of_the_flattened_image(square: str, division: str
         result = fused(spelled)
         assert result.graph.outputs["y"] is group_norm(X, gain, bias, groups=GROUPS, eps=EPS)
         arrays = numbers(result.graph)
-        wanted = expected(arrays["x"]) * (arrays["gain"] if gain else 1) + (arrays["bias"] if bias else 0)
+        wanted = expected(arrays["x"]) * (arrays["gain"] if gain is not None else 1) + (
+            arrays["bias"] if bias is not None else 0
+        )
         near(run(result.graph, arrays)["y"], wanted)
 
 

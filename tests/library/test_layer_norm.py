@@ -40,8 +40,8 @@ def test_every_spelling_is_the_same_value(square: str, division: str, strict: bo
         assert result.graph.outputs["y"] is layer_norm(X, gain, bias, eps=EPS)
         assert not result.missed
         arrays = numbers(result.graph)
-        expected = judge.layer_norm(arrays["x"], EPS) * (arrays["gain"] if gain else 1)
-        near(run(result.graph, arrays)["y"], expected + (arrays["bias"] if bias else 0))
+        expected = judge.layer_norm(arrays["x"], EPS) * (arrays["gain"] if gain is not None else 1)
+        near(run(result.graph, arrays)["y"], expected + (arrays["bias"] if bias is not None else 0))
 
 
 def test_casts_around_half_precision() -> None:

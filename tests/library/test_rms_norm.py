@@ -35,7 +35,10 @@ def test_every_spelling_is_the_same_value(square: str, division: str, strict: bo
         assert result.graph.outputs["y"] is rms_norm(X, gain, eps=EPS)
         assert not result.missed
         arrays = numbers(result.graph)
-        near(run(result.graph, arrays)["y"], judge.rms_norm(arrays["x"], EPS) * (arrays["gain"] if gain else 1))
+        near(
+            run(result.graph, arrays)["y"],
+            judge.rms_norm(arrays["x"], EPS) * (arrays["gain"] if gain is not None else 1),
+        )
 
 
 def test_the_gain_before_the_division() -> None:

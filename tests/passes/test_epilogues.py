@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail import Graph, Program, Value, f16, f32, i32, library, ops
+from dovetail import Graph, Program, Value, bf16, f16, f32, f64, i32, library, ops
+from dovetail.declare.cost import flops_of, kernel_cost
 from dovetail.derive.unfuse import unfuse
 from dovetail.ir import leaf
+from dovetail.ir.inline import outline
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ir.text import print_graph
@@ -22,7 +25,9 @@ from dovetail.passes.batch import batch_regions
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE, fuse_epilogues
 from dovetail.passes.regions import mark_regions
 from dovetail.runtime.load import parse
+from dovetail.targets.cpu import anchors
 from dovetail.targets.cpu.claims import CLAIMS
+from dovetail.targets.cpu.conv.policy import LIMITS
 from dovetail.targets.cuda.claims import CLAIMS as CUDA
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -107,11 +112,14 @@ def test_any_steps_after_a_matmul_are_its_epilogue(name: str, engine: str) -> No
     assert len(entry.nodes) == len([v for v in walk([value]) if v.op not in leaf.LEAVES])
 
 
-@pytest.mark.parametrize("name", ["leaky_relu", "quick_gelu", "square"])
-def test_steps_after_a_convolution_are_its_epilogue(name: str) -> None:
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_steps_after_a_convolution_are_its_epilogue(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchors, "LIMITS", replace(LIMITS, streamed_taps=9))
     y = convolution()
+    full = input("full", f32[2, 10, 11, 9])
+    check(EPILOGUES[name](y, CHANNEL, full), 1)
+    check(EPILOGUES[name](y + input("r", f32[2, 10, 11, 9]), CHANNEL, full), 1)
     check(EPILOGUES[name](y, CHANNEL, y), 1)
-    check(EPILOGUES[name](y + input("r", f32[2, 10, 11, 9]), CHANNEL, y), 1)
 
 
 @pytest.mark.parametrize(
@@ -211,10 +219,13 @@ def test_strict_programs_have_epilogues() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (convolution() * CHANNEL, "steps_read_nothing_else"),
-        (ops.cast(convolution(), dtype=f16), "results_are_f32"),
+        (convolution() * input("full", f32[2, 10, 11, 9]), "full_operands_follow_small_windows"),
+        (convolution() * input("line", f32[11, 1]), "operands_have_all_pixels_or_one"),
+        (
+            ops.cast(ops.conv(input("d", f64[1, 6, 9, 9]), param("v", f64[4, 6, 3, 3])), dtype=f32),
+            "convolution_is_f32",
+        ),
         (input("p", f32[24, 40]) @ param("q", f32[40, 52]) * Z, "sum_hides_the_operands"),
-        (ops.log(ops.abs_(convolution()) + 1.0), "steps_have_vector_code"),
         (ops.exp(linear() + input("more", f32[3, 24, 52])), "result_has_the_shape_of_the_anchor"),
         (ops.reduce_sum(ops.exp(input("long", f32[512, 512])), axes=(-2, -1)), "reduction_has_rows_to_share"),
     ],
@@ -226,10 +237,60 @@ def test_what_does_not_join_says_why(value: Value, reason: str) -> None:
     assert not any(m.rule in (EPILOGUE, PROLOGUE) for m in program.report.lost)
 
 
-def test_attention_takes_no_steps() -> None:
-    q, k, v = (input(n, f32[1, 2, 16, 8]) for n in "qkv")
-    program = check(ops.leaky_relu(library.attention(q, k, v, scale=0.25), slope=0.1), 2)
-    assert "attention_takes_no_steps" in {m.reason for m in program.report.missed}
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("queries", [1, 3, 16, 37])
+def test_steps_after_attention_are_its_epilogue(name: str, queries: int) -> None:
+    q, (k, v) = input("q", f32[2, 4, queries, 12]), (input(n, f32[2, 2, 29, 12]) for n in "kv")
+    y = library.attention(q, k, v, scale=0.25, groups=2)
+    full = input("full", f32[2, 4, queries, 12])
+    check(EPILOGUES[name](y, param("scale", f32[12]), full), 1)
+    check(EPILOGUES[name](y, param("heads", f32[4, 1, 1]), full), 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_steps_add_their_own_work_to_that_of_attention(causal: bool) -> None:
+    """A region counts its anchor as the anchor declares it."""
+    q, k, v = (input(n, f32[1, 4, 21, 16]) for n in "qkv")
+    y = library.attention(q, k, v, scale=0.25, causal=causal, fill=float("-inf") if causal else None)
+    alone, followed = kernel_cost(y), kernel_cost(region(outline([ops.relu(y)], (q, k, v)), (q, k, v)))
+    assert (followed.kind, followed.dense) == (alone.kind, alone.dense)
+    assert followed.flops == alone.flops + flops_of(ops.relu(y))
+
+
+@pytest.mark.parametrize("queries", [2, 37])
+@pytest.mark.parametrize("lead", [(), (3,), (2, 1, 3)])
+def test_steps_after_attention_of_any_rank_are_its_epilogue(lead: tuple[int, ...], queries: int) -> None:
+    """Without an axis of heads there is one head."""
+    q, (k, v) = input("q", f32[*lead, queries, 16]), (input(n, f32[*lead, 29, 16]) for n in "kv")
+    y = library.attention(q, k, v, scale=0.25) * input("row", f32[queries, 1])
+    check(ops.cast(y + input("full", f32[*lead, queries, 16]), dtype=f16), 1)
+
+
+def test_attention_with_steps_is_written_where_it_is_read_permuted() -> None:
+    q, k, v = (input(n, f32[1, 4, 16, 8]) for n in "qkv")
+    y = ops.merge(ops.permute(library.attention(q, k, v, scale=0.25), order=(-2, -3, -1)), axis=-1, count=2)
+    gate = ops.sigmoid(input("gate", f32[1, 16, 32]))
+    check((y * gate) @ param("w", f32[32, 24]), 3)
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_steps_after_attention_of_narrow_floats(dtype: Any) -> None:
+    q, k, v = (input(n, dtype[1, 2, 19, 16]) for n in "qkv")
+    y = library.attention(q, k, v, scale=0.25)
+    check({"y": ops.relu(y) * input("z", dtype[1, 2, 19, 16]), "inner": y}, 1)
+
+
+def test_rotated_attention_takes_steps() -> None:
+    q, k, v = (input(n, f32[1, 4, 21, 16]) for n in "qkv")
+    cos, sin = (input(n, f32[21, 16]) for n in ("cos", "sin"))
+    y = library.rope_attention(q, k, v, cos, sin, scale=0.25, causal=True, fill=float("-inf"))
+    check(ops.cast(y * input("z", f32[1, 4, 21, 16]), dtype=f16), 1)
+
+
+@pytest.mark.parametrize("sizes", [{"s": 1, "n": 9}, {"s": 3, "n": 40}, {"s": 50, "n": 50}])
+def test_attention_of_symbolic_sizes_takes_steps(sizes: dict[str, int]) -> None:
+    q, (k, v) = input("q", f32[1, 2, "s", 16]), (input(n, f32[1, 2, "n", 16]) for n in "kv")
+    check(library.attention(q, k, v, scale=0.25) * input("z", f32[1, 2, "s", 16]), 1, sizes=sizes)
 
 
 def test_results_are_those_of_the_program_apart() -> None:

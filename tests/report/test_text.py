@@ -9,7 +9,7 @@ import pytest
 from dovetail.cli.model import graph_of
 from dovetail.report.record import MissedEntry, Node, StoppedEntry
 from dovetail.report.report import Report
-from dovetail.report.text import MOST_MISSED, as_text, bytes_text, time_text
+from dovetail.report.text import MOST_MISSED, as_text, bytes_text, of_roofline, time_text
 from dovetail.runtime.compile import scan
 from tests.cli.commands import SMALL
 
@@ -71,3 +71,17 @@ def test_budgets_that_were_spent_are_told(report: Report) -> None:
 def test_a_report_of_nothing_has_its_two_lines() -> None:
     empty = Report("empty", "cpu", 0, 0, {}, {}, (), (), (), (), (), (), 0.0, {})
     assert as_text(empty) == "empty on cpu   0 nodes → 0 kernels\npredicted 0.0 µs\ncalibration: built-in"
+
+
+@pytest.mark.parametrize(
+    ("share", "ops", "said"),
+    [
+        (0.5, [], "50 % of the roofline"),
+        (1.03, ["matmul"], "100 % of the roofline"),
+        (1.3, ["linear", "conv_bias_act"], "130 % of the roofline of direct convolutions"),
+        (1.3, ["linear"], "the figures of this machine are too low"),
+        (7.92, ["conv"], "the figures of this machine are too low"),
+    ],
+)
+def test_nothing_is_said_to_run_beyond_the_roofline(share: float, ops: list[str], said: str) -> None:
+    assert said in of_roofline(share, ops=ops)

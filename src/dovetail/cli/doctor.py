@@ -32,7 +32,7 @@ from dovetail.targets import ALL as TARGETS
 from dovetail.targets.cpu.cores import cache_sizes
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import toolchain
-from dovetail.targets.cpu.measure.calibration import calibrate, stored
+from dovetail.targets.cpu.measure.calibration import calibrate, machine_of, stored
 from dovetail.version import __version__
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")
@@ -81,8 +81,7 @@ class Runs:
 
 def run(args: argparse.Namespace) -> Answer:
     settings = settings_of({}, os.environ)
-    if args.calibrate:
-        calibrate(settings)
+    refused = calibrate(settings).refused if args.calibrate else ""
     known = stored(settings)
     installed = packages(_requirements())
     kept = cache.status(args)
@@ -94,6 +93,8 @@ def run(args: argparse.Namespace) -> Answer:
         "machine": asdict(machine()),
         "processor": _processor(),
         "calibration": None if known is None else asdict(known),
+        "not_calibrated": refused,
+        "figures": machine_of(settings).source,
         "cache": kept,
         "targets": [asdict(runs(target.name)) for target in TARGETS],
         "missing": [asdict(lack) for lack in missing(installed, measured=known is not None, kept=kept)],

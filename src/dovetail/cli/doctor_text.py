@@ -22,7 +22,7 @@ def as_text(found: Mapping[str, Any], look: Look = PLAIN) -> str:
         line(Piece("packages", "strong")),
         *_packages(found["packages"]),
         line(),
-        *_figures(found["calibration"]),
+        *_figures(found["calibration"], found["figures"], found["not_calibrated"]),
         line(),
         _cache(found["cache"]),
         line(),
@@ -57,11 +57,12 @@ def _packages(packages: Sequence[Mapping[str, Any]]) -> list[Line]:
     return lines
 
 
-def _figures(calibration: Mapping[str, Any] | None) -> list[Line]:
+def _figures(calibration: Mapping[str, Any] | None, source: str, refused: str) -> list[Line]:
     """The figures that prices are made of."""
+    lines = [line(Piece(f"not calibrated: {refused}", "warn"))] if refused else []
     if calibration is None:
-        return [line("calibration: built-in")]
-    lines = [line(f"calibration: measured on {calibration['date']} ({calibration['host']})", hang=2)]
+        return [*lines, line(f"calibration: {source}")]
+    lines.append(line(f"calibration: measured on {calibration['date']} ({calibration['host']})", hang=2))
     for one in calibration["figures"]:
         levels = ", ".join(
             f"{read / 1e9:.0f} up to {_size(size)} ({passed / 1e9:.0f} from step to step)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from dovetail.cli.arrays import Given, named_arrays
 from dovetail.cli.command import Argument
 from dovetail.cli.options import asked_graph, ways
-from dovetail.cli.progress import tell
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
@@ -20,8 +18,6 @@ from dovetail.ir.literal import Array
 from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
-from dovetail.settings import OFF, settings_of
-from dovetail.targets.cpu.measure.calibration import calibrate, stored
 
 SEED = 0
 _WARM_UP = 2
@@ -57,8 +53,6 @@ def ready(args: argparse.Namespace) -> Ready:
 def ready_graph(graph: Graph, args: argparse.Namespace, given: Mapping[str, Given]) -> Ready:
     """A graph compiled as a command line says, with the inputs given and made-up ones for the rest."""
     feeds = feeds_of(graph, given, SEED)
-    if args.target == "cpu":
-        know_the_machine()
     params = None if graph.params else random_weights(graph, SEED)
     program = compile(graph, **ways(args), params=params, threads=args.threads)
     return Ready(program, feeds)
@@ -77,18 +71,6 @@ def medians(sides: Sequence[Ready], runs: int) -> list[float]:
     return [statistics.median(seconds) for seconds in taken]
 
 
-def know_the_machine() -> None:
-    """Measure the machine if nobody has, and if the figures can be kept; a roofline by built-in ones says little.
-
-    Where it was too busy to show what it can, the next one measures again.
-    """
-    settings = settings_of({}, os.environ)
-    known = stored(settings)
-    if settings.cache != OFF and (known is None or not known.is_settled):
-        tell("measuring this machine, once …" if known is None else "measuring this machine again: it was busy …")
-        calibrate(settings)
-
-
 __all__ = [
     "INPUT",
     "MEASURING",
@@ -96,7 +78,6 @@ __all__ = [
     "SEED",
     "THREADS",
     "Ready",
-    "know_the_machine",
     "medians",
     "ready",
     "ready_graph",

@@ -8,7 +8,7 @@ import time
 
 from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.measuring import INPUT, SEED, THREADS, know_the_machine
+from dovetail.cli.measuring import INPUT, SEED, THREADS
 from dovetail.cli.options import COMPILING, JSON, asked_graph, ways
 from dovetail.cli.run import feeds_of
 from dovetail.errors import OptionError
@@ -24,8 +24,6 @@ def run(args: argparse.Namespace) -> Answer:
     if args.runs < 1 or args.threads < 0:
         raise OptionError(f"--runs {args.runs} --threads {args.threads}", hint="trace one run at least, on a thread")
     given = named_arrays("--input", args.input)
-    if args.target == "cpu":
-        know_the_machine()
     clock = [time.perf_counter_ns()]
     graph = asked_graph(args)
     feeds = feeds_of(graph, given, SEED)

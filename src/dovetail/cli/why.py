@@ -23,7 +23,7 @@ from dovetail.passes.pipeline import worthwhile
 from dovetail.report.chain import Link, Teller, chain_lines, link_dict
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
-from dovetail.report.text import bytes_text, percent, served, time_text
+from dovetail.report.text import bytes_text, of_roofline, served, time_text
 from dovetail.runtime.compile import Compilation
 from dovetail.sanitize import visible
 from dovetail.targets import ALL as TARGETS
@@ -253,7 +253,7 @@ def _price(kernel: Kernel) -> str:
     """What the kernel takes, by the model of the machine."""
     if kernel.phase == "bind":
         return "it runs once, when parameters are bound"
-    near = f", {percent(kernel.floor_seconds / kernel.seconds)} of the roofline" if kernel.seconds else ""
+    near = f", {of_roofline(kernel.floor_seconds / kernel.seconds, ops=[kernel.op])}" if kernel.seconds else ""
     host = ", on the host: it has no compiled kernel" if kernel.on_host else near
     return f"predicted {time_text(kernel.seconds)}: {kernel.flops:,} flops, {bytes_text(kernel.bytes)} moved{host}"
 

@@ -73,8 +73,16 @@ def _effort(value: Value) -> Effort:
         return _body_effort(body, frozenset([i for i, v in enumerate(value.operands) if is_weight(v)]))
     total = _NOTHING
     for body in [a for a in value.attrs.values() if isinstance(a, Subgraph)]:
-        total = total + _body_effort(body)
+        total = total + _body_effort(body, declared=op is region)
     return total
+
+
+def _declared_effort(value: Value) -> Effort:
+    """The effort of a value inside a region: an anchor's is that of its declared cost, as it is without steps."""
+    if not isinstance(value.op, FusedOp) or value.op.cost_of is None:
+        return _effort(value)
+    cost = kernel_cost(value)
+    return Effort(cost.flops, cost.dense, cost.kind, cost.dtype)
 
 
 def _computed_in(value: Value) -> DType | None:
@@ -87,10 +95,13 @@ _MOST_KNOWN = 1 << 16
 _EFFORTS: dict[Hashable, Effort] = {}
 
 
-def _body_effort(body: Subgraph, bound: frozenset[int] = frozenset()) -> Effort:
-    """The effort of a body for each run; `bound` are the arguments that are weights, and what these decide is not."""
+def _body_effort(body: Subgraph, bound: frozenset[int] = frozenset(), declared: bool = False) -> Effort:
+    """The effort of a body for each run; `bound` are the arguments that are weights, and what these decide is not.
+
+    With `declared`, ops in it count as they declare.
+    """
     # The values decide it; comparing the arguments' types too would say nothing more.
-    key = (body.results, bound)
+    key = (body.results, bound, declared)
     found = _EFFORTS.get(key)
     if found is None:
         found = _NOTHING
@@ -100,7 +111,7 @@ def _body_effort(body: Subgraph, bound: frozenset[int] = frozenset()) -> Effort:
             if given or (value.operands and early.issuperset(value.operands)):
                 early.add(value)
             elif value.operands or not is_free(value):
-                found = found + _effort(value)
+                found = found + (_declared_effort(value) if declared else _effort(value))
         if len(_EFFORTS) > _MOST_KNOWN:
             _EFFORTS.clear()
         _EFFORTS[key] = found

@@ -1,7 +1,7 @@
 """Regions: a connected piece of a graph that runs as one kernel.
 
-A plain region has elementwise steps only. A region may also hold one anchor (a contraction, a convolution, a norm, a
-reduction): the steps before it are its prologue, the steps after it its epilogue.
+A plain region has elementwise steps only. A region may also hold one anchor (a contraction, a convolution, attention,
+a norm, a reduction): the steps before it are its prologue, the steps after it its epilogue.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dovetail.ir.graph import Subgraph
 from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.ops.region import anchor_of, region
+from dovetail.ops.region import anchor_of, is_prologue, region
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ def _elementwise_region(value: Value) -> Collection[int]:
     if value.op is not region:
         return ()
     body: Subgraph = value.attrs["body"]
-    if anchor_of(body) is not None:
+    # A kernel that reduces goes over its rows several times, and may keep values in the row of its result.
+    if any(v.operands and not v.op.elementwise and not is_prologue(v) for v in body.values):
         return ()
     return _epilogue_arguments(body) if body.results[0].op.elementwise else ()
 

@@ -6,13 +6,15 @@ from collections.abc import Collection
 
 from dovetail import ops
 from dovetail.ir.graph import Graph
+from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.ops.region import anchor_of, region
 from dovetail.plan.alias import Alias, Strides, dense_strides
 
 
 def permuted_results(graph: Graph, strided: Collection[str]) -> dict[Value, Alias]:
     """Strides for results of which one permutation is all that is read; `strided` names the ops that can write them."""
-    candidates = {v for v in graph.values if v.op.name in strided} if strided else set[Value]()
+    candidates = {v for v in graph.values if _name(v) in strided} if strided else set[Value]()
     if not candidates:
         return {}
     readers: dict[Value, list[Value]] = {v: [] for v in candidates}
@@ -26,6 +28,12 @@ def permuted_results(graph: Graph, strided: Collection[str]) -> dict[Value, Alia
         if value in candidates and value not in outputs and _is_one_permutation(readers[value]):
             found[value] = Alias(value, 0, _strides(value, readers[value][0]))
     return found
+
+
+def _name(value: Value) -> str:
+    """The op whose kernel writes a value: that of its anchor, where it is a region."""
+    inner = anchor_of(value.attrs["body"]) if value.op is region and isinstance(value.type, TensorType) else None
+    return value.op.name if inner is None else inner.op.name
 
 
 def _is_one_permutation(readers: list[Value]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dovetail.report.fold_names import NUMBER
 from dovetail.report.measured import KernelTime, Measured
-from dovetail.report.text import percent, served, time_text
+from dovetail.report.text import WINOGRAD, of_roofline, percent, served, time_text
 
 
 def as_text(name: str, measured: Measured, top: int) -> str:
@@ -16,7 +16,7 @@ def as_text(name: str, measured: Measured, top: int) -> str:
     over = measured.overhead_seconds
     lines = [
         f"{name}: {time_text(measured.seconds)} (median of {measured.runs}, ±{time_text(measured.spread)}), {threads}, "
-        f"{percent(measured.roofline)} of the roofline{host}",
+        f"{of_roofline(measured.roofline, ops=[k.op for k in measured.kernels])}{host}",
         f"{time_text(over)} ({percent(over / measured.seconds)}) beside kernels",
         "",
         f"{'time':>10} {'share':>6} {'roofline':>9}  kernel",
@@ -36,7 +36,7 @@ def as_text(name: str, measured: Measured, top: int) -> str:
 
 
 def _kernel(kernel: KernelTime, whole: float) -> str:
-    reached = "host" if kernel.on_host else percent(kernel.roofline)
+    reached = "host" if kernel.on_host else percent(kernel.roofline) if kernel.roofline <= WINOGRAD else "beyond"
     where = f"  at {kernel.where[-1]}" if kernel.where else ""
     return (
         f"{time_text(kernel.seconds):>10} {percent(kernel.seconds / whole):>6} {reached:>9}  "

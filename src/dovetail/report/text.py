@@ -10,6 +10,10 @@ from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Record
 from dovetail.report.search_text import search_lines
 
+WINOGRAD = 4.0
+"""Multiply-adds of a 3×3 convolution for each one that F(4×4, 3×3) computes."""
+BEYOND = 1.05
+"""A share of the roofline above this is no noise of a measurement."""
 MOST_KERNELS = 8
 MOST_FUSED = 12
 MOST_MISSED = 6
@@ -95,14 +99,15 @@ def _head(report: Record) -> Line:
 def _times(report: Record) -> Line:
     """Predicted and measured time, and how near to the limit of the machine the better known of them is."""
     predicted, measured = report.predicted_seconds, report.measured
+    ops = {kernel.op for kernel in report.kernels}
     if measured is None:
-        near = f"   {percent(report.floor_seconds / predicted)} of the roofline" if predicted else ""
+        near = f"   {of_roofline(report.floor_seconds / predicted, ops=ops)}" if predicted else ""
         return line("predicted ", Piece(time_text(predicted), "strong"), near, hang=2)
     spread = f" (median of {measured.runs}, ±{time_text(measured.spread)})"
     return line(
         f"predicted {time_text(predicted)}   measured ",
         Piece(time_text(measured.seconds), "strong"),
-        f"{spread}   {percent(measured.roofline)} of the roofline",
+        f"{spread}   {of_roofline(measured.roofline, ops=ops)}",
         hang=2,
     )
 
@@ -161,7 +166,7 @@ def _kernels(report: Record, everything: bool) -> list[Line]:
         op, type, on_host = key
         seconds = spent[key]
         near = sum(k.floor_seconds for k in groups[key]) / seconds if seconds else 0.0
-        where = ", on the host" if on_host else f", {percent(near)} of the roofline" if seconds else ""
+        where = ", on the host" if on_host else f", {of_roofline(near, ops=[op])}" if seconds else ""
         predicted = f", predicted {time_text(sum(k.seconds for k in groups[key]))}" if measured is not None else ""
         price = f"{time_text(seconds):>9} ({percent(seconds / total)})" if total else ""
         lines.append(_line("KERNEL", "note", len(groups[key]), op, price, f"{predicted}{where}   {type}"))
@@ -326,6 +331,15 @@ def _short(text: str) -> str:
 def served(op: str, form: str) -> str:
     """An op, and in brackets which of its kernels serves it."""
     return f"{op} ({form})" if form else op
+
+
+def of_roofline(share: float, *, ops: Iterable[str] = ()) -> str:
+    """How much of the roofline was reached. Beyond it are convolutions by Winograd; else the figures are too low."""
+    if share <= BEYOND:
+        return f"{percent(min(share, 1.0))} of the roofline"
+    if share <= WINOGRAD and any("conv" in op for op in ops):
+        return f"{percent(share)} of the roofline of direct convolutions"
+    return "beyond the roofline: the figures of this machine are too low (dovetail doctor --calibrate measures them)"
 
 
 def percent(share: float) -> str:

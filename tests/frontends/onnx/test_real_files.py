@@ -122,7 +122,7 @@ def test_a_file_may_declare_the_rank_of_another_batch(declared: Any) -> None:
 
 
 def test_a_result_may_be_declared_with_sizes_that_no_input_has() -> None:
-    """torch writes the names of `dynamic_axes` into a shape that it guesses: ddddocr declares [1, seqlen] for rank 3."""
+    """torch writes the names of `dynamic_axes` into a shape that it guesses: [1, seqlen] for rank 3."""
     made = model(["Relu x -> y"], {"x": f32["b", 4, 2]}, {"y": f32[1, "seqlen"]})
     x = numbers(3, 4, 2)
     np.testing.assert_array_equal(dovetail.compile(import_model(made), cache="off")(x=x)["y"], np.maximum(x, 0))

@@ -154,7 +154,7 @@ class Machine:
             return np.asarray(_OPS["cast"].meaning(xs[0], dtype=dtype)).astype(dtype.numpy)
         if op in ("exp_falling", "fma"):
             return np.exp(xs[0]) if op == "exp_falling" else xs[0] * xs[1] + xs[2]
-        found: Any = _OPS[op].meaning(*xs)
+        found: Any = _OPS[op.removeprefix("fold_")].meaning(*xs)
         return np.asarray(found).astype(dtype.numpy)
 
     def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array) -> Array:

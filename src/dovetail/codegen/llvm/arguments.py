@@ -31,6 +31,15 @@ class Region(Ptr):
 A = TypeVar("A")
 
 
+@dataclass(frozen=True, slots=True)
+class More:
+    """Arguments that depend on the step, by name: they follow those of the declaration."""
+
+    pointers: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+
+
 @cache
 def _kinds(declaration: type[object]) -> Mapping[str, type[Handle]]:
     """The kind of each field. Type hints are evaluated as text, which takes longer than to lay a kernel out."""
@@ -47,6 +56,8 @@ class Arguments(Generic[A]):
     """Fields that are not passed; they load as null and 0."""
     head: int = 0
     """Bytes at the start of the workspace that the kernel keeps for itself."""
+    more: More = More()
+    """Arguments besides those of the dataclass; `load_more` loads them."""
 
     def _named(self, kind: type[Handle]) -> tuple[str, ...]:
         return tuple([n for n, found in _kinds(self.kind).items() if found is kind and n not in self.without])
@@ -54,17 +65,17 @@ class Arguments(Generic[A]):
     @cached_property
     def pointers(self) -> tuple[str, ...]:
         """The tensors, in the order of their words."""
-        return self._named(Ptr)
+        return (*self._named(Ptr), *self.more.pointers)
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
         """The sizes, in the order of their words."""
-        return self._named(I64)
+        return (*self._named(I64), *self.more.sizes)
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
         """The parts of the workspace, in the order of their offsets' words."""
-        return self._named(Region)
+        return (*self._named(Region), *self.more.regions)
 
     def laid_out(self, sizes: Mapping[str, Size], regions: Mapping[str, Size] | None = None) -> Laid:
         """The words after the pointers, and the bytes of workspace; sizes are given by name, regions in bytes."""
@@ -81,7 +92,10 @@ class Arguments(Generic[A]):
     def load(self, t: Builder, words: Ptr, scratch: Ptr) -> A:
         """Load every argument under its name, as the first instructions of a kernel."""
         found: dict[str, Handle] = {}
+        besides = {*self.more.pointers, *self.more.sizes, *self.more.regions}
         for index, name in enumerate((*self.pointers, *self.sizes, *self.regions)):
+            if name in besides:
+                continue
             kind = "ptr" if index < len(self.pointers) else "i64"
             at = t.ptr_add(words, WORD * index)
             loaded = f"%{name}.at" if name in self.regions else f"%{name}"
@@ -92,6 +106,13 @@ class Arguments(Generic[A]):
                 found[name] = _kinds(self.kind)[name](loaded)
         absent = {name: NULL if issubclass(_kinds(self.kind)[name], Ptr) else I64("0") for name in self.without}
         return self.kind(**found, **absent)
+
+    def load_more(self, t: Builder, words: Ptr, scratch: Ptr) -> Words:
+        """Load the arguments besides those of the dataclass; regions are among the pointers."""
+        at = {name: t.ptr_add(words, WORD * i) for i, name in enumerate((*self.pointers, *self.sizes, *self.regions))}
+        pointers = {name: t.load_ptr(at[name]) for name in self.more.pointers}
+        regions = {name: t.ptr_add(scratch, t.load_i64(at[name])) for name in self.more.regions}
+        return Words(pointers | regions, {name: t.load_i64(at[name]) for name in self.more.sizes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +158,4 @@ def _aligned(size: Size) -> Size:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-__all__ = ["Arguments", "Laid", "Region", "Words", "store_words", "words_bytes"]
+__all__ = ["Arguments", "Laid", "More", "Region", "Words", "store_words", "words_bytes"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32
+from dovetail.ir.graph import Subgraph
 from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
@@ -45,11 +46,33 @@ def body_of(value: Value, locations: TensorLocations) -> Body:
         spelled = lower
     spelled = rebuild_values([spelled], _multiplied)[spelled]
     results = spelled.operands if spelled.op is leaf.PACK else (spelled,)
+    return _body(arguments, results, None, locations)
+
+
+def body_above(value: Value, anchor: Value, locations: TensorLocations) -> Body:
+    """The steps of a region above its anchor, which they read as it is; the anchor is in `body.order` no more."""
+    inside: Subgraph = value.attrs["body"]
+    arguments = {leaf.argument(i, v.tensor): v for i, v in enumerate(value.operands)}
+    results = inside.results
+    while True:
+        lower = rebuild_values(results, lambda v, given: None if v is anchor else v.op.expansion(given, v.attrs))
+        if all(lower[r] is r for r in results):
+            break
+        results = tuple([lower[r] for r in results])
+    changed = rebuild_values(results, lambda v, given: None if v is anchor else _multiplied(v, given))
+    return _body(arguments, tuple([changed[r] for r in results]), anchor, locations)
+
+
+def _body(
+    arguments: Mapping[Value, Value], results: tuple[Value, ...], anchor: Value | None, locations: TensorLocations
+) -> Body:
     known = {a: Alias(a, 0, locations(operand).strides) for a, operand in arguments.items()}
-    everything = walk(results)
-    found = find_aliases([v for v in everything if v not in arguments], known)
+    above = () if anchor is None else (anchor,)
+    everything = walk(results, until=above)
+    found = find_aliases([v for v in everything if v not in arguments and v not in above], known)
     views = {v: at for v, at in found.items() if at.root in arguments}
-    order = tuple(v for v in walk(results, until=views) if v not in views and v.op is not leaf.CONST)
+    met = walk(results, until={*views, *above})
+    order = tuple(v for v in met if v not in views and v not in above and v.op is not leaf.CONST)
     return Body(arguments, results, views, order, locations.target.scalars)
 
 

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16, bool_, f16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.ir import stretched
 from dovetail.kernels.spec import TensorLocations
-from dovetail.library.attention import Filled
+from dovetail.library.attention import Filled, attention
 from dovetail.library.rope import Form
+from dovetail.library.rope_attention import rope_attention
 from dovetail.library.softmax import Empty
+from dovetail.ops.region import anchor_of
 
 StoredFloat = Literal["float", "half", "bfloat"]
 
@@ -73,6 +76,25 @@ class Attention:
         """The tensors that a kernel reads and writes."""
         rope = ("cos", "sin") if self.rotated is not None else ()
         return ("q", "k", "v", *rope, *(n for n in ("mask", "keep") if n in self.strides), "y")
+
+
+def attention_inside(value: Value) -> Value | None:
+    """The attention of a region that computes nothing before it; None for other regions."""
+    anchor = anchor_of(value.attrs["body"])
+    if anchor is None or anchor.op not in (attention, rope_attention):
+        return None
+    return anchor if all(v.op is leaf.ARGUMENT for v in anchor.operands) else None
+
+
+def attention_call(value: Value, anchor: Value) -> Value:
+    """The attention of a region, called with the operands of the region."""
+    return anchor.with_operands(tuple([value.operands[int(v.attrs["index"])] for v in anchor.operands]))
+
+
+def axes_of(anchor: Value) -> tuple[str, ...]:
+    """The names of the axes of a result; it may have none of heads."""
+    lead = [f"lead{i}" for i in range(anchor.rank - 3)]
+    return (*lead, *(["head"] if anchor.rank > 2 else []), "row", "column")
 
 
 def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> Attention | Refused:
@@ -154,4 +176,4 @@ def _shared(x: Value, result: Value, locations: TensorLocations) -> tuple[Size, 
     return (*(0 if size == 1 and own != 1 else stride for stride, size, own in axes), *strides[-2:])
 
 
-__all__ = ["Attention", "StoredFloat", "attention_of"]
+__all__ = ["Attention", "StoredFloat", "attention_call", "attention_inside", "attention_of", "axes_of"]

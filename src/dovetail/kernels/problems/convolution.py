@@ -12,10 +12,12 @@ from dovetail.ir.value import Value
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.problems.region_steps import Steps, find_convolution
+from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
 from dovetail.kernels.spec import Number, TensorLocations
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv, conv_transpose
+from dovetail.plan.liveness import results_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +32,25 @@ class ConvProblem:
     geometry: ConvGeometry
     steps: tuple[Size, Size]
     residual: tuple[Size, ...] = ()
+    strides: tuple[tuple[str, Size], ...] = ()
+    """Strides and offsets of the operands and results of an epilogue on rows, by name."""
 
     def known(self, number: Number) -> ConvProblem:
         """The same with sizes as they are in one run."""
         steps, residual = (number(self.steps[0]), number(self.steps[1])), tuple(map(number, self.residual))
-        geometry = self.geometry.known(number)
-        return replace(self, images=number(self.images), geometry=geometry, steps=steps, residual=residual)
+        geometry, strides = self.geometry.known(number), tuple([(name, number(size)) for name, size in self.strides])
+        images = number(self.images)
+        return replace(self, images=images, geometry=geometry, steps=steps, residual=residual, strides=strides)
 
     @property
     def is_level(self) -> bool:
-        """Whether each image of a residual, if there is one, is laid out as one of the result."""
+        """Whether each image of a residual, if there is one, is laid out as one of the result, and whether the pixels
+        of each operand of an epilogue are equally far apart."""
         rows, columns = self.geometry.out
-        return self.residual[1:] in ((), (4 * rows * columns, 4 * columns, 4))
+        level = self.residual[1:] in ((), (4 * rows * columns, 4 * columns, 4))
+        found = dict(self.strides)
+        names = [name.removesuffix("_row") for name in found if name.endswith("_row")]
+        return level and (rows == 1 or all(found[f"{n}_row"] == found[f"{n}_column"] * columns for n in names))
 
     def sizes_by_name(self, *residual: str) -> dict[str, Size]:
         """Channels, filters, groups and strides, as kernels name their arguments; strides of the residual by name."""
@@ -50,7 +59,7 @@ class ConvProblem:
             "channels": self.channels, "filters": self.filters, "groups": self.groups, "image_step": image,
             "group_step": channel * self.channels, "channel_step": channel,
         }  # fmt: skip
-        return found | dict(zip(residual, self.residual, strict=False))
+        return found | dict(zip(residual, self.residual, strict=False)) | dict(self.strides)
 
     @property
     def sums(self) -> int:
@@ -76,17 +85,23 @@ class Convolution:
     act: Activation | Steps = "none"
     call: Value | None = None
     """The convolution inside a region; None where the value is one itself."""
+    has_row_steps: bool = False
+    """Whether a region has steps that run on finished rows."""
+    rows: RowEpilogue | None = None
+    """Those steps, once they are code."""
+    row_steps: RowSteps | None = None
 
     @staticmethod
     def of(value: Value) -> Convolution | None:
         """The convolution that a value is."""
         inside = find_convolution(value)
         if inside is not None and inside.call.op is not conv_transpose:
-            given = inside.operands
+            given, result = inside.operands, results_of(value)[0]
             residual = given.get("residual")
-            if residual is not None and value.shape != _added_to(inside.call).shape:
+            if residual is not None and result.shape != _added_to(inside.call).shape:
                 return None
-            return Convolution(value, given["x"], given["w"], given.get("b"), residual, inside.steps, inside.call)
+            act, above = inside.applied, inside.steps is None
+            return Convolution(result, given["x"], given["w"], given.get("b"), residual, act, inside.call, above)
         if value.op is conv_bias_act:
             call = conv_bias_act.of(value)
             if call.residual is not None and value.shape != _added_to(value).shape:
@@ -98,12 +113,12 @@ class Convolution:
     @property
     def attrs(self) -> Mapping[str, Any]:
         """Strides, dilations, padding and groups."""
-        return (self.call or self.result).attrs
+        return (self.result if self.call is None else self.call).attrs
 
     @property
     def epilogue(self) -> Epilogue:
         """What becomes of its sums."""
-        return Epilogue(self.act, self.b is not None, self.residual is not None)
+        return Epilogue(self.act, self.b is not None, self.residual is not None, self.rows)
 
     def is_served(self, locations: TensorLocations) -> bool:
         """Whether it is of f32 along one or two axes, with weights that are known when parameters are bound."""
@@ -128,7 +143,9 @@ class Convolution:
                 if len(spatial) == 2
                 else (first, channel, spatial[0] * geometry.out[1], spatial[0])
             )
-        return ConvProblem(self.x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), residual)
+        strides = () if self.row_steps is None else tuple(self.row_steps.strides.items())
+        step = (steps[0], steps[1])
+        return ConvProblem(self.x.shape[0], groups, filters, channels, geometry, step, residual, strides)
 
 
 def known(size: Size) -> int:

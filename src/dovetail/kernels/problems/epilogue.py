@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dovetail.kernels.problems.region_steps import Steps
+from dovetail.kernels.problems.row_epilogue import RowEpilogue
 from dovetail.library.activation import Activation
 
 IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid", "hard_swish")
@@ -13,24 +14,17 @@ IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid",
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Whether there is a bias, whether a tensor is added then, and the activation at the end."""
+    """Whether there is a bias, whether a tensor is added then, the activation, and steps on finished rows."""
 
     act: Activation | Steps = "none"
     bias: bool = False
     residual: bool = False
-
-    @property
-    def pointers(self) -> tuple[str, ...]:
-        """What a kernel points to."""
-        return ("x", "w", *(["b"] if self.bias else []), *(["r"] if self.residual else []), "y")
-
-    def sizes(self, residual: tuple[str, ...]) -> tuple[str, ...]:
-        """What a kernel is told of the residual, if there is one."""
-        return residual if self.residual else ()
+    rows: RowEpilogue | None = None
+    """Steps that read other tensors or write another dtype: they run on rows in the workspace."""
 
     def absent(self, *residual: str) -> frozenset[str]:
         """The arguments that a kernel does without: bias, residual, and sizes of the residual by name."""
-        without = [] if self.bias else ["b"]
+        without: list[str] = [] if self.bias else ["b"]
         without += [] if self.residual else ["r", *residual]
         return frozenset(without)
 
@@ -54,4 +48,4 @@ class Epilogue:
     @property
     def finishes(self) -> bool:
         """Whether results are activated where they are stored, in a pass of its own over L1."""
-        return not self.act.is_cheap if isinstance(self.act, Steps) else self.act not in IN_REGISTERS
+        return not isinstance(self.act, Steps) and self.act not in IN_REGISTERS

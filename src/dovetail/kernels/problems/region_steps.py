@@ -1,4 +1,4 @@
-"""Elementwise steps of a region after a convolution: what every variant applies to its results."""
+"""Elementwise steps of a region after a convolution: those that every variant applies to its sums."""
 
 from __future__ import annotations
 
@@ -19,33 +19,27 @@ from dovetail.ops.region import anchor_of, region
 Operand: TypeAlias = int | float
 """The number of an earlier step, of which 0 is what the convolution gives, or a literal as a float."""
 ANCHORS = (conv, conv_bias_act, conv_transpose)
+AXES = ("image", "channel", "row", "column")
+"""The axes of a result. Where all operands are level, `column` counts the pixels of an image."""
 CHEAP = 2
-"""Weight up to which steps are applied in registers; above it a pass over L1 costs less than the code in every tile."""
+"""Instructions up to which steps are applied in registers; more run on finished rows, in one loop for all tiles."""
 _TRUTHS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "is_nan"})
 VECTOR_OPS = _TRUTHS | {
     "add",
     "sub",
     "mul",
-    "div",
     "neg",
     "abs",
     "relu",
     "maximum",
     "minimum",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
     "floor",
     "ceil",
     "trunc",
     "round",
-    "exp",
-    "erf",
-    "tanh",
-    "sigmoid",
     "where",
 }
-"""Primitives that are vector code on f32."""
+"""Primitives of few instructions, which are vector code on f32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +56,34 @@ class Steps:
     @property
     def is_cheap(self) -> bool:
         """Whether they are so few instructions that every register tile has them."""
-        return self.act in ("none", "relu", "relu6") and sum(_WEIGHT.get(op, 1) for op, _ in self.steps) <= CHEAP
-
-
-_WEIGHT: Mapping[str, int] = {"relu": 2, "where": 1, "div": 4, "sqrt": 8, "rsqrt": 12, "reciprocal": 4,
-                              "exp": 20, "erf": 20, "tanh": 20, "sigmoid": 24}  # fmt: skip
+        return self.act in ("none", "relu", "relu6") and sum(2 if op == "relu" else 1 for op, _ in self.steps) <= CHEAP
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The convolution inside a region: its operands among those of the region, and the steps after it."""
+    """The convolution inside a region: its operands among those of the region, its activation, and the steps."""
 
     call: Value
     """The convolution as it stands in the body."""
     operands: Mapping[str, Value]
-    steps: Steps
+    act: Activation
+    steps: Steps | None
+    """None where they run on finished rows: they read other tensors, write another dtype or several results, or are
+    more than a few instructions."""
+
+    @property
+    def applied(self) -> Activation | Steps:
+        """What becomes of a sum in registers, or on a row in L1."""
+        return self.act if self.steps is None else self.steps
 
 
 def find_convolution(value: Value) -> Found | None:
-    """A region as a convolution with steps on its result alone; None for other regions."""
-    if value.op is not region or len(value.attrs["body"].results) != 1:
+    """A region as a convolution with steps on its result; None for other regions."""
+    if value.op is not region:
         return None
     anchor = anchor_of(value.attrs["body"])
     if anchor is None or anchor.op not in ANCHORS:
         return None
-    (result,) = value.attrs["body"].results
     if any(v.op is not leaf.ARGUMENT for v in anchor.operands):
         return None
     if anchor.op is conv_bias_act:
@@ -95,9 +92,11 @@ def find_convolution(value: Value) -> Found | None:
         act: Activation = call.act
     else:
         inside, act = {"x": anchor.operands[0], "w": anchor.operands[1]}, "none"
-    steps = steps_of(result, anchor)
+    results = value.attrs["body"].results
+    steps = steps_of(results[0], anchor) if len(results) == 1 else None
     operands = {name: value.operands[int(v.attrs["index"])] for name, v in inside.items() if v is not None}
-    return None if steps is None else Found(anchor, operands, Steps(act, steps))
+    made = None if steps is None else Steps(act, steps)
+    return Found(anchor, operands, act, made if made is not None and made.is_cheap else None)
 
 
 def steps_of(result: Value, source: Value) -> tuple[tuple[str, tuple[Operand, ...]], ...] | None:
@@ -143,4 +142,4 @@ def _above(result: Value, source: Value) -> list[Value]:
     return list(order)
 
 
-__all__ = ["ANCHORS", "VECTOR_OPS", "Found", "Operand", "Steps", "find_convolution", "steps_of"]
+__all__ = ["ANCHORS", "AXES", "VECTOR_OPS", "Found", "Operand", "Steps", "find_convolution", "steps_of"]

@@ -17,9 +17,8 @@ def rotated_by_halves(value: Value) -> Value | None:
         return _rotated(value, first.operands, second)
     if first.op is not ops.add:
         return None
-    return _rotated(value, first.operands, second, back=True) or _rotated(
-        value, first.operands[::-1], second, back=True
-    )
+    found = _rotated(value, first.operands, second, back=True)
+    return found if found is not None else _rotated(value, first.operands[::-1], second, back=True)
 
 
 @rule(ops.concat, numerics="reassociated")

@@ -26,7 +26,8 @@ def scale_beside_product(value: Value) -> Value | None:
     left, right = (_scaled_last(v) for v in value.operands)
     if left is None and right is None:
         return None
-    return ops.matmul(left or value.operands[0], right or value.operands[1])
+    x, y = value.operands
+    return ops.matmul(x if left is None else left, y if right is None else right)
 
 
 def _scaled_last(value: Value) -> Value | None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from dovetail import library, ops
+from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import estimate
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.row_steps import row_steps
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
-from dovetail.kernels.problems.region_steps import find_convolution
+from dovetail.kernels.problems.attention import attention_call, attention_inside, attention_of, axes_of
+from dovetail.kernels.problems.region_steps import AXES, find_convolution
+from dovetail.kernels.problems.row_epilogue import RowSteps
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import anchor_of
 from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
+from dovetail.targets.cpu.conv.policy import LIMITS
 from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
@@ -80,19 +86,40 @@ def _hides_operands(value: Value) -> bool:
     depth = anchor.operands[0].shape[-1]
     if not isinstance(depth, int) or depth >= SHORT:
         return True
+    return not _full_operands(value)
+
+
+def _full_operands(value: Value) -> list[Value]:
+    """The operands of the steps that have the shape of the anchor."""
     others = [v for v in value.attrs["body"].values if v.op.elementwise]
-    full = [x for v in others for x in v.operands if x.op is leaf.ARGUMENT and x.shape == anchor.shape]
-    return not full
+    return [x for v in others for x in v.operands if x.op is leaf.ARGUMENT and x.shape == _inside(value).shape]
 
 
-def _reads_nothing_else(value: Value) -> bool:
-    anchor = _inside(value)
-    readers = [v for v in value.attrs["body"].values if v is not anchor]
-    return not any(x.op is leaf.ARGUMENT for v in readers for x in v.operands)
+def _is_a_convolution(value: Value) -> bool:
+    """Whether a kernel takes the steps: vector code on sums, or loops over finished rows."""
+    found = find_convolution(value)
+    if found is None:
+        return False
+    return found.steps is not None or isinstance(row_steps(_problem(value), found.call, AXES, "channel"), RowSteps)
 
 
 def _is_f32(value: Value) -> bool:
-    return all(result.dtype is f32 for result in (*value.attrs["body"].results, _inside(value)))
+    return _inside(value).dtype is f32
+
+
+def _reads_pixels(value: Value) -> bool:
+    """An operand has an element for each pixel, or one for all pixels of an image: others need a slower kernel."""
+    anchor = _inside(value)
+    pixels, none = anchor.shape[2:], (1,) * len(anchor.shape[2:])
+    others = [x for v in value.attrs["body"].values if v is not anchor and v.op.elementwise for x in v.operands]
+    read = [(*none, *x.shape)[-len(pixels) :] for x in others if x.op is leaf.ARGUMENT]
+    return all(shape in (pixels, none) for shape in read)
+
+
+def _is_packed(value: Value) -> bool:
+    """Several results are written by kernels of packed weights only."""
+    found = find_convolution(value)
+    return _has_one_result(value) or (found is not None and DENSE.is_bound(found.operands["w"]))
 
 
 def _rows(value: Value) -> Offer | Refused:
@@ -112,8 +139,24 @@ def _has_rows_to_share(value: Value) -> bool:
     return tiles >= FEWEST_ROWS or tiles * estimate(job.tiled.work) <= SMALL
 
 
-def _never(value: Value) -> bool:
-    return False
+def _is_an_attention(value: Value) -> bool:
+    anchor = attention_inside(value)
+    if anchor is None or not isinstance(anchor.op, FusedOp):
+        return False
+    call = attention_call(value, anchor)
+    if isinstance(attention_of(call, anchor.op.arguments(call.operands, call.attrs), DENSE), Refused):
+        return False
+    return isinstance(row_steps(_problem(value), anchor, axes_of(anchor), "row"), RowSteps)
+
+
+def _streams_operands(value: Value) -> bool:
+    found, anchor = find_convolution(value), _inside(value)
+    if found is None or found.steps is not None:
+        return True
+    filters = found.operands["w"].shape
+    taps = prod(n for n in filters[2:] if isinstance(n, int))
+    is_depthwise = anchor.attrs["groups"] == filters[0] and filters[1] == 1
+    return taps <= LIMITS.streamed_taps or is_depthwise or not _full_operands(value)
 
 
 ONE_RESULT = Condition(
@@ -144,16 +187,15 @@ LONG = Condition(
     _hides_operands,
     f"the steps read a tensor of the product's shape, and the sum over k < {SHORT} is too short to hide that",
 )
-NOTHING_ELSE = Condition(
-    "steps_read_nothing_else",
-    _reads_nothing_else,
-    "the steps read another tensor, and a convolution applies steps to its own results",
+F32 = Condition("convolution_is_f32", _is_f32, "convolutions of other dtypes run in loops that take no steps")
+PIXELS = Condition(
+    "operands_have_all_pixels_or_one",
+    _reads_pixels,
+    "the steps read a row or a column of pixels, which the fast kernels of convolutions do not address",
 )
-F32 = Condition("results_are_f32", _is_f32, "a convolution writes f32, and the steps give another dtype")
-VECTORS = Condition(
-    "steps_have_vector_code",
-    lambda value: find_convolution(value) is not None,
-    "a convolution has no vector code for one of the steps, such as log",
+STEPS = Condition("steps_are_compiled", _is_a_convolution, COMPILED.reason)
+PACKED = Condition(
+    "weights_are_packed", _is_packed, "only kernels with packed weights write several tensors, and these weights vary"
 )
 ROWS = Condition(
     "steps_go_along_the_rows",
@@ -165,16 +207,22 @@ SHARED = Condition(
     _has_rows_to_share,
     "the reduction has few rows, and the steps alone are shared among more threads",
 )
-NO_STEPS = Condition(
-    "attention_takes_no_steps",
-    _never,
-    "the kernel of attention writes rows as the online softmax ends; steps on them would be a second pass",
+ATTENDED = Condition(
+    "steps_follow_the_rows_of_attention",
+    _is_an_attention,
+    "attention has no kernel for its dtypes or sizes, or a step is not compiled",
+)
+STREAMED = Condition(
+    "full_operands_follow_small_windows",
+    _streams_operands,
+    f"the steps read a tensor of the result's size, and after a window of more than {LIMITS.streamed_taps} tap "
+    "the kernel reads a few cache lines of it here and there",
 )
 
 GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, BYTES, LONG))
-CONVOLUTION = Anchor(epilogue=(ONE_RESULT, SAME_SHAPE, NOTHING_ELSE, F32, VECTORS))
+CONVOLUTION = Anchor(epilogue=(SAME_SHAPE, F32, PIXELS, STREAMED, STEPS, PACKED))
 ALONG_ROWS = Anchor(epilogue=(ROWS, SHARED), prologue=(ONE_RESULT, ROWS, SHARED))
-ATTENTION = Anchor(epilogue=(NO_STEPS,))
+ATTENTION = Anchor(epilogue=(SAME_SHAPE, ATTENDED))
 
 ANCHORS: Mapping[str, Anchor] = {
     **{op.name: GEMM for op in (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import cache
 from pathlib import Path
 
@@ -55,6 +56,29 @@ def _line_bytes(root: Path) -> int:
 
 def _indices(root: Path) -> list[Path]:
     return sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*"))
+
+
+def busy_share(root: Path = Path("/"), *, seconds: float = 0.1) -> float:
+    """The share of all cores that is in use while this process sleeps; 0 where the system does not tell."""
+    before = _ticks(root)
+    time.sleep(seconds)
+    after = _ticks(root)
+    if before is None or after is None or after[1] <= before[1]:
+        return 0.0
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def _ticks(root: Path) -> tuple[int, int] | None:
+    """Ticks of all cores in use, and all ticks, since the start of the system."""
+    try:
+        with (root / "proc/stat").open(encoding="ascii") as file:
+            counts = [int(word) for word in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    if len(counts) < 5:
+        return None
+    idle = counts[3] + counts[4]
+    return sum(counts) - idle, sum(counts)
 
 
 @cache

@@ -55,20 +55,15 @@ def _is(*listed: Op) -> Callable[[Value], bool]:
     return lambda value: value.op in found
 
 
-def _anchor(value: Value) -> Op | None:
-    """The convolution that a step is, or that anchors its region."""
-    if value.op is not region:
-        return value.op if value.op in CONVOLUTIONS else None
-    anchor = anchor_of(value.attrs["body"])
-    return anchor.op if anchor is not None and anchor.op in CONVOLUTIONS else None
+def _anchored(*listed: Op) -> Callable[[Value], bool]:
+    """Whether a step is one of some ops, or a region that one of them anchors."""
+    found = frozenset(listed)
 
+    def takes(value: Value) -> bool:
+        anchor = anchor_of(value.attrs["body"]) if value.op is region else value
+        return anchor is not None and anchor.op in found
 
-def _is_convolution(value: Value) -> bool:
-    return _anchor(value) not in (None, conv_transpose)
-
-
-def _is_transposed(value: Value) -> bool:
-    return _anchor(value) is conv_transpose
+    return takes
 
 
 def _has_a_body(value: Value) -> bool:
@@ -103,12 +98,12 @@ def _of_pools() -> Rows:
 
 TABLE: Table[CpuDevice] = Table(
     (
-        Kind("convolution", _is_convolution, _of_convolutions),
-        Kind("transposed convolution", _is_transposed, _of_transposed),
+        Kind("convolution", _anchored(*[op for op in CONVOLUTIONS if op is not conv_transpose]), _of_convolutions),
+        Kind("transposed convolution", _anchored(conv_transpose), _of_transposed),
         Kind("pool", _is(ops.max_pool, ops.average_pool), _of_pools),
         _kind(
             "attention",
-            _is(library.attention, library.rope_attention),
+            _anchored(library.attention, library.rope_attention),
             Row("decode", offer_decode),
             Row("online", offer_online),
         ),

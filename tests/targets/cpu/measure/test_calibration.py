@@ -51,6 +51,8 @@ class _Meter:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.delenv("DOVETAIL_MACHINE")
+    monkeypatch.setattr(calibration, "busy_share", lambda: 0.0)
     monkeypatch.setattr(calibration, "Meter", _Meter)
     monkeypatch.setattr(calibration, "_LARGE", (1 << 20,))
     monkeypatch.setattr(calibration, "cache_sizes", lambda: (1 << 14, 1 << 16))
@@ -58,12 +60,12 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def test_nobody_measures_unasked(settings: Settings) -> None:
-    assert stored(settings) is None and machine_of(settings) is BUILT_IN
+    assert stored(settings) is None and machine_of(settings).source.startswith("described by the processor")
     assert not Path(settings.cache).exists()
 
 
 def test_figures_are_kept_for_other_processes(settings: Settings) -> None:
-    made = calibrate(settings)
+    made = calibrate(settings).made
     assert stored(settings) == made
     (file,) = Path(settings.cache).iterdir()
     told = json.loads(file.read_text())
@@ -88,35 +90,48 @@ def test_what_was_measured_is_told_to_the_last_bit() -> None:
 
 def test_without_a_cache_nothing_is_kept(settings: Settings) -> None:
     off = Settings(cache="off")
-    assert calibrate(off).figures and stored(off) is None and machine_of(off) is BUILT_IN
+    found = calibrate(off)
+    assert found.made.figures and found.refused == "the cache is switched off" and stored(off) is None
+    assert machine_of(off).source.startswith("described by the processor")
 
 
 def test_a_busy_machine_is_measured_until_its_best_was_seen_several_times(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_Meter, "busy", (0.4, 0.0, 0.3, 0.2, 0.01, 0.3, 0.02, 0.5))
-    made = calibrate(settings)
+    made = calibrate(settings).made
     assert made.is_settled and {one.seen for one in made.figures} == {calibration.ENOUGH}
     assert machine_of(settings).flops_per_second == 1e10
 
 
-def test_what_a_busy_machine_showed_is_mended_by_later_processes(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_busy_machine_showed_is_not_kept(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Meter, "busy", (0.5, 0.4, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5))
-    made = calibrate(settings)
-    assert not made.is_settled and machine_of(settings).flops_per_second == 6e9
+    found = calibrate(settings)
+    assert not found.made.is_settled and "rounds of a measurement agreed" in found.refused
+    assert stored(settings) is None
     monkeypatch.setattr(_Meter, "busy", (0.0,))
-    assert calibrate(settings).is_settled and machine_of(settings).flops_per_second == 1e10
+    assert calibrate(settings).refused == "" and machine_of(settings).flops_per_second == 1e10
     # Once it is known what the machine can do, a slower hour changes nothing.
     monkeypatch.setattr(_Meter, "busy", (0.3,))
-    assert calibrate(settings).is_settled and machine_of(settings).flops_per_second == 1e10
+    assert calibrate(settings).made.is_settled and machine_of(settings).flops_per_second == 1e10
+
+
+def test_figures_of_a_machine_that_others_use_are_not_kept(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "busy_share", lambda: 0.5)
+    assert calibrate(settings).refused == "others used 50% of the machine"
+    assert stored(settings) is None
+
+
+def test_the_same_figures_everywhere_are_asked_for_by_name(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrate(settings)
+    monkeypatch.setenv("DOVETAIL_MACHINE", "built-in")
+    assert machine_of(settings) is BUILT_IN
 
 
 def test_what_others_see_is_taken_over_where_it_is_better(settings: Settings) -> None:
     learn(settings, Limits(1, 1e12, 1e12))
     assert stored(settings) is None, "nobody measured it"
-    before = calibrate(settings)
+    before = calibrate(settings).made
     threads = before.figures[-1].threads
     for seen, flops in ((Limits(threads, 9e9, 9e8), 1e10), (Limits(threads, 2e10, 9e8), 2e10)):
         learn(settings, seen)
@@ -149,7 +164,7 @@ def test_what_is_no_calibration_is_not_read(change: dict[str, Any], settings: Se
     told = json.loads(file.read_text())
     file.write_text(json.dumps({**told, **change}))
     calibration._stored.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    assert machine_of(settings) is BUILT_IN
+    assert machine_of(settings).source.startswith("described by the processor")
 
 
 def test_a_damaged_file_is_not_read(settings: Settings) -> None:

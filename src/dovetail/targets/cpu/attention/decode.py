@@ -20,6 +20,7 @@ from dovetail.targets.cpu.attention.parts import Shared, copy_function, finished
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import few_regions, packs, padded
 from dovetail.targets.cpu.attention.tile import AttendBuilder
+from dovetail.targets.cpu.row_epilogue import WORDS_REGION
 
 _LOWEST = F32(literal(float("-inf"), f32))
 _NOTHING = F32(literal(0.0, f32))
@@ -280,8 +281,16 @@ class FewQueries:
         t, a = self.t, self.a
         factor = t.inverse(t.load_splat(self._state(row)[1]))
         none = t.fcmp("oeq", factor, t.constant(0.0))
-        x, y = self._of("taken", row, self.dv), self._row("y", row)
-        item = STORED_BYTES[a.stored]
+        x = self._of("taken", row, self.dv)
+        if a.epilogue is not None:
+            finished = self.room["finished"]
+            for i in range(0, self.dv, t.lanes):
+                found = t.select(none, t.constant(0.0), t.fmul(t.load(t.ptr_add(x, 4 * i)), factor))
+                t.store(found, t.ptr_add(finished, 4 * i))
+            at = {name: self._row(name, row) for name in a.epilogue.pointers}
+            t.write_steps(self.room[WORDS_REGION], finished, 1, at)
+            return
+        y, item = self._row("y", row), STORED_BYTES[a.stored]
         for i in range(0, self.dv, t.lanes):
             found = t.select(none, t.constant(0.0), t.fmul(t.load(t.ptr_add(x, 4 * i)), factor))
             if i + t.lanes <= a.dv:

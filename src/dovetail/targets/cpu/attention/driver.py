@@ -38,7 +38,7 @@ def attend_code(problem: Attend) -> AttendCode:
     with driver.loop(BEGIN, END) as number:
         driver.tile(number)
     driver.ret()
-    words = [*[(f"%{n}", "ptr") for n in problem.pointers], *[(s, "i64") for s in driver.sizes.values()]]
+    words = [*[(f"%{n}", "ptr") for n in problem.arguments], *[(s, "i64") for s in driver.sizes.values()]]
     loads: list[str] = []
     for i, (word, kind) in enumerate(words):
         loads += [f"  %at{i} = getelementptr i8, ptr %arguments, i64 {WORD * i}"]

@@ -22,8 +22,9 @@ from dovetail.targets.cpu.attention.parts import (
 )
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.rope import rotate_function
-from dovetail.targets.cpu.attention.shape import many_regions
+from dovetail.targets.cpu.attention.shape import many_regions, padded
 from dovetail.targets.cpu.attention.tile import AttendBuilder
+from dovetail.targets.cpu.row_epilogue import WORDS_REGION
 
 
 def write_rotated(t: AttendBuilder, which: str, at: Mapping[str, Ptr], first: Int, rows: Int, to: Ptr) -> None:
@@ -56,6 +57,8 @@ class ManyQueries:
     def prefetch_results(self) -> None:
         """Prefetch the lines that are written at the end: they are far apart, and each would be waited for."""
         t, a = self.t, self.a
+        if a.epilogue is not None:
+            return
         with t.loop(0, self.rows) as row:
             here = t.ptr_add(self.at["y"], t.scaled(row, a.strides["y"][-2]))
             for at in range(0, STORED_BYTES[a.stored] * a.dv, t.device.caches.line):
@@ -264,12 +267,16 @@ class ManyQueries:
     def write(self) -> None:
         """Divide by the sums of weights and write the rows of the result."""
         t, a = self.t, self.a
-        stride = t.size(a.strides["y"][-2])
+        stride, y, stored = t.size(a.strides["y"][-2]), self.at["y"], a.stored
+        if a.epilogue is not None:
+            stride, y, stored = 4 * padded(a.dv, t.lanes), self.room["finished"], "float"
         for i in range(self.wide):
             old = t.ptr_add(self.room["old"], i * t.bytes)
             t.store(t.inverse(t.load(t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)), old, t.bytes)
-            to = t.ptr_add(self.at["y"], t.mul(stride, i * t.lanes))
+            to = t.ptr_add(y, t.mul(stride, i * t.lanes))
             rows = t.smin(t.lanes, t.sub(self.rows, i * t.lanes))
             taken = t.ptr_add(self.room["taken"], i * t.bytes)
-            out = out_function(a.device, a.dv, a.stored)
+            out = out_function(a.device, a.dv, stored)
             t.call_shared(out, taken, self.row, old, to, stride, rows, self.room["buffer"])
+        if a.epilogue is not None:
+            t.write_steps(self.room[WORDS_REGION], self.room["finished"], self.rows, self.at)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from dovetail.ir.dim import Size, product
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention
+from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
 from dovetail.targets.cpu.attention.parts import key_rows
 from dovetail.targets.cpu.attention.policy import ATTENTION
+from dovetail.targets.cpu.row_epilogue import WORDS_REGION, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +19,27 @@ class Attend(Attention):
     """An attention on a device."""
 
     device: CpuDevice
+    epilogue: RowEpilogue | None = None
+    """Steps of a region, which run on finished rows."""
+    offsets: tuple[tuple[str, Size], ...] = ()
+    """Bytes before the first element that the epilogue reads of its operands."""
 
     @staticmethod
     def on(device: CpuDevice, of: Attention) -> Attend:
         return Attend(**{f.name: getattr(of, f.name) for f in fields(of)}, device=device)
+
+    def followed_by(self, steps: RowSteps, epilogue: RowEpilogue) -> Attend:
+        """The same with steps on its rows: operands and results are tensors with a row for each query."""
+        # Without an axis of heads there is one head.
+        heads = (0,) * (len(self.strides["q"]) - len(steps.axes))
+        found = {name: (*heads, *[steps.strides[f"{name}_{a}"] for a in steps.axes]) for name in epilogue.pointers}
+        offsets = tuple([(name, steps.strides[f"{name}_offset"]) for name in epilogue.operands])
+        return replace(self, strides={**self.strides, **found}, epilogue=epilogue, offsets=offsets)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The tensors that the kernel reads and writes, those of the epilogue last."""
+        return self.pointers if self.epilogue is None else (*self.pointers, *self.epilogue.operands)
 
     @property
     def rows(self) -> int:
@@ -121,6 +140,7 @@ def many_regions(a: Attend, wide: int) -> dict[str, int]:
     if a.packs_values:
         found["value_rows"] = ATTENTION.block * 4 * a.dv
     found |= {name: ATTENTION.block * row for name in a.masks_by_row()}
+    found |= row_regions(a, lanes * wide)
     if a.rotated is not None:
         found["query_rows"] = a.rows * 4 * a.d
     return found
@@ -133,7 +153,16 @@ def few_regions(a: Attend, rows: int) -> dict[str, int]:
     found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.block, "taken": rows * 4 * dv, "state": rows * 8}
     found["left"] = lanes * 4 * a.d
     found |= {name: ATTENTION.block * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
-    return found
+    return found | row_regions(a, 1)
+
+
+def row_regions(a: Attend, rows: int) -> dict[str, int]:
+    """The words of an epilogue, and the finished rows that it reads."""
+    return (
+        {}
+        if a.epilogue is None
+        else {WORDS_REGION: words_of(a.epilogue), "finished": rows * 4 * padded(a.dv, a.device.lanes)}
+    )
 
 
 def packs(a: Attend, name: str) -> bool:

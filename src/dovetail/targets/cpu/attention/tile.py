@@ -9,9 +9,11 @@ from dovetail.codegen.llvm.handles import I64, Handle, Int, Mask, Ptr, Vec, VecI
 from dovetail.codegen.llvm.kernel import SCRATCH
 from dovetail.codegen.llvm.vector import ZERO, Stored, VectorBuilder
 from dovetail.ir.dim import Dim, Size
+from dovetail.kernels.problems.row_epilogue import COUNT, PITCH
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.attention.parts import Shared
-from dovetail.targets.cpu.attention.shape import Attend, offsets_of
+from dovetail.targets.cpu.attention.shape import Attend, offsets_of, padded
+from dovetail.targets.cpu.row_epilogue import call_epilogue
 
 _BY_QUERY = ("q", "y", "mask", "keep", "cos_q", "sin_q")
 
@@ -60,13 +62,28 @@ class AttendBuilder(VectorBuilder):
     def locations(self, lead: Sequence[I64], head: Int, shared: Int, first: Int) -> dict[str, Ptr]:
         """The first row of a tile's queries in each tensor, or the first of all keys."""
         found: dict[str, Ptr] = {}
-        for name, strides in self.problem.strides.items():
-            indices: list[Int] = [*lead, head, first] if name in _BY_QUERY else [*lead, shared]
+        a, offsets = self.problem, dict(self.problem.offsets)
+        for name, strides in a.strides.items():
+            above = a.epilogue is not None and name in a.epilogue.pointers
+            indices: list[Int] = [*lead, head, first] if above or name in _BY_QUERY else [*lead, shared]
             pointer = Ptr(f"%{name.split('_')[0]}")
+            if offsets.get(name, 0) != 0:
+                pointer = self.ptr_add(pointer, self.size(offsets[name]))
             for index, stride in zip(indices, strides, strict=False):
                 pointer = self.ptr_add(pointer, self.scaled(index, stride))
             found[name] = pointer
         return found
+
+    def write_steps(self, words: Ptr, finished: Ptr, count: Int, at: Mapping[str, Ptr]) -> None:
+        """Apply the steps of a region to finished rows; `at` has the first row of each operand and result."""
+        a = self.problem
+        assert a.epilogue is not None, "there are steps"
+        known: dict[str, Int] = {PITCH: 4 * padded(a.dv, self.lanes), COUNT: a.dv}
+        for name in a.epilogue.pointers:
+            known |= {f"{name}_row": self.size(a.strides[name][-2]), f"{name}_column": self.size(a.strides[name][-1])}
+        sizes = [I64(str(known[name])) for name in a.epilogue.sizes]
+        given = [finished, *[at[name] for name in a.epilogue.pointers], *sizes]
+        call_epilogue(self, a.epilogue, words, given, count)
 
     def visible_keys(self, first: Int, end: I64) -> tuple[I64, I64]:
         """The keys that positions show to the queries between two."""

@@ -2,55 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.attention import attention_of
-from dovetail.kernels.spec import Job, Tiles
+from dovetail.kernels.families.row_steps import row_steps
+from dovetail.kernels.problems.attention import attention_call, attention_inside, attention_of, axes_of
+from dovetail.kernels.spec import Job, SharedFunction, Tiles
+from dovetail.ops.region import region
 from dovetail.targets.cpu.attention.driver import attend_code
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
+from dovetail.targets.cpu.row_epilogue import row_epilogue
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An attention on a device, the tensors that its kernel reads and writes, and the function of steps after it."""
+
+    problem: Attend
+    bindings: Mapping[str, Value]
+    shared: tuple[SharedFunction, ...] = ()
 
 
 def offer_online(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel with queries in lanes and an online softmax over blocks of keys."""
-    problem = of.once(_attention)
-    if isinstance(problem, Refused):
-        return problem
-    if problem.is_few:
-        return Refused("queries_fill_lanes", str(problem.queries), f"more than {ATTENTION.few}")
-    return Offer(lambda: _job(of.value, problem))
+    found = of.once(_attention)
+    if isinstance(found, Refused):
+        return found
+    if found.problem.is_few:
+        return Refused("queries_fill_lanes", str(found.problem.queries), f"more than {ATTENTION.few}")
+    return Offer(lambda: _job(found))
 
 
 def offer_decode(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel for a few queries, with features in lanes: it reads keys and values once."""
-    problem = of.once(_attention)
-    if isinstance(problem, Refused):
-        return problem
+    found = of.once(_attention)
+    if isinstance(found, Refused):
+        return found
+    problem = found.problem
     if not problem.is_few:
-        found = str(problem.queries) if problem.rotated is None else "rotated queries"
-        return Refused("queries_are_few", found, f"at most {ATTENTION.few}, known and not rotated")
-    return Offer(lambda: _job(of.value, problem))
+        queries = str(problem.queries) if problem.rotated is None else "rotated queries"
+        return Refused("queries_are_few", queries, f"at most {ATTENTION.few}, known and not rotated")
+    return Offer(lambda: _job(found))
 
 
-def _attention(of: StepProblem[CpuDevice]) -> Attend | Refused:
-    found = attention_of(of.value, _call(of.value), of.locations)
-    return found if isinstance(found, Refused) else Attend.on(of.device, found)
-
-
-def _call(value: Value) -> dict[str, Any]:
+def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
+    """A step as an attention, with the elementwise steps after it if it is a region."""
+    anchor = attention_inside(of.value) if of.value.op is region else None
+    if anchor is None and of.value.op is region:
+        return Refused("attention_reads_operands", "steps before it")
+    value = of.value if anchor is None else attention_call(of.value, anchor)
     assert isinstance(value.op, FusedOp), "the table lists its ops"
-    return value.op.arguments(value.operands, value.attrs)
+    call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
+    found = attention_of(value, call, of.locations)
+    if isinstance(found, Refused):
+        return found
+    problem = Attend.on(of.device, found)
+    bindings: dict[str, Value] = {n: of.step.results[0] if n == "y" else call[n] for n in problem.pointers}
+    if anchor is None:
+        return _Step(problem, bindings)
+    steps = row_steps(of, anchor, axes_of(anchor), "row", of.device.lanes)
+    if isinstance(steps, Refused):
+        return steps
+    epilogue, function = row_epilogue(steps)
+    return _Step(problem.followed_by(steps, epilogue), bindings | dict(steps.bindings), (function,))
 
 
-def _job(value: Value, problem: Attend) -> Job:
-    call, written = _call(value), attend_code(problem)
-    template = written.code.template(problem.pointers, written.sizes, written.scratch)
-    bindings: dict[str, Value] = {n: value if n == "y" else call[n] for n in problem.pointers}
-    return Job(template, bindings, Tiles(problem.tiles, problem.work))
+def _job(of: _Step) -> Job:
+    problem, written = of.problem, attend_code(of.problem)
+    template = written.code.template(problem.arguments, written.sizes, written.scratch)
+    template = replace(template, shared=(*template.shared, *of.shared))
+    return Job(template, of.bindings, Tiles(problem.tiles, problem.work))
 
 
 __all__ = ["offer_decode", "offer_online"]

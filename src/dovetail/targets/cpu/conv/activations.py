@@ -16,7 +16,7 @@ from dovetail.targets.cpu.conv.region_steps import apply_steps
 def activate(t: VectorBuilder, act: Activation | Steps, x: Vec) -> Vec:
     """An activation of every lane, or the steps of a region; NaN stays."""
     if isinstance(act, Steps):
-        return Vec(apply_steps(t, act.steps, activate(t, act.act, x)))
+        return apply_steps(t, act.steps, activate(t, act.act, x))
     match act:
         case "none":
             return x

@@ -12,7 +12,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused
 from dovetail.kernels.problems.convolution import ConvProblem
-from dovetail.kernels.spec import Job, Number, Packed, Template, Tiling, Variant
+from dovetail.kernels.spec import Job, Number, Packed, SharedFunction, Template, Tiling, Variant
 
 
 class ConvTiler(Protocol):
@@ -37,6 +37,8 @@ class Candidate:
     code: Callable[[], KernelCode]
     name: str
     """What reports call it."""
+    shared: tuple[SharedFunction, ...] = ()
+    """Functions that its code calls besides those that it comes with: the epilogue on rows."""
 
     @property
     def is_known(self) -> bool:
@@ -59,4 +61,5 @@ class Candidate:
         return Offer(self.job, cost, self.name, None if self.is_known else self.variant)
 
     def _template(self, sizes: tuple[Size, ...], scratch: Size) -> Template:
-        return replace(self.code().template(self.bindings, sizes, scratch), variant=self.name)
+        made = self.code().template(self.bindings, sizes, scratch)
+        return replace(made, variant=self.name, shared=(*made.shared, *self.shared))

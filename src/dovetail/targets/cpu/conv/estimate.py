@@ -12,7 +12,7 @@ from dovetail.declare.machine import Cost
 from dovetail.kernels.problems.convolution import ConvProblem, known
 from dovetail.targets.cpu.conv.candidate import ConvTiler
 from dovetail.targets.cpu.conv.depthwise.variant import Depthwise
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels
 from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,8 @@ def bindings(found: Convolution, w: Packed, rows: int) -> dict[str, Value | Pack
     groups = int(found.attrs["groups"])
     b = {} if found.b is None else {"b": Packed(found.b, f"conv {groups} {rows}", Packing(groups, rows))}
     residual = {} if found.residual is None else {"r": found.residual}
-    return {"x": found.x, "w": w, **b, **residual, "y": found.result}
+    above: Mapping[str, Value] = {} if found.row_steps is None else found.row_steps.bindings
+    return {"x": found.x, "w": w, **b, **residual, "y": found.result, **above}
 
 
 def packed(found: Convolution, rows: int) -> dict[str, Value | Packed]:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
-
-HEAD = 64
-"""Bytes at the start of a workspace: words there say which block was packed last, -1 when a step begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +253,3 @@ def prefetch_share(t: VectorBuilder, pointer: Ptr, size: Int, number: Int, count
         here = t.ptr_add(start, t.mul(line, bytes_of_line))
         for i in range(4):
             t.prefetch(t.ptr_add(here, bytes_of_line * i), level=2)
-
-
-def once_for(t: Builder, scratch: Ptr, word: int, number: I64) -> I1:
-    """Whether a word of the workspace's head differs from a number, which it is set to."""
-    at = t.ptr_add(scratch, 8 * word)
-    fresh = t.icmp("ne", number, t.load_i64(at))
-    t.store_i64(number, at)
-    return fresh

@@ -9,10 +9,11 @@ from dovetail.kernels.problems.convolution import ConvProblem
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.problems.region_steps import Steps
+from dovetail.kernels.problems.row_epilogue import RowEpilogue
 from dovetail.targets.cpu.conv.conv1d.variant import LinePanels
 from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile
 from dovetail.targets.cpu.conv.depthwise.variant import Depthwise
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels
 from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels
@@ -43,6 +44,7 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.problem": ConvProblem,
     "conv.geometry": ConvGeometry,
     "conv.epilogue": Epilogue,
+    "conv.row_epilogue": RowEpilogue,
     "conv.steps": Steps,
     "conv.shape": DirectTile,
     "conv.register_tile": RegisterTile,

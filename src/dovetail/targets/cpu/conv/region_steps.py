@@ -1,115 +1,78 @@
-"""Elementwise steps of a region after a convolution, as vector code that every variant applies to its results."""
+"""Cheap elementwise steps of a region after a convolution, as vector code that register tiles apply to their sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from dovetail.codegen.llvm.maths import functions as maths
-from dovetail.codegen.llvm.maths.text import Lines
-from dovetail.codegen.llvm.types import literal
-from dovetail.ir.dtype import f32
+from dovetail.codegen.llvm.handles import Mask, Vec
+from dovetail.codegen.llvm.vector import FloatOrder, VectorBuilder
 from dovetail.kernels.problems.region_steps import Operand
 
-
-class Emitter(Protocol):
-    """What writes instructions on vectors."""
-
-    @property
-    def lanes(self) -> int: ...
-    def let(self, instruction: str) -> str: ...
-    def use(self, function: str) -> None: ...
+Lanes: TypeAlias = Vec | Mask
+_Rule: TypeAlias = Callable[[VectorBuilder, Sequence[Lanes]], Lanes]
 
 
-class _Lanes(Lines):
-    """The instructions of scalar functions, on vectors."""
-
-    def __init__(self, t: Emitter) -> None:
-        super().__init__(f32, [], {})
-        self.emitter = t
-        self.kind, self.suffix = f"<{t.lanes} x float>", f"v{t.lanes}f32"
-        self.whole, self.truth = f"<{t.lanes} x i32>", f"<{t.lanes} x i1>"
-
-    def let(self, instruction: str) -> str:
-        return self.emitter.let(instruction)
-
-    def number(self, x: str | float) -> str:
-        return x if isinstance(x, str) else f"splat (float {literal(x, f32)})"
-
-    def call(self, name: str, *xs: str | float) -> str:
-        self.emitter.use(f"declare {self.kind} @{name}({', '.join([self.kind] * len(xs))})")
-        return self.let(f"call {self.kind} @{name}({', '.join(f'{self.kind} {self.number(x)}' for x in xs)})")
-
-    def select(self, where: str, x: str | float, y: str | float) -> str:
-        return self.let(f"select {self.truth} {where}, {self.kind} {self.number(x)}, {self.kind} {self.number(y)}")
-
-    def integer(self, instruction: str, x: str, y: str | int) -> str:
-        return super().integer(instruction, x, f"splat (i32 {y})" if isinstance(y, int) else y)
-
-
-def apply_steps(t: Emitter, steps: Sequence[tuple[str, tuple[Operand, ...]]], x: str) -> str:
+def apply_steps(t: VectorBuilder, steps: Sequence[tuple[str, tuple[Operand, ...]]], x: Vec) -> Vec:
     """The steps on a vector, after its activation."""
-    text = _Lanes(t)
-    found: list[str] = [x]
+    found: list[Lanes] = [x]
     for op, operands in steps:
-        found.append(RULES[op](text, [found[v] if isinstance(v, int) else text.number(v) for v in operands]))
-    return found[-1]
+        found.append(RULES[op](t, [found[v] if isinstance(v, int) else t.constant(v) for v in operands]))
+    return _vec(found[-1])
 
 
-_Rule: TypeAlias = Callable[[_Lanes, Sequence[str]], str]
+def _vec(x: Lanes) -> Vec:
+    assert isinstance(x, Vec), "an element is a number here"
+    return x
+
+
+def _mask(x: Lanes) -> Mask:
+    assert isinstance(x, Mask), "an element is true or false here"
+    return x
 
 
 def _contracted(instruction: str) -> _Rule:
     """Sums and products may become one instruction, as in the loops of a region of its own."""
-    return lambda t, xs: t.let(f"{instruction} contract {t.kind} {xs[0]}, {xs[1]}")
+    return lambda t, xs: Vec(t.let(f"{instruction} contract {t.vec} {_vec(xs[0])}, {_vec(xs[1])}"))
 
 
-def _tested(how: str) -> _Rule:
-    return lambda t, xs: t.test(how, xs[0], xs[1])
+def _tested(how: FloatOrder) -> _Rule:
+    return lambda t, xs: t.fcmp(how, _vec(xs[0]), _vec(xs[1]))
 
 
-def _intrinsic(name: str) -> _Rule:
-    return lambda t, xs: t.intrinsic(name, *xs)
+def _called(name: str) -> _Rule:
+    """A function of LLVM's, of one vector or of two."""
 
-
-def _function(of: Callable[[Lines, str], str]) -> _Rule:
-    return lambda t, xs: of(t, xs[0])
-
-
-def _extreme(name: str) -> _Rule:
-    """The larger or smaller of two; NaN stays, and 0.0 is larger than -0.0."""
-
-    def rule(t: _Lanes, xs: Sequence[str]) -> str:
-        full = f"llvm.{name}.{t.suffix}"
-        t.emitter.use(f"declare {t.kind} @{full}({t.kind}, {t.kind})")
-        return t.let(f"call {t.kind} @{full}({t.kind} {xs[0]}, {t.kind} {xs[1]})")
+    def rule(t: VectorBuilder, xs: Sequence[Lanes]) -> Vec:
+        full = f"llvm.{name}.v{t.lanes}f32"
+        t.use(f"declare {t.vec} @{full}({', '.join([t.vec] * len(xs))})")
+        given = ", ".join(f"{t.vec} {_vec(x)}" for x in xs)
+        return Vec(t.let(f"call {t.vec} @{full}({given})"))
 
     return rule
+
+
+def _relu(t: VectorBuilder, xs: Sequence[Lanes]) -> Vec:
+    (x,) = xs
+    return t.select(t.fcmp("ole", _vec(x), t.constant(0.0)), t.constant(0.0), _vec(x))
 
 
 RULES: Mapping[str, _Rule] = {
     "add": _contracted("fadd"),
     "sub": _contracted("fsub"),
     "mul": _contracted("fmul"),
-    "div": lambda t, xs: t.div(xs[0], xs[1]),
-    "neg": lambda t, xs: t.neg(xs[0]),
-    "abs": _intrinsic("fabs"),
-    "relu": lambda t, xs: t.select(t.test("ole", xs[0], 0.0), 0.0, xs[0]),
-    "maximum": _extreme("maximum"),
-    "minimum": _extreme("minimum"),
-    "sqrt": _intrinsic("sqrt"),
-    "rsqrt": lambda t, xs: t.div(1.0, t.sqrt(xs[0])),
-    "reciprocal": lambda t, xs: t.div(1.0, xs[0]),
-    "floor": _intrinsic("floor"),
-    "ceil": _intrinsic("ceil"),
-    "trunc": _intrinsic("trunc"),
-    "round": _intrinsic("roundeven"),
-    "exp": _function(maths.exp),
-    "erf": _function(maths.erf),
-    "tanh": _function(maths.tanh),
-    "sigmoid": _function(maths.sigmoid),
-    "where": lambda t, xs: t.select(xs[0], xs[1], xs[2]),
-    "is_nan": lambda t, xs: t.test("uno", xs[0], xs[0]),
+    "neg": lambda t, xs: Vec(t.let(f"fneg {t.vec} {_vec(xs[0])}")),
+    "abs": _called("fabs"),
+    "relu": _relu,
+    # NaN stays, and 0.0 is larger than -0.0.
+    "maximum": _called("maximum"),
+    "minimum": _called("minimum"),
+    "floor": _called("floor"),
+    "ceil": _called("ceil"),
+    "trunc": _called("trunc"),
+    "round": _called("roundeven"),
+    "where": lambda t, xs: t.select(_mask(xs[0]), _vec(xs[1]), _vec(xs[2])),
+    "is_nan": lambda t, xs: t.fcmp("uno", _vec(xs[0]), _vec(xs[0])),
     "equal": _tested("oeq"),
     "not_equal": _tested("une"),
     "less": _tested("olt"),

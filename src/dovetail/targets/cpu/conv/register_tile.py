@@ -10,6 +10,7 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
+from dovetail.targets.cpu.conv.rows import RowTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,18 @@ class RegisterTile:
         return self.filters * self.device.lanes
 
 
-TRANSPOSE_SUMS = Signature(
-    "kernel.turn",
-    (
-        Parameter("ptr", "sums", "noalias readonly"), Parameter("ptr", "bias", "noalias readonly"),
-        # Results may take the memory of the residual.
-        Parameter("ptr", "r"), Parameter("ptr", "y"), Parameter("i64", "step"), Parameter("i64", "filters"),
-        Parameter("i64", "pixels"), Parameter("i64", "apart"),
-    ),
-)  # fmt: skip
+def transpose_signature(epilogue: Epilogue) -> Signature:
+    """`kernel.turn`; where results are rows of the workspace, these are `row_step` bytes apart."""
+    rows = () if epilogue.rows is None else (Parameter("i64", "row_step"),)
+    return Signature(
+        "kernel.turn",
+        (
+            Parameter("ptr", "sums", "noalias readonly"), Parameter("ptr", "bias", "noalias readonly"),
+            # Results may take the memory of the residual.
+            Parameter("ptr", "r"), Parameter("ptr", "y"), Parameter("i64", "step"), Parameter("i64", "filters"),
+            Parameter("i64", "pixels"), Parameter("i64", "apart"), *rows,
+        ),
+    )  # fmt: skip
 
 
 def transpose_sums(tile: RegisterTile) -> Function:
@@ -64,8 +68,10 @@ def transpose_sums(tile: RegisterTile) -> Function:
                 by = t.add(t.mul(step, i), t.mul(pixel, 4))
                 if epilogue.residual:
                     x = activate(t, epilogue.act, t.fadd(x, t.load_masked(mask, t.ptr_add(Ptr("%r"), by))))
+                if epilogue.rows is not None:
+                    by = t.add(t.mul(I64("%row_step"), i), t.mul(pixel, 4))
                 t.store_masked(mask, x, t.ptr_add(Ptr("%y"), by))
-    return t.function(TRANSPOSE_SUMS)
+    return t.function(transpose_signature(epilogue))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,8 @@ class Results:
     filters: I64
     pixels: I64
     """Pixels of an image."""
+    target: RowTarget | None = None
+    """Where steps on rows read the results."""
 
 
 def write_transposed(t: VectorBuilder, tile: RegisterTile, of: Results, at: Corner, sums: Ptr, results: Ptr) -> None:
@@ -109,7 +117,37 @@ def write_transposed(t: VectorBuilder, tile: RegisterTile, of: Results, at: Corn
                 channel = t.add(t.mul(at.group, of.filters), first)
                 within = t.add(t.mul(channel, area), t.mul(at.start, 4))
                 residual = t.ptr_add(t.ptr_add(of.r, t.mul(at.image, of.r_image)), within)
-            t.call(TRANSPOSE_SUMS, here, bias, residual, target, area, own, at.count, 4 * tile.block)
+            write_finished(
+                t, tile.epilogue, of.target, here, bias, residual, target, area, own, at.count, 4 * tile.block, vector
+            )
+    if of.target is not None:
+        held = t.smin(tile.block, t.sub(of.filters, at.first_filter))
+        channel = t.add(t.mul(at.group, of.filters), at.first_filter)
+        of.target.write(t, t.mul(at.count, 4), held, at.count, (at.image, channel, at.start))
+
+
+def write_finished(
+    t: VectorBuilder,
+    epilogue: Epilogue,
+    onto: RowTarget | None,
+    sums: Ptr,
+    bias: Ptr,
+    residual: Ptr,
+    y: Ptr,
+    area: I64,
+    filters: I64,
+    pixels: I64,
+    apart: int,
+    vector: I64,
+) -> None:
+    """Transpose the sums of one vector of filters: as results at `y`, or as rows that the epilogue reads later."""
+    called = transpose_signature(epilogue)
+    if onto is None:
+        t.call(called, sums, bias, residual, y, area, filters, pixels, apart)
+        return
+    pitch = t.mul(pixels, 4)
+    rows = t.ptr_add(onto.rows, t.mul(t.mul(vector, t.lanes), pitch))
+    t.call(called, sums, bias, residual, rows, area, filters, pixels, apart, pitch)
 
 
 def write_prefetched_rows(t: VectorBuilder, results: Ptr, filters: Int, area: Int, offset: Int) -> None:

@@ -28,6 +28,7 @@ from dovetail.targets.cpu.conv.pointwise_packed import micro_kernel
 from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked, pointwise_packed
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import WithRows, with_rows
 from dovetail.targets.cpu.conv.transposed import offer_transposed
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, TWO, Scheme
 from dovetail.targets.cpu.conv.winograd.variant import Winograd, winograd
@@ -36,7 +37,7 @@ from dovetail.targets.runtime.selection import Row
 Found: TypeAlias = list[Candidate] | Refused
 """The kernels of a row, or the condition that refuses the convolution."""
 
-LEVEL = Refused("residual_has_the_layout_of_the_result", "other strides")
+LEVEL = Refused("operands_of_the_epilogue_have_the_layout_of_the_result", "other strides")
 FILLED = "filters_fill_lanes"
 WINOGRAD: dict[Scheme, WinogradLimits] = {FOUR: LIMITS.winograd_4, TWO: LIMITS.winograd_2}
 
@@ -277,14 +278,15 @@ class Suited:
 # The rows.
 
 
-def _convolution(of: StepProblem[CpuDevice]) -> tuple[Convolution, ConvProblem] | Refused:
+def _convolution(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
     """A step as a convolution with weights that are known when parameters are bound."""
-    found = Convolution.of(of.value)
-    if found is None:
+    plain = Convolution.of(of.value)
+    if plain is None:
         return Refused("step_is_a_convolution", of.value.op.name, "one, with an epilogue that kernels apply")
-    if not found.is_served(of.locations):
+    if not plain.is_served(of.locations):
         return Refused("f32_with_bound_weights", str(of.value.type), "f32 along one or two axes")
-    return found, found.problem(of.locations)
+    found = with_rows(plain, of)
+    return found if isinstance(found, Refused) else (found, found.convolution.problem(of.locations))
 
 
 def _row(name: str, find: Callable[[Convolution, ConvProblem, CpuDevice], Found]) -> Row[CpuDevice]:
@@ -294,9 +296,11 @@ def _row(name: str, find: Callable[[Convolution, ConvProblem, CpuDevice], Found]
             return read
         if of.locations.strict and name == "winograd":
             return Refused("sums_keep_their_order", "transforms")
-        given = find(*read, of.device)
-        if isinstance(given, Refused):
-            return given
+        found, problem = read
+        made = find(found.convolution, problem, of.device)
+        if isinstance(made, Refused):
+            return made
+        given = [replace(one, shared=found.shared) for one in made]
         refusals = [declined(one.tiler.problem, one.tiler) if one.is_known else None for one in given]
         offers = [_offer(one) for one, refusal in zip(given, refusals, strict=True) if refusal is None]
         return offers or next(refusal for refusal in refusals if refusal is not None)

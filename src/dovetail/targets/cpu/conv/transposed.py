@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
-from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.convolution import ConvProblem, known
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.problems.region_steps import find_convolution
 from dovetail.kernels.spec import Packed
 from dovetail.ops.convolution import conv_transpose
 from dovetail.targets.cpu.conv.candidate import Candidate
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile, direct_code
+from dovetail.targets.cpu.conv.direct.kernel import direct_code
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import Direct
-from dovetail.targets.cpu.conv.packing import Packing
+from dovetail.targets.cpu.conv.packing import Packing, bindings
+from dovetail.targets.cpu.conv.rows import with_rows
 
 
 def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -26,9 +26,9 @@ def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
     value, locations, device = of.value, of.locations, of.device
     inside = find_convolution(value)
     call = value if inside is None else inside.call
-    if call.op is not conv_transpose or value.rank > 4 or value.dtype is not f32:
-        return Refused("one_or_two_spatial_axes_of_f32", str(value.type))
-    x, w = value.operands
+    if call.op is not conv_transpose or call.rank > 4 or call.dtype is not f32:
+        return Refused("one_or_two_spatial_axes_of_f32", str(call.type))
+    x, w = value.operands[:2] if inside is None else (inside.operands["x"], inside.operands["w"])
     if 0 in w.shape or not locations.is_bound(w):
         return Refused("weights_are_bound", "weights of a run, or none")
     attrs, groups = call.attrs, int(call.attrs["groups"])
@@ -37,14 +37,23 @@ def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
     before = [(n - 1) * d - p for n, d, p in zip(window, attrs["dilations"], attrs["padding"], strict=False)]
     ones = (1,) * len(window)
     steps = locations(x).strides
-    geometry = ConvGeometry.of(x.shape[2:], steps[2:], value.shape[2:], window, ones, attrs["dilations"], before)
-    epilogue = Epilogue() if inside is None else Epilogue(inside.steps)
-    tile = DirectTile.of(device, filters, epilogue, geometry.taps == 1, True)
+    result = of.step.results[0]
+    geometry = ConvGeometry.of(x.shape[2:], steps[2:], result.shape[2:], window, ones, attrs["dilations"], before)
+    act = "none" if inside is None else inside.applied
+    has_row_steps = inside is not None and inside.steps is None
+    plain = Convolution(result, x, w, act=act, call=call, has_row_steps=has_row_steps)
+    made = with_rows(plain, of)
+    if isinstance(made, Refused):
+        return made
+    found = made.convolution
+    tile = DirectTile.of(device, filters, found.epilogue, geometry.taps == 1, True)
     weights = Packed(w, f"conv transpose {groups} {tile.filters}", TransposedPacking(groups, tile.filters))
-    bound: dict[str, Value | Packed] = {"x": x, "w": weights, "y": value}
+    bound = bindings(found, weights, tile.filters)
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])
-    problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]))
-    return Candidate(bound, Direct(problem, tile, apart), lambda: direct_code(tile), "direct").offer()
+    strides = () if found.row_steps is None else tuple(found.row_steps.strides.items())
+    problem = ConvProblem(x.shape[0], groups, filters, channels, geometry, (steps[0], steps[1]), strides=strides)
+    tiler = Direct(problem, tile, apart)
+    return Candidate(bound, tiler, lambda: direct_code(tile), "direct", made.shared).offer()
 
 
 @dataclass(frozen=True, slots=True)

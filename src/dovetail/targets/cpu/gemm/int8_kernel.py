@@ -12,8 +12,8 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import F32, I64, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
+from dovetail.codegen.llvm.once import HEAD, once_for
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.targets.cpu.conv.patches import HEAD, once_for
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
 from dovetail.targets.cpu.gemm.policy import INT8
 

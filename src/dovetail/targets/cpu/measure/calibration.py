@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,10 +15,12 @@ from typing import Any, cast
 
 from dovetail.declare.cost import Level, Machine, Reach
 from dovetail.progress import phase
-from dovetail.settings import OFF, Settings
-from dovetail.targets.cpu.cores import available_threads, cache_sizes
+from dovetail.settings import BUILT_IN as SAME_EVERYWHERE
+from dovetail.settings import MACHINE, OFF, Settings
+from dovetail.targets.cpu.cores import available_threads, busy_share, cache_sizes
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
+from dovetail.targets.cpu.measure.described import cores, described
 from dovetail.targets.cpu.measure.peak import Limits, Meter
 from dovetail.targets.runtime.folder import Folder, Unsafe
 from dovetail.targets.runtime.store import folder_of
@@ -53,6 +56,10 @@ ENOUGH = 3
 """Rounds that must come near the best one before it counts: other tenants may use the machine in all others."""
 _NEAR = 0.97
 _MOST_ROUNDS = 8
+SECONDS = 2.4
+"""What all rounds may take; the last one begins within it."""
+BUSY = 0.2
+"""The share of the machine that others may use: a system that idles stays below it."""
 _BETTER = 1.01
 """The factor by which a figure measured elsewhere must be better to be worth a new file."""
 _LARGE = (8 << 20, 32 << 20, 128 << 20)
@@ -141,9 +148,20 @@ BUILT_IN = Machine(
 
 
 def machine_of(settings: Settings) -> Machine:
-    """The calibrated machine, or the built-in figures where there is no calibration. It measures nothing."""
-    found = stored(settings)
-    return BUILT_IN if found is None else found.machine(settings.threads or available_threads())
+    """The calibrated machine, or the one that its processor describes where there is no calibration.
+
+    It measures nothing.
+    """
+    if os.environ.get(MACHINE) == SAME_EVERYWHERE:
+        return BUILT_IN
+    found, threads = stored(settings), settings.threads or available_threads()
+    return _described(threads) if found is None else found.machine(threads)
+
+
+@cache
+def _described(threads: int) -> Machine:
+    here = host()
+    return described(here.device, here.cpu, cores(), threads, REACH, OVERLAP)
 
 
 def stored(settings: Settings) -> Calibration | None:
@@ -164,8 +182,16 @@ def _stored(path: Path) -> Calibration | None:
     return None if text is None else _parsed(text)
 
 
-def calibrate(settings: Settings) -> Calibration:
-    """Measure the host, and store the figures for later processes where there is a folder for them.
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A calibration, and why it is not kept, where it is not."""
+
+    made: Calibration
+    refused: str = ""
+
+
+def calibrate(settings: Settings) -> Attempt:
+    """Measure the host, and keep the figures for later processes unless the machine was busy.
 
     Better figures of an earlier process stay.
     """
@@ -173,14 +199,26 @@ def calibrate(settings: Settings) -> Calibration:
     known = {} if before is None else {one.threads: one for one in before.figures}
     figures: list[Figures] = []
     counts = sorted({1, available_threads()})
+    busy = busy_share()
     with phase("calibrate", still=True) as told:
         for number, threads in enumerate(counts, 1):
             told.at(number, len(counts))
-            figures.append(_figures(threads, known.get(threads), figures[-1] if figures else None))
+            end = time.perf_counter() + SECONDS / len(counts)
+            figures.append(_figures(threads, known.get(threads), figures[-1] if figures else None, end))
     made = Calibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(figures))
-    if settings.cache != OFF:
+    refused = _refusal(made, max(busy, busy_share()), settings)
+    if not refused:
         _store(folder_of(settings), made)
-    return made
+    return Attempt(made, refused)
+
+
+def _refusal(made: Calibration, busy: float, settings: Settings) -> str:
+    """Why figures are not kept."""
+    if settings.cache == OFF:
+        return "the cache is switched off"
+    if busy > BUSY:
+        return f"others used {busy:.0%} of the machine"
+    return "" if made.is_settled else f"fewer than {ENOUGH} rounds of a measurement agreed"
 
 
 def learn(settings: Settings, seen: Limits) -> None:
@@ -207,13 +245,13 @@ def _store(path: Path, made: Calibration) -> None:
         _stored.cache_clear()
 
 
-def _figures(threads: int, known: Figures | None, fewer: Figures | None) -> Figures:
-    """The best of several rounds, until enough came near it; more threads are never slower than fewer."""
+def _figures(threads: int, known: Figures | None, fewer: Figures | None, end: float) -> Figures:
+    """The best of several rounds until enough agree or time is over; more threads are never slower than fewer."""
     meter, bandwidth = Meter(threads), BandwidthMeter(threads)
     best = _round(meter, bandwidth)
     best = best if known is None else best.better(known)
     for _ in range(_MOST_ROUNDS - 1):
-        if best.seen >= ENOUGH:
+        if best.seen >= ENOUGH or time.perf_counter() > end:
             break
         best = best.better(_round(meter, bandwidth))
     if fewer is not None:
@@ -291,4 +329,4 @@ def _positive(given: Any) -> float:
     return number
 
 
-__all__ = ["BUILT_IN", "Calibration", "Figures", "calibrate", "learn", "machine_of", "stored"]
+__all__ = ["BUILT_IN", "Attempt", "Calibration", "Figures", "calibrate", "learn", "machine_of", "stored"]

@@ -11,10 +11,10 @@ from dovetail.codegen.llvm.arguments import Words, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
+from dovetail.codegen.llvm.once import HEAD, once_for
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f32
 from dovetail.kernels.loops.ir import Call, Extent, Kernel, Load, Loop, Name, Store, Tensor
-from dovetail.targets.cpu.conv.patches import HEAD, once_for
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes

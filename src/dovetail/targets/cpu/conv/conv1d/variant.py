@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dovetail.codegen.llvm.once import HEAD
+from dovetail.declare.cost import kernel_cost
 from dovetail.ir.dim import Size, smallest, symbol
-from dovetail.ir.dtype import f32, i64
+from dovetail.ir.dtype import DType, f32, i64
+from dovetail.ir.graph import Subgraph
+from dovetail.ir.inline import inline
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
@@ -36,7 +40,6 @@ from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.convolution import conv
 from dovetail.ops.region import anchor_of, region
 from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Conv1d, conv1d_code
-from dovetail.targets.cpu.conv.patches import HEAD
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.gemm.driver import LIVE
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
@@ -72,13 +75,13 @@ def offer_conv1d(of: StepProblem[CpuDevice]) -> Offer | Refused:
     body = of.body
     found = [v for v in body.order if v.op is conv]
     others = [v for v in body.order if v.op is not conv]
-    if len(found) != 1 or any(v.dtype is not f32 for v in (*of.step.operands, *body.order)):
-        return Refused("tensors_are_f32", value.dtype.name)
+    if len(found) != 1 or any(v.dtype is not f32 for v in (found[0], *found[0].operands)):
+        return Refused("convolution_is_f32", value.dtype.name)
     x, w = found[0].operands
     known = {*body.order, *body.views}
     if x not in body.views or w not in body.arguments or not locations.is_bound(body.arguments[w]):
         return Refused("weights_are_bound", "weights of a run")
-    if any(v.shape != value.shape or not is_compiled(v, body.scalars) for v in others):
+    if not all(is_compiled(v, body.scalars) for v in others):
         return Refused("epilogue_is_compiled", ", ".join(v.op.name for v in others))
     if any(v not in known and not is_number(v) for other in others for v in other.operands):
         return Refused("epilogue_reads_operands", "an array of constants")
@@ -88,7 +91,18 @@ def offer_conv1d(of: StepProblem[CpuDevice]) -> Offer | Refused:
     # With few filters most of a panel is empty, which pays where channels are contiguous already.
     if filters < device.lanes and body.views[x].strides[1] != f32.itemsize:
         return Refused("filters_fill_a_vector", str(filters), f"at least {device.lanes}, or contiguous channels")
-    return Offer(lambda: _Writer(value, body, found[0], locations, tile_of(device)).job(), name="conv1d")
+    return Offer(
+        lambda: _Writer(value, body, found[0], locations, tile_of(device)).job(),
+        lambda: kernel_cost(_without_steps(value, call)),
+        name="conv1d",
+    )
+
+
+def _without_steps(value: Value, call: Value) -> Value:
+    """The convolution alone, for an estimate: those of the other kernels leave out the steps of a region too."""
+    if value is call:
+        return value
+    return inline(Subgraph(value.attrs["body"].arguments, (call,)), value.operands)[0]
 
 
 class _Writer:
@@ -155,23 +169,24 @@ class _Writer:
         at: tuple[Expr, ...] = (Name("image"), Name("column"), Name("along"))
         sums = Load(Tensor("sums", f32, (self.tile.row_bytes, f32.itemsize)), (Name("row"), Name("column")))
         leaves: dict[Value, Expr] = {self.found: sums}
-        leaves |= {view: Load(self._tensor(name), at) for view, name in self.operands.items()}
+        leaves |= {view: Load(self._tensor(name, view.dtype), at) for view, name in self.operands.items()}
         positions = Extent(symbol("positions"))
         (result,) = elementwise([self.body.results[0]], leaves)
         # A panel is too narrow for what LLVM would choose; a scalar loop takes the filters after full vectors.
-        store = Loop("column", Extent(LIVE), (Store(self._tensor("y"), at, result),), lanes=self.tile.lanes)
+        store = Store(self._tensor("y", result.dtype), at, result)
+        filters = Loop("column", Extent(LIVE), (store,), lanes=self.tile.lanes)
         body = (
             Set("pixel", add(Name("row"), Extent(FIRST))),
             Set("image", Call("div", (Name("pixel"), positions), i64)),
             Set("along", Call("rem", (Name("pixel"), positions), i64)),
-            store,
+            filters,
         )
         pointers = ("sums", *self.operands.values(), "y")
         return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str, dtype: DType) -> Tensor:
         """A tensor that is read or written at an image, a filter and a pixel; `name` points to the first filter."""
         words = [f"{name}_image", f"{name}_filter", f"{name}_step"]
         strides = tuple(size if isinstance(size := self.sizes[w], int) else symbol(w) for w in words)
         offset = self.sizes.get(f"{name}_offset", 0)
-        return Tensor(name, f32, strides, offset if isinstance(offset, int) else symbol(f"{name}_offset"))
+        return Tensor(name, dtype, strides, offset if isinstance(offset, int) else symbol(f"{name}_offset"))

@@ -18,7 +18,7 @@ from dovetail.codegen.llvm.vector import NO_LANES, ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
-from dovetail.targets.cpu.conv.patches import HEAD
+from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 Spot = tuple[int, int]
 """An accumulator: its row, and its vector in the row."""
@@ -79,12 +79,13 @@ class DepthwiseArgs:
     together: I64
     vectors: I64
     r_image: I64
+    rows: Region
     seen: Region
     """What a band sees of a few channels."""
 
 
 def arguments(epilogue: Epilogue) -> Arguments[DepthwiseArgs]:
-    return Arguments(DepthwiseArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(DepthwiseArgs, epilogue, "r_image")
 
 
 def depthwise_code(tile: DepthwiseTile) -> KernelCode:
@@ -290,7 +291,9 @@ class _Band:
 def _kernel(tile: DepthwiseTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    target = RowTarget.of(writer_of(t, declared, tile.epilogue, a.y), a.rows)
     phase = t.mul(a.vectors, t.bytes)
     pitch = t.mul(phase, tile.strides[1])
     most = t.add(t.mul(t.sub(a.band, 1), tile.strides[0]), tile.reach + 1)
@@ -314,11 +317,15 @@ def _kernel(tile: DepthwiseTile) -> Function:
             with t.loop(0, some) as one:
                 channel = t.add(begin, one)
                 own = t.add(t.mul(channel, area), corner)
-                y = t.ptr_add(t.ptr_add(a.y, t.mul(t.mul(image, a.channels), area)), own)
+                y: Ptr = t.ptr_add(t.ptr_add(a.y, t.mul(t.mul(image, a.channels), area)), own)
+                y = y if target is None else a.rows
                 r = t.ptr_add(t.ptr_add(a.r, t.mul(image, a.r_image)), own) if tile.epilogue.residual else NULL
                 _channel(t, tile, a, band, channel, t.ptr_add(a.seen, t.mul(one, plane)), y, r)
                 if tile.epilogue.finishes:
                     t.call(finish_signature(Epilogue(tile.epilogue.act)), y, t.mul(own_rows, a.out_width))
+                if target is not None:
+                    place = (image, channel, t.mul(first_row, a.out_width))
+                    target.write(t, 0, 1, t.mul(own_rows, a.out_width), place)
     return kernel_function(t)
 
 

@@ -12,6 +12,7 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile, arguments, depthwise_code
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
+from dovetail.targets.cpu.conv.rows import row_regions
 
 
 def l1_bytes(device: CpuDevice) -> int:
@@ -101,9 +102,12 @@ class Depthwise:
                 "out_height": geometry.out[0], "out_width": geometry.out[1], "above": geometry.before[0],
                 "before": geometry.before[1], "channels": of.groups, "image_step": image, "channel_step": channel,
                 "parts": parts, "part": part, "bands": bands.count, "band": bands.rows, "together": together,
-                "vectors": bands.vectors, **dict(zip(("r_image",), of.residual, strict=False)),
+                "vectors": bands.vectors, **dict(zip(("r_image",), of.residual, strict=False)), **dict(of.strides),
             },
             # What is read after the last row is not used.
-            {"seen": together * plane + 4 * device.lanes * 8 + 4 * geometry.over[1]},
+            {
+                "seen": together * plane + 4 * device.lanes * 8 + 4 * geometry.over[1],
+                **row_regions(self.tile.epilogue, 4 * bands.rows * known(geometry.out[1])),
+            },
         )  # fmt: skip
         return Tiling(laid.sizes, laid.scratch, of.images * parts * bands.count, work * part // 2 + 1)

@@ -7,13 +7,11 @@ left out when results are copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 
 from dovetail.codegen.llvm.arguments import Region
-from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, NULL, Carried, Int, Ptr, Vec
+from dovetail.codegen.llvm.function import Function
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, NULL, Int, Ptr
 from dovetail.codegen.llvm.kernel import (
     BEGIN,
     END,
@@ -23,17 +21,14 @@ from dovetail.codegen.llvm.kernel import (
     KernelCode,
     assemble,
     kernel_function,
-    one_of,
 )
-from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
-from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
+from dovetail.codegen.llvm.once import once_for
+from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.targets.cpu.conv.activations import finish_row, finish_signature
+from dovetail.targets.cpu.conv.direct.tile import DirectTile, register_tiles, tile_signature
 from dovetail.targets.cpu.conv.patches import (
-    HEAD,
     PatchLayout,
     WindowArgs,
-    once_for,
     pack_phase,
     patch_layout,
     prefetch_share,
@@ -42,42 +37,13 @@ from dovetail.targets.cpu.conv.patches import (
     write_zero_stuffed,
     zero_stuff,
 )
-from dovetail.targets.cpu.conv.policy import BLOCKS, tiles_of
+from dovetail.targets.cpu.conv.rows import arguments_of, writer_of
+from dovetail.targets.cpu.row_epilogue import RowWriter
 
 RESIDUAL = ("r_image", "r_channel", "r_row", "r_column")
 """Strides of a residual in bytes."""
 ZERO_STUFFING = ("spread_rows", "spread_columns")
 """The distances of two pixels where zeros are between them."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectTile:
-    """A register tile with pixels in lanes: filters by vectors of columns, and what becomes of a sum."""
-
-    device: CpuDevice
-    filters: int
-    vectors: int
-    """Vectors of columns, at most."""
-    epilogue: Epilogue
-    point: bool
-    """Whether the window has one tap."""
-    zero_stuffed: bool = False
-    """Whether there are zeros between the pixels, as a transposed convolution has them."""
-
-    @staticmethod
-    def of(
-        device: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, zero_stuffed: bool = False
-    ) -> DirectTile:
-        """As many accumulators as registers hold next to their operands."""
-        shape = tiles_of(device)
-        rows = min(shape.direct_filters, filters)
-        vectors = max(1, min(BLOCKS.direct.most_vectors, (device.registers - shape.direct_spare) // rows))
-        return DirectTile(device, rows, vectors, epilogue, point, zero_stuffed)
-
-    @property
-    def summing(self) -> DirectTile:
-        """The register tile, which leaves the residual and the activation after it to the finished row."""
-        return replace(self, epilogue=self.epilogue.before_residual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,103 +79,14 @@ class DirectArgs(WindowArgs):
 
 def arguments(tile: DirectTile) -> Arguments[DirectArgs]:
     """The arguments with or without bias, residual and zero-stuffing."""
-    without = tile.epilogue.absent(*RESIDUAL)
-    return Arguments(DirectArgs, without if tile.zero_stuffed else without | set(ZERO_STUFFING), HEAD)
+    return arguments_of(DirectArgs, tile.epilogue, *RESIDUAL, without=() if tile.zero_stuffed else ZERO_STUFFING)
 
 
 def direct_code(tile: DirectTile) -> KernelCode:
     """The kernel."""
     pack = zero_stuff(tile.device) if tile.zero_stuffed else pack_phase(tile.device)
-    shared = [finish_row(tile.device, tile.epilogue), pack, _register_tiles(tile.summing)]
+    shared = [finish_row(tile.device, tile.epilogue), pack, register_tiles(tile.summing)]
     return assemble("conv", [_kernel(tile)], shared)
-
-
-@lru_cache(64)
-def _register_tiles(tile: DirectTile) -> Function:
-    """Register tiles of every width, as one function that is told which."""
-    members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
-    return one_of(_signature(tile).name, members)
-
-
-def _signature(tile: DirectTile, vectors: int | None = None) -> Signature:
-    """One register tile, or with `vectors` None the function that is told how many."""
-    name = (
-        f"tile.{tile.device.lanes}.{tile.filters}.{tile.vectors}{tile.epilogue.marks}{'.point' if tile.point else ''}"
-    )
-    which = () if vectors is not None else (Parameter("i64", "which"),)
-    return Signature(
-        name if vectors is None else f"{name}.{vectors}",
-        (
-            Parameter("ptr", "w", "noalias readonly"), Parameter("ptr", "x", "noalias readonly"),
-            Parameter("i64", "plane"), Parameter("ptr", "offsets", "noalias readonly"), Parameter("i64", "taps"),
-            Parameter("i64", "channels"), Parameter("ptr", "y", "noalias"), Parameter("i64", "pitch"),
-            Parameter("ptr", "bias", "noalias readonly"), *which,
-        ),
-    )  # fmt: skip
-
-
-def register_tile(tile: DirectTile, vectors: int) -> Function:
-    """Some filters by some vectors of columns, summed over channels and taps."""
-    t = VectorBuilder(tile.device)
-    bias = [t.load_splat(t.ptr_add(Ptr("%bias"), 4 * i)) if tile.epilogue.bias else ZERO for i in range(tile.filters)]
-    # Carried are the first channel of a piece, and pointers into weights and patch.
-    with t.repeat([0], [Ptr("%w"), Ptr("%x")]) as piece:
-        first = t.icmp("eq", piece.integers[0], 0)
-        stop = t.smin(
-            I64("%channels"), t.add(piece.integers[0], BLOCKS.direct.point_piece if tile.point else BLOCKS.direct.piece)
-        )
-        starts = [t.select_vec(first, start, ZERO) for start in bias]
-        with t.repeat(piece.integers, piece.pointers, [x for x in starts for _ in range(vectors)]) as state:
-            if tile.point:
-                _accumulate(t, tile, state, state.pointers[1], vectors)
-            else:
-                _accumulate_taps(t, tile, state, vectors)
-            state.pointers[1] = t.ptr_add(state.pointers[1], I64("%plane"))
-            state.integers[0] = t.following(state.integers[0])
-            state.again = t.icmp("slt", state.integers[0], stop)
-        last = t.icmp("sge", state.integers[0], I64("%channels"))
-        _store_sums(t, tile, state.vectors, vectors, first, last)
-        piece.integers[:], piece.pointers[:] = state.integers, state.pointers
-        t.new_block()
-        piece.again = t.not_(last)
-    return t.function(_signature(tile, vectors), linkage="internal")
-
-
-def _accumulate_taps(t: VectorBuilder, tile: DirectTile, state: Carried, vectors: int) -> None:
-    """Add every tap of one channel."""
-    w, x = state.pointers
-    with t.repeat([0], [w], state.vectors) as taps:
-        offset = t.load_i64(t.element(Ptr("%offsets"), "i64", taps.integers[0]))
-        _accumulate(t, tile, taps, t.ptr_add(x, offset), vectors)
-        taps.integers[0] = t.following(taps.integers[0])
-        taps.again = t.icmp("slt", taps.integers[0], I64("%taps"))
-    state.pointers[0] = taps.pointers[0]
-    state.vectors[:] = taps.vectors
-
-
-def _accumulate(t: VectorBuilder, tile: DirectTile, state: Carried, x: Ptr, vectors: int) -> None:
-    """Add one tap of one channel."""
-    w = state.pointers[0]
-    seen = [t.load(t.ptr_add(x, t.bytes * j)) for j in range(vectors)]
-    found: list[Vec] = []
-    for i in range(tile.filters):
-        weight = t.load_splat(t.ptr_add(w, 4 * i))
-        held = state.vectors[i * vectors : (i + 1) * vectors]
-        found += [t.fma(weight, pixels, total) for pixels, total in zip(seen, held, strict=True)]
-    state.pointers[0] = t.ptr_add(w, 4 * tile.filters)
-    state.vectors[:] = found
-
-
-def _store_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int, first: I1, last: I1) -> None:
-    """Add a piece to the sums before it, and activate them after the last piece."""
-    for i in range(tile.filters):
-        row = t.ptr_add(Ptr("%y"), t.mul(I64("%pitch"), i))
-        for j in range(vectors):
-            spot, piece = t.ptr_add(row, t.bytes * j), sums[i * vectors + j]
-            before = t.fadd(t.load(spot), piece)
-            total = t.select_vec(first, piece, before)
-            done = activate(t, tile.epilogue.in_registers, total)
-            t.store(total if done == total else t.select_vec(last, done, total), spot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +110,9 @@ class _Block:
 def _kernel(tile: DirectTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile).load(t, WORDS, SCRATCH)
+    declared = arguments(tile)
+    a = declared.load(t, WORDS, SCRATCH)
+    writer = writer_of(t, declared, tile.epilogue, a.y)
     of = patch_layout(t, a)
     run_step = t.mul(t.ceil_div(of.run, t.lanes), t.bytes)
     write_tap_offsets(t, a, of, a.taps)
@@ -241,11 +120,14 @@ def _kernel(tile: DirectTile) -> Function:
     with t.loop(BEGIN, END) as number:
         part, block_number = t.srem(number, a.parts), t.sdiv(number, a.parts)
         block = _seen_block(t, tile, a, of, block_number)
-        in_place = _in_place(t, tile, a, of, block)
+        in_place = FALSE if writer is not None else _in_place(t, tile, a, of, block)
         stop = t.smin(register_tiles, t.mul(t.add(part, 1), a.part))
         with t.loop(t.mul(part, a.part), stop) as filter_tile:
             packed = t.add(t.mul(block.group, register_tiles), filter_tile)
-            _filters(t, tile, a, of, block, filter_tile, packed, in_place, run_step)
+            if writer is None:
+                _filters(t, tile, a, of, block, filter_tile, packed, in_place, run_step)
+            else:
+                _filters_to_rows(t, tile, a, of, block, filter_tile, packed, run_step, writer)
     return kernel_function(t)
 
 
@@ -352,6 +234,38 @@ def _filters(
             t.store_masked(mask, t.load(t.ptr_add(here, by)), t.ptr_add(there, by))
 
 
+def _filters_to_rows(
+    t: VectorBuilder,
+    tile: DirectTile,
+    a: DirectArgs,
+    of: PatchLayout,
+    block: _Block,
+    filter_tile: I64,
+    packed: I64,
+    run_step: I64,
+    writer: RowWriter,
+) -> None:
+    """Multiply a block with the filters of one register tile; steps on rows read its results in the workspace."""
+    first = t.mul(filter_tile, tile.filters)
+    count = t.smin(tile.filters, t.sub(a.filters, first))
+    channel = t.add(t.mul(block.group, a.filters), first)
+    _run(t, tile.summing, a, of, block, packed, a.results, run_step)
+    if tile.epilogue.finishes and not tile.epilogue.residual:
+        with t.loop(0, count) as row:
+            t.call(finish_signature(tile.epilogue), t.ptr_add(a.results, t.mul(row, run_step)), block.length)
+    with t.loop(0, block.rows) as line:
+        here = t.ptr_add(a.results, t.mul(line, t.mul(of.pitch, 4)))
+        down = t.add(block.first_row, line)
+        if tile.epilogue.residual:
+            corner = t.add(t.mul(down, a.r_row), t.mul(block.first_column, a.r_column))
+            r = t.ptr_add(t.ptr_add(a.r, t.mul(block.image, a.r_image)), t.add(t.mul(channel, a.r_channel), corner))
+            with t.loop(0, count) as row:
+                y, other = t.ptr_add(here, t.mul(row, run_step)), t.ptr_add(r, t.mul(row, a.r_channel))
+                t.call(finish_signature(tile.epilogue), y, other, a.r_column, block.columns)
+        at = {"image": block.image, "channel": channel, "row": down, "column": block.first_column}
+        writer.write(t, here, run_step, count, block.columns, at)
+
+
 def _run(
     t: VectorBuilder,
     tile: DirectTile,
@@ -378,4 +292,4 @@ def _run(
         offset = t.mul(start, t.bytes)
         x, y = t.ptr_add(block.x, offset), t.ptr_add(onto, offset)
         prefetch_share(t, t.ptr_add(weights, size), size, number, count)
-        t.call(_signature(tile), weights, x, block.plane, a.taps, of.taps, a.channels, y, step, bias, width)
+        t.call(tile_signature(tile), weights, x, block.plane, a.taps, of.taps, a.channels, y, step, bias, width)

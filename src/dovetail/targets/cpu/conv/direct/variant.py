@@ -8,9 +8,11 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
-from dovetail.targets.cpu.conv.direct.kernel import RESIDUAL, ZERO_STUFFING, DirectTile, arguments, direct_code
+from dovetail.targets.cpu.conv.direct.kernel import RESIDUAL, ZERO_STUFFING, arguments, direct_code
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
+from dovetail.targets.cpu.conv.rows import row_regions
 
 
 def direct(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
@@ -48,7 +50,7 @@ class Direct:
             | dict(zip(ZERO_STUFFING, self.spread, strict=False)),
             {
                 "taps": 8 * geometry.taps, "results": 4 * tile.filters * (geometry.run(blocks) + lanes),
-                "seen": 4 * (geometry.seen(blocks, of.channels) + 2 * lanes),
+                "seen": 4 * (geometry.seen(blocks, of.channels) + 2 * lanes), **row_regions(tile.epilogue),
             },
         )  # fmt: skip
         tiles = of.images * of.groups * blocks.down * blocks.across * parts

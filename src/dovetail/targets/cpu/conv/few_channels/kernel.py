@@ -22,25 +22,25 @@ from dovetail.codegen.llvm.kernel import (
     assemble,
     kernel_function,
 )
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
 from dovetail.targets.cpu.conv.patches import (
-    HEAD,
     PatchLayout,
     WindowArgs,
-    once_for,
     pack_phase,
     patch_layout,
     write_patch,
     write_tap_offsets,
 )
 from dovetail.targets.cpu.conv.register_tile import (
-    TRANSPOSE_SUMS,
     RegisterTile,
     transpose_sums,
+    write_finished,
     write_prefetched_rows,
 )
+from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,12 @@ class FewChannelsArgs(WindowArgs):
     moves: Region
     """From one step to the next, in bytes."""
     sums: Region
+    rows: Region
     seen: Region
 
 
 def arguments(epilogue: Epilogue) -> Arguments[FewChannelsArgs]:
-    return Arguments(FewChannelsArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(FewChannelsArgs, epilogue, "r_image")
 
 
 def few_channels_code(tile: RegisterTile) -> KernelCode:
@@ -79,7 +80,9 @@ def _kernel(tile: RegisterTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
     block = tile.block
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    rows = RowTarget.of(writer_of(t, declared, tile.epilogue, a.y), a.rows)
     of = patch_layout(t, a)
     steps = t.mul(a.channels, of.taps)
     write_tap_offsets(t, a, of, a.taps)
@@ -104,9 +107,10 @@ def _kernel(tile: RegisterTile) -> Function:
             channel = t.add(t.mul(image, a.filters), first_filter)
             results = t.ptr_add(a.y, t.add(t.mul(channel, area), t.mul(row, row_size)))
             with t.loop(0, tiles.count) as one:
-                write_prefetched_rows(t, results, own_filters, area, t.mul(t.mul(one, tiles.narrow), 4))
+                if rows is None:
+                    write_prefetched_rows(t, results, own_filters, area, t.mul(t.mul(one, tiles.narrow), 4))
                 write_broadcast_tile(t, tile, tiles, one, weights, x, a.sums, a.moves, steps, TRUE, 0)
-            _finish_row(t, tile, a, image, filter_block, row, area, row_size)
+            _finish_row(t, tile, a, rows, image, filter_block, row, area, row_size)
     return kernel_function(t)
 
 
@@ -114,6 +118,7 @@ def _finish_row(
     t: VectorBuilder,
     tile: RegisterTile,
     a: FewChannelsArgs,
+    rows: RowTarget | None,
     image: I64,
     filter_block: I64,
     row: I64,
@@ -131,7 +136,13 @@ def _finish_row(
             target = t.ptr_add(a.y, t.add(t.mul(t.mul(image, a.filters), area), at))
             residual = t.ptr_add(t.ptr_add(a.r, t.mul(image, a.r_image)), at) if epilogue.residual else NULL
             sums = t.ptr_add(a.sums, t.mul(vector, t.bytes))
-            t.call(TRANSPOSE_SUMS, sums, bias, residual, target, area, own, a.out_width, 4 * tile.block)
+            write_finished(
+                t, epilogue, rows, sums, bias, residual, target, area, own, a.out_width, 4 * tile.block, vector
+            )
+    if rows is not None:
+        first = t.mul(filter_block, tile.block)
+        held = t.smin(tile.block, t.sub(a.filters, first))
+        rows.write(t, size, held, a.out_width, (image, first, t.mul(row, a.out_width)))
 
 
 def _offset(t: VectorBuilder, a: FewChannelsArgs, of: PatchLayout, number: I64) -> I64:

@@ -12,6 +12,7 @@ from dovetail.targets.cpu.conv.few_channels.kernel import arguments, few_channel
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 
 
 def few_channels(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
@@ -44,6 +45,7 @@ class FewChannels:
             geometry.sizes_by_name(blocks) | sizes,
             {
                 "taps": 8 * geometry.taps, "moves": 8 * of.sums, "sums": 4 * width * tile.block,
+                **row_regions(tile.epilogue, 4 * tile.block * width),
                 "seen": 4 * (known(geometry.seen(blocks, of.channels)) + 2 * tile.device.lanes),
             },
         )  # fmt: skip

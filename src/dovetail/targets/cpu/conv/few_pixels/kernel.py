@@ -23,17 +23,11 @@ from dovetail.codegen.llvm.kernel import (
     assemble,
     kernel_function,
 )
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.patches import (
-    HEAD,
-    FewPixelsWindow,
-    once_for,
-    pack_phase,
-    pack_phase_signature,
-    prefetch_share,
-)
+from dovetail.targets.cpu.conv.patches import FewPixelsWindow, pack_phase, pack_phase_signature, prefetch_share
 from dovetail.targets.cpu.conv.policy import tiles_of
 from dovetail.targets.cpu.conv.register_tile import (
     Corner,
@@ -43,6 +37,7 @@ from dovetail.targets.cpu.conv.register_tile import (
     write_prefetched_rows,
     write_transposed,
 )
+from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +52,14 @@ class FewPixelsArgs(FewPixelsWindow):
     positions: Region
     """Offsets of pixels."""
     sums: Region
+    rows: Region
     copy: Region
     """The image with its padding, where it has to be copied."""
 
 
 def arguments(epilogue: Epilogue) -> Arguments[FewPixelsArgs]:
     """The arguments with or without bias and residual."""
-    return Arguments(FewPixelsArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(FewPixelsArgs, epilogue, "r_image")
 
 
 def forms_of(device: CpuDevice) -> tuple[tuple[int, int], ...]:
@@ -144,7 +140,9 @@ def _accumulate(t: VectorBuilder, tile: RegisterTile, state: Carried, x: Ptr, po
 def _kernel(tile: RegisterTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    target = RowTarget.of(writer_of(t, declared, tile.epilogue, a.y), a.rows)
     padded = t.icmp("ne", a.padded, 0)
     reach_rows = _reach(t, a.out_height, a.stride_rows, a.window_rows, a.dilation_rows)
     reach_columns = _reach(t, a.out_width, a.stride_columns, a.window_columns, a.dilation_columns)
@@ -186,7 +184,7 @@ def _kernel(tile: RegisterTile) -> Function:
         corner = Corner(image, group, packed, t.mul(filter_block, tile.block), start, count)
         results = _results_at(t, a, corner, image_group)
         _pieces(t, tile, a, corner, seen, plane, taps, tiles, results)
-        finish = Results(a.b, a.r, a.r_image, a.filters, a.pixels)
+        finish = Results(a.b, a.r, a.r_image, a.filters, a.pixels, target)
         write_transposed(t, tile, finish, corner, a.sums, results)
     return kernel_function(t)
 
@@ -229,7 +227,8 @@ def _pieces(
             there = t.element(a.positions, "i64", begin)
             onto = t.ptr_add(a.sums, t.mul(begin, row))
             prefetch_share(t, t.ptr_add(w, size), size, number, tiles)
-            with t.when(is_last):
-                own = t.smin(tile.block, t.sub(a.filters, at.first_filter))
-                write_prefetched_rows(t, results, own, t.mul(a.pixels, 4), t.mul(begin, 4))
+            if tile.epilogue.rows is None:
+                with t.when(is_last):
+                    own = t.smin(tile.block, t.sub(a.filters, at.first_filter))
+                    write_prefetched_rows(t, results, own, t.mul(a.pixels, 4), t.mul(begin, 4))
             t.call(_signature(tile), w, x, plane, a.taps, taps, some, there, onto, is_first)

@@ -12,6 +12,7 @@ from dovetail.targets.cpu.conv.few_pixels.kernel import arguments, few_pixels_co
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 
 
 def few_pixels(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
@@ -53,6 +54,7 @@ class FewPixels:
             },
             {
                 "taps": 8 * geometry.taps, "positions": 8 * together, "sums": 4 * together * tile.block,
+                **row_regions(tile.epilogue, 4 * tile.block * part),
                 "copy": 4 * (rows * columns * of.channels + 2 * tile.device.lanes) if self.padded else 0,
             },
         )  # fmt: skip

@@ -21,11 +21,12 @@ from dovetail.codegen.llvm.kernel import (
     assemble,
     kernel_function,
 )
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
 from dovetail.targets.cpu.conv.few_pixels.columns import Columns, pack_columns
-from dovetail.targets.cpu.conv.patches import HEAD, FewPixelsWindow, once_for, prefetch_share
+from dovetail.targets.cpu.conv.patches import FewPixelsWindow, prefetch_share
 from dovetail.targets.cpu.conv.register_tile import (
     Corner,
     RegisterTile,
@@ -34,6 +35,7 @@ from dovetail.targets.cpu.conv.register_tile import (
     write_prefetched_rows,
     write_transposed,
 )
+from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class FewPixelsKxkArgs(FewPixelsWindow):
     taps: Region
     """Offsets of taps."""
     sums: Region
+    rows: Region
     packed: Region
     """What register tiles see."""
     seen: Region
@@ -53,7 +56,7 @@ class FewPixelsKxkArgs(FewPixelsWindow):
 
 
 def arguments(epilogue: Epilogue) -> Arguments[FewPixelsKxkArgs]:
-    return Arguments(FewPixelsKxkArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(FewPixelsKxkArgs, epilogue, "r_image")
 
 
 def few_pixels_kxk_code(tile: RegisterTile) -> KernelCode:
@@ -91,7 +94,9 @@ def _pack_taps(tile: RegisterTile) -> Function:
 def _kernel(tile: RegisterTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    target = RowTarget.of(writer_of(t, declared, tile.epilogue, a.y), a.rows)
     of = Columns.of(t, a)
     taps = t.mul(a.window_rows, a.window_columns)
     with t.loop(0, taps) as tap:
@@ -113,7 +118,7 @@ def _kernel(tile: RegisterTile) -> Function:
         channel = t.add(t.mul(image_group, a.filters), corner.first_filter)
         results = t.ptr_add(a.y, t.add(t.mul(channel, t.mul(a.pixels, 4)), t.mul(start, 4)))
         _pieces(t, tile, a, corner, tiles, t.mul(a.channels, taps), results)
-        finish = Results(a.b, a.r, a.r_image, a.filters, a.pixels)
+        finish = Results(a.b, a.r, a.r_image, a.filters, a.pixels, target)
         write_transposed(t, tile, finish, corner, a.sums, results)
     return kernel_function(t)
 
@@ -132,9 +137,10 @@ def _pieces(
         is_last = t.icmp("eq", t.add(first, some), steps)
         with t.loop(0, tiles.count) as number:
             begin = tiles.begin(t, number)
-            with t.when(is_last):
-                own = t.smin(tile.block, t.sub(a.filters, at.first_filter))
-                write_prefetched_rows(t, results, own, t.mul(a.pixels, 4), t.mul(begin, 4))
+            if tile.epilogue.rows is None:
+                with t.when(is_last):
+                    own = t.smin(tile.block, t.sub(a.filters, at.first_filter))
+                    write_prefetched_rows(t, results, own, t.mul(a.pixels, 4), t.mul(begin, 4))
             x = t.ptr_add(a.packed, t.add(t.mul(number, a.tile_step), t.mul(first, 4 * tile.pixels)))
             # The tile goes on to its own pixels by itself: here they begin with the first.
             x = t.ptr_add(x, t.mul(begin, -4))

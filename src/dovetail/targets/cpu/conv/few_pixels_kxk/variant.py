@@ -12,6 +12,7 @@ from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import arguments, few_pixel
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 
 
 def few_pixels_kxk(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
@@ -49,6 +50,7 @@ class FewPixelsKxk:
             },
             {
                 "taps": 8 * geometry.taps, "sums": 4 * part * tile.block, "packed": -(-part // tile.pixels) * tile_step,
+                **row_regions(tile.epilogue, 4 * tile.block * part),
                 "seen": 4 * (planes * width + 4 * tile.device.lanes),
             },
         )  # fmt: skip

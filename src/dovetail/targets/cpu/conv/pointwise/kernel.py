@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, NULL, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, NULL, TRUE, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import (
     BEGIN,
     END,
@@ -27,8 +27,9 @@ from dovetail.codegen.llvm.kernel import (
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile
-from dovetail.targets.cpu.conv.patches import HEAD
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
+from dovetail.targets.cpu.conv.rows import arguments_of, writer_of
+from dovetail.targets.cpu.row_epilogue import RowWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class PointwiseArgs:
 
 
 def arguments(epilogue: Epilogue) -> Arguments[PointwiseArgs]:
-    return Arguments(PointwiseArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(PointwiseArgs, epilogue, "r_image")
 
 
 def pointwise_code(tile: DirectTile) -> KernelCode:
@@ -173,6 +174,39 @@ class _Band:
 
 
 @dataclass(frozen=True, slots=True)
+class _Rows:
+    """The results of all bands of a tile, which steps on rows read: their first pixel, how many, and bytes of a row."""
+
+    writer: RowWriter
+    sums: Ptr
+    start: I64
+    count: I64
+    pitch: I64
+
+    @staticmethod
+    def of(
+        t: VectorBuilder,
+        tile: DirectTile,
+        a: PointwiseArgs,
+        writer: RowWriter | None,
+        narrow: I64,
+        wider: I64,
+        first: I64,
+        last: I64,
+    ) -> _Rows | None:
+        if writer is None:
+            return None
+        start, stop = [t.mul(t.add(t.mul(n, narrow), t.smin(n, wider)), t.lanes) for n in (first, last)]
+        pitch = t.mul(a.pixel_part, t.bytes * tile.vectors)
+        return _Rows(writer, a.sums, start, t.sub(t.smin(a.pixels, stop), start), pitch)
+
+    def at(self, t: VectorBuilder, tile: DirectTile, filter_tile: I64, pixel: I64) -> Ptr:
+        """The first filter of a register tile, counted from the first one of the tile, at a pixel."""
+        row = t.ptr_add(self.sums, t.mul(t.mul(filter_tile, tile.filters), self.pitch))
+        return t.ptr_add(row, t.mul(t.sub(pixel, self.start), 4))
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
     """Some of the channels: those before them, how many, and whether they are the first and the last."""
 
@@ -186,7 +220,9 @@ class _Piece:
 def _kernel(tile: DirectTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    writer = writer_of(t, declared, tile.epilogue, a.y)
     vectors = t.ceil_div(a.pixels, t.lanes)
     bands = t.ceil_div(vectors, tile.vectors)
     narrow, wider = t.sdiv(vectors, bands), t.srem(vectors, bands)
@@ -200,7 +236,9 @@ def _kernel(tile: DirectTile) -> Function:
         first_tile = t.mul(filter_part, a.filter_part)
         last_tile = t.smin(filter_tiles, t.add(first_tile, a.filter_part))
         first_band = t.mul(pixel_part, a.pixel_part)
-        with t.loop(first_band, t.smin(bands, t.add(first_band, a.pixel_part))) as one:
+        last_band = t.smin(bands, t.add(first_band, a.pixel_part))
+        rows = _Rows.of(t, tile, a, writer, narrow, wider, first_band, last_band)
+        with t.loop(first_band, last_band) as one:
             width = t.add(narrow, t.zext(t.icmp("slt", one, wider)))
             start = t.mul(t.add(t.mul(one, narrow), t.smin(one, wider)), t.lanes)
             count = t.smin(t.mul(width, t.lanes), t.sub(a.pixels, start))
@@ -212,8 +250,21 @@ def _kernel(tile: DirectTile) -> Function:
                 piece = _piece(t, a, band, number_of_piece)
                 with t.loop(first_tile, last_tile) as filter_tile:
                     packed = t.add(t.mul(group, filter_tiles), filter_tile)
-                    _filters(t, tile, a, band, piece, filter_tile, first_tile, packed)
+                    _filters(t, tile, a, band, piece, filter_tile, first_tile, packed, rows)
+        if rows is not None:
+            _write_rows(t, tile, a, rows, image, group, first_tile)
     return kernel_function(t)
+
+
+def _write_rows(
+    t: VectorBuilder, tile: DirectTile, a: PointwiseArgs, rows: _Rows, image: I64, group: I64, first_tile: I64
+) -> None:
+    """Apply steps on rows to all results of a tile."""
+    first = t.mul(first_tile, tile.filters)
+    count = t.smin(t.mul(a.filter_part, tile.filters), t.sub(a.filters, first))
+    channel = t.add(t.mul(group, a.filters), first)
+    corner = {"image": image, "channel": channel, "column": rows.start}
+    rows.writer.write(t, rows.sums, rows.pitch, count, rows.count, corner)
 
 
 def _seen(
@@ -244,17 +295,23 @@ def _filters(
     filter_tile: I64,
     first_tile: I64,
     packed: I64,
+    whole: _Rows | None,
 ) -> None:
     """Multiply some channels of a band with the filters of one register tile."""
     rows, wide, area, epilogue = tile.filters, t.bytes * tile.vectors, t.mul(a.pixels, 4), tile.epilogue
     first_filter = t.mul(filter_tile, rows)
     own = t.smin(rows, t.sub(a.filters, first_filter))
-    through = t.or_(band.ragged, t.icmp("slt", own, rows))
+    # Steps on rows read all results in the workspace.
+    through = TRUE if whole is not None else t.or_(band.ragged, t.icmp("slt", own, rows))
     channel = t.add(t.mul(band.image_group, a.filters), first_filter)
     target = t.ptr_add(a.y, t.add(t.mul(channel, area), t.mul(band.start, 4)))
-    spare = t.ptr_add(a.sums, t.mul(t.sub(filter_tile, first_tile), rows * wide))
+    pitch: Int = wide
+    if whole is None:
+        spare = t.ptr_add(a.sums, t.mul(t.sub(filter_tile, first_tile), rows * wide))
+    else:
+        spare, pitch = whole.at(t, tile, t.sub(filter_tile, first_tile), band.start), whole.pitch
     onto = t.select_ptr(through, spare, target)
-    step = t.select_int(through, wide, area)
+    step = t.select_int(through, pitch, area)
     weights = t.ptr_add(a.w, t.mul(t.add(t.mul(packed, a.channels), piece.before), 4 * rows))
     bias = t.ptr_add(a.b, t.mul(packed, 4 * rows)) if epilogue.bias else NULL
     ahead = t.select_int(t.icmp("eq", filter_tile, first_tile), t.mul(band.width, t.bytes), 0)
@@ -263,7 +320,7 @@ def _filters(
         row = t.add(t.mul(t.add(t.mul(band.group, a.filters), first_filter), area), t.mul(band.start, 4))
         residual = t.ptr_add(t.ptr_add(a.r, t.mul(band.image, a.r_image)), row)
         with t.when(t.and_(piece.first, through)), t.loop(0, own) as one:
-            source, spot = t.ptr_add(residual, t.mul(one, area)), t.ptr_add(spare, t.mul(one, wide))
+            source, spot = t.ptr_add(residual, t.mul(one, area)), t.ptr_add(spare, t.mul(one, pitch))
             _copy_row(t, source, spot, band.width, band.count)
         begins = t.and_(piece.first, t.not_(through))
         begin = (t.select_ptr(begins, residual, onto), t.select_int(begins, area, step))
@@ -274,6 +331,8 @@ def _filters(
     if epilogue.finishes:
         with t.when(piece.last), t.loop(0, own) as one:
             t.call(finish_signature(_finish(tile)), t.ptr_add(onto, t.mul(one, step)), band.count)
+    if whole is not None:
+        return
     with t.when(t.and_(piece.last, through)), t.loop(0, own) as one:
         source, spot = t.ptr_add(spare, t.mul(one, wide)), t.ptr_add(target, t.mul(one, area))
         with t.loop(0, band.width) as vector:

@@ -8,10 +8,11 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
-from dovetail.targets.cpu.conv.direct.kernel import DirectTile
+from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise.kernel import arguments, pointwise_code
 from dovetail.targets.cpu.conv.policy import BLOCKS
+from dovetail.targets.cpu.conv.rows import row_regions
 
 
 def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
@@ -37,24 +38,27 @@ class Pointwise:
         bands, tiles = -(-vectors // tile.vectors), -(-of.filters // tile.filters)
         work = tile.vectors * lanes * of.channels * tile.filters
         # What a band sees is read anew for each part of the filters.
-        filter_part = min(
-            tiles,
-            max(
-                1,
-                BLOCKS.direct.part_work // work,
-                min(BLOCKS.pointwise.together, tiles * bands // BLOCKS.pointwise.fewest_tiles),
-            ),
-        )
-        pixel_part = max(1, min(bands, BLOCKS.direct.part_work // (work * filter_part)))
+        blocks, part_work = BLOCKS.pointwise, BLOCKS.direct.part_work
+        together = min(blocks.together, tiles * bands // blocks.fewest_tiles)
+        filter_part = min(tiles, max(1, part_work // work, together))
+        pixel_part = max(1, min(bands, part_work // (work * filter_part)))
+        held = 1
+        if tile.epilogue.rows is not None:
+            # Steps go over rows of several bands, which are longer.
+            most = bands * -(-tiles // filter_part) // blocks.fewest_tiles
+            pixel_part = held = max(pixel_part, min(blocks.row_bands, most))
         filter_parts, pixel_parts = -(-tiles // filter_part), -(-bands // pixel_part)
         wide = 4 * lanes * tile.vectors
         laid = arguments(tile.epilogue).laid_out(
             of.sizes_by_name("r_image")
             | {
                 "pixels": pixels, "pixel_parts": pixel_parts, "pixel_part": pixel_part, "filter_parts": filter_parts,
-                "filter_part": filter_part, "depth": -(-of.channels // -(-of.channels // BLOCKS.pointwise.depth)),
+                "filter_part": filter_part, "depth": -(-of.channels // -(-of.channels // blocks.depth)),
             },
-            {"sums": wide * filter_part * tile.filters, "panel": wide * of.channels},
+            {
+                "sums": wide * filter_part * tile.filters * held, "panel": wide * of.channels,
+                **row_regions(tile.epilogue),
+            },
         )  # fmt: skip
         count = of.images * of.groups * pixel_parts * filter_parts
         return Tiling(laid.sizes, laid.scratch, count, work * filter_part * pixel_part // (2 * lanes) + 1)

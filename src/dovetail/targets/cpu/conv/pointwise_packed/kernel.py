@@ -22,10 +22,10 @@ from dovetail.codegen.llvm.kernel import (
     assemble,
     kernel_function,
 )
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
-from dovetail.targets.cpu.conv.patches import HEAD, once_for
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import (
     micro_kernel,
     micro_kernel_signature,
@@ -40,7 +40,8 @@ from dovetail.targets.cpu.conv.pointwise_packed.pack import (
     tile_step,
 )
 from dovetail.targets.cpu.conv.policy import BLOCKS
-from dovetail.targets.cpu.conv.register_tile import TRANSPOSE_SUMS, RegisterTile, transpose_sums
+from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_sums, write_finished
+from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class PointwisePackedArgs:
     column_step: I64
     r_image: I64
     sums: Region
+    rows: Region
     seen: Region
     """What the pixels see."""
     where: Region
@@ -75,7 +77,7 @@ class PointwisePackedArgs:
 
 
 def arguments(epilogue: Epilogue) -> Arguments[PointwisePackedArgs]:
-    return Arguments(PointwisePackedArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(PointwisePackedArgs, epilogue, "r_image")
 
 
 def pointwise_packed_code(tile: RegisterTile, lines: int) -> KernelCode:
@@ -130,7 +132,9 @@ class _Part:
 def _kernel(tile: RegisterTile, lines: int) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    rows = RowTarget.of(writer_of(t, declared, tile.epilogue, a.y), a.rows)
     panels = t.ceil_div(a.filters, tile.block)
     size = t.mul(a.channels, 4 * tile.block)
     with t.loop(BEGIN, END) as number:
@@ -145,7 +149,7 @@ def _kernel(tile: RegisterTile, lines: int) -> Function:
             following = t.ptr_add(a.w, t.mul(t.add(t.mul(group, panels), first_panel), size))
             _pack(t, tile, a, part, following)
         with t.loop(first_panel, t.smin(panels, t.add(first_panel, a.filter_part))) as panel:
-            _panel(t, tile, lines, a, part, panel, t.add(t.mul(group, panels), panel), size)
+            _panel(t, tile, lines, a, part, panel, t.add(t.mul(group, panels), panel), size, rows)
     return kernel_function(t)
 
 
@@ -175,6 +179,7 @@ def _panel(
     panel: I64,
     packed: I64,
     size: I64,
+    rows: RowTarget | None,
 ) -> None:
     """Multiply the pixels of a tile with one panel of filters, and finish the sums."""
     block, area = tile.block, t.mul(a.pixels, 4)
@@ -188,7 +193,7 @@ def _panel(
     if tile.epilogue.residual:
         residual = t.ptr_add(t.ptr_add(a.r, t.mul(part.image, a.r_image)), own_row)
     _multiply(t, tile, lines, a, part, packed, weights, size, results, residual)
-    _finish(t, tile, a, part, first_filter, area, results, residual)
+    _finish(t, tile, a, part, first_filter, area, results, residual, rows)
 
 
 def _multiply(
@@ -243,9 +248,13 @@ def _finish(
     area: I64,
     results: Ptr,
     residual: Ptr,
+    rows: RowTarget | None,
 ) -> None:
     """Transpose the sums of a panel, a vector of filters at a time."""
-    lanes, block = t.lanes, tile.block
+    lanes, block, unbiased = t.lanes, tile.block, replace(tile.epilogue, bias=False)
+    if rows is not None:
+        _finish_rows(t, tile, a, part, first_filter, area, residual, rows)
+        return
     with t.loop(0, tile.filters) as vector:
         own = t.smin(lanes, t.sub(a.filters, t.add(first_filter, t.mul(vector, lanes))))
         by = t.mul(t.mul(vector, lanes), area)
@@ -261,4 +270,28 @@ def _finish(
             on = t.mul(done, 4)
             rest = t.ptr_add(here, t.mul(done, 4 * block))
             added = t.ptr_add(other, on) if tile.epilogue.residual else NULL
-            t.call(TRANSPOSE_SUMS, rest, NULL, added, t.ptr_add(target, on), area, own, left, 4 * block)
+            y = t.ptr_add(target, on)
+            write_finished(t, unbiased, None, rest, NULL, added, y, area, own, left, 4 * block, vector)
+
+
+def _finish_rows(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    a: PointwisePackedArgs,
+    part: _Part,
+    first_filter: I64,
+    area: I64,
+    residual: Ptr,
+    rows: RowTarget,
+) -> None:
+    """Transpose the sums of a panel to rows of the workspace, and apply the steps to these."""
+    lanes, unbiased = t.lanes, replace(tile.epilogue, bias=False)
+    with t.loop(0, tile.filters) as vector:
+        own = t.smin(lanes, t.sub(a.filters, t.add(first_filter, t.mul(vector, lanes))))
+        with t.when(t.icmp("sgt", own, 0)):
+            here, apart = t.ptr_add(a.sums, t.mul(vector, t.bytes)), 4 * tile.block
+            other = t.ptr_add(residual, t.mul(t.mul(vector, lanes), area)) if tile.epilogue.residual else NULL
+            write_finished(t, unbiased, rows, here, NULL, other, NULL, area, own, part.count, apart, vector)
+    held, channel = t.smin(tile.block, t.sub(a.filters, first_filter)), t.mul(part.group, a.filters)
+    corner = (part.image, t.add(channel, first_filter), part.start)
+    rows.write(t, t.mul(part.count, 4), held, part.count, corner)

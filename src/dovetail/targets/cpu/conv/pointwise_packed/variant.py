@@ -13,6 +13,7 @@ from dovetail.targets.cpu.conv.pointwise_packed.kernel import arguments, pointwi
 from dovetail.targets.cpu.conv.pointwise_packed.pack import packed_bytes
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 
 
 def pointwise_packed(found: Convolution, problem: ConvProblem, tile: RegisterTile, pixels: int) -> Candidate:
@@ -48,7 +49,10 @@ class PointwisePacked:
                 "pixels": pixels, "pixel_parts": parts, "pixel_part": part, "filter_parts": panels, "filter_part": 1,
                 "width": width, "row_step": row, "column_step": column,
             },
-            {"sums": 4 * part * tile.block, "seen": part // tile.pixels * size, "where": 8 * part},
+            {
+                "sums": 4 * part * tile.block, "seen": part // tile.pixels * size, "where": 8 * part,
+                **row_regions(tile.epilogue, 4 * tile.block * part),
+            },
         )  # fmt: skip
         work = part * tile.block * of.channels // (2 * tile.device.lanes)
         return Tiling(laid.sizes, laid.scratch, of.images * of.groups * parts * panels, work + 1)

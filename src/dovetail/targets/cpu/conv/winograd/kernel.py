@@ -13,19 +13,13 @@ from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, NULL, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
+from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
-from dovetail.targets.cpu.conv.patches import (
-    HEAD,
-    PatchLayout,
-    WindowArgs,
-    once_for,
-    pack_phase,
-    patch_layout,
-    write_tap_offsets,
-)
-from dovetail.targets.cpu.conv.register_tile import TRANSPOSE_SUMS, RegisterTile, transpose_sums
+from dovetail.targets.cpu.conv.patches import PatchLayout, WindowArgs, pack_phase, patch_layout, write_tap_offsets
+from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_sums, write_finished
+from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 from dovetail.targets.cpu.conv.winograd.deinterleave import deinterleave, write_deinterleaved
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, Scheme, along_both
 
@@ -57,12 +51,13 @@ class WinogradArgs(WindowArgs):
     """Transformed patches of all channels."""
     sums: Region
     results: Region
+    rows: Region
     seen: Region
     """What is seen of one channel."""
 
 
 def arguments(epilogue: Epilogue) -> Arguments[WinogradArgs]:
-    return Arguments(WinogradArgs, epilogue.absent("r_image"), HEAD)
+    return arguments_of(WinogradArgs, epilogue, "r_image")
 
 
 def winograd_code(scheme: Scheme, tile: RegisterTile) -> KernelCode:
@@ -153,7 +148,9 @@ class _Part:
 def _kernel(scheme: Scheme, tile: RegisterTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
-    a = arguments(tile.epilogue).load(t, WORDS, SCRATCH)
+    declared = arguments(tile.epilogue)
+    a = declared.load(t, WORDS, SCRATCH)
+    rows = RowTarget.of(writer_of(t, declared, tile.epilogue, a.y), a.rows)
     of = patch_layout(t, a)
     channel_step = t.mul(t.mul(a.block_rows, a.block_columns), 4)
     # One vector more, which the last channel may overwrite, and so that spots fall on several sets of the cache.
@@ -170,7 +167,7 @@ def _kernel(scheme: Scheme, tile: RegisterTile) -> Function:
             _enter(t, scheme, a, of, strides, part, channel)
         _multiply(t, scheme, tile, a, strides, part, filter_block)
         with t.loop(part.upper, part.lower) as row:
-            _leave(t, scheme, tile, a, strides, part, filter_block, row)
+            _leave(t, scheme, tile, a, strides, part, filter_block, row, rows)
     return kernel_function(t)
 
 
@@ -235,6 +232,7 @@ def _leave(
     part: _Part,
     filter_block: I64,
     row: I64,
+    rows: RowTarget | None,
 ) -> None:
     """Transform the sums of one row of patches back, and transpose them."""
     out, block = scheme.out, tile.block
@@ -249,13 +247,41 @@ def _leave(
     lines = t.smin(out, t.sub(a.result_height, first_line))
     pixels = t.smin(t.mul(length, out), t.sub(a.result_width, first_pixel))
     corner = t.add(t.mul(first_line, a.result_width), first_pixel)
-    with t.loop(0, lines) as line, t.loop(0, tile.filters) as vector:
+    with t.loop(0, lines) as line:
+        _write_line(t, tile, a, strides, part, filter_block, line, corner, pixels, onto, rows)
+
+
+def _write_line(
+    t: VectorBuilder,
+    tile: RegisterTile,
+    a: WinogradArgs,
+    strides: _Strides,
+    part: _Part,
+    filter_block: I64,
+    line: I64,
+    corner: I64,
+    pixels: I64,
+    onto: Ptr,
+    rows: RowTarget | None,
+) -> None:
+    """Transpose one line of results, a vector of filters at a time."""
+    block = tile.block
+    with t.loop(0, tile.filters) as vector:
         first = t.add(t.mul(filter_block, block), t.mul(vector, t.lanes))
         own = t.smin(t.lanes, t.sub(a.filters, first))
         with t.when(t.icmp("sgt", own, 0)):
             bias = t.ptr_add(a.b, t.mul(first, 4)) if tile.epilogue.bias else NULL
-            at = t.add(t.mul(first, strides.area), t.mul(t.add(corner, t.mul(line, a.result_width)), 4))
+            channel = t.mul(first, strides.area)
+            pixel = t.add(corner, t.mul(line, a.result_width))
+            at = t.add(channel, t.mul(pixel, 4))
             target = t.ptr_add(a.y, t.add(t.mul(t.mul(part.image, a.filters), strides.area), at))
             residual = t.ptr_add(t.ptr_add(a.r, t.mul(part.image, a.r_image)), at) if tile.epilogue.residual else NULL
             source = t.ptr_add(onto, t.add(t.mul(line, strides.line), t.mul(vector, t.bytes)))
-            t.call(TRANSPOSE_SUMS, source, bias, residual, target, strides.area, own, pixels, 4 * block)
+            write_finished(
+                t, tile.epilogue, rows, source, bias, residual, target, strides.area, own, pixels, 4 * block, vector
+            )
+    if rows is not None:
+        first = t.mul(filter_block, block)
+        pixel = t.add(corner, t.mul(line, a.result_width))
+        held = t.smin(block, t.sub(a.filters, first))
+        rows.write(t, t.mul(pixels, 4), held, pixels, (part.image, first, pixel))

@@ -16,6 +16,7 @@ from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.packing import bindings
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rows import row_regions
 from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
 from dovetail.targets.cpu.conv.winograd.scheme import Scheme
 from dovetail.targets.cpu.denormals import normal
@@ -63,12 +64,13 @@ class Winograd:
                 "channels": of.channels, "filters": of.filters, "image_step": image, "channel_step": channel,
                 "result_height": height, "result_width": width, "height_of_block": patches.rows,
                 "parts": patches.parts, "part": patches.part, "piece": BLOCKS.winograd.piece,
-                **dict(zip(("r_image",), of.residual, strict=False)),
+                **dict(zip(("r_image",), of.residual, strict=False)), **dict(of.strides),
             },
             {
                 "taps": 8 * scheme.spots, "patches": scheme.spots * transformed,
                 "sums": scheme.spots * 4 * (patches.part * tile.block + device.lanes),
                 "results": 4 * tile.block * scheme.out**2 * most,
+                **row_regions(tile.epilogue, 4 * tile.block * scheme.out * known(blocks.columns)),
                 "seen": 4 * (known(pixels.seen(blocks, 1)) + 2 * device.lanes),
             },
         )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Steps of a region after its anchor, as loops over the finished rows of the anchor's kernel."""
+
+from __future__ import annotations
+
+from dovetail.ir.dim import Size, symbol
+from dovetail.ir.dtype import f32
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused, StepProblem
+from dovetail.kernels.families.map import elementwise
+from dovetail.kernels.loops.body import Body, body_above, cast_to, is_known, lying_beneath, reads
+from dovetail.kernels.loops.ir import Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, sizes_in, stretched
+from dovetail.kernels.problems.row_epilogue import COUNT, PITCH, RESULT, ROWS, RowSteps
+from dovetail.kernels.spec import TensorLocations
+from dovetail.plan.plan import Step
+
+
+def row_steps(
+    of: StepProblem[object], anchor: Value, axes: tuple[str, ...], along: str, lanes: int = 0
+) -> RowSteps | Refused:
+    """The steps of a region above its anchor.
+
+    A tile of the loops is one row, an index of the axis `along`; elements of a row go along the last axis. Rows may be
+    shorter than what LLVM would unroll, so that it is told how many `lanes` a vector has.
+    """
+    if anchor.rank > len(axes):
+        return Refused("kernel_has_the_axes_of_the_result", f"{anchor.rank} axes", f"at most {len(axes)}")
+    body = body_above(of.value, anchor, of.locations)
+    other = [result for result in body.results if result.shape != anchor.shape]
+    if other:
+        return Refused("results_have_the_shape_of_the_anchor", str(other[0].type), str(anchor.type))
+    if anchor in body.results[:1]:
+        return Refused("steps_make_the_first_result", anchor.op.name)
+    if not is_known(body):
+        return Refused("steps_are_compiled", ", ".join(v.op.name for v in body.order))
+    return _Writer(of.step, anchor, of.locations, body, axes, along, lanes).made()
+
+
+class _Writer:
+    """The loops of one region while they are put together."""
+
+    def __init__(
+        self,
+        step: Step,
+        anchor: Value,
+        locations: TensorLocations,
+        body: Body,
+        axes: tuple[str, ...],
+        along: str,
+        lanes: int,
+    ) -> None:
+        self.step, self.anchor, self.locations, self.body = step, anchor, locations, body
+        self.axes, self.along, self.lanes = axes, along, lanes
+        self.bindings: dict[str, Value] = {}
+        self.strides: dict[str, Size] = {}
+        self.at: tuple[Expr, ...] = (Name("row"), Name("column"))
+
+    def made(self) -> RowSteps:
+        rows = Load(Tensor(ROWS, f32, (symbol(PITCH), f32.itemsize)), self.at)
+        leaves: dict[Value, Expr] = {self.anchor: cast_to(rows, self.anchor.dtype)}
+        beneath = lying_beneath(self.step, self.locations)
+        first, *more = self.step.results
+        target = self._point(RESULT, first, self.locations(first).strides, first.shape)
+        below: list[Value] = []
+        for view in reads(self.body):
+            at = self.body.views[view]
+            operand = self.body.arguments[at.root]
+            if operand in beneath:
+                below.append(view)
+                continue
+            tensor = self._point(f"e{len(self.bindings)}", view, at.strides, view.shape, at.offset)
+            self.bindings[tensor.pointer] = operand
+            leaves[view] = Load(tensor, self.at)
+        leaves |= {view: Load(Tensor(RESULT, view.dtype, target.strides), self.at) for view in below}
+        targets = [target]
+        for i, also in enumerate(more):
+            targets.append(self._point(f"d{i}", also, self.locations(also).strides, also.shape))
+            self.bindings[f"d{i}"] = also
+        made = elementwise(self.body.results, leaves)
+        stores = tuple([Store(tensor, self.at, e) for tensor, e in zip(targets, made, strict=True)])
+        body = (Loop("column", Extent(symbol(COUNT)), stores, lanes=self.lanes),)
+        written = tuple([tensor.pointer for tensor in targets])
+        pointers = (ROWS, *(name for name in self.bindings if name not in written), *written)
+        kernel = Kernel("epilogue", pointers, written, "row", body, sizes=sizes_in(body))
+        return RowSteps(kernel, self.bindings, self.strides, self.axes)
+
+    def _point(
+        self, name: str, value: Value, strides: tuple[Size, ...], shape: tuple[Size, ...], offset: Size = 0
+    ) -> Tensor:
+        """A tensor that is read or written at rows and columns; its strides along all axes become sizes."""
+        spread = stretched(strides, shape, self.anchor.shape)
+        # An axis that the anchor does not have precedes the last: its index is 0.
+        lead, (column,) = spread[:-1], spread[-1:]
+        padded = (*lead, *(0,) * (len(self.axes) - len(spread)), column)
+        self.strides |= {f"{name}_{axis}": stride for axis, stride in zip(self.axes, padded, strict=True)}
+        self.strides[f"{name}_offset"] = offset
+        along = self.strides[f"{name}_{self.along}"]
+        row = 0 if along == 0 else symbol(f"{name}_{self.along}")
+        last = column if isinstance(column, int) else symbol(f"{name}_{self.axes[-1]}")
+        return Tensor(name, value.dtype, (row, last))
+
+
+__all__ = ["row_steps"]
