@@ -168,8 +168,8 @@ def forks(count: int, folder: Path) -> list[str]:
     return broken
 
 
-class _Struck(Exception):
-    """What the handler of a signal raises."""
+class _Struck(BaseException):
+    """What the handler of a signal raises, as that of an interrupt does."""
 
 
 def signals(count: int, folder: Path) -> list[str]:

@@ -3,6 +3,7 @@
 DovetailError
 ├── GraphError            a value or graph that does not hold together
 │   ├── TypeRuleError     operands or attributes that an op does not take
+│   ├── SizeLimitError    a size that is too long, too deep or too large to be written down
 │   ├── TraceError        a declared body that asks what a pattern cannot know
 │   └── VerifyError       a graph that breaks a rule of its level, or a rule that is wrong
 ├── ParseError            text that is not a graph, with line and column
@@ -45,6 +46,10 @@ class GraphError(DovetailError):
 
 class TypeRuleError(GraphError):
     """Operands or attributes that an op does not take."""
+
+
+class SizeLimitError(GraphError):
+    """A size that is too long, too deep or too large to be written down."""
 
 
 class TraceError(GraphError):
@@ -132,6 +137,7 @@ __all__ = [
     "OptionError",
     "ParseError",
     "SizeError",
+    "SizeLimitError",
     "TraceError",
     "TypeRuleError",
     "UnsupportedError",

@@ -127,9 +127,9 @@ def test_trap_36_a_rule_asks_for_shapes_and_dtypes() -> None:
     Each rule holds exactly where the guards of its op hold, and has a name of its own.
     """
     listed = rules(ALL)
-    # One guard computes the shape of a convolution of any rank; it is asked of each match.
+    # One guard computes the shape of a convolution of any rank, one looks for a weight; they are asked of each match.
     opaque = {r.opaque.partition(":")[0] for r in listed if r.opaque}
-    assert opaque == {"residual_has_the_shape_of_the_convolution"}
+    assert opaque == {"keys_are_batched", "residual_has_the_shape_of_the_convolution"}
     assert [name for name, count in Counter(r.name for r in listed).items() if count > 1] == []
     asked = 0
     shapes = ((), (1,), (4,), (6,), (6, 4), (1, 4), (6, 1), (2, 6, 4))

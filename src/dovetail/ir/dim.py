@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from dovetail.errors import BindError, GraphError
+from dovetail.errors import BindError, GraphError, SizeLimitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Compound:
     def __post_init__(self) -> None:
         depth = 1 + max(_depth(self.left), _depth(self.right))
         if depth > _DEEPEST:
-            raise GraphError(f"a size of {depth} nested divisions or extremes", hint="bind some of its symbols first")
+            raise SizeLimitError(f"a size of {depth} nested divisions or extremes", hint="bind some of its symbols")
         object.__setattr__(self, "depth", depth)
 
     def __str__(self) -> str:
@@ -218,7 +218,7 @@ def check_size(size: Size) -> None:
         tokens += 1
         for monomial, coefficient in _terms(pending.pop()):
             if abs(coefficient) > LARGEST_SIZE:
-                raise GraphError("a size beyond 63 bits", hint="check the sizes that lead here")
+                raise SizeLimitError("a size beyond 63 bits", hint="check the sizes that lead here")
             tokens += 2 + 2 * len(monomial)
             for atom in monomial:
                 if isinstance(atom, Compound):
@@ -227,7 +227,7 @@ def check_size(size: Size) -> None:
                 elif not _NAME.fullmatch(atom.name):
                     raise GraphError(f"{atom.name!r} is not a name for a size", hint=_NAME_HINT)
             if tokens > MOST_TOKENS:
-                raise GraphError("a size that is too long to write", hint="bind some of its symbols")
+                raise SizeLimitError("a size that is too long to write", hint="bind some of its symbols")
 
 
 def symbols(size: Size) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -200,8 +200,8 @@ class Value:
 
     def reshape(self, *shape: Any) -> Value:
         """The same elements in another shape; one size may be -1."""
-        whole: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-        return self.operators.reshape(self, tuple(whole))
+        first: Any = shape[0] if shape else ()
+        return self.operators.reshape(self, tuple(first) if len(shape) == 1 and isinstance(first, Sequence) else shape)
 
     def __getitem__(self, index: Any) -> Value:
         """One result of an op that has several; of a tensor its elements, by integers, slices, `...` and None."""

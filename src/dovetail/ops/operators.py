@@ -55,7 +55,7 @@ def _along(x: Value, listed: list[Any], axis: int) -> Value:
         if i is None:
             x, axis = build.expand_dims(x, axis), axis + 1
         elif isinstance(i, slice):
-            part: Any = i
+            part = cast("slice[Any, Any, Any]", i)
             step = 1 if part.step is None else part.step
             x, axis = build.slice_axis(x, axis=axis, start=part.start, stop=part.stop, step=step), axis + 1
         elif isinstance(i, Dim):

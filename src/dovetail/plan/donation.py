@@ -112,7 +112,7 @@ class _Planner:
     def computed(self, root: Value, donor: Value) -> str:
         """Try to let the maker of a root write to the memory of an input, in place if it reads the input."""
         path = self.in_place_path(root, donor)
-        if path is not None and not self.late_reader(self.maker[path[0]], donor):
+        if path is not None and self.late_reader(self.maker[path[0]], donor) is None:
             self.accept(path, donor, in_place=True)
             return ""
         maker = self.maker[root]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail import Graph, f32, ops
 from dovetail.declare.machine import NOISE, Cost, Machine, preferred
-from dovetail.errors import GraphError
+from dovetail.errors import SizeLimitError
 from dovetail.ir.leaf import input
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
 from dovetail.kernels.loops.ir import Kernel
@@ -76,7 +76,7 @@ def test_conditions_come_before_estimates() -> None:
 
 def test_a_kernel_that_cannot_be_built_leaves_the_step_to_the_next() -> None:
     def too_long() -> Job:
-        raise GraphError("a size of a thousand terms")
+        raise SizeLimitError("a size of a thousand terms")
 
     for build in (too_long, lambda: Refused("places_are_affine")):
         made = table(offering("first", 1, build), offering("second", 1000))

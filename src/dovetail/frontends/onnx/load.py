@@ -81,7 +81,7 @@ def import_model(
         vocabulary.check(model.graph, surveys)
         graph = settle_sizes(Import(model, Tensors(folder, apart), vocabulary, fixed or {}, free).graph())
 
-    def reread(more: Given, also: frozenset[str]) -> Graph:
+    def reread(more: Mapping[str, Array | int], also: frozenset[str]) -> Graph:
         known = {**(fixed or {}), **more}
         return import_model(model, folder=folder, fixed=known, rules=rules, apart=apart, free=free | also)
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dovetail.errors import DovetailError
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
+
+FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    DovetailError,
+    LookupError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a mistake in a template raises. What the handler of a signal raises, such as TimeoutError, goes on."""
 
 
 def attempt(template: Callable[..., Job | None], step: Step, locations: TensorLocations, *more: Any) -> Job | None:
     """The job that a template makes of a step; None where it has none, or raises."""
     try:
         return template(step, locations, *more)
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except Exception as error:
+    except FAULTS as error:
         name = getattr(template, "__name__", "a template").strip("_")
         locations.refused[step.value] = raised(name, error)
         return None
@@ -27,4 +39,4 @@ def raised(name: str, error: Exception) -> str:
     return f"{name} raised {type(error).__name__}: {said}"
 
 
-__all__ = ["attempt", "raised"]
+__all__ = ["FAULTS", "attempt", "raised"]

@@ -12,12 +12,12 @@ from typing import Generic, TypeVar
 
 from dovetail.declare.cost import kernel_cost
 from dovetail.declare.machine import NOISE, Machine, estimate, preferred
-from dovetail.errors import GraphError
+from dovetail.errors import SizeLimitError
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
-from dovetail.targets.runtime.attempt import raised
+from dovetail.targets.runtime.attempt import FAULTS, raised
 from dovetail.targets.target import Considered
 
 D = TypeVar("D")
@@ -130,11 +130,9 @@ _TOO_LONG = Refused("sizes_can_be_written", "a size that is too long to be writt
 def _answer(row: Row[D], problem: StepProblem[D]) -> Answer:
     try:
         return answer_of(row, problem)
-    except GraphError:
+    except SizeLimitError:
         return _TOO_LONG
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except Exception as error:
+    except FAULTS as error:
         return _raised(row.name, error)
 
 
@@ -179,11 +177,9 @@ def _built(group: Sequence[_Found[D]]) -> Job | Refused:
     try:
         job = offers[-1].build()
         variants = tuple([offer.variant() for offer in offers if offer.variant is not None])
-    except GraphError:
+    except SizeLimitError:
         return _TOO_LONG
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except Exception as error:
+    except FAULTS as error:
         return _raised(group[-1].row.name, error)
     return replace(job, variants=variants) if isinstance(job, Job) and variants else job
 
