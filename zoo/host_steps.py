@@ -9,7 +9,7 @@ from dovetail.report.measured import Measured
 
 NAMED: Mapping[str, str] = MappingProxyType(
     {
-        "fourier": "NumPy's FFT (pocketfft) is compiled code, and no slower than one of ours would be at these lengths",
+        "fourier": "there is no kernel for it; NumPy's FFT (pocketfft) is compiled code",
         "counting": "the run finds its size, so memory is allocated then; NumPy's arange is compiled code",
         "while": "its body finds a size in every trip; Python counts the trips, and the steps of the body are compiled",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,3 +88,18 @@ def log_mel(seed: int, frames: int, bands: int) -> Array:
     power = np.abs(np.fft.rfft(windows * np.hanning(width)))[:, 1 : 2 * bands + 1] ** 2
     logs = np.log10(np.maximum(power.reshape(frames, bands, 2).sum(-1), 1e-10)).T
     return ((np.maximum(logs, logs.max() - 8) + 4) / 4).astype(np.float32)
+
+
+def varied(feeds: Sequence[Mapping[str, Array]], count: int) -> Iterator[dict[str, Array]]:
+    """Feeds like those given: floats with a little noise, integers in another order along the last axis."""
+    rng = np.random.default_rng(77)
+    for number in range(count):
+        feed = feeds[number % len(feeds)]
+        yield {name: _varied(array, number // len(feeds) + 1, rng) for name, array in feed.items()}
+
+
+def _varied(array: Array, number: int, rng: np.random.Generator) -> Array:
+    if array.dtype.kind == "f":
+        spread = 0.05 * float(array.astype(np.float64).std())
+        return (array + rng.normal(0, spread, array.shape)).astype(array.dtype)
+    return np.roll(array, number, -1) if array.ndim else array

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from zoo.inputs import page, picture, sound, strokes, tokens
 from zoo.judge import FLOOR, error, verdicts
@@ -45,3 +48,21 @@ def test_every_model_has_inputs_and_a_name_of_its_own() -> None:
     listed = list(models())
     assert len({m.name for m in listed}) == len(listed) >= 78
     assert all(feed and all(a.size for a in feed.values()) for m in listed for feed in m.feeds)
+
+
+def test_one_ill_conditioned_run_of_many_is_chance_and_a_constant_factor_is_not() -> None:
+    rng = np.random.default_rng(0)
+    wanted = [{"y": rng.normal(size=8)} for _ in range(12)]
+
+    def off(by: list[float]) -> list[dict[str, NDArray[Any]]]:
+        return [{"y": run["y"] + np.abs(run["y"]).max() * error} for run, error in zip(wanted, by, strict=True)]
+
+    theirs = off([1e-5] * 12)
+    (chance,) = verdicts(off([1e-5] * 11 + [1e-4]), theirs, wanted, 1e-3)
+    assert chance.doubtful and chance.holds
+    (worse,) = verdicts(off([3e-5] * 12), theirs, wanted, 1e-3)
+    assert worse.doubtful and not worse.holds
+    (broken,) = verdicts(off([1e-5] * 11 + [1e-1]), theirs, wanted, 1e-3)
+    assert not broken.holds
+    (few,) = verdicts(off([1e-5] * 11 + [1e-4])[-3:], theirs[-3:], wanted[-3:], 1e-3)
+    assert not few.holds

@@ -19,7 +19,8 @@ def models() -> Iterator[Model]:
     heard = tuple({"input_features": log_mel(seed, 800, 80)[None]} for seed in range(9, 15))
     yield Model("smart-turn", "smart-turn", "smart-turn-v3.2-cpu.onnx", heard, plausible=5e-2)
     spectrum = log_mel(41, 149, 64).T[None, None]
-    yield Model("efficientword int8", "efficientword", "resnet50_qint8.onnx", ({"input": spectrum},), plausible=0.5)
+    # 53 quantised convolutions in a row: onnxruntime differs from float64 by 5e-2.
+    yield Model("efficientword int8", "efficientword", "resnet50_qint8.onnx", ({"input": spectrum},), plausible=0.1)
 
 
 def _silero() -> Iterator[Model]:

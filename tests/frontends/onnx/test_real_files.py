@@ -111,6 +111,67 @@ def test_types_that_say_less_or_more_than_is_inferred_are_no_contradiction() -> 
         import_model(model(["Relu x -> y"], {"x": f32["b", 4]}, {"y": declared}))
 
 
+@pytest.mark.parametrize("declared", [f32[4], f32["b"], f32["b", 4], f32[()]])
+def test_a_file_may_declare_the_rank_of_another_batch(declared: Any) -> None:
+    """torch exports `squeeze` with a batch of 1, and declares the rank that it saw."""
+    made = model(["Squeeze x -> t", "Relu t -> y"], {"x": f32["b", 4, 1]}, {"y": declared})
+    program = dovetail.compile(import_model(made), cache="off")
+    for batch in (1, 3):
+        x = numbers(batch, 4, 1)
+        np.testing.assert_array_equal(program(x=x)["y"], np.maximum(x.squeeze(), 0))
+
+
+def test_a_result_may_be_declared_with_sizes_that_no_input_has() -> None:
+    """torch writes the names of `dynamic_axes` into a shape that it guesses: [1, seqlen] for rank 3."""
+    made = model(["Relu x -> y"], {"x": f32["b", 4, 2]}, {"y": f32[1, "seqlen"]})
+    x = numbers(3, 4, 2)
+    np.testing.assert_array_equal(dovetail.compile(import_model(made), cache="off")(x=x)["y"], np.maximum(x, 0))
+
+
+def test_branches_of_different_rank_take_the_rank_that_both_declare() -> None:
+    """paddle2onnx gives a flag as [] in one branch and as [1] in the other, and declares [] for both."""
+    branches: dict[str, Any] = {
+        f"{name}_branch": helper.make_graph([made], name, [], [info])
+        for name, made in (("then", node("Greater s zero -> t")), ("else", node("Not flags -> e")))
+        for info in [helper.make_tensor_value_info(made.output[0], onnx.TensorProto.BOOL, [])]
+    }
+    zero = {"zero": np.array(0, np.float32)}
+    inputs = {"s": f32[()], "flags": bool_[1], "c": bool_[()]}
+    made = model([node("If c -> y", **branches)], inputs, {"y": bool_[()]}, initializers=zero)
+    program = dovetail.compile(import_model(made), cache="off")
+    for s, flag, c in ((1, True, True), (-1, True, True), (1, True, False), (1, False, False)):
+        feeds = {"s": np.array(s, np.float32), "flags": np.array([flag]), "c": np.array(c)}
+        assert program.run(feeds)["y"] == (s > 0 if c else not flag)
+
+
+@pytest.mark.parametrize("placeholder", [np.zeros((), np.float32), np.zeros(1, np.float32)])
+def test_a_carry_that_the_body_only_writes_starts_with_a_placeholder(placeholder: Array) -> None:
+    """paddle2onnx carries what a loop writes, and starts it with a constant of another rank."""
+    trip = body(["Add x count -> out", "Add count one -> next", "Identity k -> k2"],
+                {"i": i64[()], "k": bool_[()], "written": f32["b", 4], "count": f32[()]},
+                {"k2": bool_, "out": f32, "next": f32})  # fmt: skip
+    given_ = {"go": np.array(True), "w": placeholder, "c": np.array(0, np.float32), "one": np.array(1, np.float32)}
+    made = model([node("Loop n go w c -> y last", body=trip)], {"x": f32["b", 4], "n": i64[()]}, ["y", "last"],
+                 initializers=given_)  # fmt: skip
+    program, x = dovetail.compile(import_model(made), cache="off"), numbers(2, 4)
+    for trips in (1, 3):
+        found = program(x=x, n=np.array(trips))
+        np.testing.assert_array_equal(found["y"], x + np.float32(trips - 1))
+        assert found["last"] == trips
+
+
+def test_frames_are_counted_as_tf_signal_counts_them() -> None:
+    """max(0, 1 + (n - 400) / 160), as integers: the size of a reshape that follows is known before the run."""
+    numbers_ = {name: np.array(v) for name, v in (("length", 6), ("step", 2), ("one", 1), ("zero", 0))}
+    shape = {"at": np.array([0]), "tail": np.array([1])}
+    nodes = ["Shape x -> s", "Squeeze s at -> n", "Sub n length -> d", "Div d step -> q", "Add q one -> p",
+             "Max zero p -> count", "Range zero count one -> r", "Unsqueeze count at -> c",
+             node("Concat c tail -> rows", axis=0), "Reshape r rows -> column", "Add column fives -> y"]  # fmt: skip
+    given_ = {**numbers_, **shape, "fives": np.arange(5)[None]}
+    made = model(nodes, {"x": f32["n"]}, ["y"], initializers=given_)
+    assert_like_onnxruntime(made, *({"x": numbers(n)} for n in (0, 3, 4, 5, 6, 7, 20)))
+
+
 def test_an_initializer_has_the_type_of_its_input() -> None:
     made = model(["MatMul x w -> y"], {"x": f32["b", 4], "w": f32[4, 8]}, ["y"], initializers={"w": numbers(4, 4)})
     with pytest.raises(LoadError, match=r"the initializer 'w' is declared as f32\[4, 8\], and it is f32\[4, 4\]"):

@@ -69,6 +69,7 @@ ZERO = leaf.scalar(0, i64)
         (X * Y, B * S),
         (X / 2, B // 2),
         ((X * Y) / X, S),
+        ((X * 3 - 6) / 3, B - 2),
         (-X, -1 * B),
         (ops.maximum(X, Y) - ops.maximum(X, Y), 0),
         (ops.where(ops.equal(X, X), Y, X), S),
@@ -85,11 +86,20 @@ def test_arithmetic_of_sizes(value: Value, expected: Size) -> None:
     [
         ops.where(ops.equal(X, Y), X, Y),  # b may be s
         ops.where(ops.greater(X, ZERO), X, Y),  # b may be 0
-        (X - 5) / 2,  # cut towards zero is not rounded down below 5
+        ops.mod(X - 5, leaf.scalar(2, i64)),  # a modulus is not the remainder below 0
     ],
 )
 def test_what_depends_on_the_run_is_not_known(value: Value) -> None:
     assert contents(value) is None
+
+
+@pytest.mark.parametrize("b", [0, 3, 4, 5, 6, 7, 8, 30])
+def test_division_truncates_towards_zero_on_both_sides(b: int) -> None:
+    """tf.signal.frame counts frames as max(0, 1 + (n - length) / step)."""
+    found = one((X - 6) / 2)
+    assert evaluate(found, {"b": b}) == int((b - 6) / 2)
+    found = one(ops.rem(X - 6, leaf.scalar(2, i64)))
+    assert evaluate(found, {"b": b}) == int(np.fmod(b - 6, 2))
 
 
 def test_floats_divide_exactly_or_not_at_all() -> None:
@@ -121,7 +131,7 @@ def test_a_sign_that_is_claimed_holds_for_every_size(constant: int, slope: int, 
 @given(st.lists(st.sampled_from([B, S, B * S, B + 1, 3, 0, -1]), min_size=1, max_size=4), st.data())
 def test_known_contents_are_what_a_run_finds(items: list[Size], data: st.DataObject) -> None:
     value = vector(*items)
-    for step in data.draw(st.lists(st.sampled_from(["add", "mul", "div", "max", "neg", "mod"]), max_size=3)):
+    for step in data.draw(st.lists(st.sampled_from(["add", "mul", "div", "max", "neg", "mod", "rem"]), max_size=3)):
         k = data.draw(st.integers(1, 5))
         match step:
             case "add":
@@ -133,6 +143,8 @@ def test_known_contents_are_what_a_run_finds(items: list[Size], data: st.DataObj
             case "max":
                 value = ops.maximum(value, k)
             case "mod":
+                value = ops.mod(value, k)
+            case "rem":
                 value = ops.rem(value, k)
             case _:
                 value = -value

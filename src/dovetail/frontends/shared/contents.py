@@ -173,8 +173,13 @@ def _sized(function: Callable[..., Any]) -> Callable[..., Any]:
 def _divided(x: Size, y: Size) -> Size | None:
     if isinstance(x, int) and isinstance(y, int):
         return None if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-    # Cut towards zero is rounded down where nothing is negative; a division by 0 means nothing anyway.
-    return floordiv(x, y) if y != 0 and _not_negative(x) and _not_negative(y) else None
+    if y == 0 or not _not_negative(y):
+        return None
+    exact = divide(x, y)
+    if exact is not None:
+        return exact
+    # Truncation is rounding down where nothing is negative; a division by 0 means nothing anyway.
+    return floordiv(x, y) if _not_negative(x) else floordiv(largest(x, 0), y) - floordiv(largest(-x, 0), y)
 
 
 def _not_negative(size: Size) -> bool:
@@ -184,8 +189,16 @@ def _not_negative(size: Size) -> bool:
 
 
 def _remainder(x: Size, y: Size) -> Size | None:
+    """With the sign of x, as truncation leaves it."""
     whole = _divided(x, y)
     return None if whole is None else x - whole * y
+
+
+def _modulus(x: Size, y: Size) -> Size | None:
+    """With the sign of y: the remainder, where nothing is negative."""
+    if isinstance(x, int) and isinstance(y, int):
+        return None if y == 0 else x % y
+    return _remainder(x, y) if _not_negative(x) else None
 
 
 def _quotient(value: Value) -> Callable[[Any, Any], Any]:
@@ -243,7 +256,7 @@ _BY_ELEMENT: dict[Op, Callable[..., Any]] = {
     ops.neg: _sized(operator.neg),
     ops.maximum: _sized(largest),
     ops.minimum: _sized(smallest),
-    ops.mod: _sized(_remainder),
+    ops.mod: _sized(_modulus),
     ops.rem: _sized(_remainder),
     ops.equal: _equal,
     ops.not_equal: _not_equal,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, library
+from dovetail import Graph, f32, library, ops
 from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
@@ -40,6 +40,22 @@ def test_rows_of_c_are_prefetched_one_at_a_time_and_not_in_the_inner_loop() -> N
     assert piece.count(for_write) * 64 == tile.row_bytes
     inner = inner.partition("\nafter")[0]
     assert inner.count("@llvm.prefetch") == 1 and for_write not in inner
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_rounding_errors_do_not_grow_with_the_depth(rows: int) -> None:
+    """Blocks of KC products are summed apart. One chain over all of k has several times the error."""
+    if not tile_of(host().device).sums_in_blocks:
+        pytest.skip("KC depends on the row count here, and bits must not")
+    rng, deep = np.random.default_rng(rows), 4096
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((rows, deep), (deep, 24)))
+    graph = Graph.of(ops.matmul(input("x", f32[rows, deep]), param("w", f32[deep, 24])))
+    (found,) = native.NativeGraph(make_plan(graph, target=CPU)).bind({"w": w}).run({"x": x}).values()
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    chain = np.zeros((rows, 24), np.float32)
+    for k in range(deep):
+        chain += x[:, k : k + 1] * w[k]
+    assert np.std(found - exact) < np.std(chain - exact) / 2
 
 
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)

@@ -92,8 +92,13 @@ def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str]
             return fresh(name)
 
 
-def check_declared(info: onnx.ValueInfoProto, found: TensorType, what: str) -> None:
-    """Raise where the type that a graph declares for a value contradicts the one that it has."""
+def check_declared(
+    info: onnx.ValueInfoProto, found: TensorType, what: str, any_rank: Callable[[], bool] | None = None
+) -> None:
+    """Raise where the type that a graph declares for a value contradicts the one that it has.
+
+    `any_rank` tells whether its rank depends on sizes of the run: the file may declare the rank of another run.
+    """
     if info.type.WhichOneof("value") != "tensor_type":
         return
     declared = info.type.tensor_type
@@ -104,7 +109,7 @@ def check_declared(info: onnx.ValueInfoProto, found: TensorType, what: str) -> N
     same_rank = not declared.HasField("shape") or len(sizes) == found.rank
     known = zip(sizes, found.shape, strict=True) if declared.HasField("shape") and same_rank else ()
     differs = any(isinstance(own, int) and size is not None and size != own for size, own in known)
-    if of is not found.dtype or not same_rank or differs:
+    if of is not found.dtype or differs or not (same_rank or (any_rank is not None and any_rank())):
         spelled = ", ".join("?" if s is None else str(s) for s in sizes)
         shape = f"[{spelled}]" if declared.HasField("shape") else ""
         raise LoadError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.literal import Array, is_table_of_truths
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.progress import Phase, phase
 
 MOST_NODES = 2_000_000
@@ -69,7 +71,10 @@ class Import:
         self.given = given
         self.follower = Follower()
         self.builder = Builder(model.graph.name or "model", lines=False)
+        self.ranked_by_sizes: set[Value] = set()
         self._symbols: set[str] = set()
+        self._declared_sizes: set[str] = set()
+        """Names of sizes, as inputs declare them."""
         self._counts: dict[str, int] = {}
         """How many symbols there are of one stem."""
         self._leaves: dict[str, int] = {}
@@ -89,6 +94,7 @@ class Import:
             )
         declared = [i for i in proto.input if i.name not in initial or i.name in self.given or i.name in self.free]
         types = {i.name: self._declared(i) for i in declared}
+        self._declared_sizes |= {d.dim_param for i in declared for d in i.type.tensor_type.shape.dim}
         self._symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
         known = fixed(self.given, types)
         with self.builder.recording():
@@ -110,7 +116,16 @@ class Import:
             for info in infos:
                 value = scope.values.get(info.name)
                 if value is not None and isinstance(value.known_type, TensorType):
-                    check_declared(info, value.known_type, what)
+                    check_declared(info, value.known_type, what, partial(self._any_rank, info, value))
+
+    def _any_rank(self, info: onnx.ValueInfoProto, value: Value) -> bool:
+        """Whether a declared rank says nothing: sizes of the run decide it, or it is not of this model at all.
+
+        torch writes the names that a user gives to axes of a result (`dynamic_axes`) into a shape that it guesses.
+        """
+        if any(d.dim_param and d.dim_param not in self._declared_sizes for d in info.type.tensor_type.shape.dim):
+            return True
+        return bool(self.ranked_by_sizes) and not self.ranked_by_sizes.isdisjoint(walk([value]))
 
     def fresh(self, name: str) -> Dim:
         """A symbol that no other size has."""
@@ -335,6 +350,11 @@ _OLDER: dict[str, Any] = {"ints": tuple[int, ...], "sizes": tuple[int, ...], "fl
 """What stands in an attribute where older opsets have one instead of an input."""
 
 
+def _rank(info: onnx.ValueInfoProto) -> int | None:
+    declared = info.type.tensor_type
+    return len(declared.shape.dim) if declared.HasField("shape") else None
+
+
 class Body:
     """A graph in an attribute of a node."""
 
@@ -353,8 +373,10 @@ class Body:
         return tuple(o.name for o in self._graph.output)
 
     def rank(self, index: int) -> int | None:
-        declared = self._graph.input[index].type.tensor_type
-        return len(declared.shape.dim) if declared.HasField("shape") else None
+        return _rank(self._graph.input[index])
+
+    def output_rank(self, index: int) -> int | None:
+        return _rank(self._graph.output[index])
 
     def reads(self) -> Captured:
         found: dict[str, Value] = {}

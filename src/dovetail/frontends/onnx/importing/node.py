@@ -22,6 +22,8 @@ class Surroundings(Protocol):
 
     follower: Follower
     tensors: Tensors
+    ranked_by_sizes: set[Value]
+    """Values whose rank other sizes of the run would change: an axis that is squeezed where it is 1."""
 
     def fresh(self, name: str) -> Dim: ...
 
@@ -56,6 +58,10 @@ class Body(Protocol):
 
     def rank(self, index: int) -> int | None:
         """The rank that the graph declares for an input, if it does."""
+        ...
+
+    def output_rank(self, index: int) -> int | None:
+        """The rank that the graph declares for an output, if it does."""
         ...
 
     def reads(self) -> Captured:
@@ -102,3 +108,7 @@ class Node(Site):
 
     def fresh(self, name: str) -> Dim:
         return self.around.fresh(name)
+
+    def ranked_by_sizes(self, *values: Value) -> None:
+        """Note that sizes of the run decide the rank of these values: what the file declares may be another."""
+        self.around.ranked_by_sizes.update(values)

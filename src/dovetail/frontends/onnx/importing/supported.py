@@ -94,8 +94,8 @@ class Vocabulary:
 _REMEDIES = {
     "com.microsoft.nchwc": "onnxruntime wrote this file for the processor that it ran on; optimise the model again at "
     "ORT_ENABLE_EXTENDED, or give the file it was made from",
-    "ai.onnx.ml": "of classical models only what docs/operators.md lists is read; for trees, labels that are strings "
-    "and maps use onnxruntime",
+    "ai.onnx.ml": "of classical models only what docs/operators.md lists is read; for support vectors, labels that are "
+    "strings and maps use onnxruntime",
 }
 """What to do about a domain whose operators are not read."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.errors import UnsupportedError
+from dovetail.frontends.onnx.importing.declared_ranks import in_one_rank, in_rank, started
 from dovetail.frontends.onnx.importing.node import Body, Captured, Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.onnx.importing.trip_count import trip_count as trips_counted
@@ -36,7 +37,7 @@ def if_(n: Node, condition: Value, *, then_branch: Body, else_branch: Body) -> M
 
         return ops.subgraph(function, types)
 
-    then, otherwise = traced(then_branch), traced(else_branch)
+    then, otherwise = in_one_rank((then_branch, traced(then_branch)), (else_branch, traced(else_branch)))
     yes, no = (tuple(v.tensor for v in branch.results) for branch in (then, otherwise))
     if len(yes) != len(no) or any(a.dtype is not b.dtype for a, b in zip(yes, no, strict=True)):
         raise n.malformed(f"branches that give {_listed(yes)} and {_listed(no)}")
@@ -59,7 +60,9 @@ def _implied(n: Node, condition: Value, then: Subgraph, otherwise: Subgraph, cap
         branch = then if wanted else otherwise
         demanded = [c for v in walk_into(branch.results, branches=False) for c in v.constraints]
         if any(_says(c, left, right) for c in demanded):
-            return inline(branch, captured.operands)
+            results = inline(branch, captured.operands)
+            n.ranked_by_sizes(*results)
+            return results
     ranks = [
         f"{a.tensor} and {b.tensor}" for a, b in zip(then.results, otherwise.results, strict=True) if a.rank != b.rank
     ]
@@ -97,18 +100,21 @@ def loop(n: Node, trip_count: Value | None = None, condition: Value | None = Non
     if len(body.inputs) != carried + 2 or len(body.outputs) < carried + 1:
         raise n.malformed(f"a body of {len(body.inputs)} inputs and {len(body.outputs)} outputs for {carried} values")
     captured = body.reads()
+    number, flag = leaf.scalar(0, i64), leaf.constant(True) if condition is None else _flag(n, condition)
+    initial = started(body, (_declared(number, body, 0), _declared(flag, body, 1), *initial), captured)
     keeps: list[bool] = []
 
     def trip(i: Value, flag: Value, *rest: Value) -> tuple[Value, ...]:
         given = _declared(flag, body, 1)
         results = body(_declared(i, body, 0), given, *rest[:carried], captured=captured.named(rest[carried:]))
         keeps.append(results[0] is given or _is_true(n, results[0]))
-        fitted = [_as(n, v, old) for v, old in zip(results[1 : carried + 1], initial, strict=True)]
+        fitted = [
+            _as(n, in_rank(v, old.rank if body.output_rank(k) == old.rank else None), old)
+            for k, (v, old) in enumerate(zip(results[1 : carried + 1], initial, strict=True), 1)
+        ]
         return (i + 1, _flag(n, results[0]), *fitted, *results[carried + 1 :])
 
-    start = leaf.scalar(0, i64)
-    flag = leaf.constant(True) if condition is None else _flag(n, condition)
-    carries = (start, flag, *initial)
+    carries = (number, flag, *initial)
     known = None if trip_count is None else n.sizes(trip_count)
     limit = None if known is None else max(known[0], 0) if isinstance(known[0], int) else known[0]
     try:

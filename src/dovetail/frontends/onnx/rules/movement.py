@@ -47,10 +47,15 @@ def squeeze(n: Node, x: Value, axes: Ints | None = None) -> Value:
     """Axes of size 1 are left out: those named, or all. A size that is a symbol is taken not to be 1, and checked."""
     if axes is not None:
         return build.squeeze_dims(x, axes)
+    depends = False
     for axis, size in enumerate(x.shape):
         if isinstance(size, Dim):
             x = ops.sized(ops.sized(x, axis=axis, size=largest(size, 2)), axis=axis, size=size)
-    return build.squeeze_dims(x)
+            depends = True
+    squeezed = build.squeeze_dims(x)
+    if depends:
+        n.ranked_by_sizes(squeezed)
+    return squeezed
 
 
 @rule("Unsqueeze")

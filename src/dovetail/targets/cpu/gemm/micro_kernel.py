@@ -1,7 +1,9 @@
 """The micro-kernel of matrix multiplication: MR rows of A times one B panel of NR columns, accumulated in registers.
 
 A panel is [k][NR], dense and aligned. Rows of A are read where they are. Every row count up to MR has a function of its
-own, and accumulators always go through k from first to last, so that how rows are cut changes no bit.
+own, and accumulators always go through k from first to last, so that how rows are cut changes no bit. Where KC is the
+same for every row count, each block of KC steps starts at zero and is added to the blocks before it: rounding errors
+then grow with KC and the number of blocks, not with k.
 
 A panel that serves many row tiles in turn is in L2 after the first. Such tiles have a prefetching variant: it
 prefetches nothing that it reads itself, but a line of the next panel per iteration, and the C rows one at a time.
@@ -60,6 +62,11 @@ class Tile:
     def prefetching(self) -> range:
         """Row counts with a prefetching variant, for panels that are in L2."""
         return range(0) if self.unrolled else range(self.rows - 1, self.rows + 1)
+
+    @property
+    def sums_in_blocks(self) -> bool:
+        """Whether blocks of KC steps are summed apart: only where KC does not depend on the row count."""
+        return not self.prefetching
 
     @property
     def many_rows(self) -> int:
@@ -180,8 +187,7 @@ class _MicroKernel(VectorBuilder):
     def text(self) -> str:
         tile = self.tile
         spots = [self.ptr_add(_SUMS, i * tile.row_bytes + j * self.bytes) for i, j in self.cells]
-        kept = [self.load(spot, self.bytes) for spot in spots]
-        sums = [self.select_vec(_FRESH, ZERO, x) for x in kept]
+        sums = [ZERO for _ in spots] if tile.sums_in_blocks else self._kept(spots)
         offsets: tuple[Int, ...] = (0, *_STRIDES)
         self.row_ends = [
             self.ptr_add(Ptr(f"%a{i - i % GEMM.rows_per_pointer}"), offsets[i % GEMM.rows_per_pointer])
@@ -189,11 +195,19 @@ class _MicroKernel(VectorBuilder):
         ]
         state = Carried(I64("0"), sums, [_B, *self._further()], [_FIRST])
         self._walk(state)
-        for spot, x in zip(spots, state.vectors, strict=True):
+        found = state.vectors
+        if tile.sums_in_blocks:
+            found = [self.fadd(x, y) for x, y in zip(self._kept(spots), found, strict=True)]
+        for spot, x in zip(spots, found, strict=True):
             self.store(x, spot, self.bytes)
         self.ret()
         signature = _variant_signature(tile, self.rows, prefetching=self.is_prefetching)
         return signature.define(self.body(), linkage="internal", attributes="noinline nounwind")
+
+    def _kept(self, spots: Sequence[Ptr]) -> list[Vec]:
+        """The accumulators of the blocks before this one."""
+        kept = [self.load(spot, self.bytes) for spot in spots]
+        return [self.select_vec(_FRESH, ZERO, x) for x in kept]
 
     def _further(self) -> list[Ptr]:
         """Pointers that move along k with the one into the panel: for few rows, those of prefetch streams.
