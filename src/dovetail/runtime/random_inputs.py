@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from dovetail.ir.value import Value
 from dovetail.models.weights import random_weights
 from dovetail.passes.specialize import symbols_of
 from dovetail.targets.runtime.feeds import named_leaf
+from dovetail.targets.runtime.memory_limit import check_fits
 
 _SMALL = (2, 3, 4, 5)
 _OTHERS = (4, 8, 16, 32, 1, 2, 64, 128)
@@ -95,9 +95,8 @@ def random_array(value: Value, sizes: Mapping[str, int], rng: np.random.Generato
     """An array for an input: floats from a normal distribution, integers 0 or 1."""
     shape = tuple(evaluate(s, sizes) if isinstance(s, Dim) else s for s in value.shape)
     dtype = value.dtype
-    if math.prod(shape) > sys.maxsize // np.dtype(np.float64).itemsize:
-        hint = "give smaller sizes, where they are symbolic"
-        raise BindError(f"{named_leaf(value)} ({value.type}) has more elements than memory has addresses", hint=hint)
+    # Drawn in float64 or int64, then cast.
+    check_fits(math.prod(shape) * (8 + dtype.numpy.itemsize), f"an array for {named_leaf(value)} ({value.type})")
     if dtype.is_inexact:
         return np.asarray(rng.standard_normal(shape)).astype(dtype.numpy)
     return np.asarray(rng.integers(0, 2, shape)).astype(dtype.numpy)
