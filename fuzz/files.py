@@ -7,20 +7,19 @@ import resource
 import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any
 
 import numpy as np
 
 import dovetail
 from dovetail import DovetailError
 from dovetail.frontends.safetensors import read_safetensors
-from dovetail.ir.literal import Array
 from dovetail.runtime.random_inputs import random_inputs
 from fuzz import mutations, seeds
-from fuzz.judge import Wrong
+from fuzz.case import Case
+from fuzz.judge import Wrong, compare
 from fuzz.keep import remove
 
 SECONDS = 20
@@ -87,23 +86,12 @@ def _run(path: Path) -> None:
     """Compile and run what loads, on the reference and on the CPU; both agree."""
     graph = dovetail.load(path)
     inputs = random_inputs(graph)
-    options: dict[str, Any] = {"params": {**graph.params, **inputs.params}, "memory_limit": MEMORY, "cache": "off"}
-    wanted = dovetail.compile(graph, target="reference", **options).run(inputs.feeds)
+    case = Case(replace(graph, params={**graph.params, **inputs.params}), inputs.feeds)
+    dovetail.compile(case.graph, target="reference", memory_limit=MEMORY, cache="off").run(case.feeds)
     if path.stat().st_size % 8:  # native code takes a hundred times as long: one file of eight
         return
-    found = dovetail.compile(graph, target="cpu", **options).run(inputs.feeds)
-    for name, array in wanted.items():
-        _agree(name, found[name], array)
-
-
-def _agree(name: str, found: Array, wanted: Array) -> None:
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
-        raise Wrong(f"{name} is {found.dtype}{found.shape}, and {wanted.dtype}{wanted.shape} by the reference")
-    if np.issubdtype(found.dtype, np.floating):
-        finite = np.isfinite(wanted)
-        most = float(np.abs(wanted[finite]).max(initial=1.0))
-        if not (np.abs(found - wanted)[finite & np.isfinite(found)] <= 1e-2 * most).all():
-            raise Wrong(f"{name} differs from the reference")
+    found = dovetail.compile(case.graph, target="cpu", memory_limit=MEMORY, cache="off").run(case.feeds)
+    compare(case, found)
 
 
 def _weights(path: Path) -> None:

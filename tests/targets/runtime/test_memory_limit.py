@@ -55,3 +55,17 @@ def test_a_limit_is_a_number_of_bytes() -> None:
     for wrong in (-1, True, "1 GB"):
         with pytest.raises(OptionError, match="memory_limit"):
             dovetail.compile(spread(4), memory_limit=wrong)
+
+
+def test_the_limit_of_the_address_space_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    asked = resource.getrlimit
+
+    def limited(kind: int) -> tuple[int, int]:
+        return (1 << 62, 1 << 62) if kind == resource.RLIMIT_AS else asked(kind)
+
+    free = available()
+    monkeypatch.setattr(resource, "getrlimit", limited)
+    assert abs(available() - free) < 1 << 30
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1 << 20, 1 << 20))  # pyright: ignore
+    assert available() == 0

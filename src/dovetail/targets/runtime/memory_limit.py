@@ -14,6 +14,7 @@ ALWAYS_FITS = 1 << 26
 
 _MEMORY = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/statm")
 
 
 def check_fits(count: int, what: str, limit: int = 0) -> None:
@@ -37,7 +38,20 @@ def available() -> int:
     with suppress(OSError, ValueError):
         most = int((_GROUP / "memory.max").read_text(encoding="ascii"))
         found.append(most - int((_GROUP / "memory.current").read_text(encoding="ascii")))
+    found += _limited()
     return max(min(found), 0)
+
+
+def _limited() -> list[int]:
+    """What the limit of this process's address space leaves, where there is one."""
+    try:
+        import resource  # not on Windows
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        used = int(_OWN.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except (ImportError, OSError, ValueError):
+        return []
+    return [] if most == resource.RLIM_INFINITY else [most - used]
 
 
 def _physical() -> int:
