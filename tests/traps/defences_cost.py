@@ -93,7 +93,7 @@ DEFENCES = (
     Defence(
         cost.test_trap_54_a_report_copies_no_graph,
         "a report clones the graph",
-        wrapped("dovetail.runtime.compile.build_report", copied),
+        wrapped("dovetail.report.build.build_report", copied),
     ),
     Defence(
         cost.test_trap_55_depth_is_no_recursion,
