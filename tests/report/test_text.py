@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dovetail.cli.model import graph_of
+from dovetail.report.profile_text import share_text
 from dovetail.report.record import MissedEntry, Node, StoppedEntry
 from dovetail.report.report import Report
 from dovetail.report.text import MOST_MISSED, as_text, bytes_text, of_roofline, time_text
@@ -85,3 +86,8 @@ def test_a_report_of_nothing_has_its_two_lines() -> None:
 )
 def test_nothing_is_said_to_run_beyond_the_roofline(share: float, ops: list[str], said: str) -> None:
     assert said in of_roofline(share, ops=ops)
+
+
+def test_a_column_of_shares_has_no_product_above_the_roofline() -> None:
+    assert share_text(0.5, "linear") == "50 %" and share_text(1.3, "conv") == "130 %"
+    assert share_text(3.6, "linear") == share_text(7.9, "conv") == "beyond"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dovetail.report.fold_names import NUMBER
 from dovetail.report.measured import KernelTime, Measured
-from dovetail.report.text import WINOGRAD, of_roofline, percent, served, time_text
+from dovetail.report.text import BEYOND, WINOGRAD, of_roofline, percent, served, time_text
 
 
 def as_text(name: str, measured: Measured, top: int) -> str:
@@ -36,12 +36,17 @@ def as_text(name: str, measured: Measured, top: int) -> str:
 
 
 def _kernel(kernel: KernelTime, whole: float) -> str:
-    reached = "host" if kernel.on_host else percent(kernel.roofline) if kernel.roofline <= WINOGRAD else "beyond"
+    reached = "host" if kernel.on_host else share_text(kernel.roofline, kernel.op)
     where = f"  at {kernel.where[-1]}" if kernel.where else ""
     return (
         f"{time_text(kernel.seconds):>10} {percent(kernel.seconds / whole):>6} {reached:>9}  "
         f"{kernel.kernel} {served(kernel.op, kernel.form)} {kernel.type}{where}"
     )
+
+
+def share_text(share: float, op: str) -> str:
+    """The share of the roofline for a column; only a convolution, by Winograd, can be above all of it."""
+    return percent(share) if share <= (WINOGRAD if "conv" in op else BEYOND) else "beyond"
 
 
 def by_place(kernels: Iterable[KernelTime]) -> dict[str, tuple[int, float]]:
@@ -54,4 +59,4 @@ def by_place(kernels: Iterable[KernelTime]) -> dict[str, tuple[int, float]]:
     return found
 
 
-__all__ = ["as_text", "by_place"]
+__all__ = ["as_text", "by_place", "share_text"]
