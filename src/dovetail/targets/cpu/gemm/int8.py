@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product, symbol
-from dovetail.ir.dtype import i8, i32
+from dovetail.ir.dtype import DType, i8, i32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
@@ -172,24 +173,37 @@ class _Writer:
             of_row = Load(Tensor("rowsums", i32, (4 * self.tile.nr,)), (row,))
             offsets = Call("mul", (Load(Tensor("c", i32, (4,), pitch), (column,)), of_row), i32)
         exact = exact_sums(self.found, self.tile, sums, totals, offsets)
-        leaves = {self.found.product: exact}
-        target = Tensor("y", self.found.result.dtype, self._strides("y"))
-        for view in self.found.operands:
-            name = self.beside.get(view)
-            of = target if name is None else Tensor(name, view.dtype, self._strides(name))
-            leaves[view] = Load(of, (row, column))
-        (result,) = elementwise([self.found.result], leaves)
-        body = (Loop("column", Extent(LIVE), (Store(target, (row, column), result),), lanes=self.tile.shape.lanes),)
-        zero = ("z",) if "z" in self.bindings else ()
-        pointers = ("sums", "rowsums", "c", *zero, *self.beside.values(), "y")
-        return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
-
-    def _strides(self, name: str) -> tuple[Size, Size]:
-        row, column = self.sizes[f"{name}_row"], self.sizes[f"{name}_column"]
-        return (
-            row if isinstance(row, int) else symbol(f"{name}_row"),
-            column if isinstance(column, int) else symbol(f"{name}_column"),
+        return byte_epilogue(
+            self.found, exact, "rowsums", self.bindings, self.beside, self.sizes, self.tile.shape.lanes
         )
+
+
+def byte_epilogue(
+    found: ByteProduct,
+    exact: Expr,
+    sums: str,
+    bindings: Mapping[str, Value | Packed],
+    beside: Mapping[Value, str],
+    sizes: Mapping[str, Size],
+    lanes: int,
+) -> Kernel:
+    """The elementwise steps on exact sums, as a kernel over rows and columns; `sums` names those of the factor."""
+    row, column = Name("row"), Name("column")
+
+    def tensor(name: str, dtype: DType) -> Tensor:
+        named = (f"{name}_row", f"{name}_column")
+        return Tensor(name, dtype, tuple(size if isinstance(size := sizes[n], int) else symbol(n) for n in named))
+
+    target = tensor("y", found.result.dtype)
+    leaves = {found.product: exact}
+    for view in found.operands:
+        name = beside.get(view)
+        leaves[view] = Load(target if name is None else tensor(name, view.dtype), (row, column))
+    (result,) = elementwise([found.result], leaves)
+    body = (Loop("column", Extent(LIVE), (Store(target, (row, column), result),), lanes=lanes),)
+    zero = ("z",) if "z" in bindings else ()
+    pointers = ("sums", sums, "c", *zero, *beside.values(), "y")
+    return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
 
 
 def zero_of(bindings: dict[str, Value | Packed], found: ByteProduct) -> None:

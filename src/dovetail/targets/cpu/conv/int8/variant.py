@@ -8,34 +8,28 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, floordiv, product, symbol
+from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import i8, i32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.loops.body import is_number, lying_beneath
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
-    Extent,
     Kernel,
     Load,
-    Loop,
     Name,
-    Store,
     Tensor,
     collapsed,
-    sizes_in,
     stretched,
 )
 from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
 from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.conv.int8.kernel import ByteImage, int8_conv_code
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of
-from dovetail.targets.cpu.gemm.driver import LIVE
-from dovetail.targets.cpu.gemm.int8 import NO_DOT, exact_sums, zero_of
+from dovetail.targets.cpu.gemm.int8 import NO_DOT, byte_epilogue, exact_sums, zero_of
 from dovetail.targets.cpu.gemm.int8_kernel import words_of
 from dovetail.targets.cpu.gemm.policy import INT8
 from dovetail.targets.runtime.aligned import aligned
@@ -189,21 +183,6 @@ class _Writer:
         if shape.has_offsets:
             of_pixel = Load(Tensor("pixelsums", i32, (4,)), (column,))
             offsets = Call("mul", (Load(Tensor("c", i32, (8,), 4), (row,)), of_pixel), i32)
-        leaves = {self.found.product: exact_sums(self.found, self.tile, sums, totals, offsets)}
-        target = Tensor("y", self.found.result.dtype, self._strides("y"))
-        for view in self.found.operands:
-            name = self.beside.get(view)
-            of = target if name is None else Tensor(name, view.dtype, self._strides(name))
-            leaves[view] = Load(of, (row, column))
-        (result,) = elementwise([self.found.result], leaves)
-        body = (Loop("column", Extent(LIVE), (Store(target, (row, column), result),), lanes=self.tile.shape.lanes),)
-        zero = ("z",) if "z" in self.bindings else ()
-        pointers = ("sums", "pixelsums", "c", *zero, *self.beside.values(), "y")
-        return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))
-
-    def _strides(self, name: str) -> tuple[Size, Size]:
-        row, column = self.sizes[f"{name}_row"], self.sizes[f"{name}_column"]
-        return (
-            row if isinstance(row, int) else symbol(f"{name}_row"),
-            column if isinstance(column, int) else symbol(f"{name}_column"),
-        )
+        exact = exact_sums(self.found, self.tile, sums, totals, offsets)
+        lanes = self.tile.shape.lanes
+        return byte_epilogue(self.found, exact, "pixelsums", self.bindings, self.beside, self.sizes, lanes)
