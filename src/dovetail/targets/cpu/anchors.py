@@ -17,6 +17,7 @@ from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.problems.attention import attention_call, attention_inside, attention_of, axes_of
+from dovetail.kernels.problems.contraction import Contraction, find_contraction
 from dovetail.kernels.problems.region_steps import AXES, find_convolution
 from dovetail.kernels.problems.row_epilogue import RowSteps
 from dovetail.kernels.spec import TensorLocations
@@ -26,7 +27,6 @@ from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.conv.policy import LIMITS
-from dovetail.targets.cpu.gemm.variant import Contraction, find_contraction
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
 DENSE = TensorLocations(lambda value: locate(value, {}), (), target=LoopTarget(SUPPORT, tiles_for(0)))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail import library, ops
 from dovetail.ir.dim import Size, product, smallest, symbol
-from dovetail.ir.dtype import bf16, f16, f32
+from dovetail.ir.dtype import f32
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.loops.body import Body, cast_to, is_compiled, is_number, lying_beneath, number, reads
+from dovetail.kernels.loops.body import Body, cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
-    Call,
     Expr,
     Extent,
     Kernel,
@@ -26,6 +25,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
     stretched,
 )
+from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_contraction
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
@@ -35,43 +35,7 @@ from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.cpu.gemm.policy import GEMM
 from dovetail.targets.runtime.aligned import ALIGNMENT
 
-SUMMED_IN_F32 = (f32, f16, bf16)
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
-
-
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """One left operand, the columns that it is multiplied with, and what becomes of the sums."""
-
-    body: Body
-    products: tuple[Value, ...]
-    parts: int
-    """Into how many parts the columns of a product are taken; 1 where they stay whole."""
-    operands: tuple[Value, ...]
-    """What the epilogue reads beside the sums."""
-
-    @property
-    def result(self) -> Value:
-        return self.body.results[0]
-
-    @property
-    def left(self) -> Value:
-        return self.products[0].operands[0]
-
-    @property
-    def rights(self) -> tuple[Value, ...]:
-        return tuple(dict.fromkeys(p.operands[1] for p in self.products))
-
-    @property
-    def streams(self) -> tuple[tuple[int, Size], ...]:
-        """For each stream of columns in a panel the right operand, and its first column."""
-        width = self.result.shape[-1]
-        at = {right: i for i, right in enumerate(self.rights)}
-        return tuple((at[p.operands[1]], part * width) for p in self.products for part in range(self.parts))
-
-    def operand(self, view: Value) -> Value:
-        """The operand of the step that a view is one of."""
-        return self.body.arguments[self.body.views[view].root]
 
 
 def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -84,39 +48,6 @@ def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
         return found
     tile = tile_of(of.device, len(found.streams))
     return Offer(lambda: _Writer(of.step, found, of.locations, tile).job())
-
-
-def find_contraction(of: StepProblem[object]) -> Contraction | Refused:
-    """A step as products of one left operand with an elementwise epilogue."""
-    body = of.body
-    result = body.results[0]
-    products = tuple(v for v in body.order if v.op is ops.matmul)
-    cuts = [v for v in body.order if v.op is ops.part]
-    parts = int(cuts[0].attrs["parts"]) if cuts else 1
-    others = [v for v in body.order if v not in products and v not in cuts]
-    factors = [v for p in products for v in p.operands]
-    if not products:
-        return Refused("body_has_a_product", "no matmul")
-    if any(v not in body.views or body.views[v].offset != 0 for v in factors):
-        return Refused("factors_are_operands", "a factor that is computed, or starts within an operand")
-    if products[0].dtype not in SUMMED_IN_F32:
-        return Refused("sums_are_f32", products[0].dtype.name, ", ".join(d.name for d in SUMMED_IN_F32))
-    if len({p.operands[0] for p in products}) > 1:
-        return Refused("products_share_the_left_operand", "several")
-    known = {*body.order, *body.views}
-    for v in others:
-        if not is_compiled(v, body.scalars) or not all(x in known or is_number(x) for x in v.operands):
-            return Refused("epilogue_is_compiled", v.op.name, "elementwise steps")
-    if cuts and (len(products) > 1 or any(v.attrs["axis"] != -1 or v.attrs["parts"] != parts for v in cuts)):
-        return Refused("parts_are_equal_columns", f"{len(cuts)} parts of {len(products)} products")
-    widest = (*result.shape[:-1], result.shape[-1] * parts)
-    for p in products:
-        if p.shape != widest:
-            return Refused("products_have_the_shape_of_the_result", str(p.type), str(result.type))
-    if any(r.shape != result.shape for r in body.results) or (len(body.results) > 1 and parts > 1):
-        return Refused("results_have_one_shape", ", ".join(str(r.type) for r in body.results))
-    beside = {x for v in others for x in v.operands}
-    return Contraction(body, products, parts, tuple(v for v in reads(body) if v in beside))
 
 
 class _Writer:
@@ -294,25 +225,12 @@ class _Writer:
             found[view] = [Load(replace(target, dtype=view.dtype), at)]
         for i, view in enumerate(self.beside):
             found[view] = [Load(t, at) for t in self._read(f"e{i}", view)]
-        for value in self.body.order:
-            if value in found:
-                continue
-            for x in value.operands:
-                if is_number(x):
-                    found[x] = [number(x)]
-            if value.op is ops.part:
-                found[value] = [found[value.operands[0]][value.attrs["index"]]]
-                continue
-            count = max(len(found[x]) for x in value.operands)
-            found[value] = [
-                Call(value.op.name, tuple(found[x][i % len(found[x])] for x in value.operands), value.dtype)
-                for i in range(count)
-            ]
+        first, *more = epilogue_of(self.found, found)
         # A panel is too narrow for what LLVM would choose; a scalar loop takes the columns behind whole vectors.
-        stores = [Store(target, at, found[result][0])]
-        for name, also in zip(self._others(), self.body.results[1:], strict=True):
+        stores = [Store(target, at, first)]
+        for name, also, value in zip(self._others(), self.body.results[1:], more, strict=True):
             written = Tensor(name, also.dtype, (symbol(f"{name}_row"), also.dtype.itemsize))
-            stores.append(Store(written, at, found[also][0]))
+            stores.append(Store(written, at, value))
         body = (Loop("column", Extent(self._live()), tuple(stores), lanes=self.tile.lanes),)
         pointers = ("sums", *(f"e{i}" for i in range(len(self.beside))), *self._others(), "c")
         return Kernel("epilogue", pointers, (*self._others(), "c"), "row", body, sizes=tuple(sizes_in(body)))
