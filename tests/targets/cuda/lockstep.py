@@ -8,24 +8,30 @@ store different values in one place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dovetail import ops
 from dovetail.ir.dim import Size, evaluate
-from dovetail.ir.dtype import DType
+from dovetail.ir.dtype import DType, c64
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
+    AwaitCopies,
     Barrier,
     Call,
+    CommitCopies,
+    CopyAsync,
     Expr,
     Extent,
     Kernel,
     Load,
+    LoadMatrices,
     Loop,
+    MultiplyMatrices,
     Name,
     Number,
     Set,
@@ -37,6 +43,8 @@ from dovetail.kernels.loops.ir import (
 )
 
 LANES = 32
+_CHUNK = c64
+"""A dtype of half of an asynchronous copy, for bounds."""
 _OPS = {op.name: op for op in ops.ALL}
 
 
@@ -53,6 +61,8 @@ class Machine:
         self.names: dict[str, Array] = {}
         self.memo: dict[int, Array] = {}
         self.number = 0
+        self.groups: list[list[tuple[Array, Array, Array]]] = [[]]
+        """Copies that have not arrived: bytes of shared memory, where, and what."""
 
     def size(self, size: Size) -> int:
         return size if isinstance(size, int) else evaluate(size, self.sizes)
@@ -93,15 +103,80 @@ class Machine:
                     )
             case Barrier():
                 assert mask.all(), "every thread of the block comes to a barrier"
-            case AllReduce(name, op, dtype):
+            case AllReduce(name, op, dtype, group):
                 warps = mask.reshape(-1, LANES)
                 assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
                 rows = self.names[name].reshape(-1, LANES)
-                distance = LANES // 2
+                distance = (group or LANES) // 2
                 while distance:
                     rows = self.apply(op, [rows, rows[:, np.arange(LANES) ^ distance]], dtype)
                     distance //= 2
                 self.names[name] = np.where(mask, rows.reshape(-1), self.names[name])
+            case CopyAsync():
+                self.copy(statement, mask)
+            case CommitCopies():
+                self.groups.append([])
+            case AwaitCopies(pending):
+                while len(self.groups) > pending + 1:
+                    for buffer, where, raw in self.groups.pop(0):
+                        buffer[where] = raw
+            case LoadMatrices():
+                self.load_matrices(statement, mask)
+            case MultiplyMatrices():
+                self.multiply(statement, mask)
+
+    def copy(self, statement: CopyAsync, mask: Array) -> None:
+        """Copies arrive when they are waited for; until then shared memory holds what was there, spoiled."""
+        inside = self.value(statement.inside, mask).astype(bool) & mask
+        wide = replace(statement.source, dtype=_CHUNK), replace(statement.target, dtype=_CHUNK)
+        source = self.address(wide[0], statement.source_at, inside)
+        target = self.address(wide[1], statement.target_at, mask)
+        assert not (source % 16).any() and not (target[mask] % 16).any(), "copies are aligned"
+        raw = np.zeros((self.block, 16), np.uint8)
+        raw[inside] = self.buffers[statement.source.pointer][0][source[inside][:, None] + np.arange(16)]
+        buffer = self.buffers[statement.target.pointer][0]
+        where = target[mask][:, None] + np.arange(16)
+        buffer[where] = 0xA5
+        self.groups[-1].append((buffer, where, raw[mask]))
+
+    def load_matrices(self, statement: LoadMatrices, mask: Array) -> None:
+        assert mask.all(), "whole warps load matrices"
+        at = self.address(replace(statement.source, dtype=_CHUNK), statement.source_at, mask)
+        assert not (at % 16).any(), "rows of matrices are aligned"
+        rows = self.buffers[statement.source.pointer][0][at[:, None] + np.arange(16)].view(np.uint16)
+        matrices = rows.reshape(-1, 4, 8, 8)
+        if statement.transposed:
+            matrices = matrices.swapaxes(-1, -2)
+        found = matrices.reshape(-1, 4, LANES, 2).swapaxes(1, 2).reshape(self.block, 8)
+        self.keep(statement.target, statement.target_at, np.ascontiguousarray(found), mask)
+
+    def multiply(self, statement: MultiplyMatrices, mask: Array) -> None:
+        assert mask.all(), "whole warps multiply matrices"
+        kind = statement.left.dtype.numpy
+        left = self.kept(statement.left, statement.left_at, 16, mask).view(kind).astype(np.float32)
+        right = self.kept(statement.right, statement.right_at, 8, mask).view(kind).astype(np.float32)
+        sums = self.kept(statement.sums, statement.sums_at, 16, mask).view(np.float32)
+        r, c = np.arange(LANES) // 4, 2 * (np.arange(LANES) % 4)
+        a, b = np.zeros((self.block // LANES, 16, 16), np.float32), np.zeros((self.block // LANES, 16, 8), np.float32)
+        for e in range(8):
+            a[:, r + 8 * (e // 2 % 2), c + e % 2 + 8 * (e // 4)] = left[:, e].reshape(-1, LANES)
+        for e in range(4):
+            b[:, c + e % 2 + 8 * (e // 2), r] = right[:, e].reshape(-1, LANES)
+        made = a @ b
+        total = np.stack([made[:, r + 8 * (e // 2), c + e % 2].reshape(-1) for e in range(4)], -1)
+        self.keep(statement.sums, statement.sums_at, np.ascontiguousarray(sums + total).view(np.uint16), mask)
+
+    def kept(self, tensor: Tensor, at: Sequence[Expr], count: int, mask: Array) -> Array:
+        """Bytes of a private tensor, of each thread."""
+        first = self.address(tensor, at, mask)
+        where: Array = np.add(first[:, None], np.arange(count))
+        return np.ascontiguousarray(self.buffers[tensor.pointer][0][where])
+
+    def keep(self, tensor: Tensor, at: Sequence[Expr], words: Array, mask: Array) -> None:
+        raw = words.view(np.uint8)
+        first = self.address(tensor, at, mask)
+        where = first[:, None] + np.arange(raw.shape[-1])
+        self.buffers[tensor.pointer][0][where] = raw
 
     def loop(self, statement: Loop, mask: Array) -> None:
         extent = self.value(statement.extent, mask).astype(np.int64)

@@ -26,6 +26,7 @@ from dovetail.kernels.loops.ir import (
     Kernel,
     Load,
     Loop,
+    Matrix,
     Name,
     Number,
     Set,
@@ -70,10 +71,10 @@ class Printer:
                 case When():
                     with self.text.when(I1(self.value(statement.condition))):
                         self.statements(statement.body)
-                case Alloc() | Barrier() | AllReduce():
+                case _:
                     self.threaded(statement)
 
-    def threaded(self, statement: Alloc | Barrier | AllReduce) -> None:
+    def threaded(self, statement: Alloc | Barrier | AllReduce | Matrix) -> None:
         """What only threads of a GPU's block do."""
         raise GraphError(f"{type(statement).__name__} in a kernel for a CPU", hint="schedule the kernel for a GPU")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from dovetail.codegen.llvm import nvvm, scalar
+from dovetail.codegen.llvm import nvvm, scalar, tensor_cores
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
@@ -20,12 +20,18 @@ from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
+    AwaitCopies,
     Barrier,
     Call,
+    CommitCopies,
+    CopyAsync,
     Expr,
     Extent,
     Kernel,
+    LoadMatrices,
     Loop,
+    Matrix,
+    MultiplyMatrices,
     Number,
     Tensor,
     ThreadIndex,
@@ -60,6 +66,8 @@ class _Printer(Printer):
             raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
         self.kernel, self.threads = kernel, kernel.launch.block
         self.globals: dict[str, str] = {}
+        self.dynamic = 0 if kernel.launch.shared_bytes else None
+        """Where the next allocation of dynamic shared memory is; None where all of it is static."""
         self.spaces: dict[str, str] = {name: f"ptr addrspace({nvvm.GLOBAL})" for name in kernel.pointers}
         thread, block = self.special(nvvm.THREAD), self.special(nvvm.BLOCK)
         self.indices = {
@@ -116,8 +124,25 @@ class _Printer(Printer):
             found = self.text.let(_quotient(nvvm.NEAR_QUOTIENT, x, y))
         return scalar.cast(self.text, found, f32, expr.dtype)
 
-    def threaded(self, statement: Alloc | Barrier | AllReduce) -> None:
+    def threaded(self, statement: Alloc | Barrier | AllReduce | Matrix) -> None:
         match statement:
+            case CopyAsync():
+                inside = self.value(statement.inside)
+                target = self.address(statement.target, statement.target_at)
+                tensor_cores.copy(self.text, target, self.address(statement.source, statement.source_at), inside)
+            case CommitCopies():
+                tensor_cores.commit(self.text)
+            case AwaitCopies():
+                tensor_cores.wait(self.text, statement.pending)
+            case LoadMatrices():
+                target = self.address(statement.target, statement.target_at)
+                source = self.address(statement.source, statement.source_at)
+                tensor_cores.load_matrices(self.text, target, source, transposed=statement.transposed)
+            case MultiplyMatrices():
+                sums = self.address(statement.sums, statement.sums_at)
+                left = self.address(statement.left, statement.left_at)
+                right = self.address(statement.right, statement.right_at)
+                tensor_cores.multiply(self.text, sums, left, right, statement.left.dtype)
             case Alloc():
                 self.allocate(statement)
             case Barrier():
@@ -132,18 +157,25 @@ class _Printer(Printer):
             if name not in self.pointers:
                 self.pointers[name], self.spaces[name] = self.text.alloca(kind), "ptr"
             return
+        self.spaces[name] = pointer = f"ptr addrspace({nvvm.SHARED})"
+        if self.dynamic is not None:
+            at, self.dynamic = self.dynamic, self.dynamic + -(-statement.count * statement.dtype.itemsize // 128) * 128
+            self.globals[nvvm.DYNAMIC] = (
+                f"@{nvvm.DYNAMIC} = external addrspace({nvvm.SHARED}) global [0 x i8], align 128"
+            )
+            self.pointers[name] = self.text.let(f"getelementptr i8, {pointer} @{nvvm.DYNAMIC}, i64 {at}")
+            return
         self.pointers[name] = f"@{self.kernel.name}.{name}"
-        self.spaces[name] = f"ptr addrspace({nvvm.SHARED})"
         space = f"internal addrspace({nvvm.SHARED}) global"
         self.globals[name] = f"{self.pointers[name]} = {space} {kind} undef, align 16"
 
     def all_reduce(self, statement: AllReduce) -> None:
-        """A butterfly: after five exchanges every lane has combined all of them, in the same order."""
+        """A butterfly: after a few exchanges every lane has combined all of its group, in the same order."""
         dtype, op = statement.dtype, statement.op
         slot, _ = self.slots[statement.name]
         kind = scalar.spelled(dtype)
         found = self.text.let(f"load {kind}, ptr {slot}")
-        distance = LANES // 2
+        distance = (statement.group or LANES) // 2
         while distance:
             other = self.shuffled(found, dtype, distance)
             found = scalar.apply(self.text, op, [found, other], [dtype, dtype], dtype, CONTRACTED)

@@ -156,14 +156,74 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Combine the scalar that each lane of a warp keeps under a name; every lane then keeps the same."""
+    """Combine the scalar that each lane of a group keeps under a name; every lane of it then keeps the same."""
 
     name: str
     op: str
     dtype: DType
+    group: int | None = None
+    """Neighbouring lanes that combine, a power of two; None for all of a warp."""
 
 
-Statement: TypeAlias = Store | Set | Loop | When | Alloc | Barrier | AllReduce
+@dataclass(frozen=True, slots=True)
+class CopyAsync:
+    """Start a copy of 16 bytes from memory of the device to shared memory; zeros where a condition does not hold."""
+
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    source: Tensor
+    source_at: tuple[Expr, ...]
+    inside: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCopies:
+    """The copies that this thread has started since the last group are a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCopies:
+    """Wait until at most `pending` groups of this thread's copies are left."""
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMatrices:
+    """Load four 8×8 matrices of 16-bit elements from shared memory into the registers of a warp.
+
+    Lane 8·m + r gives the address of row r of matrix m, whose 8 elements are dense. Lane 4·r + c receives elements 2·c
+    and 2·c + 1 of row r of each matrix, or of column r where they are transposed: eight elements of a private tensor.
+    """
+
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    source: Tensor
+    source_at: tuple[Expr, ...]
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyMatrices:
+    """Add the product of a 16×16 and a 16×8 matrix of 16-bit floats to 16×8 sums in f32, by the lanes of a warp.
+
+    Each lane has 8 elements of the left matrix, 4 of the right one and 4 sums in private tensors. With r = lane / 4 and
+    c = 2 · (lane mod 4), element e of the sums is at row r + 8 · (e / 2) and column c + e mod 2; element e of the left
+    matrix at row r + 8 · (e / 2 mod 2) and column c + e mod 2 + 8 · (e / 4); element e of the right one at row
+    c + e mod 2 + 8 · (e / 2) and column r.
+    """
+
+    sums: Tensor
+    sums_at: tuple[Expr, ...]
+    left: Tensor
+    left_at: tuple[Expr, ...]
+    right: Tensor
+    right_at: tuple[Expr, ...]
+
+
+Matrix: TypeAlias = CopyAsync | CommitCopies | AwaitCopies | LoadMatrices | MultiplyMatrices
+"""What tensor cores need: copies that overlap with products, and matrices that the lanes of a warp hold together."""
+Statement: TypeAlias = Store | Set | Loop | When | Alloc | Barrier | AllReduce | Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +336,10 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
         met.add(id(part))
         match part:
             case Store():
-                yield from (part.tensor.offset, *part.tensor.strides)
+                yield from _of_tensors(part.tensor)
                 pending += [part.value, *part.at]
             case Load():
-                yield from (part.tensor.offset, *part.tensor.strides)
+                yield from _of_tensors(part.tensor)
                 pending += part.at
             case Set():
                 pending.append(part.value)
@@ -291,5 +351,19 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += part.operands
             case Extent():
                 yield part.size
-            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce():
+            case CopyAsync():
+                yield from _of_tensors(part.target, part.source)
+                pending += [part.inside, *part.target_at, *part.source_at]
+            case LoadMatrices():
+                yield from _of_tensors(part.target, part.source)
+                pending += [*part.target_at, *part.source_at]
+            case MultiplyMatrices():
+                yield from _of_tensors(part.sums, part.left, part.right)
+                pending += [*part.sums_at, *part.left_at, *part.right_at]
+            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce() | CommitCopies() | AwaitCopies():
                 pass
+
+
+def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
+    for tensor in tensors:
+        yield from (tensor.offset, *tensor.strides)

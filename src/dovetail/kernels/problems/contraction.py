@@ -52,6 +52,14 @@ class Contraction:
 
 
 def find_contraction(of: StepProblem[object]) -> Contraction | Refused:
+    """The same where the products are floats that are summed in f32."""
+    found = of.once(find_products)
+    if isinstance(found, Contraction) and found.products[0].dtype not in SUMMED_IN_F32:
+        return Refused("sums_are_f32", found.products[0].dtype.name, ", ".join(d.name for d in SUMMED_IN_F32))
+    return found
+
+
+def find_products(of: StepProblem[object]) -> Contraction | Refused:
     """A step as products of one left operand with an elementwise epilogue."""
     body = of.body
     result = body.results[0]
@@ -64,8 +72,6 @@ def find_contraction(of: StepProblem[object]) -> Contraction | Refused:
         return Refused("body_has_a_product", "no matmul")
     if any(v not in body.views or body.views[v].offset != 0 for v in factors):
         return Refused("factors_are_operands", "a factor that is computed, or starts within an operand")
-    if products[0].dtype not in SUMMED_IN_F32:
-        return Refused("sums_are_f32", products[0].dtype.name, ", ".join(d.name for d in SUMMED_IN_F32))
     if len({p.operands[0] for p in products}) > 1:
         return Refused("products_share_the_left_operand", "several")
     known = {*body.order, *body.views}
@@ -102,4 +108,4 @@ def epilogue_of(found: Contraction, known: Mapping[Value, list[Expr]]) -> list[E
     return [made[result][0] for result in found.body.results]
 
 
-__all__ = ["SUMMED_IN_F32", "Contraction", "epilogue_of", "find_contraction"]
+__all__ = ["SUMMED_IN_F32", "Contraction", "epilogue_of", "find_contraction", "find_products"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from dovetail import ops
+from dovetail import library, ops
 from dovetail.codegen.llvm import ptx
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size
@@ -18,6 +18,8 @@ from dovetail.kernels.families.move import offer_move
 from dovetail.kernels.families.reduce import offer_reduce
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
+from dovetail.kernels.gpu.attend import offer_attend
+from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.loops.ir import Kernel
@@ -38,6 +40,10 @@ def _is_elementwise(value: Value) -> bool:
     return value.op.elementwise or is_reduction(value) or value.op is region or isinstance(value.op, FusedOp)
 
 
+def _is_a_contraction(value: Value) -> bool:
+    return value.op is ops.matmul or value.op is region or isinstance(value.op, FusedOp)
+
+
 TABLE: Table[GpuDevice | None] = Table(
     (
         _kind(
@@ -52,6 +58,8 @@ TABLE: Table[GpuDevice | None] = Table(
             lambda v: v.op in (ops.arg_max, ops.arg_min, ops.cum_sum, ops.cum_prod, ops.cum_max, ops.cum_min),
             Row("reduce", offer_reduce),
         ),
+        _kind("attention", lambda v: v.op in (library.attention, library.rope_attention), Row("attend", offer_attend)),
+        _kind("contraction", _is_a_contraction, Row("contract", offer_contract)),
         _kind("copy", lambda v: v.op in (ops.merge, ops.concat, ops.pad), Row("move", offer_move)),
         _kind("fill", lambda v: v.op in (ops.extent, ops.iota, ops.random_bits), Row("fill", offer_fill)),
     )
@@ -82,6 +90,8 @@ def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLi
     bindings = {name: v for name, v in job.bindings.items() if isinstance(v, Value)}
     if not isinstance(kernel, Kernel) or len(bindings) != len(job.bindings):
         return ()
+    if kernel.launch is not None:
+        return (_printed(kernel, bindings, step, locations),)
     split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
     if split is None:
         return (_printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings, step, locations),)

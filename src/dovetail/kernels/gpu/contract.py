@@ -1,0 +1,411 @@
+"""Contract: products of one left operand with one or more right ones, with elementwise work on them in the epilogue.
+
+A block computes a tile of the result. Tensor cores multiply 16-bit floats, with copies to shared memory in flight for
+the stages to come; other dtypes are multiplied one by one, with sums in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dovetail.ir.dim import Size, floordiv, product
+from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.fma import FmaTile
+from dovetail.kernels.gpu.fragments import (
+    Factor,
+    SharedTile,
+    both,
+    copied,
+    divided,
+    less,
+    load_left,
+    load_right,
+    multiplied,
+    private,
+    remainder,
+    stored,
+    unrolled,
+    zeroed,
+)
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, LANES, BlockTile, tile_of
+from dovetail.kernels.loops.body import cast_to, lying_beneath
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    AwaitCopies,
+    Barrier,
+    CommitCopies,
+    Expr,
+    Extent,
+    Kernel,
+    Launch,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    collapsed,
+    indices,
+    mul,
+    sizes_in,
+    stretched,
+)
+from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
+from dovetail.kernels.spec import ALIGNMENT, Job, TensorLocations, Tiles
+from dovetail.plan.plan import Step
+
+STATIC_BYTES = 48 << 10
+"""Shared memory that a kernel may have without asking for more."""
+_LEFT, _RIGHT = "left", "right"
+
+
+def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of a contraction."""
+    found = of.once(find_products)
+    if isinstance(found, Refused):
+        return found
+    dtypes = {v.dtype for v in (found.left, *found.rights)}
+    odd = [d.name for d in dtypes if not found.body.scalars.has_dtype(d) or d is bool_]
+    if odd:
+        return Refused("factors_are_numbers", ", ".join(odd))
+    return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A sum of this thread: its row and column in the tile, and its place in the private tensor."""
+
+    row: Expr
+    column: Expr
+    sums: tuple[Expr, ...]
+    """One for each stream."""
+
+
+class Writer:
+    """The job of one contraction while it is put together."""
+
+    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, device: GpuDevice) -> None:
+        self.step, self.found, self.locations, self.device = step, found, locations, device
+        self.streams = len(found.streams)
+        operands = list(dict.fromkeys(found.operand(v) for v in (found.left, *found.rights, *found.operands)))
+        beneath = lying_beneath(step, locations)
+        self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in beneath)}
+        self.bindings = {name: v for v, name in self.names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
+        self.names |= dict.fromkeys(beneath, "y0")
+        depths = (found.left.shape[-1], *(right.shape[-2] for right in found.rights))
+        self.depth = next((size for size in depths if isinstance(size, int)), depths[0])
+        self.columns = found.result.shape[-1]
+        self.rows, self.batch, self.fronts = self._folded()
+        self.lead = tuple(Name(f"b{i}") for i in range(len(self.batch)))
+
+    def _folded(self) -> tuple[Size, tuple[Size, ...], dict[str, tuple[Size, ...]]]:
+        """Rows, the axes before them, and the strides of each tensor along these: axes that lie so become rows."""
+        found, views = self.found, self.found.body.views
+        shape = found.result.shape[:-1]
+        fronts: dict[str, tuple[Size, ...]] = {
+            _LEFT: stretched(views[found.left].strides[:-1], found.left.shape[:-1], shape)
+        }
+        for i, right in enumerate(found.rights):
+            fronts[f"{_RIGHT}{i}"] = (*stretched(views[right].strides[:-2], right.shape[:-2], shape[:-1]), 0)
+        for i, view in enumerate(found.operands):
+            fronts[f"e{i}"] = stretched(views[view].strides, view.shape, found.result.shape)[:-1]
+        for i, result in enumerate(self.step.results):
+            fronts[f"y{i}"] = self.locations(result).strides[:-1]
+        axes, strides = collapsed(shape, list(fronts.values()))
+        whole = dict(zip(fronts, strides, strict=True))
+        shared = bool(axes) and all(s[-1] == 0 for name, s in whole.items() if name.startswith(_RIGHT))
+        if shared:
+            return axes[-1], axes[:-1], whole
+        return 1, axes, {name: (*s, 0) for name, s in whole.items()}
+
+    def left(self) -> Factor:
+        view = self.found.left
+        at = self.found.body.views[view]
+        tensor = Tensor(self._name(view), view.dtype, (*self.fronts[_LEFT], at.strides[-1]), at.offset)
+        return Factor(tensor, self.lead, self.rows, self.depth)
+
+    def rights(self) -> list[Factor]:
+        """The right factor of each stream; their rows are columns of the result."""
+        found: list[Factor] = []
+        for i, first in self.found.streams:
+            view = self.found.rights[i]
+            at = self.found.body.views[view]
+            strides = (*self.fronts[f"{_RIGHT}{i}"][:-1], at.strides[-1], at.strides[-2])
+            tensor = Tensor(self._name(view), view.dtype, strides, at.offset + first * at.strides[-1])
+            found.append(Factor(tensor, self.lead, self.columns, self.depth))
+        return found
+
+    def _name(self, view: Value) -> str:
+        return self.names[self.found.operand(view)]
+
+    def alignment(self, factor: Factor) -> int:
+        """The bytes that the start of a factor's operand is a multiple of."""
+        name = factor.tensor.pointer
+        return self.locations.alignment({name: self.bindings[name]})[name]
+
+    def job(self) -> Job:
+        dtypes = {v.dtype for v in (self.found.left, *self.found.rights)}
+        if len(dtypes) == 1 and dtypes <= {f16, bf16}:
+            return self._finished(self._by_tensor_cores(dtypes.pop()))
+        return self._finished(self._by_fma())
+
+    def _by_tensor_cores(self, dtype: DType) -> _Tiled:
+        tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
+        left, rights = self.left(), self.rights()
+        axis = left.dense_axis(self.alignment(left))
+        axes = [right.dense_axis(self.alignment(right)) for right in rights]
+        # All streams share a tile of shared memory, which has lines along one axis.
+        other = axes[0] if len(set(axes)) == 1 else ""
+        engine = _TensorCores(tile, dtype, left, rights, axis if other else "", other if axis else "", self.depth)
+        return _Tiled(
+            tile.rows,
+            tile.columns // self.streams,
+            tile.threads,
+            engine.body(),
+            engine.elements(),
+            engine.allocations(),
+        )
+
+    def _by_fma(self) -> _Tiled:
+        dtype = self.found.products[0].dtype
+        total = f32 if dtype.is_float and dtype is not f64 else dtype
+        engine = FmaTile.of(self.rows, self.columns, self.streams, product(self.batch), self.device, total)
+        return _Tiled(
+            engine.rows,
+            engine.columns,
+            engine.threads,
+            engine.body(self.left(), self.rights(), self.depth),
+            [Element(row, column, sums) for row, column, sums in engine.elements()],
+            engine.allocations(),
+        )
+
+    def _finished(self, tiled: _Tiled) -> Job:
+        down = floordiv(self.rows + (tiled.rows - 1), tiled.rows)
+        across = floordiv(self.columns + (tiled.columns - 1), tiled.columns)
+        *front, block, strip = indices((*self.batch, across, down), Name("tile"))
+        statements = (
+            *tiled.allocations,
+            Loop(
+                "tile",
+                Extent(product(self.batch) * down * across),
+                (
+                    *(Set(name.name, index) for name, index in zip(self.lead, front, strict=True)),
+                    Set("side", mul(block, Extent(tiled.columns))),
+                    Set("top", mul(strip, Extent(tiled.rows))),
+                    *tiled.body,
+                    *self._epilogue(tiled),
+                ),
+                kind="block",
+            ),
+        )
+        shared = sum(s.count * s.dtype.itemsize for s in tiled.allocations if s.space == "shared")
+        tiles = product(self.batch) * down * across
+        launch = Launch(tiles, tiled.threads, shared if shared > STATIC_BYTES else 0)
+        written = tuple(f"y{i}" for i in range(len(self.step.results)))
+        kernel = Kernel(
+            "contract", tuple(self.bindings), written, "tile", statements, sizes=sizes_in(statements), launch=launch
+        )
+        return Job(kernel, self.bindings, Tiles(tiles, tiled.rows * tiled.columns))
+
+    def _epilogue(self, tiled: _Tiled) -> Iterator[Statement]:
+        """The results, element by element."""
+        row, column = Name("row"), Name("column")
+        at = (*self.lead, row, column)
+        for element in tiled.elements:
+            yield Set("row", add(Name("top"), element.row))
+            yield Set("column", add(Name("side"), element.column))
+            inside = both(less(row, Extent(self.rows)), less(column, Extent(self.columns)))
+            yield When(inside, tuple(self._stores(element, at)))
+
+    def _stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
+        found, views = self.found, self.found.body.views
+        known: dict[Value, list[Expr]] = {}
+        for i, value in enumerate(found.products):
+            sums = element.sums[i * found.parts : (i + 1) * found.parts]
+            known[value] = [cast_to(x, value.dtype) for x in sums]
+        for i, view in enumerate(found.operands):
+            place = views[view]
+            stride = stretched(place.strides, view.shape, found.products[0].shape)[-1] if view.shape else 0
+            wide = found.parts > 1 and bool(view.shape) and view.shape[-1] == found.products[0].shape[-1]
+            offsets = [place.offset + n * self.columns * stride for n in range(found.parts if wide else 1)]
+            strides = (*self.fronts[f"e{i}"], stride)
+            known[view] = [Load(Tensor(self._name(view), view.dtype, strides, o), at) for o in offsets]
+        for i, value in enumerate(epilogue_of(found, known)):
+            result = self.step.results[i]
+            strides = (*self.fronts[f"y{i}"], self.locations(result).strides[-1])
+            yield Store(Tensor(f"y{i}", result.dtype, strides), at, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiled:
+    """What a block does for one tile, and the sums that each thread then has."""
+
+    rows: int
+    columns: int
+    threads: int
+    body: Sequence[Statement]
+    elements: Sequence[Element]
+    allocations: Sequence[Alloc]
+
+
+@dataclass(frozen=True, slots=True)
+class _TensorCores:
+    """The sums of a tile by tensor cores."""
+
+    tile: BlockTile
+    dtype: DType
+    left: Factor
+    rights: Sequence[Factor]
+    left_axis: str
+    """The axis along which the left factor is copied; "" where elements are loaded one by one, of both factors."""
+    right_axis: str
+    depth: Size
+
+    @property
+    def stages(self) -> int:
+        return self.tile.stages if self.left_axis else 1
+
+    @property
+    def left_tile(self) -> SharedTile:
+        return self._shared("a_tile", self.tile.rows, self.left_axis)
+
+    @property
+    def right_tile(self) -> SharedTile:
+        return self._shared("b_tile", self.tile.columns, self.right_axis)
+
+    def _shared(self, name: str, rows: int, axis: str) -> SharedTile:
+        lines, length = (DEPTH, rows) if axis == "row" else (rows, DEPTH)
+        return SharedTile(name, self.dtype, lines, length // CHUNK, self.stages)
+
+    @property
+    def down(self) -> int:
+        """16-row fragments of a warp."""
+        return self.tile.warp_rows // 16
+
+    @property
+    def across(self) -> int:
+        """8-column fragments of a warp."""
+        return self.tile.warp_columns // 8
+
+    @property
+    def sums(self) -> Tensor:
+        return private("sums", f32, self.down, self.across, 4)
+
+    @property
+    def fragments(self) -> tuple[Tensor, Tensor]:
+        return private("a_fragment", self.dtype, self.down, 8), private("b_fragment", self.dtype, 1)
+
+    def allocations(self) -> list[Alloc]:
+        return [
+            Alloc("a_tile", self.dtype, self.left_tile.count, "shared"),
+            Alloc("b_tile", self.dtype, self.right_tile.count, "shared"),
+            Alloc("sums", f32, self.down * self.across * 4, "private"),
+            Alloc("a_fragment", self.dtype, self.down * 8, "private"),
+            Alloc("b_fragment", self.dtype, self.across * 4, "private"),
+        ]
+
+    def body(self) -> list[Statement]:
+        found: list[Statement] = [zeroed(self.sums, self.down * self.across * 4)]
+        rounds = floordiv(self.depth + (DEPTH - 1), DEPTH)
+        return [*found, *(self._pipelined(rounds) if self.left_axis else self._in_turn(rounds))]
+
+    def _pipelined(self, rounds: Size) -> list[Statement]:
+        """Copies for the stages to come are in flight while one is multiplied."""
+        ahead = self.stages - 1
+        found: list[Statement] = []
+        for stage in range(ahead):
+            found += [*self._copies(Extent(stage), Extent(stage)), CommitCopies()]
+        later = add(Name("round"), Extent(ahead))
+        return [
+            *found,
+            Loop(
+                "round",
+                Extent(rounds),
+                (
+                    AwaitCopies(ahead - 1),
+                    Barrier(),
+                    Set("later", later),
+                    *self._copies(Name("later"), remainder(Name("later"), self.stages)),
+                    CommitCopies(),
+                    Set("stage", remainder(Name("round"), self.stages)),
+                    *self._products(Name("stage")),
+                ),
+            ),
+            AwaitCopies(0),
+            Barrier(),
+        ]
+
+    def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
+        k = mul(number, Extent(DEPTH))
+        threads, of = self.tile.threads, len(self.rights)
+        found = copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
+        for at, right in enumerate(self.rights):
+            found += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
+        return found
+
+    def _in_turn(self, rounds: Size) -> list[Statement]:
+        """Load, wait, multiply, wait."""
+        k = mul(Name("round"), Extent(DEPTH))
+        threads, of = self.tile.threads, len(self.rights)
+        loads = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
+        for at, right in enumerate(self.rights):
+            loads += stored(self.right_tile, right, Name("side"), k, threads, at, of)
+        return [Loop("round", Extent(rounds), (Barrier(), *loads, Barrier(), *self._products(ZERO))), Barrier()]
+
+    def _products(self, stage: Expr) -> list[Statement]:
+        left, right = self.fragments
+        i, j, k = Name("i"), Name("j"), mul(Name("step"), Extent(16))
+        warp = ThreadIndex("warp")
+        top = mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows))
+        side = mul(remainder(warp, self.tile.warps_across), Extent(self.tile.warp_columns))
+        row, column = add(top, mul(i, Extent(16))), add(side, mul(j, Extent(16)))
+        b_at = (mul(j, Extent(8)),)
+        return [
+            unrolled(
+                "step",
+                DEPTH // 16,
+                unrolled("i", self.down, load_left(left, (i, ZERO), self.left_tile, self.left_axis, stage, row, k)),
+                unrolled(
+                    "j", self.across // 2, load_right(right, b_at, self.right_tile, self.right_axis, stage, column, k)
+                ),
+                unrolled(
+                    "i",
+                    self.down,
+                    unrolled("j", self.across, multiplied(self.sums, (i, j, ZERO), left, (i, ZERO), right, j)),
+                ),
+            )
+        ]
+
+    def elements(self) -> list[Element]:
+        """The sums of a thread, with those of all streams of one column together."""
+        lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
+        streams = len(self.rights)
+        top = add(mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows)), divided(lane, 4))
+        width = self.tile.warp_columns // streams
+        side = add(mul(remainder(warp, self.tile.warps_across), Extent(width)), mul(remainder(lane, 4), Extent(2)))
+        found: list[Element] = []
+        for i in range(self.down):
+            for half in range(2):
+                for j in range(self.across // streams):
+                    for e in range(2):
+                        sums = tuple(
+                            Load(self.sums, (Extent(i), Extent(j * streams + s), Extent(2 * half + e)))
+                            for s in range(streams)
+                        )
+                        row, column = add(top, Extent(16 * i + 8 * half)), add(side, Extent(8 * j + e))
+                        found.append(Element(row, column, sums))
+        return found
+
+
+assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"
+
+__all__ = ["Element", "Writer", "offer_contract"]

@@ -1,0 +1,168 @@
+"""Sums of products without tensor cores: each thread keeps a square of sums in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail.ir.dim import Size, floordiv
+from dovetail.ir.dtype import DType, f32
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.fragments import Factor, divided, private, remainder, shared_by, unrolled, zeroed
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    add,
+    mul,
+)
+
+DEPTH = 16
+"""Elements of k in shared memory."""
+GROUP = 4
+"""Neighbours that a thread loads at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FmaTile:
+    """A tile of sums: threads in a grid, each with `down` × `across` groups of 4 × 4 sums."""
+
+    grid_rows: int
+    grid_columns: int
+    down: int
+    across: int
+    streams: int = 1
+    dtype: DType = f32
+
+    @staticmethod
+    def of(rows: Size, columns: Size, streams: int, batch: Size, device: GpuDevice, dtype: DType) -> FmaTile:
+        """A large tile where that leaves no multiprocessor idle."""
+        count = 1
+        for size in (batch, floordiv(rows + 127, 128), floordiv(columns + 127, 128)):
+            count *= size if isinstance(size, int) else 4
+        if count >= device.multiprocessors // 2 and streams == 1 and dtype.itemsize <= 4:
+            return FmaTile(16, 16, 2, 2, 1, dtype)
+        return FmaTile(8, 16, 1, 1, streams, dtype)
+
+    @property
+    def threads(self) -> int:
+        return self.grid_rows * self.grid_columns
+
+    @property
+    def rows(self) -> int:
+        return self.grid_rows * GROUP * self.down
+
+    @property
+    def columns(self) -> int:
+        return self.grid_columns * GROUP * self.across
+
+    @property
+    def sums(self) -> Tensor:
+        return private("sums", self.dtype, self.streams, self.down * GROUP, self.across * GROUP)
+
+    def _shared(self, name: str, count: int) -> Tensor:
+        """Lines along rows, one for each k; a group of padding spreads stores over banks."""
+        item = self.dtype.itemsize
+        return Tensor(name, self.dtype, ((count + GROUP) * item, item), space="shared")
+
+    def allocations(self) -> list[Alloc]:
+        shared = [Alloc("a_tile", self.dtype, DEPTH * (self.rows + GROUP), "shared")]
+        shared += [
+            Alloc(f"b_tile{s}", self.dtype, DEPTH * (self.columns + GROUP), "shared") for s in range(self.streams)
+        ]
+        count = self.down * self.across * GROUP * GROUP
+        return [
+            *shared,
+            Alloc("sums", self.dtype, self.streams * count, "private"),
+            Alloc("a_row", self.dtype, self.down * GROUP, "private"),
+            Alloc("b_row", self.dtype, self.streams * self.across * GROUP, "private"),
+        ]
+
+    def body(self, left: Factor, rights: Sequence[Factor], depth: Size) -> list[Statement]:
+        k = mul(Name("round"), Extent(DEPTH))
+        loads = self._loaded("a_tile", self.rows, left, Name("top"), k)
+        for s, right in enumerate(rights):
+            loads += self._loaded(f"b_tile{s}", self.columns, right, Name("side"), k)
+        rounds = floordiv(depth + (DEPTH - 1), DEPTH)
+        return [
+            zeroed(self.sums, self.streams * self.down * self.across * GROUP * GROUP),
+            Loop("round", Extent(rounds), (Barrier(), *loads, Barrier(), *self._products())),
+            Barrier(),
+        ]
+
+    def _loaded(self, name: str, rows: int, factor: Factor, first: Expr, k: Expr) -> list[Statement]:
+        def one(own: Expr) -> list[Statement]:
+            by_k = factor.k_stride == factor.tensor.dtype.itemsize
+            row, at = (
+                (divided(own, DEPTH), remainder(own, DEPTH)) if by_k else (remainder(own, rows), divided(own, rows))
+            )
+            value = cast_to(factor.element(add(first, row), add(k, at)), self.dtype)
+            return [Store(self._shared(name, rows), (at, row), value)]
+
+        return shared_by(self.threads, rows * DEPTH, one)
+
+    def _products(self) -> list[Statement]:
+        a_row, b_row = private("a_row", self.dtype, 1), private("b_row", self.dtype, 1)
+        k, i, j, g = Name("k"), Name("i"), Name("j"), Name("g")
+        down = add(mul(g, Extent(self.grid_rows * GROUP)), add(mul(self._at_row, Extent(GROUP)), i))
+        across = add(mul(g, Extent(self.grid_columns * GROUP)), add(mul(self._at_column, Extent(GROUP)), i))
+        own = add(mul(g, Extent(GROUP)), i)
+        loads: list[Statement] = [
+            unrolled(
+                "g",
+                self.down,
+                unrolled("i", GROUP, Store(a_row, (own,), Load(self._shared("a_tile", self.rows), (k, down)))),
+            )
+        ]
+        products: list[Statement] = []
+        for s in range(self.streams):
+            there = add(own, Extent(s * self.across * GROUP))
+            tile = self._shared(f"b_tile{s}", self.columns)
+            loads.append(
+                unrolled("g", self.across, unrolled("i", GROUP, Store(b_row, (there,), Load(tile, (k, across)))))
+            )
+            at = (Extent(s), i, j)
+            product = Call(
+                "mul", (Load(a_row, (i,)), Load(b_row, (add(j, Extent(s * self.across * GROUP)),))), self.dtype
+            )
+            more = Store(self.sums, at, Call("add", (Load(self.sums, at), product), self.dtype))
+            products.append(unrolled("i", self.down * GROUP, unrolled("j", self.across * GROUP, more)))
+        return [unrolled("k", DEPTH, *loads, *products)]
+
+    @property
+    def _at_row(self) -> Expr:
+        return divided(ThreadIndex("thread"), self.grid_columns)
+
+    @property
+    def _at_column(self) -> Expr:
+        return remainder(ThreadIndex("thread"), self.grid_columns)
+
+    def elements(self) -> list[tuple[Expr, Expr, tuple[Expr, ...]]]:
+        """The row and column of each sum of a thread, and the sums of all streams there."""
+        found: list[tuple[Expr, Expr, tuple[Expr, ...]]] = []
+        for i in range(self.down * GROUP):
+            for j in range(self.across * GROUP):
+                row = _place(self._at_row, self.grid_rows, i)
+                column = _place(self._at_column, self.grid_columns, j)
+                sums = tuple(Load(self.sums, (Extent(s), Extent(i), Extent(j))) for s in range(self.streams))
+                found.append((row, column, sums))
+        return found
+
+
+def _place(own: Expr, grid: int, number: int) -> Expr:
+    group, within = divmod(number, GROUP)
+    return add(add(mul(own, Extent(GROUP)), ZERO), Extent(group * grid * GROUP + within))
+
+
+__all__ = ["FmaTile"]

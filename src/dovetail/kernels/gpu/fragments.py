@@ -1,0 +1,256 @@
+"""Tiles of matrices in shared memory and in the registers of warps, in the loop language.
+
+A tile in shared memory has rows of 16-byte chunks. The chunks of a row are swizzled, that is permuted by the number of
+the row, so that eight rows of one column of chunks are in different banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import DType, bool_, i64
+from dovetail.kernels.gpu.tile import CHUNK
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Call,
+    CopyAsync,
+    Expr,
+    Extent,
+    Load,
+    LoadMatrices,
+    Loop,
+    MultiplyMatrices,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+
+LANE = ThreadIndex("lane")
+
+
+def divided(x: Expr, by: int) -> Expr:
+    return x if by == 1 else Call("div", (x, Extent(by)), i64)
+
+
+def remainder(x: Expr, by: int) -> Expr:
+    return ZERO if by == 1 else Call("rem", (x, Extent(by)), i64)
+
+
+def less(x: Expr, y: Expr) -> Expr:
+    return Call("less", (x, y), bool_)
+
+
+def both(*conditions: Expr) -> Expr:
+    found = conditions[0]
+    for condition in conditions[1:]:
+        found = Call("bit_and", (found, condition), bool_)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTile:
+    """A tile of 16-bit elements in shared memory: lines of chunks, once for each stage."""
+
+    name: str
+    dtype: DType
+    lines: int
+    chunks: int
+    stages: int
+
+    @property
+    def count(self) -> int:
+        """Elements of all stages."""
+        return self.stages * self.lines * self.chunks * CHUNK
+
+    def place(self, stage: Expr, line: Expr, chunk: Expr, element: Expr = ZERO) -> tuple[Tensor, tuple[Expr, ...]]:
+        """Where an element is."""
+        width = CHUNK * self.dtype.itemsize
+        strides = (self.lines * self.chunks * width, self.chunks * width, width, self.dtype.itemsize)
+        turned = Call("bit_xor", (chunk, remainder(line, min(CHUNK, self.chunks & -self.chunks))), i64)
+        return Tensor(self.name, self.dtype, strides, space="shared"), (stage, line, turned, element)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One side of a product in memory of the device: rows (of the left, columns of the right) along k."""
+
+    tensor: Tensor
+    """Strides of leading axes, of rows and of k."""
+    lead: tuple[Expr, ...]
+    rows: Size
+    depth: Size
+    read: Callable[[tuple[Expr, ...]], Expr] | None = None
+    """An element where it is computed from the tensor; None where it is loaded."""
+
+    @property
+    def row_stride(self) -> Size:
+        return self.tensor.strides[-2]
+
+    @property
+    def k_stride(self) -> Size:
+        return self.tensor.strides[-1]
+
+    def dense_axis(self, alignment: int) -> str:
+        """The axis along which 16 bytes can be copied at once: "k", "row", or "" where there is none."""
+        item = self.tensor.dtype.itemsize
+        if self.read is not None or item != 2 or alignment % 16:
+            return ""
+        others = (self.tensor.offset, *self.tensor.strides[:-2])
+        for axis, dense, along, size in (
+            ("k", self.k_stride, self.row_stride, self.depth),
+            ("row", self.row_stride, self.k_stride, self.rows),
+        ):
+            aligned = is_multiple(size, CHUNK) and all(is_multiple(s, 16) for s in (along, *others))
+            if dense == item and aligned:
+                return axis
+        return ""
+
+    def element(self, row: Expr, k: Expr) -> Expr:
+        """An element, and 0 outside; nothing is read there."""
+        at = (*self.lead, clamped(row, self.rows), clamped(k, self.depth))
+        dtype = self.tensor.dtype
+        found = Load(self.tensor, at) if self.read is None else self.read(at)
+        inside = both(less(row, Extent(self.rows)), less(k, Extent(self.depth)))
+        return Call("where", (inside, found, Number(0, found.dtype)), found.dtype if self.read else dtype)
+
+
+def is_multiple(size: Size, of: int) -> bool:
+    """Whether a size is known to be a multiple of a number."""
+    return isinstance(size, int) and size % of == 0
+
+
+def clamped(index: Expr, size: Size) -> Expr:
+    """An index that is not beyond an axis."""
+    return Call("minimum", (index, Extent(size - 1)), i64)
+
+
+def shared_by(threads: int, count: int, body: Callable[[Expr], Sequence[Statement]]) -> list[Statement]:
+    """Iterations that the threads of a block share, unrolled."""
+    turns = -(-count // threads)
+    own = add(mul(Name("turn"), Extent(threads)), ThreadIndex("thread"))
+    inner = tuple(body(Name("own")))
+    guarded = inner if count % threads == 0 else (When(less(Name("own"), Extent(count)), inner),)
+    return [Loop("turn", Extent(turns), (Set("own", own), *guarded), kind="unrolled")]
+
+
+def copied(
+    tile: SharedTile, factor: Factor, axis: str, first: Expr, k: Expr, stage: Expr, threads: int, at: int, of: int
+) -> list[Statement]:
+    """Start the copies of a stage: rows from `first` on, elements of k from `k` on.
+
+    A tile may hold several factors in turn, eight rows of each: this is number `at` of `of`.
+    """
+
+    def by_k(own: Expr) -> list[Statement]:
+        row, chunk = divided(own, tile.chunks), remainder(own, tile.chunks)
+        column = add(k, mul(chunk, Extent(CHUNK)))
+        source = add(first, row)
+        inside = both(less(source, Extent(factor.rows)), less(column, Extent(factor.depth)))
+        target, place = tile.place(stage, spread(row, at, of), chunk)
+        return [CopyAsync(target, place, factor.tensor, (*factor.lead, source, column), inside)]
+
+    def by_row(own: Expr) -> list[Statement]:
+        per = tile.chunks // of
+        line, chunk = divided(own, per), remainder(own, per)
+        column, source = add(k, line), add(first, mul(chunk, Extent(CHUNK)))
+        inside = both(less(source, Extent(factor.rows)), less(column, Extent(factor.depth)))
+        target, place = tile.place(stage, line, add(mul(chunk, Extent(of)), Extent(at)))
+        return [CopyAsync(target, place, factor.tensor, (*factor.lead, source, column), inside)]
+
+    if axis == "k":
+        return shared_by(threads, tile.lines // of * tile.chunks, by_k)
+    return shared_by(threads, tile.lines * (tile.chunks // of), by_row)
+
+
+def stored(tile: SharedTile, factor: Factor, first: Expr, k: Expr, threads: int, at: int, of: int) -> list[Statement]:
+    """Load a stage element by element, whatever the strides are, and store it with lines along k."""
+
+    def one(own: Expr) -> list[Statement]:
+        depth = tile.chunks * CHUNK
+        by_row = factor.k_stride == factor.tensor.dtype.itemsize
+        rows = tile.lines // of
+        row, place = (
+            (divided(own, depth), remainder(own, depth)) if by_row else (remainder(own, rows), divided(own, rows))
+        )
+        value = factor.element(add(first, row), add(k, place))
+        cast = value if value.dtype is tile.dtype else Call("cast", (value,), tile.dtype)
+        target, there = tile.place(ZERO, spread(row, at, of), divided(place, CHUNK), remainder(place, CHUNK))
+        return [Store(target, there, cast)]
+
+    return shared_by(threads, tile.lines // of * tile.chunks * CHUNK, one)
+
+
+def spread(row: Expr, at: int, of: int) -> Expr:
+    """The line of a row where several factors take turns, eight rows each."""
+    if of == 1:
+        return row
+    block = add(mul(divided(row, CHUNK), Extent(CHUNK * of)), Extent(at * CHUNK))
+    return add(block, remainder(row, CHUNK))
+
+
+def private(name: str, dtype: DType, *counts: int) -> Tensor:
+    """A private tensor, dense."""
+    strides: list[Size] = []
+    step = dtype.itemsize
+    for count in reversed(counts):
+        strides.append(step)
+        step *= count
+    return Tensor(name, dtype, tuple(reversed(strides)), space="private")
+
+
+def load_left(
+    target: Tensor, at: tuple[Expr, ...], tile: SharedTile, axis: str, stage: Expr, row: Expr, k: Expr
+) -> LoadMatrices:
+    """A 16×16 fragment of the left factor; `row` and `k` are multiples of 16."""
+    down, along = add(remainder(LANE, CHUNK), mul(remainder(divided(LANE, 8), 2), Extent(8))), divided(LANE, 16)
+    if axis == "row":
+        line = add(add(k, remainder(LANE, CHUNK)), mul(divided(LANE, 16), Extent(8)))
+        source, place = tile.place(stage, line, add(divided(row, CHUNK), remainder(divided(LANE, 8), 2)))
+        return LoadMatrices(target, at, source, place, transposed=True)
+    source, place = tile.place(stage, add(row, down), add(divided(k, CHUNK), along))
+    return LoadMatrices(target, at, source, place)
+
+
+def load_right(
+    target: Tensor, at: tuple[Expr, ...], tile: SharedTile, axis: str, stage: Expr, column: Expr, k: Expr
+) -> LoadMatrices:
+    """Two 16×8 fragments of the right factor, side by side; `column` and `k` are multiples of 16."""
+    half, side = remainder(divided(LANE, 8), 2), divided(LANE, 16)
+    if axis == "row":
+        line = add(add(k, remainder(LANE, CHUNK)), mul(half, Extent(8)))
+        source, place = tile.place(stage, line, add(divided(column, CHUNK), side))
+        return LoadMatrices(target, at, source, place, transposed=True)
+    line = add(add(column, remainder(LANE, CHUNK)), mul(side, Extent(8)))
+    source, place = tile.place(stage, line, add(divided(k, CHUNK), half))
+    return LoadMatrices(target, at, source, place)
+
+
+def multiplied(
+    sums: Tensor, sums_at: tuple[Expr, ...], left: Tensor, left_at: tuple[Expr, ...], right: Tensor, right_at: Expr
+) -> MultiplyMatrices:
+    """One product; the right fragments are numbered, four elements each."""
+    return MultiplyMatrices(sums, sums_at, left, left_at, right, (mul(right_at, Extent(4)),))
+
+
+def unrolled(variable: str, count: int, *body: Statement) -> Loop:
+    return Loop(variable, Extent(count), body, kind="unrolled")
+
+
+def zeroed(sums: Tensor, count: int) -> Loop:
+    flat = Tensor(sums.pointer, sums.dtype, (sums.dtype.itemsize,), space="private")
+    return unrolled("z", count, Store(flat, (Name("z"),), Number(0, sums.dtype)))
+
+
+__all__ = [
+    "LANE", "Factor", "SharedTile", "both", "copied", "divided", "less", "load_left", "load_right", "multiplied",
+    "private", "remainder", "shared_by", "spread", "stored", "unrolled", "zeroed",
+]  # fmt: skip

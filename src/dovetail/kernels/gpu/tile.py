@@ -1,0 +1,89 @@
+"""Tiles of a product of matrices: what a block computes, how its warps share it, and which tile suits a size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.ir.dim import Size
+from dovetail.kernels.device import GpuDevice
+
+LANES = 32
+CHUNK = 8
+"""16-bit elements of one asynchronous copy."""
+DEPTH = 64
+"""Elements of k that a stage holds: rows of 128 bytes, which swizzling spreads over all banks of shared memory."""
+H200 = GpuDevice(
+    "sm_90a",
+    multiprocessors=132,
+    shared_bytes=227 << 10,
+    l2_bytes=50 << 20,
+    tensor_core_shapes=((16, 8, 16),),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTile:
+    """Rows and columns of a block, and how its warps divide them."""
+
+    rows: int
+    columns: int
+    warps_down: int
+    warps_across: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps_down * self.warps_across
+
+    @property
+    def warp_rows(self) -> int:
+        return self.rows // self.warps_down
+
+    @property
+    def warp_columns(self) -> int:
+        return self.columns // self.warps_across
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory for all stages of both factors."""
+        return self.stages * (self.rows + self.columns) * DEPTH * 2
+
+
+TILES = (
+    BlockTile(128, 128, 2, 4, 3),
+    BlockTile(128, 64, 2, 2, 3),
+    BlockTile(64, 128, 2, 2, 3),
+    BlockTile(64, 64, 2, 2, 4),
+    BlockTile(32, 64, 1, 4, 4),
+    BlockTile(32, 32, 1, 2, 6),
+    BlockTile(16, 64, 1, 4, 6),
+    BlockTile(16, 32, 1, 2, 6),
+)
+"""From large to small. A large tile reads each element of a factor fewer times, a small one leaves no core idle."""
+ROWS = 512
+"""Rows of a product whose size is known at run time only."""
+MULTIPLY_CYCLES, COPY_CYCLES, STAGE_CYCLES = 1 / 1024, 1 / 40, 40
+"""Cycles of a multiprocessor for a product of two elements, for a byte into shared memory, and for a barrier."""
+
+
+def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> BlockTile:
+    """The tile with the lowest estimate."""
+    count = batch if isinstance(batch, int) else 1
+    down = rows if isinstance(rows, int) else ROWS
+    across = streams * (columns if isinstance(columns, int) else ROWS)
+
+    def cycles(tile: BlockTile) -> float:
+        blocks = count * -(-down // tile.rows) * -(-across // tile.columns)
+        fit = max(1, min(device.shared_bytes // tile.shared_bytes, 2048 // tile.threads))
+        # Blocks of one multiprocessor share its tensor cores, and hide each other's waits.
+        at_once = -(-blocks // device.multiprocessors)
+        work = max(
+            tile.rows * tile.columns * DEPTH * MULTIPLY_CYCLES, (tile.rows + tile.columns) * 2 * DEPTH * COPY_CYCLES
+        )
+        return at_once * work + -(-at_once // fit) * STAGE_CYCLES
+
+    fitting = [t for t in TILES if t.warp_columns % (CHUNK * 2 * streams) == 0 or t.warp_columns == CHUNK * 2 * streams]
+    return min(fitting, key=cycles)
+
+
+__all__ = ["CHUNK", "DEPTH", "H200", "LANES", "TILES", "BlockTile", "tile_of"]
