@@ -11,9 +11,10 @@ from dovetail import Graph
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.split_reduce import SplitLimits
-from dovetail.plan.plan import make_plan
+from dovetail.plan.plan import Step, make_plan
 from dovetail.targets.cuda.loops import SPLIT
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime.memory import Memory
 from tests.targets.cuda.graphs import Case
@@ -62,6 +63,10 @@ def check(case: Case, got: Mapping[str, Array], feeds: Mapping[str, Array]) -> N
             raise AssertionError(f"{name}: {wrong}") from None
 
 
+def _missing(step: Step) -> tuple[GpuKernel, ...]:
+    raise AssertionError(f"there is no kernel for {step.value.op.name}")
+
+
 def in_lockstep(case: Case, feeds: Mapping[str, Array], split: SplitLimits = SPLIT) -> dict[str, Array]:
     """The outputs of a case on the machine in NumPy."""
     plan = make_plan(Graph.of(case.outputs), target="cuda")
@@ -70,7 +75,7 @@ def in_lockstep(case: Case, feeds: Mapping[str, Array], split: SplitLimits = SPL
     memory.reserve("bound", plan.bound_size)
     memory.give(plan.graph.inputs, feeds)
     memory.reserve("arena", plan.arena_size)
-    kernels = kernels_of(plan, split)
+    kernels = [(step, made) for step, several in steps_of(plan, split) for made in several or _missing(step)]
     workspace = memory.allocate(max([memory.number(made.workspace_bytes) for _, made in kernels], default=0))
     for _, made in kernels:
         buffers: dict[str, tuple[Array, int]] = {}
@@ -81,6 +86,8 @@ def in_lockstep(case: Case, feeds: Mapping[str, Array], split: SplitLimits = SPL
                 continue
             buffer, start = memory.place(alias.root)
             buffers[name] = (buffer, start + memory.number(alias.offset))
+        for name in made.checks:
+            buffers[name] = (np.zeros(8, np.uint8), 0)
         for name, at in made.workspace.items():
             buffers[name] = (workspace, memory.number(at))
         Machine(made.kernel, buffers, memory.sizes).run()

@@ -169,14 +169,14 @@ class Machine:
     def kept(self, tensor: Tensor, at: Sequence[Expr], count: int, mask: Array) -> Array:
         """Bytes of a private tensor, of each thread."""
         first = self.address(tensor, at, mask)
-        where: Array = np.add(first[:, None], np.arange(count))
-        return np.ascontiguousarray(self.buffers[tensor.pointer][0][where])
+        bytes_of = self.buffers[tensor.pointer][0]
+        return np.stack([bytes_of[first + i] for i in range(count)], -1)
 
     def keep(self, tensor: Tensor, at: Sequence[Expr], words: Array, mask: Array) -> None:
         raw = words.view(np.uint8)
         first = self.address(tensor, at, mask)
-        where = first[:, None] + np.arange(raw.shape[-1])
-        self.buffers[tensor.pointer][0][where] = raw
+        for i in range(raw.shape[-1]):
+            self.buffers[tensor.pointer][0][first + i] = raw[:, i]
 
     def loop(self, statement: Loop, mask: Array) -> None:
         extent = self.value(statement.extent, mask).astype(np.int64)

@@ -7,7 +7,7 @@ outside of what is allocated is an error.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from dovetail.kernels.loops.ir import Kernel
 from tests.targets.cuda.lockstep import Machine
 
 _FIRST, _APART = 1 << 40, 1 << 20
+_CAPTURING = 7
+"""The stream of a capture."""
 
 
 class _SizedMachine(Machine):
@@ -46,13 +48,32 @@ class SimulatedFunction:
     def launch(
         self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = 0
     ) -> None:
-        kernel, device = self.kernel, self.device
+        device = self.device
+        if stream and device.recording is not None:
+            device.recording.append(lambda: self.launch(grid, block, arguments, shared_bytes=shared_bytes))
+            return
+        kernel = self.kernel
         assert kernel.launch is not None and block == kernel.launch.block
         assert len(arguments) == len(kernel.pointers) + len(kernel.sizes)
         device.log.append(f"launch {kernel.name}")
         buffers = {name: device.found(at) for name, at in zip(kernel.pointers, arguments, strict=False)}
         numbers = dict(zip(kernel.sizes, arguments[len(kernel.pointers) :], strict=True))
         _SizedMachine(kernel, buffers, grid, numbers).run()
+
+
+class SimulatedGraph:
+    """What was enqueued while it was captured."""
+
+    def __init__(self, device: SimulatedDriver, work: Sequence[Callable[[], None]]) -> None:
+        self.device, self.work = device, work
+
+    def launch(self) -> None:
+        self.device.log.append("graph")
+        for one in self.work:
+            one()
+
+    def synchronize(self) -> None:
+        self.device.log.append("synchronize graph")
 
 
 class SimulatedDriver:
@@ -64,6 +85,18 @@ class SimulatedDriver:
         self.memory: dict[int, Array] = {}
         self.log: list[str] = []
         self.next = _FIRST
+        self.recording: list[Callable[[], None]] | None = None
+        """What is enqueued while a graph is captured."""
+        self.pinned: dict[int, Array] = {}
+
+    def capture(self, enqueue: Callable[[int], None]) -> SimulatedGraph:
+        assert self.recording is None
+        self.recording = []
+        try:
+            enqueue(_CAPTURING)
+            return SimulatedGraph(self, self.recording)
+        finally:
+            self.recording = None
 
     def found(self, address: int) -> tuple[Array, int]:
         """The bytes that hold an address, and its offset in them."""
@@ -78,12 +111,22 @@ class SimulatedDriver:
         return content[at : at + count]
 
     def call(self, name: str, *arguments: Any) -> None:
+        if self.recording is not None and name.startswith("cuMemcpy"):
+            assert arguments[-1] == _CAPTURING, "copies of a captured run are on its stream"
+            self.recording.append(lambda: self.call(name, *arguments))
+            return
         self.log.append(name)
         match name, arguments:
             case "cuMemAlloc_v2", (pointer, count):
                 self.memory[self.next] = np.full(count, 0xA5, np.uint8)
                 ctypes.cast(pointer, ctypes.POINTER(ctypes.c_void_p))[0] = self.next
                 self.next += -(-count // _APART) * _APART + _APART
+            case "cuMemAllocHost_v2", (pointer, count):
+                made = np.full(count, 0xA5, np.uint8)
+                self.pinned[made.ctypes.data] = made
+                ctypes.cast(pointer, ctypes.POINTER(ctypes.c_void_p))[0] = made.ctypes.data
+            case "cuMemFreeHost", (address,):
+                del self.pinned[address]
             case "cuMemFree_v2", (address,):
                 del self.memory[address]
             case "cuMemcpyHtoDAsync_v2", (target, source, count, _):

@@ -20,6 +20,7 @@ from dovetail.targets.cuda.ptx_compiler import ARCHITECTURES, architecture_of, t
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
 from tests.targets.cuda.graphs import CASES, Case
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
+from tests.targets.cuda.simulated import SimulatedDriver
 
 LONG = ("reductions_long", "reductions_tall", "reductions_few")
 """Too long for a machine in NumPy."""
@@ -142,10 +143,13 @@ def test_one_kernel_serves_every_size() -> None:
 
 
 @pytest.mark.parametrize("value", [ops.erf(input("x", f64[8])), ops.rem(input("x", f32[8]), input("y", f32[8]))])
-def test_what_gpus_do_not_have_is_refused_by_name(value: Value) -> None:
-    graph = Graph.of({"y": value})
-    with pytest.raises(UnsupportedError, match=r"no cuda kernels yet for (erf|rem)"):
-        kernels_of(make_plan(graph, target="cuda"))
+def test_what_gpus_do_not_have_runs_on_the_host(value: Value) -> None:
+    graph = Graph.of({"y": ops.neg(value)})
+    plan = make_plan(graph, target="cuda")
+    assert len(kernels_of(plan)) < len(plan.phase("run"))
+    feeds = feeds_of(graph, {})
+    found = CudaGraph(plan, SimulatedDriver).bind({}).run(feeds)
+    check(Case({"y": ops.neg(value)}), found, feeds)
 
 
 def test_old_devices_and_unknown_architectures_are_refused() -> None:

@@ -6,7 +6,7 @@ Nothing is loaded before the first use. Without a driver or a device there is a 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,10 @@ from dovetail.targets.cuda.ptx_compiler import architecture_of, to_ptx
 _LIBRARY = "libcuda.so.1"
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first axis."""
+_DYNAMIC_SHARED_BYTES = 8
+"""The number of the function attribute for dynamic shared memory."""
+_RELAXED = 2
+"""A capture that other threads of the process do not disturb."""
 _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 """Numbers of device attributes."""
 
@@ -38,6 +42,15 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyHtoDAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
     "cuMemcpyDtoDAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "cuMemAllocHost_v2": (c_void_p, c_size_t),
+    "cuMemFreeHost": (c_void_p,),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, c_void_p),
+    "cuGraphInstantiateWithFlags": (c_void_p, c_void_p, ctypes.c_ulonglong),
+    "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuGraphExecDestroy": (c_void_p,),
+    "cuGraphDestroy": (c_void_p,),
     "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
     "cuStreamCreate": (c_void_p, c_uint),
     "cuStreamDestroy_v2": (c_void_p,),
@@ -116,6 +129,48 @@ class Event:
         self.driver.quietly("cuEventDestroy_v2", self.handle)
 
 
+class GraphExec:
+    """Work that one call enqueues, on a stream of its own that keeps the order with the default stream."""
+
+    def __init__(self, driver: Driver, enqueue: Callable[[int], None]) -> None:
+        self.driver = driver
+        self.handle = self.stream = 0
+        stream, graph, found = c_void_p(), c_void_p(), c_void_p()
+        driver.call("cuStreamCreate", ctypes.byref(stream), 0)
+        self.stream = stream.value or 0
+        driver.call("cuStreamBeginCapture_v2", self.stream, _RELAXED)
+        try:
+            enqueue(self.stream)
+        finally:
+            driver.call("cuStreamEndCapture", self.stream, ctypes.byref(graph))
+        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(found), graph, 0)
+        driver.call("cuGraphDestroy", graph)
+        self.handle = found.value or 0
+
+    def launch(self) -> None:
+        self.driver.call("cuGraphLaunch", self.handle, self.stream)
+
+    def synchronize(self) -> None:
+        """Wait for the last launch."""
+        self.driver.call("cuStreamSynchronize", self.stream)
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.driver.quietly("cuGraphExecDestroy", self.handle)
+        if self.stream:
+            self.driver.quietly("cuStreamDestroy_v2", self.stream)
+
+
+class Replayable(Protocol):
+    """Captured work."""
+
+    def launch(self) -> None: ...
+
+    def synchronize(self) -> None:
+        """Wait for the last launch."""
+        ...
+
+
 class Launchable(Protocol):
     """A kernel that is ready to run."""
 
@@ -146,6 +201,10 @@ class Device(Protocol):
 
     def load(self, kernel: Kernel, text: str) -> Launchable:
         """Compile and load a kernel from its LLVM text."""
+        ...
+
+    def capture(self, enqueue: Callable[[int], None]) -> Replayable:
+        """What a function enqueues on the stream that it is given, as a graph."""
         ...
 
 
@@ -202,7 +261,14 @@ class Driver:
 
     def load(self, kernel: Kernel, text: str) -> Function:
         """Compile and load a kernel from its LLVM text."""
-        return Module(self, to_ptx(text, architecture_of(self.capability))).function(kernel.name)
+        found = Module(self, to_ptx(text, architecture_of(self.capability))).function(kernel.name)
+        if kernel.launch is not None and kernel.launch.shared_bytes:
+            self.call("cuFuncSetAttribute", found.handle, _DYNAMIC_SHARED_BYTES, kernel.launch.shared_bytes)
+        return found
+
+    def capture(self, enqueue: Callable[[int], None]) -> GraphExec:
+        """What a function enqueues on the stream that it is given, as a graph."""
+        return GraphExec(self, enqueue)
 
     def synchronize(self) -> None:
         """Wait for all that was launched."""
@@ -215,4 +281,6 @@ def driver() -> Driver:
     return Driver()
 
 
-__all__ = ["MOST_BLOCKS", "Device", "Driver", "Event", "Function", "Launchable", "Module", "driver"]
+__all__ = [
+    "MOST_BLOCKS", "Device", "Driver", "Event", "Function", "GraphExec", "Launchable", "Module", "Replayable", "driver",
+]  # fmt: skip

@@ -47,9 +47,13 @@ class CudaBuffer:
 
     def copy_from_host(self, source: Array) -> None:
         """Copy a dense array to the start of this buffer; the array may change as soon as this returns."""
-        assert source.flags.c_contiguous and source.nbytes <= self._nbytes, "the array is dense and fits"
+        self.upload(source, 0)
+
+    def upload(self, source: Array, offset: int) -> None:
+        """Copy a dense array to an offset of this buffer; the array may change as soon as this returns."""
+        assert source.flags.c_contiguous and offset + source.nbytes <= self._nbytes, "the array is dense and fits"
         if source.nbytes:
-            self._driver.call("cuMemcpyHtoDAsync_v2", self._address, source.ctypes.data, source.nbytes, 0)
+            self._driver.call("cuMemcpyHtoDAsync_v2", self._address + offset, source.ctypes.data, source.nbytes, 0)
 
     def copy_to_host(self, target: Array) -> None:
         """Fill a dense array from the start of this buffer, after all work that was enqueued before."""

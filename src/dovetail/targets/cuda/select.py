@@ -13,6 +13,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.fill import offer_fill
+from dovetail.kernels.families.gather import offer_gather
 from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
 from dovetail.kernels.families.reduce import offer_reduce
@@ -24,7 +25,7 @@ from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.split_reduce import SplitLimits, split_reduction
-from dovetail.kernels.spec import ALIGNMENT, Job, TensorLocations
+from dovetail.kernels.spec import ALIGNMENT, Job, Status, TensorLocations
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
@@ -60,6 +61,9 @@ TABLE: Table[GpuDevice | None] = Table(
         ),
         _kind("attention", lambda v: v.op in (library.attention, library.rope_attention), Row("attend", offer_attend)),
         _kind("contraction", _is_a_contraction, Row("contract", offer_contract)),
+        _kind(
+            "gather", lambda v: v.op in (ops.gather, ops.gather_elements, ops.gather_nd), Row("gather", offer_gather)
+        ),
         _kind("copy", lambda v: v.op in (ops.merge, ops.concat, ops.pad), Row("move", offer_move)),
         _kind("fill", lambda v: v.op in (ops.extent, ops.iota, ops.random_bits), Row("fill", offer_fill)),
     )
@@ -77,6 +81,8 @@ class GpuKernel:
     workspace: Mapping[str, Size] = field(default_factory=dict[str, Size])
     """The pointers into the workspace, which all kernels of a run share, and the offset of each."""
     workspace_bytes: Size = 0
+    checks: tuple[str, ...] = ()
+    """The pointers to the error flag of a run."""
 
 
 def make_kernels(step: Step, locations: TensorLocations, split: SplitLimits = SPLIT) -> tuple[GpuKernel, ...]:
@@ -88,10 +94,14 @@ def make_kernels(step: Step, locations: TensorLocations, split: SplitLimits = SP
 def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLimits) -> tuple[GpuKernel, ...]:
     kernel = job.kernel
     bindings = {name: v for name, v in job.bindings.items() if isinstance(v, Value)}
-    if not isinstance(kernel, Kernel) or len(bindings) != len(job.bindings):
+    checks = tuple([name for name, v in job.bindings.items() if isinstance(v, Status)])
+    if not isinstance(kernel, Kernel) or len(bindings) + len(checks) != len(job.bindings):
         return ()
     if kernel.launch is not None:
         return (_printed(kernel, bindings, step, locations),)
+    if checks:
+        made = _printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings, step, locations)
+        return (replace(made, checks=checks),)
     split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
     if split is None:
         return (_printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings, step, locations),)
