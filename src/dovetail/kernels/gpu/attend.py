@@ -35,6 +35,7 @@ from dovetail.kernels.gpu.fragments import (
     unrolled,
     zeroed,
 )
+from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -72,8 +73,6 @@ from dovetail.plan.plan import Step
 KEYS = 64
 """Keys that a block goes through at once."""
 MOST_WARPS = 4
-WIDEST = 256
-"""Features up to which the sums of a warp fit its registers."""
 _MINUS_INFINITY = Number(-math.inf, f32)
 _TILES = ("q", "k", "v")
 

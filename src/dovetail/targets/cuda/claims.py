@@ -8,8 +8,9 @@ from dovetail import library, ops
 from dovetail.declare.cost import Machine, Peak
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.ir.dtype import c64
+from dovetail.ir.dtype import bf16, c64, f16
 from dovetail.ir.value import Value
+from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, MemoryRules
@@ -17,19 +18,22 @@ from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
 
 _REWRITTEN = frozenset({"dot", "if", "while", "scan"})
-_KEPT = (*EVERYWHERE, library.attention_block, library.transformer_layer, library.decoder_layer)
 
 
-def _one_mask_for_all_heads(value: Value) -> bool:
-    given: tuple[str, ...] = value.attrs.get("operands", ())
-    masks = [v for name, v in zip(given, value.operands, strict=False) if name in ("mask", "keep")]
-    return all(m.rank < 3 or m.shape[-3] == 1 for m in masks)
+def _tensor_cores_have(value: Value) -> bool:
+    return value.dtype in (bf16, f16)
 
 
-_MASK = Condition(
-    "mask_serves_all_heads",
-    _one_mask_for_all_heads,
-    "the kernel takes one mask for all heads; export it as [b, 1, sq, sk]",
+def _features_fit(value: Value) -> bool:
+    sizes = [v.shape[-1] for v in value.operands[:3]]
+    return all(isinstance(size, int) and size <= WIDEST for size in sizes)
+
+
+_ATTENDED = (
+    Condition(
+        "tensor_cores_have_the_dtype", _tensor_cores_have, "the kernel multiplies f16 or bf16; cast the inputs to one"
+    ),
+    Condition("features_fit_registers", _features_fit, f"the kernel keeps at most {WIDEST} features of a head"),
 )
 
 
@@ -54,10 +58,10 @@ CLAIMS = Claims(
     machine=H200,
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
-        **{op.name: () for op in _KEPT},
+        **{op.name: () for op in EVERYWHERE},
         region.name: (),
-        library.attention.name: (_MASK,),
-        library.rope_attention.name: (_MASK,),
+        library.attention.name: _ATTENDED,
+        library.rope_attention.name: _ATTENDED,
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
     regions=RegionLimits(steps=32, inputs=16),
