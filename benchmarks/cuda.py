@@ -1,0 +1,224 @@
+"""Models on an NVIDIA GPU beside torch: fp16 encoders and decoders, and products of matrices beside cuBLAS.
+
+    PYTHONPATH=src python3 benchmarks/cuda.py [name ...] [--compile] [--kernels]
+
+Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn; the
+median of the rounds counts, and ratio is the time of the best peer over ours. Peers: torch eager, eager in a CUDA graph,
+and with --compile torch.compile in its modes. Errors are relative L2 against float64 on the same rounded weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+import dovetail
+from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, encoder
+from dovetail.bench.workloads import Shape, feeds_for
+
+ROUNDS, SECONDS = 7, 0.1
+Step = Callable[[], object]
+MODELS: Mapping[str, tuple[Shape, Callable[[], onnx.ModelProto]]] = {
+    "minilm_1x16": (MINILM, lambda: encoder(MINILM, 1, 16)),
+    "minilm_1x128": (MINILM, lambda: encoder(MINILM, 1, 128)),
+    "minilm_32x128": (MINILM, lambda: encoder(MINILM, 32, 128)),
+    "bert_1x128": (BERT_BASE, lambda: encoder(BERT_BASE, 1, 128)),
+    "bert_32x128": (BERT_BASE, lambda: encoder(BERT_BASE, 32, 128)),
+    "prefill_1x512": (Decoder(), lambda: decoder(Decoder(), 512)),
+    "one_token_512": (Decoder(), lambda: decoder(Decoder(), 1, 512)),
+}
+PRODUCTS = (
+    (4096, 4096, 4096),
+    (4096, 768, 768),
+    (4096, 768, 3072),
+    (4096, 3072, 768),
+    (128, 768, 768),
+    (128, 768, 3072),
+)
+"""Rows, depth, columns."""
+
+
+def half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with f16 in place of f32."""
+
+    def rounded(tensor: TensorProto) -> None:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = np.clip(numpy_helper.to_array(tensor), -65504, 65504).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+    graph = model.graph
+    for tensor in graph.initializer:
+        rounded(tensor)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                rounded(attribute.t)
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.FLOAT16
+    return model
+
+
+def raced(torch: Any, contenders: Mapping[str, Step]) -> dict[str, float]:
+    """The median seconds of each, in turns."""
+    counts: dict[str, int] = {}
+    for name, step in contenders.items():
+        for _ in range(5):
+            step()
+        counts[name] = max(5, int(SECONDS / max(_timed(torch, step, 20), 1e-7)))
+    rounds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, step in contenders.items():
+            rounds[name].append(_timed(torch, step, counts[name]))
+    return {name: statistics.median(times) for name, times in rounds.items()}
+
+
+def _timed(torch: Any, step: Step, count: int) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / count
+
+
+def graphed(torch: Any, step: Step) -> Step:
+    """A step of torch in a CUDA graph."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def model(torch: Any, name: str, *, compiled: bool, kernels: bool) -> None:
+    """One line for a model."""
+    from dovetail.bench import torch_models
+
+    shape, build = MODELS[name]
+    made = half(build())
+    feeds = feeds_for(made)
+    weights = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(made.SerializeToString())
+        start = time.perf_counter()
+        program = dovetail.compile(path, target="cuda")
+        got = next(iter(program.run(feeds).values()))
+        first = time.perf_counter() - start
+    network = torch_models.module(shape, weights).cuda()
+    there = [torch.from_numpy(x).cuda() for x in feeds.values()]
+    ours = {n: program.to_device(n, x) for n, x in feeds.items()}
+    contenders: dict[str, Step] = {"dovetail": lambda: program.run(ours, outputs="device")}
+    with torch.inference_mode():
+        contenders["eager"] = lambda: network(*there)
+        theirs = network(*there).float().cpu().numpy()
+        contenders["eager_graph"] = graphed(torch, contenders["eager"])
+        if compiled:
+            for mode in ("default", "max-autotune"):
+                torch._dynamo.reset()
+                other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
+                other(*there)
+                contenders[mode] = lambda other=other: other(*there)
+        times = raced(torch, contenders)
+        exact = _exact(torch, shape, weights, feeds)
+    errors = [float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact)) for x in (got, theirs)]
+    best = min(t for n, t in times.items() if n != "dovetail")
+    line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
+    print(
+        f"bench {name} target=cuda dtype=f16 {line} ratio={best / times['dovetail']:.2f} "
+        f"error={errors[0]:.1e} torch_error={errors[1]:.1e} first_call={first:.2f}s "
+        f"steps={len(program.plan.phase('run'))}",
+        flush=True,
+    )
+    if kernels:
+        profiled(torch, contenders["dovetail"])
+
+
+def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
+    """The first output in float64, by torch on the device."""
+    from dovetail.bench import torch_models
+
+    wide = {n: w.astype(np.float64) if w.dtype == np.float16 else w for n, w in weights.items()}
+    given = [torch.from_numpy(x.astype(np.float64) if x.dtype == np.float16 else x).cuda() for x in feeds.values()]
+    return torch_models.module(shape, wide).cuda().double()(*given).cpu().numpy()
+
+
+def profiled(torch: Any, step: Step) -> None:
+    """The kernels of a run by time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        for _ in range(10):
+            step()
+        torch.cuda.synchronize()
+    for event in sorted(found.key_averages(), key=lambda e: -e.device_time_total)[:12]:
+        print(f"    {event.device_time_total / 10:9.1f} us {event.count // 10:4d} x {event.key[:80]}", flush=True)
+
+
+def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
+    """One line for a product of matrices, beside cuBLAS."""
+    dtype = {"f16": dovetail.f16, "bf16": dovetail.bf16, "f32": dovetail.f32}[kind]
+    x, w = dovetail.input("x", dtype[rows, depth]), dovetail.input("w", dtype[depth, columns])
+    program = dovetail.compile(dovetail.Graph.of({"y": dovetail.ops.matmul(x, w)}), target="cuda")
+    own = {
+        n: np.random.default_rng(i).normal(size=s).astype(dtype.numpy)
+        for i, (n, s) in enumerate({"x": (rows, depth), "w": (depth, columns)}.items())
+    }
+    ours = {n: program.to_device(n, a) for n, a in own.items()}
+    there = [torch.from_dlpack(a) for a in ours.values()]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    mm = graphed(torch, lambda: torch.mm(*there))
+    times = raced(torch, {"dovetail": lambda: program.run(ours, outputs="device"), "cublas": mm})
+    exact = there[0].double() @ there[1].double()
+    found = torch.from_dlpack(program.run(ours, outputs="device")["y"])
+    error = float((found.double() - exact).norm() / exact.norm())
+    theirs = float((torch.mm(*there).double() - exact).norm() / exact.norm())
+    rate = 2 * rows * depth * columns / times["dovetail"] / 1e12
+    print(
+        f"bench product_{rows}x{depth}x{columns}_{kind} target=cuda dovetail={times['dovetail'] * 1e3:.4f} "
+        f"cublas={times['cublas'] * 1e3:.4f} ratio={times['cublas'] / times['dovetail']:.2f} tflops={rate:.0f} "
+        f"error={error:.1e} cublas_error={theirs:.1e}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", nargs="*")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--kernels", action="store_true")
+    args = parser.parse_args()
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        print("torch is not installed: nothing to compare with")
+        return
+    if not torch.cuda.is_available():
+        print("there is no CUDA device")
+        return
+    if not args.name or "products" in args.name:
+        for rows, depth, columns in PRODUCTS:
+            product(torch, rows, depth, columns, "bf16")
+        product(torch, 4096, 4096, 4096, "f32")
+    for name in MODELS:
+        if not args.name or name in args.name:
+            model(torch, name, compiled=args.compile, kernels=args.kernels)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

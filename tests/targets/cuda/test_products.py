@@ -1,0 +1,84 @@
+"""Products and attention on GPUs: in lockstep and as PTX here, results on a device there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dovetail import Graph, library, ops
+from dovetail.errors import UnsupportedError
+from dovetail.ir.dtype import bf16, f16
+from dovetail.ir.value import Value
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from tests.targets.cuda.graphs import x_of
+from tests.targets.cuda.judged import check, feeds_of, in_lockstep
+from tests.targets.cuda.products import PRODUCTS
+
+
+def _missing() -> str:
+    try:
+        driver()
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+on_device = pytest.mark.skipif(bool(_missing()), reason=f"no CUDA device: {_missing()}")
+MODELS: dict[str, Value] = {
+    "square": ops.matmul(x_of(bf16, 4096, 4096), x_of(bf16, 4096, 4096, name="w")),
+    "bert": library.linear(x_of(f16, 128, 768), x_of(f16, 768, 3072, name="w"), x_of(f16, 3072, name="b"), act="gelu"),
+    "swiglu": library.swiglu(x_of(bf16, 512, 1024), x_of(bf16, 1024, 3072, name="g"), x_of(bf16, 1024, 3072, name="u")),
+    "attention": library.attention(
+        x_of(f16, 1, 12, 128, 64, name="q"),
+        x_of(f16, 1, 12, 128, 64, name="k"),
+        x_of(f16, 1, 12, 128, 64, name="v"),
+        x_of(f16, 1, 1, 128, 128, name="mask"),
+        scale=0.125,
+    ),
+}
+"""Sizes of real models: what their kernels take of a multiprocessor."""
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_do_what_the_graph_means(name: str) -> None:
+    case = PRODUCTS[name]
+    for sizes in case.sizes:
+        feeds = feeds_of(Graph.of(case.outputs), sizes)
+        check(case, in_lockstep(case, feeds), feeds)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tensor_cores_multiply_without_spills(name: str, tmp_path: Path) -> None:
+    ((_, made),) = kernels_of(make_plan(Graph.of({"y": MODELS[name]}), target="cuda"))
+    ptx = to_ptx(made.text, "sm_90a")
+    assert "mma.sync" in ptx and "ldmatrix" in ptx and "cp.async.cg" in ptx
+    assert "__local_depot" not in ptx, "nothing is kept outside of registers"
+    assembler = shutil.which("ptxas")
+    if assembler is None:
+        pytest.skip("ptxas is not installed")
+    source = tmp_path / "kernel.ptx"
+    source.write_text(ptx, encoding="utf-8")
+    told = subprocess.run(
+        [assembler, "-arch=sm_90a", "-v", "-o", str(tmp_path / "kernel.cubin"), str(source)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    assert "0 bytes spill stores" in told, told
+
+
+@on_device
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_on_the_device_are_near_the_reference(name: str) -> None:
+    case = PRODUCTS[name]
+    runner = CudaGraph(make_plan(Graph.of(case.outputs), target="cuda")).bind({})
+    for sizes in case.sizes:
+        feeds = feeds_of(Graph.of(case.outputs), sizes)
+        for _ in range(3):
+            check(case, runner.run(feeds), feeds)
