@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python3 benchmarks/cuda.py [name ...] [--compile] [--kernels]
 
-Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn; the
-median of the rounds counts, and ratio is the time of the best peer over ours. Peers: torch eager, eager in a CUDA graph,
-and with --compile torch.compile in its modes. Errors are relative L2 against float64 on the same rounded weights.
+Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn;
+the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a CUDA
+graph and, with --compile, torch.compile. Errors are relative L2 against float64 on the same rounded weights.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def model(torch: Any, name: str, *, compiled: bool, kernels: bool) -> None:
         first = time.perf_counter() - start
     network = torch_models.module(shape, weights).cuda()
     there = [torch.from_numpy(x).cuda() for x in feeds.values()]
-    ours = {n: program.to_device(n, x) for n, x in feeds.items()}
+    ours = program.to_device(feeds)
     contenders: dict[str, Step] = {"dovetail": lambda: program.run(ours, outputs="device")}
     with torch.inference_mode():
         contenders["eager"] = lambda: network(*there)
@@ -179,7 +179,7 @@ def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
         n: np.random.default_rng(i).normal(size=s).astype(dtype.numpy)
         for i, (n, s) in enumerate({"x": (rows, depth), "w": (depth, columns)}.items())
     }
-    ours = {n: program.to_device(n, a) for n, a in own.items()}
+    ours = program.to_device(own)
     there = [torch.from_dlpack(a) for a in ours.values()]
     torch.backends.cuda.matmul.allow_tf32 = False
     mm = graphed(torch, lambda: torch.mm(*there))
@@ -204,10 +204,11 @@ def main() -> None:
     parser.add_argument("--kernels", action="store_true")
     args = parser.parse_args()
     try:
-        import torch  # pyright: ignore[reportMissingImports]
+        import torch as untyped  # pyright: ignore[reportMissingImports]
     except ImportError:
         print("torch is not installed: nothing to compare with")
         return
+    torch: Any = untyped
     if not torch.cuda.is_available():
         print("there is no CUDA device")
         return
