@@ -27,11 +27,13 @@ from dovetail.kernels.loops.ir import (
     CopyAsync,
     Expr,
     Extent,
+    FenceShared,
     Kernel,
     Load,
     LoadMatrices,
     Loop,
     MultiplyMatrices,
+    MultiplyShared,
     Name,
     Number,
     Set,
@@ -124,6 +126,10 @@ class Machine:
                 self.load_matrices(statement, mask)
             case MultiplyMatrices():
                 self.multiply(statement, mask)
+            case FenceShared():
+                assert mask.all(), "every thread orders what it copied"
+            case MultiplyShared():
+                self.multiply_shared(statement, mask)
 
     def copy(self, statement: CopyAsync, mask: Array) -> None:
         """Copies arrive when they are waited for; until then shared memory holds what was there, spoiled."""
@@ -165,6 +171,40 @@ class Machine:
         made = a @ b
         total = np.stack([made[:, r + 8 * (e // 2), c + e % 2].reshape(-1) for e in range(4)], -1)
         self.keep(statement.sums, statement.sums_at, np.ascontiguousarray(sums + total).view(np.uint16), mask)
+
+    def multiply_shared(self, statement: MultiplyShared, mask: Array) -> None:
+        assert mask.all(), "whole warpgroups multiply"
+        right = self.matrix(statement, statement.right, statement.right_at, statement.columns, statement.right_along_k)
+        groups = self.block // (4 * LANES)
+        r, c = np.arange(LANES) // 4, 2 * (np.arange(LANES) % 4)
+        flat = replace(statement.sums, strides=(4,))
+        for group in range(groups):
+            left = self.matrix(
+                statement, statement.left, statement.left_at, 64, statement.left_along_k, group * 4 * LANES
+            )
+            made = left @ right.T
+            for warp in range(4):
+                first = (group * 4 + warp) * LANES
+                for j in range(statement.columns // 8):
+                    for e in range(4):
+                        buffer, each = self.buffers[flat.pointer]
+                        sums = buffer.view(np.float32).reshape(self.block, each // 4)
+                        part = made[16 * warp + r + 8 * (e // 2), 8 * j + c + e % 2]
+                        sums[first : first + LANES, 4 * j + e] += part
+
+    def matrix(
+        self, statement: MultiplyShared, tensor: Tensor, at: Sequence[Expr], rows: int, along_k: bool, thread: int = 0
+    ) -> Array:
+        """Rows along 64 of k, as tensor cores find them in shared memory by a descriptor."""
+        start = int(self.address(tensor, at, np.ones(self.block, bool))[thread])
+        assert start % 1024 == 0, "tiles start where the swizzle begins"
+        row, k = np.meshgrid(np.arange(rows), np.arange(64), indexing="ij")
+        line, along = (row, k) if along_k else (k, row % 64)
+        panel = 0 if along_k else row // 64 * statement.panel_bytes
+        place = start + panel + 128 * line + 16 * ((along // 8) ^ (line % 8)) + 2 * (along % 8)
+        raw = self.buffers[tensor.pointer][0]
+        words = np.stack([raw[place], raw[place + 1]], -1)
+        return np.ascontiguousarray(words).view(tensor.dtype.numpy)[..., 0].astype(np.float32)
 
     def kept(self, tensor: Tensor, at: Sequence[Expr], count: int, mask: Array) -> Array:
         """Bytes of a private tensor, of each thread."""

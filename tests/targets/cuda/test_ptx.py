@@ -153,7 +153,7 @@ def test_what_gpus_do_not_have_runs_on_the_host(value: Value) -> None:
 
 
 def test_old_devices_and_unknown_architectures_are_refused() -> None:
-    assert architecture_of((9, 0)) == "sm_90"
+    assert architecture_of((9, 0)) == "sm_90a"
     assert architecture_of((8, 6)) == "sm_80"
     with pytest.raises(UnsupportedError, match=r"capability 7\.5"):
         architecture_of((7, 5))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 TRIPLE = "nvptx64-nvidia-cuda"
-LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+LAYOUT = "e-p3:32:32-p4:32:32-p5:32:32-p6:32:32-p7:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+OPTIONS = ("--nvptx-short-ptr",)
+"""Options of LLVM: pointers to shared memory have 32 bits, as the layout says."""
 KERNEL = "ptx_kernel"
 """The calling convention of a kernel."""
 GLOBAL, SHARED = 1, 3
@@ -34,9 +36,9 @@ BOUNDED_QUOTIENT = "llvm.nvvm.div.approx.f"
 """The same for divisors between 2**-126 and 2**126: a reciprocal and a product."""
 
 
-def threads(count: int) -> str:
-    """The attribute that says how many threads every block of a kernel has."""
-    return f'"nvvm.reqntid"="{count}"'
+def threads(count: int, resident: int = 1) -> str:
+    """The attributes that say how many threads every block of a kernel has, and how many blocks are resident."""
+    return f'"nvvm.reqntid"="{count}"' + (f' "nvvm.minctasm"="{resident}"' if resident > 1 else "")
 
 
 def header() -> str:

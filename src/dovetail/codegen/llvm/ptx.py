@@ -1,6 +1,6 @@
 """Kernels of the loop language as LLVM's text for NVIDIA GPUs, which LLVM compiles to PTX.
 
-A scheduled kernel becomes `ptx_kernel void name(pointers, sizes)`. It runs for any grid: blocks take tiles in turn.
+A scheduled kernel becomes `ptx_kernel void name(pointers, sizes)`. Blocks take tiles in turn where there are fewer.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from dovetail.kernels.loops.ir import (
     CopyAsync,
     Expr,
     Extent,
+    FenceShared,
     Kernel,
     LoadMatrices,
     Loop,
     Matrix,
     MultiplyMatrices,
+    MultiplyShared,
     Number,
     Tensor,
     ThreadIndex,
@@ -102,6 +104,9 @@ class _Printer(Printer):
             for step in range(extent.size):
                 self.names[statement.variable] = str(step)
                 self.statements(statement.body)
+        elif statement.kind == "block" and self.has_a_block_for_each(statement):
+            self.names[statement.variable] = self.indices["block"]
+            self.statements(statement.body)
         elif statement.kind in self.indices:
             first, step = self.indices[statement.kind], self.counts[statement.kind]
             with self.text.loop(I64(first), I64(self.value(statement.extent)), step=I64(step)) as variable:
@@ -109,6 +114,11 @@ class _Printer(Printer):
                 self.statements(statement.body)
         else:
             super().iterations(statement)
+
+    def has_a_block_for_each(self, statement: Loop) -> bool:
+        """Whether the launch has exactly one block for each iteration."""
+        assert self.kernel.launch is not None, "it was checked"
+        return statement.extent == Extent(self.kernel.launch.grid)
 
     def one(self, expr: Expr) -> str:
         """Quotients of 16-bit floats may be off by 2 units of f32 before they are rounded, which is far faster."""
@@ -143,6 +153,20 @@ class _Printer(Printer):
                 left = self.address(statement.left, statement.left_at)
                 right = self.address(statement.right, statement.right_at)
                 tensor_cores.multiply(self.text, sums, left, right, statement.left.dtype)
+            case FenceShared():
+                tensor_cores.fence(self.text)
+            case MultiplyShared():
+                tensor_cores.multiply_shared(
+                    self.text,
+                    self.pointers[statement.sums.pointer],
+                    self.address(statement.left, statement.left_at),
+                    self.address(statement.right, statement.right_at),
+                    statement.left.dtype,
+                    columns=statement.columns,
+                    left_along_k=statement.left_along_k,
+                    right_along_k=statement.right_along_k,
+                    panel_bytes=statement.panel_bytes,
+                )
             case Alloc():
                 self.allocate(statement)
             case Barrier():
@@ -159,9 +183,12 @@ class _Printer(Printer):
             return
         self.spaces[name] = pointer = f"ptr addrspace({nvvm.SHARED})"
         if self.dynamic is not None:
-            at, self.dynamic = self.dynamic, self.dynamic + -(-statement.count * statement.dtype.itemsize // 128) * 128
+            at, self.dynamic = (
+                self.dynamic,
+                self.dynamic + -(-statement.count * statement.dtype.itemsize // 1024) * 1024,
+            )
             self.globals[nvvm.DYNAMIC] = (
-                f"@{nvvm.DYNAMIC} = external addrspace({nvvm.SHARED}) global [0 x i8], align 128"
+                f"@{nvvm.DYNAMIC} = external addrspace({nvvm.SHARED}) global [0 x i8], align 1024"
             )
             self.pointers[name] = self.text.let(f"getelementptr i8, {pointer} @{nvvm.DYNAMIC}, i64 {at}")
             return
@@ -214,7 +241,8 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     printer.text.ret()
     pointers = [f"{printer.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
     sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
-    attributes = f"nounwind {nvvm.threads(printer.threads)}"
+    assert kernel.launch is not None, "the printer has checked it"
+    attributes = f"nounwind {nvvm.threads(printer.threads, kernel.launch.resident)}"
     lines = [
         nvvm.header(),
         _library(printer.text.uses),

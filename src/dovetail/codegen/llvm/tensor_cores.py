@@ -52,6 +52,64 @@ def multiply(t: Builder, sums: str, left: str, right: str, dtype: DType) -> None
         t.emit(f"store float {part}, ptr {_word(t, sums, i)}, align 4")
 
 
+def fence(t: Builder) -> None:
+    """Order what this thread wrote to shared memory before what tensor cores read of it."""
+    t.emit('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()')
+
+
+def multiply_shared(
+    t: Builder,
+    sums: str,
+    left: str,
+    right: str,
+    dtype: DType,
+    *,
+    columns: int,
+    left_along_k: bool,
+    right_along_k: bool,
+    panel_bytes: int,
+) -> None:
+    """Add the product of 64 rows and some columns over 64 of k to private sums; waits until it is done."""
+    if dtype not in (f16, bf16) or columns % 8 or not 8 <= columns <= 256:
+        raise GraphError(f"{columns} columns of {dtype.name} on tensor cores", hint="a multiple of 8 up to 256")
+    count = columns // 2
+    given = [t.let(f"load float, ptr {_word(t, sums, i)}, align 4") for i in range(count)]
+    descriptors = [_descriptor(t, left, left_along_k, panel_bytes), _descriptor(t, right, right_along_k, panel_bytes)]
+    registers = ", ".join(f"${i}" for i in range(count))
+    kind = dtype.name
+    a, b = 2 * count, 2 * count + 1
+    lines = ["{", ".reg .b64 a, b;", f"mov.b64 a, ${a};", f"mov.b64 b, ${b};", "wgmma.fence.sync.aligned;"]
+    for step in range(4):
+        if step:
+            lines += [f"add.s64 a, a, {_STEP[left_along_k]};", f"add.s64 b, b, {_STEP[right_along_k]};"]
+        name = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind}"
+        lines.append(f"{name} {{{registers}}}, a, b, 1, 1, 1, {int(not left_along_k)}, {int(not right_along_k)};")
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "}"]
+    text = "\\0A".join(lines)
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l", "l", "~{memory}"])
+    passed = ", ".join([f"float {x}" for x in given] + [f"i64 {d}" for d in descriptors])
+    struct = f"{{ {', '.join(['float'] * count)} }}"
+    found = t.let(f'call {struct} asm sideeffect "{text}", "{constraints}"({passed})')
+    for i in range(count):
+        part = t.let(f"extractvalue {struct} {found}, {i}")
+        t.emit(f"store float {part}, ptr {_word(t, sums, i)}, align 4")
+
+
+_STEP = {True: 2, False: 128}
+"""How far a descriptor moves for the next 16 of k, in units of 16 bytes: along a line, or by 16 lines."""
+_SWIZZLED = 1 << 62
+"""Lines of 128 bytes whose chunks are permuted by the number of the line."""
+_EIGHT_LINES = (1024 >> 4) << 32
+
+
+def _descriptor(t: Builder, pointer: str, along_k: bool, panel_bytes: int) -> str:
+    """A matrix in shared memory as tensor cores are told of it."""
+    leading = 1 if along_k else panel_bytes >> 4
+    address = t.let(f"ptrtoint ptr addrspace({nvvm.SHARED}) {pointer} to i32")
+    chunk = t.let(f"lshr i32 {t.let(f'and i32 {address}, 262143')}, 4")
+    return t.let(f"or i64 {t.let(f'zext i32 {chunk} to i64')}, {_SWIZZLED | _EIGHT_LINES | leading << 16}")
+
+
 def _loaded(t: Builder, pointer: str, kind: str, count: int) -> list[str]:
     return [f"{kind} {t.let(f'load {kind}, ptr {_word(t, pointer, i)}, align 4')}" for i in range(count)]
 
@@ -60,4 +118,4 @@ def _word(t: Builder, pointer: str, index: int) -> str:
     return pointer if index == 0 else t.let(f"getelementptr inbounds i8, ptr {pointer}, i64 {4 * index}")
 
 
-__all__ = ["commit", "copy", "load_matrices", "multiply", "wait"]
+__all__ = ["commit", "copy", "fence", "load_matrices", "multiply", "multiply_shared", "wait"]

@@ -21,17 +21,19 @@ from dovetail.kernels.gpu.fragments import (
     both,
     copied,
     divided,
+    is_multiple,
     less,
     load_left,
     load_right,
     multiplied,
     private,
     remainder,
+    spread,
     stored,
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, LANES, BlockTile, tile_of
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, H200, LANES, BlockTile, tile_of
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -41,11 +43,14 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Expr,
     Extent,
+    FenceShared,
     Kernel,
     Launch,
     Load,
     Loop,
+    MultiplyShared,
     Name,
+    Number,
     Set,
     Statement,
     Store,
@@ -63,6 +68,8 @@ from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find
 from dovetail.kernels.spec import ALIGNMENT, Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 
+FEW = 16
+"""Sums of a thread up to which it writes its results where they are."""
 STATIC_BYTES = 48 << 10
 """Shared memory that a kernel may have without asking for more."""
 _LEFT, _RIGHT = "left", "right"
@@ -173,6 +180,9 @@ class Writer:
             engine.body(),
             engine.elements(),
             engine.allocations(),
+            tile.by_warpgroup,
+            tile.resident(self.device),
+            engine.staged(),
         )
 
     def _by_fma(self) -> _Tiled:
@@ -209,22 +219,75 @@ class Writer:
         )
         shared = sum(s.count * s.dtype.itemsize for s in tiled.allocations if s.space == "shared")
         tiles = product(self.batch) * down * across
-        launch = Launch(tiles, tiled.threads, shared if shared > STATIC_BYTES else 0)
+        dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
+        launch = Launch(tiles, tiled.threads, dynamic, tiled.resident)
         written = tuple(f"y{i}" for i in range(len(self.step.results)))
         kernel = Kernel(
             "contract", tuple(self.bindings), written, "tile", statements, sizes=sizes_in(statements), launch=launch
         )
         return Job(kernel, self.bindings, Tiles(tiles, tiled.rows * tiled.columns))
 
-    def _epilogue(self, tiled: _Tiled) -> Iterator[Statement]:
-        """The results, element by element."""
-        row, column = Name("row"), Name("column")
-        at = (*self.lead, row, column)
+    def _epilogue(self, tiled: _Tiled) -> list[Statement]:
+        """The results: element by element where a thread has few, else through shared memory, in vectors."""
+        if tiled.staged is None or len(tiled.elements) <= FEW:
+            return [statement for element in tiled.elements for statement in self._placed(tiled, element)]
+        row, own = divided(Name("own"), tiled.columns // CHUNK), remainder(Name("own"), tiled.columns // CHUNK)
+        groups = [self._group(tiled, tiled.staged, Name("row"), own, row)]
+        if not is_multiple(self.columns, CHUNK):
+            groups = [
+                [
+                    Loop(
+                        "e",
+                        Extent(CHUNK),
+                        tuple(self._placed(tiled, self._staged(tiled.staged, row, own, Name("e")))),
+                        kind="unrolled",
+                    )
+                ]
+            ]
+        count = tiled.rows * tiled.columns // CHUNK
+        return [
+            *self._to_shared(tiled),
+            Barrier(),
+            Loop("own", Extent(count), tuple(groups[0]), kind="thread"),
+            Barrier(),
+        ]
+
+    def _to_shared(self, tiled: _Tiled) -> list[Statement]:
+        """All sums of the block in shared memory, which the factors need no more."""
+        assert tiled.staged is not None, "there is room for them"
+        found: list[Statement] = []
         for element in tiled.elements:
-            yield Set("row", add(Name("top"), element.row))
-            yield Set("column", add(Name("side"), element.column))
-            inside = both(less(row, Extent(self.rows)), less(column, Extent(self.columns)))
-            yield When(inside, tuple(self._stores(element, at)))
+            for s, value in enumerate(element.sums):
+                found.append(Store(tiled.staged, (element.row, spread(element.column, s, self.streams)), value))
+        return found
+
+    def _staged(self, staged: Tensor, row: Expr, group: Expr, e: Expr) -> Element:
+        """A sum in shared memory, by its row and its place in a group of eight columns."""
+        blocks = [add(mul(group, Extent(self.streams)), Extent(s)) for s in range(self.streams)]
+        sums = tuple([Load(staged, (row, add(mul(block, Extent(CHUNK)), e))) for block in blocks])
+        return Element(row, add(mul(group, Extent(CHUNK)), e), sums)
+
+    def _inside(self, row: Expr, column: Expr, tiled: _Tiled) -> Expr:
+        """Whether an element of a tile is one of the result; tiles may fit so that all are."""
+        found = [] if is_multiple(self.rows, tiled.rows) else [less(row, Extent(self.rows))]
+        found += [] if is_multiple(self.columns, tiled.columns) else [less(column, Extent(self.columns))]
+        return both(*found) if found else Number(True, bool_)
+
+    def _group(self, tiled: _Tiled, staged: Tensor, at_row: Name, group: Expr, row: Expr) -> list[Statement]:
+        """Eight columns, which are all inside or all outside."""
+        column = add(Name("side"), mul(group, Extent(CHUNK)))
+        inside = self._inside(at_row, Name("first"), tiled)
+        each = self._stores(self._staged(staged, row, group, Name("e")), (*self.lead, at_row, Name("column")))
+        body = Loop("e", Extent(CHUNK), (Set("column", add(Name("first"), Name("e"))), *each), kind="unrolled")
+        return [Set(at_row.name, add(Name("top"), row)), Set("first", column), When(inside, (body,))]
+
+    def _placed(self, tiled: _Tiled, element: Element) -> Iterator[Statement]:
+        """The results of one element, if it is inside."""
+        row, column = Name("row"), Name("column")
+        yield Set("row", add(Name("top"), element.row))
+        yield Set("column", add(Name("side"), element.column))
+        inside = self._inside(row, column, tiled)
+        yield When(inside, tuple(self._stores(element, (*self.lead, row, column))))
 
     def _stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         found, views = self.found, self.found.body.views
@@ -255,6 +318,11 @@ class _Tiled:
     body: Sequence[Statement]
     elements: Sequence[Element]
     allocations: Sequence[Alloc]
+    is_aligned: bool = False
+    """Whether tiles start at multiples of 1,024 bytes, as dynamic shared memory does."""
+    resident: int = 1
+    staged: Tensor | None = None
+    """Shared memory that has room for all sums; None where there is not enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,15 +344,28 @@ class _TensorCores:
 
     @property
     def left_tile(self) -> SharedTile:
-        return self._shared("a_tile", self.tile.rows, self.left_axis)
+        return self._shared(0, self.tile.rows, self.left_axis)
 
     @property
     def right_tile(self) -> SharedTile:
-        return self._shared("b_tile", self.tile.columns, self.right_axis)
+        first = self.left_tile.count * self.dtype.itemsize
+        return self._shared(-(-first // 1024) * 1024, self.tile.columns, self.right_axis)
 
-    def _shared(self, name: str, rows: int, axis: str) -> SharedTile:
+    def _shared(self, offset: int, rows: int, axis: str) -> SharedTile:
         lines, length = (DEPTH, rows) if axis == "row" else (rows, DEPTH)
-        return SharedTile(name, self.dtype, lines, length // CHUNK, self.stages)
+        return SharedTile("tiles", self.dtype, lines, length // CHUNK, self.stages, offset)
+
+    @property
+    def shared_count(self) -> int:
+        """Elements of both tiles."""
+        return self.right_tile.offset // self.dtype.itemsize + self.right_tile.count
+
+    def staged(self) -> Tensor | None:
+        """The sums of the block over the tiles of the factors; padding spreads rows over banks."""
+        pitch = (self.tile.columns + CHUNK) * f32.itemsize
+        if pitch * self.tile.rows > self.shared_count * self.dtype.itemsize:
+            return None
+        return Tensor("tiles", f32, (pitch, f32.itemsize), space="shared")
 
     @property
     def down(self) -> int:
@@ -306,8 +387,7 @@ class _TensorCores:
 
     def allocations(self) -> list[Alloc]:
         return [
-            Alloc("a_tile", self.dtype, self.left_tile.count, "shared"),
-            Alloc("b_tile", self.dtype, self.right_tile.count, "shared"),
+            Alloc("tiles", self.dtype, self.shared_count, "shared"),
             Alloc("sums", f32, self.down * self.across * 4, "private"),
             Alloc("a_fragment", self.dtype, self.down * 8, "private"),
             Alloc("b_fragment", self.dtype, self.across * 4, "private"),
@@ -332,6 +412,7 @@ class _TensorCores:
                 Extent(rounds),
                 (
                     AwaitCopies(ahead - 1),
+                    *self._fence(),
                     Barrier(),
                     Set("later", later),
                     *self._copies(Name("later"), remainder(Name("later"), self.stages)),
@@ -359,9 +440,15 @@ class _TensorCores:
         loads = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
         for at, right in enumerate(self.rights):
             loads += stored(self.right_tile, right, Name("side"), k, threads, at, of)
-        return [Loop("round", Extent(rounds), (Barrier(), *loads, Barrier(), *self._products(ZERO))), Barrier()]
+        body = (Barrier(), *loads, *self._fence(), Barrier(), *self._products(ZERO))
+        return [Loop("round", Extent(rounds), body), Barrier()]
+
+    def _fence(self) -> list[Statement]:
+        return [FenceShared()] if self.tile.by_warpgroup else []
 
     def _products(self, stage: Expr) -> list[Statement]:
+        if self.tile.by_warpgroup:
+            return [self._shared_product(stage)]
         left, right = self.fragments
         i, j, k = Name("i"), Name("j"), mul(Name("step"), Extent(16))
         warp = ThreadIndex("warp")
@@ -384,6 +471,18 @@ class _TensorCores:
                 ),
             )
         ]
+
+    def _shared_product(self, stage: Expr) -> MultiplyShared:
+        """The product of a stage by warpgroups."""
+        group = divided(ThreadIndex("warp"), 4)
+        line, chunk = mul(group, Extent(GROUP_ROWS)), mul(group, Extent(GROUP_ROWS // CHUNK))
+        by_row = self.left_axis == "row"
+        left, left_at = self.left_tile.place(stage, ZERO if by_row else line, chunk if by_row else ZERO)
+        right, right_at = self.right_tile.place(stage, ZERO, ZERO)
+        panel = (self.left_tile if by_row else self.right_tile).panel_bytes
+        return MultiplyShared(
+            self.sums, left, left_at, right, right_at, self.tile.columns, not by_row, self.right_axis != "row", panel
+        )
 
     def elements(self) -> list[Element]:
         """The sums of a thread, with those of all streams of one column together."""

@@ -38,10 +38,14 @@ LANE = ThreadIndex("lane")
 
 
 def divided(x: Expr, by: int) -> Expr:
+    if isinstance(x, Extent) and isinstance(x.size, int):
+        return Extent(x.size // by)
     return x if by == 1 else Call("div", (x, Extent(by)), i64)
 
 
 def remainder(x: Expr, by: int) -> Expr:
+    if isinstance(x, Extent) and isinstance(x.size, int):
+        return Extent(x.size % by)
     return ZERO if by == 1 else Call("rem", (x, Extent(by)), i64)
 
 
@@ -58,25 +62,40 @@ def both(*conditions: Expr) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class SharedTile:
-    """A tile of 16-bit elements in shared memory: lines of chunks, once for each stage."""
+    """A tile of 16-bit elements in shared memory: lines of chunks, in panels, once for each stage."""
 
     name: str
     dtype: DType
     lines: int
     chunks: int
     stages: int
+    offset: int = 0
+    """Bytes from the start of the allocation."""
 
     @property
     def count(self) -> int:
         """Elements of all stages."""
         return self.stages * self.lines * self.chunks * CHUNK
 
+    @property
+    def width(self) -> int:
+        """Chunks of a line: a power of two. Further chunks are in panels of their own, each with all lines."""
+        return min(CHUNK, self.chunks & -self.chunks)
+
+    @property
+    def panel_bytes(self) -> int:
+        return self.lines * self.width * CHUNK * self.dtype.itemsize
+
     def place(self, stage: Expr, line: Expr, chunk: Expr, element: Expr = ZERO) -> tuple[Tensor, tuple[Expr, ...]]:
         """Where an element is."""
-        width = CHUNK * self.dtype.itemsize
-        strides = (self.lines * self.chunks * width, self.chunks * width, width, self.dtype.itemsize)
-        turned = Call("bit_xor", (chunk, remainder(line, min(CHUNK, self.chunks & -self.chunks))), i64)
-        return Tensor(self.name, self.dtype, strides, space="shared"), (stage, line, turned, element)
+        item = self.dtype.itemsize
+        panels = self.chunks // self.width
+        line_bytes = self.width * CHUNK * item
+        strides = (panels * self.panel_bytes, self.panel_bytes, line_bytes, CHUNK * item, item)
+        panel, within = (ZERO, chunk) if panels == 1 else (divided(chunk, self.width), remainder(chunk, self.width))
+        turned = Call("bit_xor", (within, remainder(line, self.width)), i64)
+        tensor = Tensor(self.name, self.dtype, strides, self.offset, space="shared")
+        return tensor, (stage, panel, line, turned, element)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +132,11 @@ class Factor:
             if dense == item and aligned:
                 return axis
         return ""
+
+    def inside(self, row: Expr, k: Expr, rows: int) -> Expr:
+        """Whether there is an element at an index; tiles of `rows` rows may fit so that every row is there."""
+        along = less(k, Extent(self.depth))
+        return along if is_multiple(self.rows, rows) else both(less(row, Extent(self.rows)), along)
 
     def element(self, row: Expr, k: Expr) -> Expr:
         """An element, and 0 outside; nothing is read there."""
@@ -154,7 +178,7 @@ def copied(
         row, chunk = divided(own, tile.chunks), remainder(own, tile.chunks)
         column = add(k, mul(chunk, Extent(CHUNK)))
         source = add(first, row)
-        inside = both(less(source, Extent(factor.rows)), less(column, Extent(factor.depth)))
+        inside = factor.inside(source, column, tile.lines // of)
         target, place = tile.place(stage, spread(row, at, of), chunk)
         return [CopyAsync(target, place, factor.tensor, (*factor.lead, source, column), inside)]
 
@@ -162,7 +186,7 @@ def copied(
         per = tile.chunks // of
         line, chunk = divided(own, per), remainder(own, per)
         column, source = add(k, line), add(first, mul(chunk, Extent(CHUNK)))
-        inside = both(less(source, Extent(factor.rows)), less(column, Extent(factor.depth)))
+        inside = factor.inside(source, column, per * CHUNK)
         target, place = tile.place(stage, line, add(mul(chunk, Extent(of)), Extent(at)))
         return [CopyAsync(target, place, factor.tensor, (*factor.lead, source, column), inside)]
 
@@ -251,6 +275,6 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 
 __all__ = [
-    "LANE", "Factor", "SharedTile", "both", "copied", "divided", "less", "load_left", "load_right", "multiplied",
-    "private", "remainder", "shared_by", "spread", "stored", "unrolled", "zeroed",
+    "LANE", "Factor", "SharedTile", "both", "copied", "divided", "is_multiple", "less", "load_left", "load_right",
+    "multiplied", "private", "remainder", "shared_by", "spread", "stored", "unrolled", "zeroed",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ H200 = GpuDevice(
     multiprocessors=132,
     shared_bytes=227 << 10,
     l2_bytes=50 << 20,
-    tensor_core_shapes=((16, 8, 16),),
+    tensor_core_shapes=((16, 8, 16), (64, 256, 16)),
 )
 
 
@@ -30,6 +30,8 @@ class BlockTile:
     warps_down: int
     warps_across: int
     stages: int
+    by_warpgroup: bool = False
+    """Whether four warps multiply 64 rows together, out of shared memory."""
 
     @property
     def threads(self) -> int:
@@ -48,7 +50,15 @@ class BlockTile:
         """Shared memory for all stages of both factors."""
         return self.stages * (self.rows + self.columns) * DEPTH * 2
 
+    def resident(self, device: GpuDevice) -> int:
+        """Blocks that one multiprocessor holds, by shared memory and by registers."""
+        sums = self.rows * self.columns // self.threads
+        registers = self.threads * (sums + OTHER_REGISTERS)
+        return max(1, min(device.shared_bytes // self.shared_bytes, device.registers // registers))
 
+
+OTHER_REGISTERS = 64
+"""Registers of a thread beyond its sums: addresses, fragments, conditions."""
 TILES = (
     BlockTile(128, 128, 2, 4, 3),
     BlockTile(128, 64, 2, 2, 3),
@@ -60,10 +70,20 @@ TILES = (
     BlockTile(16, 32, 1, 2, 6),
 )
 """From large to small. A large tile reads each element of a factor fewer times, a small one leaves no core idle."""
+GROUP_TILES = (
+    BlockTile(128, 128, 8, 1, 3, by_warpgroup=True),
+    BlockTile(128, 64, 8, 1, 4, by_warpgroup=True),
+    BlockTile(64, 128, 4, 1, 4, by_warpgroup=True),
+    BlockTile(64, 64, 4, 1, 4, by_warpgroup=True),
+)
+"""The same where warpgroups multiply out of shared memory, in lines of at least 64 columns."""
+GROUP_ROWS = 64
 ROWS = 512
 """Rows of a product whose size is known at run time only."""
-MULTIPLY_CYCLES, COPY_CYCLES, STAGE_CYCLES = 1 / 1024, 1 / 40, 40
-"""Cycles of a multiprocessor for a product of two elements, for a byte into shared memory, and for a barrier."""
+MULTIPLY_CYCLES, GROUP_CYCLES = 1 / 1024, 1 / 2048
+"""Cycles of a multiprocessor for a product of two elements, by warps and by warpgroups."""
+COPY_CYCLES, STAGE_CYCLES = 1 / 40, 200
+"""Cycles for a byte into shared memory, and for the latency of a stage that nothing hides."""
 
 
 def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> BlockTile:
@@ -74,16 +94,16 @@ def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDev
 
     def cycles(tile: BlockTile) -> float:
         blocks = count * -(-down // tile.rows) * -(-across // tile.columns)
-        fit = max(1, min(device.shared_bytes // tile.shared_bytes, 2048 // tile.threads))
+        fit = tile.resident(device)
         # Blocks of one multiprocessor share its tensor cores, and hide each other's waits.
         at_once = -(-blocks // device.multiprocessors)
-        work = max(
-            tile.rows * tile.columns * DEPTH * MULTIPLY_CYCLES, (tile.rows + tile.columns) * 2 * DEPTH * COPY_CYCLES
-        )
+        product = GROUP_CYCLES if tile.by_warpgroup else MULTIPLY_CYCLES
+        work = max(tile.rows * tile.columns * DEPTH * product, (tile.rows + tile.columns) * 2 * DEPTH * COPY_CYCLES)
         return at_once * work + -(-at_once // fit) * STAGE_CYCLES
 
-    fitting = [t for t in TILES if t.warp_columns % (CHUNK * 2 * streams) == 0 or t.warp_columns == CHUNK * 2 * streams]
+    grouped = any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
+    fitting = [t for t in (*(GROUP_TILES if grouped else ()), *TILES) if t.warp_columns % (CHUNK * streams) == 0]
     return min(fitting, key=cycles)
 
 
-__all__ = ["CHUNK", "DEPTH", "H200", "LANES", "TILES", "BlockTile", "tile_of"]
+__all__ = ["CHUNK", "DEPTH", "GROUP_ROWS", "H200", "LANES", "TILES", "BlockTile", "tile_of"]

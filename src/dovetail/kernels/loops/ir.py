@@ -221,7 +221,37 @@ class MultiplyMatrices:
     right_at: tuple[Expr, ...]
 
 
-Matrix: TypeAlias = CopyAsync | CommitCopies | AwaitCopies | LoadMatrices | MultiplyMatrices
+@dataclass(frozen=True, slots=True)
+class FenceShared:
+    """What this thread has stored in shared memory, or copied there, is seen by `MultiplyShared` after a barrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyShared:
+    """Add the product of 64 rows and some columns of 16-bit floats in shared memory, over 64 of k, to sums in f32.
+
+    The four warps of a warpgroup do it together. The factors are swizzled tiles with lines of 128 bytes: along k, or
+    along rows (columns of the right factor) in panels of 64. Warp w of the group has rows 16·w to 16·w + 15. With
+    r = lane / 4 and c = 2 · (lane mod 4), sum 4·j + e of a lane is at row r + 8 · (e / 2) of them and at column
+    8·j + c + e mod 2.
+    """
+
+    sums: Tensor
+    """Private, 4 sums for every 8 columns."""
+    left: Tensor
+    left_at: tuple[Expr, ...]
+    right: Tensor
+    right_at: tuple[Expr, ...]
+    columns: int
+    left_along_k: bool
+    right_along_k: bool
+    panel_bytes: int
+    """From one panel of 64 to the next, of a factor with lines along rows."""
+
+
+Matrix: TypeAlias = (
+    CopyAsync | CommitCopies | AwaitCopies | LoadMatrices | MultiplyMatrices | FenceShared | MultiplyShared
+)
 """What tensor cores need: copies that overlap with products, and matrices that the lanes of a warp hold together."""
 Statement: TypeAlias = Store | Set | Loop | When | Alloc | Barrier | AllReduce | Matrix
 
@@ -236,6 +266,8 @@ class Launch:
     """Threads of a block."""
     shared_bytes: int = 0
     """Shared memory of a block beyond what the kernel allocates itself."""
+    resident: int = 1
+    """Blocks that one multiprocessor should hold at once: it limits the registers of a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +392,12 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case MultiplyMatrices():
                 yield from _of_tensors(part.sums, part.left, part.right)
                 pending += [*part.sums_at, *part.left_at, *part.right_at]
-            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce() | CommitCopies() | AwaitCopies():
+            case MultiplyShared():
+                yield from _of_tensors(part.sums, part.left, part.right)
+                pending += [*part.left_at, *part.right_at]
+            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce():
+                pass
+            case CommitCopies() | AwaitCopies() | FenceShared():
                 pass
 
 

@@ -82,7 +82,11 @@ class Function:
         values = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
         first = ctypes.addressof(values)
         pointers = (c_void_p * max(1, len(arguments)))(*[first + 8 * i for i in range(len(arguments))])
-        shape = (min(grid, MOST_BLOCKS), 1, 1, block, 1, 1)
+        if grid > MOST_BLOCKS:
+            raise UnsupportedError(
+                f"a grid of {grid:,} blocks", hint=f"a launch has at most {MOST_BLOCKS:,}; split the inputs"
+            )
+        shape = (grid, 1, 1, block, 1, 1)
         self.driver.call("cuLaunchKernel", self.handle, *shape, shared_bytes, stream, pointers, None)
 
 

@@ -30,6 +30,10 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
 def architecture_of(capability: tuple[int, int]) -> str:
     """The newest architecture whose PTX a device of a compute capability runs."""
     number = capability[0] * 10 + capability[1]
+    own = f"sm_{number}a"
+    if own in ARCHITECTURES:
+        # Code for one architecture alone may use what later ones do not have, such as products by warpgroups.
+        return own
     runs = [name for name in ARCHITECTURES if not name.endswith("a") and int(name.removeprefix("sm_")) <= number]
     if not runs:
         major, minor = capability
@@ -39,6 +43,8 @@ def architecture_of(capability: tuple[int, int]) -> str:
 
 @cache
 def _target() -> Any:
+    for option in nvvm.OPTIONS:
+        llvm.set_option("dovetail", option)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     return llvm.Target.from_triple(nvvm.TRIPLE)
