@@ -3,8 +3,8 @@
     PYTHONPATH=src python3 benchmarks/cuda.py [name ...] [--compile] [--kernels]
 
 Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn;
-the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a CUDA
-graph and, with --compile, torch.compile. Errors are relative L2 against float64 on the same rounded weights.
+the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a
+CUDA graph and, with --compile, torch.compile. Errors are relative L2 against float64 on the same rounded weights.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def graphed(torch: Any, step: Step) -> Step:
 
 def model(torch: Any, name: str, *, compiled: bool, kernels: bool) -> None:
     """One line for a model."""
-    from dovetail.bench import torch_models
+    import importlib
+
+    torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
 
     shape, build = MODELS[name]
     made = half(build())
@@ -122,7 +124,7 @@ def model(torch: Any, name: str, *, compiled: bool, kernels: bool) -> None:
         program = dovetail.compile(path, target="cuda")
         got = next(iter(program.run(feeds).values()))
         first = time.perf_counter() - start
-    network = torch_models.module(shape, weights).cuda()
+    network = torch_models.module(shape, weights).cuda().half()
     there = [torch.from_numpy(x).cuda() for x in feeds.values()]
     ours = program.to_device(feeds)
     contenders: dict[str, Step] = {"dovetail": lambda: program.run(ours, outputs="device")}
@@ -153,7 +155,9 @@ def model(torch: Any, name: str, *, compiled: bool, kernels: bool) -> None:
 
 def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
     """The first output in float64, by torch on the device."""
-    from dovetail.bench import torch_models
+    import importlib
+
+    torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
 
     wide = {n: w.astype(np.float64) if w.dtype == np.float16 else w for n, w in weights.items()}
     given = [torch.from_numpy(x.astype(np.float64) if x.dtype == np.float16 else x).cuda() for x in feeds.values()]

@@ -32,7 +32,7 @@ from dovetail.runtime.placement import (
 from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.weights import Weights, owned
-from dovetail.targets.target import Executable, Marking, OnDevice, Quick, Runner
+from dovetail.targets.target import Executable, Marking, OnDevice, QuickDeviceRun, QuickRun, Runner, quick_runs
 
 if TYPE_CHECKING:
     from dovetail.report.measured import Measured
@@ -63,8 +63,9 @@ class _Binding:
         self.case_of_shapes: dict[tuple[tuple[int, ...], ...], Program] = {}
         """Which case served the shapes of an earlier run."""
         self.runner: Runner | None = None
-        self.quick: Callable[[Mapping[str, Array]], dict[str, Array] | None] | None = None
-        """Of the runner, where it has one and it runs at the sizes of the inputs."""
+        self.quick: QuickRun | None = None
+        self.quick_on_device: QuickDeviceRun | None = None
+        """Of the runner, where it has them and it runs at the sizes of the inputs."""
         self.lock = threading.Lock()
 
 
@@ -159,6 +160,8 @@ class Program:
                     raise  # the run has begun, and has overwritten what was donated
             if not has_device_arrays(inputs):
                 return self._run_checked(cast(Mapping[str, Array], inputs), binding)
+        elif binding.quick_on_device is not None and (there := binding.quick_on_device(inputs)) is not None:
+            return there
         check_place(outputs)
         return self._run_placed(inputs, outputs, binding)
 
@@ -382,7 +385,7 @@ class Program:
                     )
                 with phase("bind"):
                     binding.runner = self._executable.bind(binding.params)
-                binding.quick = binding.runner.quick if isinstance(binding.runner, Quick) else None
+                binding.quick, binding.quick_on_device = quick_runs(binding.runner)
             return binding.runner
 
     def _refuse_unbound(self, binding: _Binding) -> None:

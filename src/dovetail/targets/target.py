@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
@@ -56,6 +56,25 @@ class OnDevice(Protocol):
     def run_on_device(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, DeviceArray]:
         """The outputs by name, in the memory of the device."""
         ...
+
+
+@runtime_checkable
+class QuickOnDevice(Protocol):
+    """A runner of a device that prepares runs."""
+
+    def quick_on_device(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, DeviceArray] | None:
+        """What `run_on_device` gives, if the inputs are as they were before; None leaves it to look at them closely."""
+        ...
+
+
+QuickRun: TypeAlias = Callable[[Mapping[str, Array]], dict[str, Array] | None]
+QuickDeviceRun: TypeAlias = Callable[[Mapping[str, Array | DeviceArray]], dict[str, DeviceArray] | None]
+
+
+def quick_runs(runner: Runner) -> tuple[QuickRun | None, QuickDeviceRun | None]:
+    """The prepared runs of a runner, with outputs on the host and on the device, where it has them."""
+    on_device = runner.quick_on_device if isinstance(runner, QuickOnDevice) else None
+    return (runner.quick if isinstance(runner, Quick) else None), on_device
 
 
 @runtime_checkable

@@ -235,3 +235,56 @@ def test_torch_reads_and_writes_device_arrays() -> None:
     y.free()
     again = program.run({"x": x}, outputs="device")["y"]
     assert again.address != seen.data_ptr(), "torch still owns the memory"
+
+
+def test_runs_that_come_again_are_one_graph(device: Device) -> None:
+    graph = activated()
+    program = compiled(graph, device)
+    for _ in range(4):
+        feeds = {"x": numbers(3, 40), "y": numbers(3, 40)}
+        check(program.run(feeds), graph, feeds)
+    if isinstance(device, SimulatedDriver):
+        assert device.log.count("graph") == 0, "an output is a view, which graphs do not copy"
+
+
+def looked_up() -> Graph:
+    table, at = dovetail.input("table", f32[7, 40]), dovetail.input("at", dovetail.i64["n"])
+    return Graph.of({"y": ops.tanh(ops.gather(table, at, axis=-2))})
+
+
+def test_graphs_are_replayed_with_new_content(device: Device) -> None:
+    graph = looked_up()
+    program = compiled(graph, device)
+    for number in range(5):
+        feeds = {"table": numbers(7, 40), "at": np.array([number % 7, 3, -1])}
+        check(program.run(feeds), graph, feeds)
+        check(program.run(program.to_device(feeds), outputs="device"), graph, feeds)
+    if isinstance(device, SimulatedDriver):
+        assert device.log.count("graph") == 3, "the second run captures it, the others replay it"
+
+
+def test_results_that_are_held_are_not_overwritten(device: Device) -> None:
+    graph = looked_up()
+    program = compiled(graph, device)
+    there = program.to_device({"table": numbers(7, 40), "at": np.array([1, 2])})
+    held = [program.run(there, outputs="device")["y"] for _ in range(5)]
+    assert len({array.address for array in held}) == 5
+    first = held[0].numpy()
+    assert all((array.numpy() == first).all() for array in held)
+
+
+def test_an_index_out_of_range_is_an_error(device: Device) -> None:
+    program = compiled(looked_up(), device)
+    table = numbers(7, 40)
+    for _ in range(4):
+        with pytest.raises(dovetail.DovetailError, match="9"):
+            program.run({"table": table, "at": np.array([1, 9])})
+    good = program.run({"table": table, "at": np.array([1, 2])})
+    np.testing.assert_allclose(good["y"], np.tanh(table[[1, 2]]), rtol=1e-5)
+    there = program.to_device({"table": table, "at": np.array([1, 2])})
+    for _ in range(3):
+        program.run(there, outputs="device")
+    bad = program.to_device({"table": table, "at": np.array([1, 9])})
+    with pytest.raises(dovetail.DovetailError, match=r"out of range|9"):
+        for _ in range(4):
+            program.run(bad, outputs="device")["y"].numpy()

@@ -15,11 +15,14 @@ from typing import Protocol
 
 import numpy as np
 
+from dovetail.errors import BindError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.targets.cuda.driver import Device, Replayable
 from dovetail.targets.cuda.memory import CudaBuffer
 from dovetail.targets.runtime.device_array import DeviceArray, Lease
+
+_WORD = 8
 
 
 class Run(Protocol):
@@ -42,6 +45,14 @@ class Run(Protocol):
 
     def owner(self, name: str) -> CudaBuffer | None:
         """The buffer that an output has for itself; None where it shares one."""
+        ...
+
+    def status(self) -> CudaBuffer | None:
+        """The error flag of runs; None where no kernel sets it."""
+        ...
+
+    def reset_status(self) -> None:
+        """Clear the error flag."""
         ...
 
 
@@ -84,16 +95,23 @@ class Captured:
         run: Run,
         staged: Mapping[str, PinnedBuffer],
         outputs: Mapping[str, _Output],
+        status: PinnedBuffer | None,
         *,
         to_host: bool,
     ) -> None:
         self.device, self.graph, self.run = device, graph, run
         self.staged, self.outputs, self.to_host = staged, outputs, to_host
+        self._status = None if status is None else status.array.view(np.int64)
+        self._pinned_status = status
 
     def replay(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Array | DeviceArray] | None:
-        """Run it again; None where a result of the last run is still in use."""
-        if any(out.is_held for out in self.outputs.values()):
+        """Run it again; None where a result of the last run is still in use, or where a kernel refuses its operands.
+
+        Where nothing is waited for, the refusal is raised by whoever reads a result, or by the next run.
+        """
+        if any([out.is_held for out in self.outputs.values()]):
             return None
+        self.check()
         for name, pinned in self.staged.items():
             given = inputs[name]
             assert isinstance(given, np.ndarray), "the key of the graph says which inputs are on the host"
@@ -101,14 +119,27 @@ class Captured:
         self.graph.launch()
         if self.to_host:
             self.graph.synchronize()
+            if self._status is not None and self._status[0]:
+                return None
         return {name: self._result(out) for name, out in self.outputs.items()}
+
+    def check(self) -> None:
+        """Raise what a kernel of the last run has refused."""
+        if self._status is not None and self._status[0] and not self.to_host:
+            self._status[0] = 0
+            self.run.reset_status()
+            raise BindError(
+                "an index of an earlier run was out of range",
+                hint='run it with outputs="host", which says which one',
+            )
 
     def _result(self, out: _Output) -> Array | DeviceArray:
         if out.pinned is not None:
             return np.array(out.pinned.array.view(out.value.dtype.numpy).reshape(out.shape))
         assert out.buffer is not None, "outputs on the device have buffers of their own"
         out.is_held = True
-        return DeviceArray(Lease(out.buffer, partial(_given_back, self, out)), out.shape, out.value.dtype)
+        lease = Lease(out.buffer, partial(_given_back, self, out), self.check if self._status is not None else None)
+        return DeviceArray(lease, out.shape, out.value.dtype)
 
 
 def _given_back(captured: Captured, out: _Output) -> None:
@@ -130,6 +161,11 @@ def capture(device: Device, run: Run, *, to_host: bool) -> Captured | None:
             return None
         outputs[name] = _Output(address, shape, value, PinnedBuffer(device, nbytes) if to_host else None, buffer)
 
+    flag = run.status()
+    status = None if flag is None else PinnedBuffer(device, _WORD)
+    if status is not None:
+        status.array[:] = 0
+
     def enqueue(stream: int) -> None:
         for name, pinned in staged.items():
             target = run.input_buffer(name).address
@@ -139,8 +175,10 @@ def capture(device: Device, run: Run, *, to_host: bool) -> Captured | None:
         for out in outputs.values():
             if out.pinned is not None:
                 device.call("cuMemcpyDtoHAsync_v2", out.pinned.address, out.address, out.pinned.array.nbytes, stream)
+        if status is not None and flag is not None:
+            device.call("cuMemcpyDtoHAsync_v2", status.address, flag.address, _WORD, stream)
 
-    return Captured(device, device.capture(enqueue), run, staged, outputs, to_host=to_host)
+    return Captured(device, device.capture(enqueue), run, staged, outputs, status, to_host=to_host)
 
 
 __all__ = ["Captured", "PinnedBuffer", "Run", "capture"]

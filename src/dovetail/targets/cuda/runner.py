@@ -23,7 +23,6 @@ from dovetail.targets.runtime.buffer import BufferPool
 from dovetail.targets.runtime.device_array import DeviceArray, Lease
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
-from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.prepared_call import chained, fresh_results
 
@@ -81,7 +80,8 @@ class CudaRunner:
         self.fixed["bound"] = self.allocator.uploaded(kept.pools["bound"])
         self.fixed[_STATUS] = self.allocator.uploaded(np.zeros(_WORD, np.uint8))
         self.captures = len(work) == len(self.launches) and not plan.donations
-        self.graphs: LRU[Captured | None] = LRU(MOST_GRAPHS)
+        self.names = tuple(str(v.attrs["name"]) for v in plan.graph.inputs)
+        self.graphs: dict[Key, Captured] = {}
         self.seen: Counter[Key] = Counter()
         self.lock = Lock()
 
@@ -96,12 +96,23 @@ class CudaRunner:
         found.copy_from_host(np.ascontiguousarray(array))
         return DeviceArray(self._lease(found), array.shape, value.dtype)
 
+    def quick(self, inputs: Inputs) -> dict[str, Array] | None:
+        """The outputs on the host of a run that came before with these shapes; None where it is new."""
+        found = self._replayed(inputs, to_host=True)
+        return (
+            None if found is None else {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
+        )
+
+    def quick_on_device(self, inputs: Inputs) -> dict[str, DeviceArray] | None:
+        """The outputs on the device of a run that came before; None where it is new. Nothing is waited for."""
+        found = self._replayed(inputs, to_host=False)
+        return (
+            None if found is None else {name: array for name, array in found.items() if isinstance(array, DeviceArray)}
+        )
+
     def run(self, inputs: Inputs) -> dict[str, Array]:
         """The outputs by name on the host, but for those that take the memory of a device array."""
-        replayed = self._replayed(inputs, to_host=True)
-        if replayed is not None:
-            self._check(inputs)
-            return {name: array for name, array in replayed.items() if isinstance(array, np.ndarray)}
+        self._capture(inputs, to_host=True)
         run = _Run(self, inputs)
         run.launch()
         found: dict[str, Array] = {}
@@ -120,10 +131,7 @@ class CudaRunner:
 
     def run_on_device(self, inputs: Inputs) -> dict[str, DeviceArray]:
         """The outputs by name on the device. Nothing is waited for, but where a kernel may refuse its operands."""
-        replayed = self._replayed(inputs, to_host=False)
-        if replayed is not None:
-            self._check(inputs)
-            return {name: array for name, array in replayed.items() if isinstance(array, DeviceArray)}
+        self._capture(inputs, to_host=False)
         run = _Run(self, inputs)
         run.launch()
         found = {name: run.kept(name, value) for name, value in self.plan.graph.outputs.items()}
@@ -148,19 +156,42 @@ class CudaRunner:
         memory.reserve("arena", self.plan.arena_size)
         memory.run(self.plan.phase("run"))
 
+    def _key(self, inputs: Inputs, to_host: bool) -> Key | None:
+        """Shapes, dtypes and addresses of inputs: what a captured graph is made for."""
+        found: list[object] = [to_host]
+        for name in self.names:
+            x = inputs.get(name)
+            if isinstance(x, DeviceArray):
+                found += (x.shape, x.dtype, x.address)
+            elif isinstance(x, np.ndarray):
+                found += (x.shape, x.dtype)
+            else:
+                return None
+        return tuple(found) if len(inputs) == len(self.names) else None
+
     def _replayed(self, inputs: Inputs, *, to_host: bool) -> dict[str, Array | DeviceArray] | None:
-        """The outputs of a run with these shapes and addresses that came before; None where it is new."""
-        if not self.captures:
+        """The outputs of a run that was captured; None where it was not, or cannot run again yet."""
+        if not self.graphs or (key := self._key(inputs, to_host)) is None:
             return None
-        key: Key = (to_host, *[(x.shape, x.address if isinstance(x, DeviceArray) else 0) for x in inputs.values()])
+        with self.lock:
+            found = self.graphs.get(key)
+            return None if found is None else found.replay(inputs)
+
+    def _capture(self, inputs: Inputs, *, to_host: bool) -> None:
+        """Capture a run that comes for the second time: inputs are checked by now."""
+        key = self._key(inputs, to_host)
+        if not self.captures or key is None:
+            return
         with self.lock:
             self.seen[key] += 1
-            if self.seen[key] < 2:
-                if len(self.seen) > MOST_COUNTED:
-                    self.seen.clear()
-                return None
-            found = self.graphs.get(key, lambda: capture(self.driver, _Run(self, inputs), to_host=to_host))
-            return None if found is None else found.replay(inputs)
+            if self.seen[key] == 2:
+                made = capture(self.driver, _Run(self, inputs), to_host=to_host)
+                if made is not None:
+                    self.graphs[key] = made
+                    if len(self.graphs) > MOST_GRAPHS:
+                        self.graphs.pop(next(iter(self.graphs)))
+            if len(self.seen) > MOST_COUNTED:
+                self.seen.clear()
 
     def _new(self, nbytes: int) -> CudaBuffer:
         return self.pool.allocate(max(nbytes, ALIGNMENT))
@@ -302,6 +333,14 @@ class _Run:
         """The buffer that an output has for itself; None where it shares one."""
         root = self.runner.fresh.get(name)
         return None if root is None else self.buffer(root)
+
+    def status(self) -> CudaBuffer | None:
+        """The error flag of runs; None where no kernel sets it."""
+        return self.buffer(_STATUS) if self.runner.is_checked else None
+
+    def reset_status(self) -> None:
+        """Clear the error flag."""
+        self.buffer(_STATUS).copy_from_host(np.zeros(_WORD, np.uint8))
 
     def shape(self, value: Value) -> tuple[int, ...]:
         return tuple(map(self.memory.number, value.tensor.shape))

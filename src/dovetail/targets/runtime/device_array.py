@@ -25,11 +25,15 @@ _LEGACY_STREAM = 1
 class Lease:
     """The owner of a buffer: gives it back when it is dropped."""
 
-    __slots__ = ("_free", "buffer")
+    __slots__ = ("_free", "buffer", "check")
 
-    def __init__(self, buffer: Buffer, free: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, buffer: Buffer, free: Callable[[], None] | None = None, check: Callable[[], None] | None = None
+    ) -> None:
         self.buffer = buffer
         self._free = free
+        self.check = check
+        """Raises, after the content was waited for, what a kernel that wrote it has refused."""
 
     def __del__(self) -> None:
         if self._free is not None:
@@ -93,6 +97,8 @@ class DeviceArray:
             return buffer.host_view[: self.nbytes].view(self.dtype).reshape(self.shape)
         found = np.empty(self.shape, self.dtype)
         buffer.copy_to_host(found)
+        if self.lease.check is not None:
+            self.lease.check()
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
