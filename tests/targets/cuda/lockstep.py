@@ -21,6 +21,7 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
     AwaitCopies,
+    AwaitProducts,
     Barrier,
     Call,
     CommitCopies,
@@ -128,6 +129,8 @@ class Machine:
                 self.multiply(statement, mask)
             case FenceShared():
                 assert mask.all(), "every thread orders what it copied"
+            case AwaitProducts():
+                assert mask.all(), "whole warpgroups wait"
             case MultiplyShared():
                 self.multiply_shared(statement, mask)
 

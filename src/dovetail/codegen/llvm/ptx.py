@@ -21,6 +21,7 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
     AwaitCopies,
+    AwaitProducts,
     Barrier,
     Call,
     CommitCopies,
@@ -109,7 +110,8 @@ class _Printer(Printer):
             self.statements(statement.body)
         elif statement.kind in self.indices:
             first, step = self.indices[statement.kind], self.counts[statement.kind]
-            with self.text.loop(I64(first), I64(self.value(statement.extent)), step=I64(step)) as variable:
+            note = _ROLLED if statement.rolled else ""
+            with self.text.loop(I64(first), I64(self.value(statement.extent)), note, step=I64(step)) as variable:
                 self.names[statement.variable] = variable
                 self.statements(statement.body)
         else:
@@ -155,6 +157,8 @@ class _Printer(Printer):
                 tensor_cores.multiply(self.text, sums, left, right, statement.left.dtype)
             case FenceShared():
                 tensor_cores.fence(self.text)
+            case AwaitProducts():
+                tensor_cores.await_products(self.text, self.pointers[statement.sums.pointer], statement.columns)
             case MultiplyShared():
                 tensor_cores.multiply_shared(
                     self.text,
@@ -252,8 +256,13 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
         *printer.text.allocas,
         *map(str, printer.text.lines),
         "}",
+        *(_NOTES if any(_ROLLED in str(line) for line in printer.text.lines) else ()),
     ]
     return "\n".join(lines) + "\n"
+
+
+_ROLLED = ", !llvm.loop !0"
+_NOTES = ("!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}')
 
 
 def _library(uses: Iterable[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dovetail.codegen.llvm import nvvm
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.errors import GraphError
@@ -69,7 +71,7 @@ def multiply_shared(
     right_along_k: bool,
     panel_bytes: int,
 ) -> None:
-    """Add the product of 64 rows and some columns over 64 of k to private sums; waits until it is done."""
+    """Start to add the product of 64 rows and some columns over 64 of k to private sums; waits for the one before."""
     if dtype not in (f16, bf16) or columns % 8 or not 8 <= columns <= 256:
         raise GraphError(f"{columns} columns of {dtype.name} on tensor cores", hint="a multiple of 8 up to 256")
     count = columns // 2
@@ -84,10 +86,22 @@ def multiply_shared(
             lines += [f"add.s64 a, a, {_STEP[left_along_k]};", f"add.s64 b, b, {_STEP[right_along_k]};"]
         name = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind}"
         lines.append(f"{name} {{{registers}}}, a, b, 1, 1, 1, {int(not left_along_k)}, {int(not right_along_k)};")
-    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "}"]
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
+    _through(t, sums, given, lines, descriptors)
+
+
+def await_products(t: Builder, sums: str, columns: int) -> None:
+    """Wait for products; their sums pass through, so that no instruction reads them before."""
+    given = [t.let(f"load float, ptr {_word(t, sums, i)}, align 4") for i in range(columns // 2)]
+    _through(t, sums, given, ["wgmma.wait_group.sync.aligned 0;"], ())
+
+
+def _through(t: Builder, sums: str, given: Sequence[str], lines: Sequence[str], others: Sequence[str]) -> None:
+    """Instructions that change the sums in place, in registers."""
+    count = len(given)
     text = "\\0A".join(lines)
-    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l", "l", "~{memory}"])
-    passed = ", ".join([f"float {x}" for x in given] + [f"i64 {d}" for d in descriptors])
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others) + ["~{memory}"])
+    passed = ", ".join([f"float {x}" for x in given] + [f"i64 {x}" for x in others])
     struct = f"{{ {', '.join(['float'] * count)} }}"
     found = t.let(f'call {struct} asm sideeffect "{text}", "{constraints}"({passed})')
     for i in range(count):
@@ -118,4 +132,4 @@ def _word(t: Builder, pointer: str, index: int) -> str:
     return pointer if index == 0 else t.let(f"getelementptr inbounds i8, ptr {pointer}, i64 {4 * index}")
 
 
-__all__ = ["commit", "copy", "fence", "load_matrices", "multiply", "multiply_shared", "wait"]
+__all__ = ["await_products", "commit", "copy", "fence", "load_matrices", "multiply", "multiply_shared", "wait"]

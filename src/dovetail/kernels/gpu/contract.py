@@ -39,6 +39,7 @@ from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
     AwaitCopies,
+    AwaitProducts,
     Barrier,
     CommitCopies,
     Expr,
@@ -248,7 +249,7 @@ class Writer:
         return [
             *self._to_shared(tiled),
             Barrier(),
-            Loop("own", Extent(count), tuple(groups[0]), kind="thread"),
+            Loop("own", Extent(count), tuple(groups[0]), kind="thread", rolled=True),
             Barrier(),
         ]
 
@@ -400,7 +401,8 @@ class _TensorCores:
 
     def _pipelined(self, rounds: Size) -> list[Statement]:
         """Copies for the stages to come are in flight while one is multiplied."""
-        ahead = self.stages - 1
+        # A product by warpgroups may still read the stage of the round before.
+        ahead = self.stages - (2 if self.tile.by_warpgroup else 1)
         found: list[Statement] = []
         for stage in range(ahead):
             found += [*self._copies(Extent(stage), Extent(stage)), CommitCopies()]
@@ -422,8 +424,12 @@ class _TensorCores:
                 ),
             ),
             AwaitCopies(0),
+            *self._done(),
             Barrier(),
         ]
+
+    def _done(self) -> list[Statement]:
+        return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup else []
 
     def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
         k = mul(number, Extent(DEPTH))
@@ -440,7 +446,7 @@ class _TensorCores:
         loads = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
         for at, right in enumerate(self.rights):
             loads += stored(self.right_tile, right, Name("side"), k, threads, at, of)
-        body = (Barrier(), *loads, *self._fence(), Barrier(), *self._products(ZERO))
+        body = (Barrier(), *loads, *self._fence(), Barrier(), *self._products(ZERO), *self._done())
         return [Loop("round", Extent(rounds), body), Barrier()]
 
     def _fence(self) -> list[Statement]:

@@ -71,6 +71,7 @@ TILES = (
 )
 """From large to small. A large tile reads each element of a factor fewer times, a small one leaves no core idle."""
 GROUP_TILES = (
+    BlockTile(128, 256, 8, 1, 4, by_warpgroup=True),
     BlockTile(128, 128, 8, 1, 3, by_warpgroup=True),
     BlockTile(128, 64, 8, 1, 4, by_warpgroup=True),
     BlockTile(64, 128, 4, 1, 4, by_warpgroup=True),

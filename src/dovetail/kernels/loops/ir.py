@@ -128,6 +128,8 @@ class Loop:
     lanes: int = 0
     """Iterations that go together in a vector; 0 where LLVM decides, which it does for loops of many iterations."""
     kind: LoopKind = "serial"
+    rolled: bool = False
+    """Whether its code is not repeated: a long body that is run often enough takes long to compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +230,12 @@ class FenceShared:
 
 @dataclass(frozen=True, slots=True)
 class MultiplyShared:
-    """Add the product of 64 rows and some columns of 16-bit floats in shared memory, over 64 of k, to sums in f32.
+    """Start to add the product of 64 rows and some columns of 16-bit floats in shared memory, over 64 of k, to sums.
 
-    The four warps of a warpgroup do it together. The factors are swizzled tiles with lines of 128 bytes: along k, or
-    along rows (columns of the right factor) in panels of 64. Warp w of the group has rows 16·w to 16·w + 15. With
-    r = lane / 4 and c = 2 · (lane mod 4), sum 4·j + e of a lane is at row r + 8 · (e / 2) of them and at column
-    8·j + c + e mod 2.
+    All such products before it are then done. The four warps of a warpgroup do it together. The factors are swizzled
+    tiles with lines of 128 bytes: along k, or along rows (columns of the right factor) in panels of 64. Warp w of the
+    group has rows 16·w to 16·w + 15. With r = lane / 4 and c = 2 · (lane mod 4), sum 4·j + e of a lane, in f32, is at
+    row r + 8 · (e / 2) of them and at column 8·j + c + e mod 2.
     """
 
     sums: Tensor
@@ -249,8 +251,23 @@ class MultiplyShared:
     """From one panel of 64 to the next, of a factor with lines along rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitProducts:
+    """Wait for all products out of shared memory; no one reads their sums before."""
+
+    sums: Tensor
+    columns: int
+
+
 Matrix: TypeAlias = (
-    CopyAsync | CommitCopies | AwaitCopies | LoadMatrices | MultiplyMatrices | FenceShared | MultiplyShared
+    CopyAsync
+    | CommitCopies
+    | AwaitCopies
+    | LoadMatrices
+    | MultiplyMatrices
+    | FenceShared
+    | MultiplyShared
+    | AwaitProducts
 )
 """What tensor cores need: copies that overlap with products, and matrices that the lanes of a warp hold together."""
 Statement: TypeAlias = Store | Set | Loop | When | Alloc | Barrier | AllReduce | Matrix
@@ -397,7 +414,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += [*part.left_at, *part.right_at]
             case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce():
                 pass
-            case CommitCopies() | AwaitCopies() | FenceShared():
+            case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts():
                 pass
 
 
