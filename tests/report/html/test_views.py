@@ -83,7 +83,7 @@ def test_repeated_layers_are_folded() -> None:
         assert max(band["count"] for band in view["bands"]) == 2, view["name"]
 
 
-def test_a_layer_that_is_one_kernel_is_drawn_around_all_its_ops() -> None:
+def test_a_kernel_of_many_ops_is_drawn_around_all_of_them() -> None:
     made = compiled("bert", "cuda")
     stages = stage_views(made.lowered, made.plan)
-    assert max(len(room["chips"]) for room in stages["rooms"]) > 20
+    assert max(len(room["chips"]) for room in stages["rooms"]) > 4
