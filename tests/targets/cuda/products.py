@@ -85,6 +85,10 @@ def _attentions() -> Mapping[str, Value]:
         "odd": _attention(f16, (1, 20, 70, 20), dv=36),
         "features_96": _attention(f16, (1, 20, 70, 96), heads=1),
         "one_query": _attention(f16, (1, 1, 70, 32)),
+        "one_query_long": _attention(f16, (1, 1, 300, 64), heads=1),
+        "few_queries_masked": _attention(f16, (1, 20, 300, 40), heads=1, mask=True, dv=20),
+        "few_queries_unseen": _attention(f16, (1, 20, 300, 32), keep=True, fill=-math.inf, zero_unseen=True),
+        "many_heads": _attention(f16, (2, 40, 70, 16), heads=70),
         "unseen": _attention(f16, wide, keep=True, fill=-math.inf, zero_unseen=True),
     }
 

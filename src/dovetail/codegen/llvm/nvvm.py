@@ -30,6 +30,8 @@ MULTIPLY_F16 = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32"
 MULTIPLY_BF16 = "llvm.nvvm.mma.m16n8k16.row.col.bf16"
 """Takes pairs of bf16 as i32."""
 
+NEAR_EXP2 = "llvm.nvvm.ex2.approx.ftz.f"
+"""2**x of f32 to 2 units in the last place; denormals are 0."""
 NEAR_QUOTIENT = "llvm.nvvm.div.full"
 """x / y of f32 to 2 units in the last place, for operands of any size."""
 BOUNDED_QUOTIENT = "llvm.nvvm.div.approx.f"

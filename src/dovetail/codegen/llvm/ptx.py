@@ -5,6 +5,7 @@ A scheduled kernel becomes `ptx_kernel void name(pointers, sizes)`. Blocks take 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 
@@ -42,6 +43,8 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.policy import ScalarSupport
 
 LANES = 32
+NEAR_EXP = "near_exp"
+"""exp to the accuracy of 16-bit floats: one instruction and a product."""
 SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=("rem",))
 """What kernels for GPUs compute with: there is no C library."""
 
@@ -124,6 +127,12 @@ class _Printer(Printer):
 
     def one(self, expr: Expr) -> str:
         """Quotients of 16-bit floats may be off by 2 units of f32 before they are rounded, which is far faster."""
+        if isinstance(expr, Call) and expr.op == NEAR_EXP:
+            self.text.use(f"declare float @{nvvm.NEAR_EXP2}(float)")
+            scaled = self.text.let(
+                f"fmul float {self.printed[id(expr.operands[0])]}, {scalar.literal(math.log2(math.e), f32)}"
+            )
+            return self.text.let(f"call float @{nvvm.NEAR_EXP2}(float {scaled})")
         if not isinstance(expr, Call) or expr.op != "div" or expr.dtype not in scalar.NARROW:
             return super().one(expr)
         x, y = [scalar.cast(self.text, self.printed[id(v)], v.dtype, f32) for v in expr.operands]

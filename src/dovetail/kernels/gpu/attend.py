@@ -17,6 +17,7 @@ from dovetail.ir.dim import floordiv, product
 from dovetail.ir.dtype import bf16, bool_, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.contract import STATIC_BYTES
 from dovetail.kernels.gpu.fragments import (
     LANE,
@@ -36,7 +37,7 @@ from dovetail.kernels.gpu.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.policy import WIDEST
-from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tile import CHUNK, H200, LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -73,11 +74,13 @@ from dovetail.plan.plan import Step
 KEYS = 64
 """Keys that a block goes through at once."""
 MOST_WARPS = 4
+SPLIT_BYTES = 128 << 10
+"""Shared memory for keys and values that warps share out among them."""
 _MINUS_INFINITY = Number(-math.inf, f32)
 _TILES = ("q", "k", "v")
 
 
-def offer_attend(of: StepProblem[object]) -> Offer | Refused:
+def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of an attention of 16-bit floats."""
     value = of.value
     if not isinstance(value.op, FusedOp):
@@ -91,7 +94,7 @@ def offer_attend(of: StepProblem[object]) -> Offer | Refused:
     if max(found.d, found.dv) > WIDEST:
         return Refused("features_fit_registers", str(max(found.d, found.dv)), f"at most {WIDEST}")
     bindings = {name: of.step.results[0] if name == "y" else call[name] for name in found.pointers}
-    return Offer(lambda: _Writer(of.step, found, bindings, of.locations).job())
+    return Offer(lambda: _Writer(of.step, found, bindings, of.locations, of.device or H200).job())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +123,43 @@ class _Half:
 _HALVES = (_Half(0), _Half(1))
 
 
+def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
+    """Warps of a block along queries, and along keys: enough blocks for all multiprocessors, then enough warps."""
+    queries = a.queries if isinstance(a.queries, int) else KEYS
+    keys = a.keys if isinstance(a.keys, int) else KEYS * MOST_WARPS
+    heads = 1
+    for size in (*a.lead, a.heads):
+        heads *= size if isinstance(size, int) else 1
+    warps = min(MOST_WARPS, max(1, -(-queries // 16)))
+    while warps > 1 and heads * -(-queries // (16 * warps)) < device.multiprocessors:
+        warps //= 2
+    rows = max(a.d, a.dv) * 2 * 2 * KEYS
+    most = max(1, SPLIT_BYTES // (2 * rows))
+    splits = 1
+    while 2 * splits * warps <= MOST_WARPS and 2 * splits <= most and splits * KEYS < keys:
+        splits *= 2
+    return warps, splits
+
+
 def _f32(name: str) -> Name:
     return Name(name, f32)
 
 
 class _Writer:
     def __init__(
-        self, step: Step, problem: Attention, bindings: Mapping[str, Value], locations: TensorLocations
+        self,
+        step: Step,
+        problem: Attention,
+        bindings: Mapping[str, Value],
+        locations: TensorLocations,
+        device: GpuDevice,
     ) -> None:
         self.step, self.problem, self.bindings, self.locations = step, problem, bindings, locations
         self.dtype = step.value.dtype
-        count = problem.queries if isinstance(problem.queries, int) else KEYS
-        self.warps = min(MOST_WARPS, max(1, -(-count // 16)))
-        self.threads = LANES * self.warps
+        self.warps, self.splits = _warps(problem, device)
+        self.threads = LANES * self.warps * self.splits
         self.rows = 16 * self.warps
+        self.keys = KEYS * self.splits
         self.d, self.dv = (-(-n // 16) * 16 for n in (problem.d, problem.dv))
         self.lead = (*(Name(f"b{i}") for i in range(len(problem.lead))), Name("head"))
         aligned = locations.alignment(dict(bindings))
@@ -181,6 +207,11 @@ class _Writer:
         return cast_to(found, self.dtype)
 
     @property
+    def _own_keys(self) -> Expr:
+        """Where the keys of this warp start among those of a round."""
+        return ZERO if self.splits == 1 else mul(divided(ThreadIndex("warp"), self.warps), Extent(KEYS))
+
+    @property
     def stages(self) -> int:
         return 2 if self.copies else 1
 
@@ -189,11 +220,11 @@ class _Writer:
             case "q":
                 return SharedTile("q_tile", self.dtype, self.rows, self.d // CHUNK, 1)
             case "k":
-                return SharedTile("k_tile", self.dtype, KEYS, self.d // CHUNK, self.stages)
+                return SharedTile("k_tile", self.dtype, self.keys, self.d // CHUNK, self.stages)
             case _ if self.axes["v"] == "row":
-                return SharedTile("v_tile", self.dtype, KEYS, self.dv // CHUNK, self.stages)
+                return SharedTile("v_tile", self.dtype, self.keys, self.dv // CHUNK, self.stages)
             case _:
-                return SharedTile("v_tile", self.dtype, self.dv, KEYS // CHUNK, self.stages)
+                return SharedTile("v_tile", self.dtype, self.dv, self.keys // CHUNK, self.stages)
 
     def job(self) -> Job:
         a = self.problem
@@ -224,6 +255,7 @@ class _Writer:
     def _allocations(self) -> list[Alloc]:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
+            *([Alloc("parts", f32, self.splits * self.rows * (self.dv + CHUNK), "shared")] if self.splits > 1 else []),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, KEYS // 8 * 4, "private"),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
@@ -234,14 +266,14 @@ class _Writer:
     def _loaded(self, name: str, number: Expr, stage: Expr) -> list[Statement]:
         """Queries from the block's first on, or a round of keys or values."""
         tile, factor, axis = self.tile(name), self.factors[name], self.axes[name]
-        at = mul(number, Extent(KEYS))
+        at = mul(number, Extent(self.keys))
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
         return copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)
 
     def _queries(self) -> list[Statement]:
-        row = mul(ThreadIndex("warp"), Extent(16))
+        row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
         fragments = private("q_fragment", self.dtype, self.d // 16, 8)
         step = Name("step")
         load = unrolled(
@@ -265,7 +297,7 @@ class _Writer:
         keys: Expr = Extent(a.keys)
         if a.causal and a.fill is not None and math.isinf(a.fill):
             keys = minimum(keys, add(Name("top"), Extent(self.rows)))
-        return Call("div", (add(keys, Extent(KEYS - 1)), Extent(KEYS)), i64)
+        return Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
 
     def _keys(self) -> list[Statement]:
         work = [*self._scored(), *self._weighted(), *self._summed()]
@@ -302,7 +334,7 @@ class _Writer:
         scores, right = private("scores", f32, KEYS // 8, 4), private("right", self.dtype, 1)
         j, step, k = Name("j"), Name("step"), mul(Name("step"), Extent(16))
         queries = private("q_fragment", self.dtype, self.d // 16, 8)
-        column, at = mul(j, Extent(16)), (mul(j, Extent(8)),)
+        column, at = add(self._own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
         return [
             zeroed(scores, KEYS // 8 * 4),
             unrolled(
@@ -317,9 +349,8 @@ class _Writer:
         """Scores with masks and fills; their exponentials, and what the sums so far shrink by."""
         scores, weights = private("scores", f32, KEYS // 8, 4), private("weights", self.dtype, KEYS // 8, 4)
         j, e = Name("j"), Name("e")
-        found: list[Statement] = [
-            Set("first_key", add(mul(Name("round"), Extent(KEYS)), mul(remainder(LANE, 4), Extent(2))))
-        ]
+        first = add(mul(Name("round"), Extent(self.keys)), self._own_keys)
+        found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
         for half in _HALVES:
             at = (j, add(e, Extent(2 * half.number)))
             key = add(Name("first_key"), add(mul(j, Extent(8)), e))
@@ -409,7 +440,7 @@ class _Writer:
             at = (j, add(e, Extent(2 * half.number)))
             shrunk = _times(Load(sums, at), _f32(half.shrunk))
             found.append(unrolled("j", self.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
-        column, k, at = mul(j, Extent(16)), mul(step, Extent(16)), (mul(j, Extent(8)),)
+        column, k, at = mul(j, Extent(16)), add(self._own_keys, mul(step, Extent(16))), (mul(j, Extent(8)),)
         found.append(
             unrolled(
                 "step",
@@ -425,35 +456,97 @@ class _Writer:
         return found
 
     def _written(self) -> list[Statement]:
-        a = self.problem
+        """The weighted sums over their totals."""
+        if self.splits > 1:
+            return self._combined()
         sums = private("sums", f32, self.dv // 8, 4)
         found: list[Statement] = []
         for half in _HALVES:
-            total = _f32(half.total)
-            inverse: Expr = Call("div", (Number(1.0, f32), total), f32)
-            if a.empty == "zero":
-                some = Call("greater", (total, Number(0.0, f32)), bool_)
-                inverse = Call("where", (some, inverse, Number(0.0, f32)), f32)
-            elif a.zero_unseen:
-                none = Call("equal", (total, Number(0.0, f32)), bool_)
-                inverse = Call("where", (none, Number(0.0, f32), inverse), f32)
-            if not isinstance(a.keys, int) or a.keys == 0:
-                inverse = Call("where", (less(ZERO, Extent(a.keys)), inverse, Number(0.0, f32)), f32)
-            found.append(Set("inverse", inverse))
+            found.append(Set("inverse", self._inverse(_f32(half.total))))
             for j in range(self.dv // 8):
-                stores: list[Statement] = []
+                columns = [add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e)) for e in range(2)]
+                values = [Load(sums, (Extent(j), Extent(2 * half.number + e))) for e in range(2)]
+                stores = [
+                    self._stored(Name(half.query), column, _times(value, _f32("inverse")), 8 * j + 8 <= self.problem.dv)
+                    for column, value in zip(columns, values, strict=True)
+                ]
+                found.append(When(less(Name(half.query), Extent(self.problem.queries)), tuple(stores)))
+        return found
+
+    def _stored(self, query: Expr, column: Expr, value: Expr, fits: bool) -> Statement:
+        a = self.problem
+        target = Tensor("y", self.dtype, a.strides["y"])
+        store = Store(target, (*self.lead, query, column), cast_to(value, self.dtype))
+        return store if fits else When(less(column, Extent(a.dv)), (store,))
+
+    def _inverse(self, total: Expr) -> Expr:
+        """What weighted sums are multiplied by."""
+        a = self.problem
+        found: Expr = Call("div", (Number(1.0, f32), total), f32)
+        if a.empty == "zero":
+            some = Call("greater", (total, Number(0.0, f32)), bool_)
+            found = Call("where", (some, found, Number(0.0, f32)), f32)
+        elif a.zero_unseen:
+            none = Call("equal", (total, Number(0.0, f32)), bool_)
+            found = Call("where", (none, Number(0.0, f32), found), f32)
+        if not isinstance(a.keys, int) or a.keys == 0:
+            found = Call("where", (less(ZERO, Extent(a.keys)), found, Number(0.0, f32)), f32)
+        return found
+
+    @property
+    def _parts(self) -> Tensor:
+        """What each warp along the keys has of each row: weighted sums, then the largest score and the total."""
+        item = f32.itemsize
+        width = (self.dv + CHUNK) * item
+        return Tensor("parts", f32, (self.rows * width, width, item), space="shared")
+
+    def _combined(self) -> list[Statement]:
+        """Sums of several warps along the keys, each relative to its own largest score."""
+        sums, parts = private("sums", f32, self.dv // 8, 4), self._parts
+        warp = ThreadIndex("warp")
+        part, first = divided(warp, self.warps), mul(remainder(warp, self.warps), Extent(16))
+        found: list[Statement] = []
+        for half in _HALVES:
+            row = add(first, add(divided(LANE, 4), Extent(8 * half.number)))
+            for j in range(self.dv // 8):
                 for e in range(2):
                     column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
-                    value = _times(Load(sums, (Extent(j), Extent(2 * half.number + e))), _f32("inverse"))
-                    store = Store(
-                        Tensor("y", self.dtype, a.strides["y"]),
-                        (*self.lead, Name(half.query), column),
-                        cast_to(value, self.dtype),
+                    found.append(
+                        Store(parts, (part, row, column), Load(sums, (Extent(j), Extent(2 * half.number + e))))
                     )
-                    fits = 8 * j + 8 <= a.dv
-                    stores.append(store if fits else When(less(column, Extent(a.dv)), (store,)))
-                found.append(When(less(Name(half.query), Extent(a.queries)), tuple(stores)))
-        return found
+            own = [Store(parts, (part, row, Extent(self.dv)), _f32(half.most))]
+            own.append(Store(parts, (part, row, Extent(self.dv + 1)), _f32(half.total)))
+            found.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
+        groups = self.dv // CHUNK
+        row, group = divided(Name("own"), groups), remainder(Name("own"), groups)
+        body: list[Statement] = [
+            Set("row", row),
+            Set("query", add(Name("top"), Name("row"))),
+            Set("most", _MINUS_INFINITY),
+        ]
+        for s in range(self.splits):
+            more = Load(parts, (Extent(s), Name("row"), Extent(self.dv)))
+            body.append(Set("most", Call("maximum", (_f32("most"), more), f32)))
+        none = Call("equal", (_f32("most"), _MINUS_INFINITY), bool_)
+        body += [
+            Set("most", Call("where", (none, Number(0.0, f32), _f32("most")), f32)),
+            Set("total", Number(0.0, f32)),
+        ]
+        for s in range(self.splits):
+            share = _exp(_minus(Load(parts, (Extent(s), Name("row"), Extent(self.dv))), _f32("most")))
+            total = _times(_f32(f"share{s}"), Load(parts, (Extent(s), Name("row"), Extent(self.dv + 1))))
+            body += [Set(f"share{s}", share), Set("total", _plus(_f32("total"), total))]
+        body.append(Set("inverse", self._inverse(_f32("total"))))
+        e = Name("e")
+        column = add(mul(group, Extent(CHUNK)), e)
+        value: Expr = Number(0.0, f32)
+        for s in range(self.splits):
+            value = _plus(value, _times(_f32(f"share{s}"), Load(parts, (Extent(s), Name("row"), column))))
+        value = _times(value, _f32("inverse"))
+        fits = self.problem.dv % CHUNK == 0 and self.problem.dv == self.dv
+        stores = unrolled("e", CHUNK, self._stored(Name("query"), column, value, fits))
+        body.append(When(less(Name("query"), Extent(self.problem.queries)), (stores,)))
+        return [*found, Barrier(), Loop("own", Extent(self.rows * groups), tuple(body), kind="thread"), Barrier()]
 
 
 def _plus(x: Expr, y: Expr) -> Expr:
@@ -469,7 +562,8 @@ def _times(x: Expr, y: Expr) -> Expr:
 
 
 def _exp(x: Expr) -> Expr:
-    return Call("exp", (x,), f32)
+    """To the accuracy of 16-bit floats."""
+    return Call("near_exp", (x,), f32)
 
 
 __all__ = ["offer_attend"]

@@ -10,7 +10,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import bf16, c64, f16
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.policy import WIDEST
+from dovetail.kernels.gpu.policy import ROTATED_QUERIES, WIDEST
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, MemoryRules
@@ -29,6 +29,11 @@ def _features_fit(value: Value) -> bool:
     return all(isinstance(size, int) and size <= WIDEST for size in sizes)
 
 
+def _queries_are_few(value: Value) -> bool:
+    queries = value.operands[0].shape[-2]
+    return isinstance(queries, int) and queries <= ROTATED_QUERIES
+
+
 _ATTENDED = (
     Condition(
         "tensor_cores_have_the_dtype", _tensor_cores_have, "the kernel multiplies f16 or bf16; cast the inputs to one"
@@ -37,6 +42,11 @@ _ATTENDED = (
 )
 
 
+_ROTATED = Condition(
+    "queries_are_few",
+    _queries_are_few,
+    f"each block would rotate all keys again; with more than {ROTATED_QUERIES} queries they are rotated before",
+)
 _TENSOR_CORES = tuple(Peak(kind, dtype, 7.5e14) for kind in ("contract", "conv") for dtype in ("bf16", "f16"))
 _WIDE = tuple(Peak(kind, "f64", 3.3e13) for kind in ("contract", "conv", "map"))
 H200 = Machine(
@@ -61,7 +71,7 @@ CLAIMS = Claims(
         **{op.name: () for op in EVERYWHERE},
         region.name: (),
         library.attention.name: _ATTENDED,
-        library.rope_attention.name: _ATTENDED,
+        library.rope_attention.name: (*_ATTENDED, _ROTATED),
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
     regions=RegionLimits(steps=32, inputs=16),
