@@ -41,6 +41,7 @@ from dovetail.kernels.loops.ir import (
     AwaitCopies,
     AwaitProducts,
     Barrier,
+    Call,
     CommitCopies,
     Expr,
     Extent,
@@ -184,6 +185,8 @@ class Writer:
             tile.by_warpgroup,
             tile.resident(self.device),
             engine.staged(),
+            tile.warps_deep,
+            engine.deep,
         )
 
     def _by_fma(self) -> _Tiled:
@@ -230,17 +233,17 @@ class Writer:
 
     def _epilogue(self, tiled: _Tiled) -> list[Statement]:
         """The results: element by element where a thread has few, else through shared memory, in vectors."""
-        if tiled.staged is None or len(tiled.elements) <= FEW:
+        if tiled.staged is None or (len(tiled.elements) <= FEW and tiled.planes == 1):
             return [statement for element in tiled.elements for statement in self._placed(tiled, element)]
         row, own = divided(Name("own"), tiled.columns // CHUNK), remainder(Name("own"), tiled.columns // CHUNK)
-        groups = [self._group(tiled, tiled.staged, Name("row"), own, row)]
+        groups = [self._group(tiled, Name("row"), own, row)]
         if not is_multiple(self.columns, CHUNK):
             groups = [
                 [
                     Loop(
                         "e",
                         Extent(CHUNK),
-                        tuple(self._placed(tiled, self._staged(tiled.staged, row, own, Name("e")))),
+                        tuple(self._placed(tiled, self._staged(tiled, row, own, Name("e")))),
                         kind="unrolled",
                     )
                 ]
@@ -259,14 +262,22 @@ class Writer:
         found: list[Statement] = []
         for element in tiled.elements:
             for s, value in enumerate(element.sums):
-                found.append(Store(tiled.staged, (element.row, spread(element.column, s, self.streams)), value))
+                at = (tiled.plane, element.row, spread(element.column, s, self.streams))
+                found.append(Store(tiled.staged, at, value))
         return found
 
-    def _staged(self, staged: Tensor, row: Expr, group: Expr, e: Expr) -> Element:
+    def _staged(self, tiled: _Tiled, row: Expr, group: Expr, e: Expr) -> Element:
         """A sum in shared memory, by its row and its place in a group of eight columns."""
-        blocks = [add(mul(group, Extent(self.streams)), Extent(s)) for s in range(self.streams)]
-        sums = tuple([Load(staged, (row, add(mul(block, Extent(CHUNK)), e))) for block in blocks])
-        return Element(row, add(mul(group, Extent(CHUNK)), e), sums)
+        assert tiled.staged is not None, "there is room for them"
+        sums: list[Expr] = []
+        for s in range(self.streams):
+            block = add(mul(group, Extent(self.streams)), Extent(s))
+            at = (row, add(mul(block, Extent(CHUNK)), e))
+            total: Expr = Load(tiled.staged, (ZERO, *at))
+            for plane in range(1, tiled.planes):
+                total = Call("add", (total, Load(tiled.staged, (Extent(plane), *at))), f32)
+            sums.append(total)
+        return Element(row, add(mul(group, Extent(CHUNK)), e), tuple(sums))
 
     def _inside(self, row: Expr, column: Expr, tiled: _Tiled) -> Expr:
         """Whether an element of a tile is one of the result; tiles may fit so that all are."""
@@ -274,11 +285,11 @@ class Writer:
         found += [] if is_multiple(self.columns, tiled.columns) else [less(column, Extent(self.columns))]
         return both(*found) if found else Number(True, bool_)
 
-    def _group(self, tiled: _Tiled, staged: Tensor, at_row: Name, group: Expr, row: Expr) -> list[Statement]:
+    def _group(self, tiled: _Tiled, at_row: Name, group: Expr, row: Expr) -> list[Statement]:
         """Eight columns, which are all inside or all outside."""
         column = add(Name("side"), mul(group, Extent(CHUNK)))
         inside = self._inside(at_row, Name("first"), tiled)
-        each = self._stores(self._staged(staged, row, group, Name("e")), (*self.lead, at_row, Name("column")))
+        each = self._stores(self._staged(tiled, row, group, Name("e")), (*self.lead, at_row, Name("column")))
         body = Loop("e", Extent(CHUNK), (Set("column", add(Name("first"), Name("e"))), *each), kind="unrolled")
         return [Set(at_row.name, add(Name("top"), row)), Set("first", column), When(inside, (body,))]
 
@@ -323,7 +334,11 @@ class _Tiled:
     """Whether tiles start at multiples of 1,024 bytes, as dynamic shared memory does."""
     resident: int = 1
     staged: Tensor | None = None
-    """Shared memory that has room for all sums; None where there is not enough."""
+    """Shared memory that has room for all sums, plane by plane; None where there is not enough."""
+    planes: int = 1
+    """How many threads have a part of each sum."""
+    plane: Expr = ZERO
+    """Which part this thread has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,9 +379,23 @@ class _TensorCores:
     def staged(self) -> Tensor | None:
         """The sums of the block over the tiles of the factors; padding spreads rows over banks."""
         pitch = (self.tile.columns + CHUNK) * f32.itemsize
-        if pitch * self.tile.rows > self.shared_count * self.dtype.itemsize:
+        plane = pitch * self.tile.rows
+        if plane * self.tile.warps_deep > self.shared_count * self.dtype.itemsize:
+            assert self.tile.warps_deep == 1, "tiles with planes have room for them"
             return None
-        return Tensor("tiles", f32, (pitch, f32.itemsize), space="shared")
+        return Tensor("tiles", f32, (plane, pitch, f32.itemsize), space="shared")
+
+    @property
+    def deep(self) -> Expr:
+        """Which part of k this warp has."""
+        return divided(ThreadIndex("warp"), self.tile.warps_down * self.tile.warps_across)
+
+    @property
+    def warp(self) -> Expr:
+        """Which of the warps with the same part of k this is."""
+        if self.tile.warps_deep == 1:
+            return ThreadIndex("warp")
+        return remainder(ThreadIndex("warp"), self.tile.warps_down * self.tile.warps_across)
 
     @property
     def down(self) -> int:
@@ -456,8 +485,10 @@ class _TensorCores:
         if self.tile.by_warpgroup:
             return [self._shared_product(stage)]
         left, right = self.fragments
-        i, j, k = Name("i"), Name("j"), mul(Name("step"), Extent(16))
-        warp = ThreadIndex("warp")
+        deep = self.tile.warps_deep
+        step = Name("step") if deep == 1 else add(mul(Name("step"), Extent(deep)), self.deep)
+        i, j, k = Name("i"), Name("j"), mul(step, Extent(16))
+        warp = self.warp
         top = mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows))
         side = mul(remainder(warp, self.tile.warps_across), Extent(self.tile.warp_columns))
         row, column = add(top, mul(i, Extent(16))), add(side, mul(j, Extent(16)))
@@ -465,7 +496,7 @@ class _TensorCores:
         return [
             unrolled(
                 "step",
-                DEPTH // 16,
+                DEPTH // 16 // deep,
                 unrolled("i", self.down, load_left(left, (i, ZERO), self.left_tile, self.left_axis, stage, row, k)),
                 unrolled(
                     "j", self.across // 2, load_right(right, b_at, self.right_tile, self.right_axis, stage, column, k)
@@ -492,7 +523,7 @@ class _TensorCores:
 
     def elements(self) -> list[Element]:
         """The sums of a thread, with those of all streams of one column together."""
-        lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
+        lane, warp = ThreadIndex("lane"), self.warp
         streams = len(self.rights)
         top = add(mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows)), divided(lane, 4))
         width = self.tile.warp_columns // streams

@@ -32,10 +32,12 @@ class BlockTile:
     stages: int
     by_warpgroup: bool = False
     """Whether four warps multiply 64 rows together, out of shared memory."""
+    warps_deep: int = 1
+    """Warps that share the elements of k among them, and add up their sums in the end."""
 
     @property
     def threads(self) -> int:
-        return LANES * self.warps_down * self.warps_across
+        return LANES * self.warps_down * self.warps_across * self.warps_deep
 
     @property
     def warp_rows(self) -> int:
@@ -52,7 +54,7 @@ class BlockTile:
 
     def resident(self, device: GpuDevice) -> int:
         """Blocks that one multiprocessor holds, by shared memory and by registers."""
-        sums = self.rows * self.columns // self.threads
+        sums = self.warps_deep * self.rows * self.columns // self.threads
         registers = self.threads * (sums + OTHER_REGISTERS)
         return max(1, min(device.shared_bytes // self.shared_bytes, device.registers // registers))
 
@@ -64,10 +66,12 @@ TILES = (
     BlockTile(128, 64, 2, 2, 3),
     BlockTile(64, 128, 2, 2, 3),
     BlockTile(64, 64, 2, 2, 4),
-    BlockTile(32, 64, 1, 4, 4),
-    BlockTile(32, 32, 1, 2, 6),
-    BlockTile(16, 64, 1, 4, 6),
-    BlockTile(16, 32, 1, 2, 6),
+    BlockTile(64, 32, 2, 1, 4, warps_deep=4),
+    BlockTile(32, 64, 1, 2, 4, warps_deep=4),
+    BlockTile(32, 32, 1, 1, 6, warps_deep=4),
+    BlockTile(16, 64, 1, 2, 6, warps_deep=4),
+    BlockTile(16, 32, 1, 1, 6, warps_deep=4),
+    BlockTile(16, 16, 1, 1, 8, warps_deep=4),
 )
 """From large to small. A large tile reads each element of a factor fewer times, a small one leaves no core idle."""
 GROUP_TILES = (
@@ -81,10 +85,10 @@ GROUP_TILES = (
 GROUP_ROWS = 64
 ROWS = 512
 """Rows of a product whose size is known at run time only."""
-MULTIPLY_CYCLES, GROUP_CYCLES = 1 / 1024, 1 / 2048
-"""Cycles of a multiprocessor for a product of two elements, by warps and by warpgroups."""
-COPY_CYCLES, STAGE_CYCLES = 1 / 40, 200
-"""Cycles for a byte into shared memory, and for the latency of a stage that nothing hides."""
+MULTIPLY_CYCLES, GROUP_CYCLES, COPY_CYCLES = 1 / 1024, 1 / 2048, 1 / 40
+"""Cycles of a multiprocessor for a product of two elements, by warps and by warpgroups, and for a byte copied."""
+STAGE_CYCLES, STEP_CYCLES, FRAGMENT_CYCLES = 180, 40, 4
+"""Latency of a stage, of 16 elements of k in it, and of each 16×8 product of a warp."""
 
 
 def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> BlockTile:
@@ -96,11 +100,13 @@ def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDev
     def cycles(tile: BlockTile) -> float:
         blocks = count * -(-down // tile.rows) * -(-across // tile.columns)
         fit = tile.resident(device)
-        # Blocks of one multiprocessor share its tensor cores, and hide each other's waits.
+        # Blocks of one multiprocessor share its tensor cores, and hide each other's latency.
         at_once = -(-blocks // device.multiprocessors)
         product = GROUP_CYCLES if tile.by_warpgroup else MULTIPLY_CYCLES
         work = max(tile.rows * tile.columns * DEPTH * product, (tile.rows + tile.columns) * 2 * DEPTH * COPY_CYCLES)
-        return at_once * work + -(-at_once // fit) * STAGE_CYCLES
+        fragments = 1 if tile.by_warpgroup else tile.warp_rows // 16 * tile.warp_columns // 8
+        latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
+        return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
     grouped = any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
     fitting = [t for t in (*(GROUP_TILES if grouped else ()), *TILES) if t.warp_columns % (CHUNK * streams) == 0]
