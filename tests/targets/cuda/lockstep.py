@@ -17,6 +17,7 @@ from dovetail import ops
 from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.dtype import DType, c64
 from dovetail.ir.literal import Array
+from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
@@ -58,6 +59,10 @@ class Machine:
         assert kernel.launch is not None
         self.kernel, self.sizes = kernel, sizes
         self.block = kernel.launch.block
+        most = kernel.launch.shared_bytes or STATIC_BYTES
+        assert shared_bytes(kernel.body) <= most or not kernel.launch.shared_bytes, (
+            "allocations fit what a launch gives"
+        )
         self.grid = self.size(kernel.launch.grid)
         self.buffers = dict(buffers)
         self.threads = np.arange(self.block)

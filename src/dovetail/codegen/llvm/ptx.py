@@ -18,6 +18,7 @@ from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
@@ -196,13 +197,9 @@ class _Printer(Printer):
             return
         self.spaces[name] = pointer = f"ptr addrspace({nvvm.SHARED})"
         if self.dynamic is not None:
-            at, self.dynamic = (
-                self.dynamic,
-                self.dynamic + -(-statement.count * statement.dtype.itemsize // 1024) * 1024,
-            )
-            self.globals[nvvm.DYNAMIC] = (
-                f"@{nvvm.DYNAMIC} = external addrspace({nvvm.SHARED}) global [0 x i8], align 1024"
-            )
+            at, self.dynamic = self.dynamic, self.dynamic + shared_bytes([statement])
+            whole = f"external addrspace({nvvm.SHARED}) global [0 x i8], align {SHARED_ALIGNMENT}"
+            self.globals[nvvm.DYNAMIC] = f"@{nvvm.DYNAMIC} = {whole}"
             self.pointers[name] = self.text.let(f"getelementptr i8, {pointer} @{nvvm.DYNAMIC}, i64 {at}")
             return
         self.pointers[name] = f"@{self.kernel.name}.{name}"

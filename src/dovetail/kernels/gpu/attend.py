@@ -38,6 +38,7 @@ from dovetail.kernels.gpu.fragments import (
 )
 from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.tile import CHUNK, H200, LANES
+from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -247,7 +248,7 @@ class _Writer:
                 kind="block",
             ),
         )
-        shared = sum(s.count * s.dtype.itemsize for s in allocations if s.space == "shared")
+        shared = shared_bytes(allocations)
         launch = Launch(product(shape), self.threads, shared if shared > STATIC_BYTES else 0)
         kernel = Kernel("attend", tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
         return Job(kernel, self.bindings, Tiles(product(shape), self.rows))

@@ -6,8 +6,7 @@ the stages to come; other dtypes are multiplied one by one, with sums in registe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
@@ -17,47 +16,34 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import (
     Factor,
-    SharedTile,
     both,
-    copied,
     divided,
     is_multiple,
     less,
-    load_left,
-    load_right,
-    multiplied,
-    private,
     remainder,
     spread,
-    stored,
-    unrolled,
-    zeroed,
 )
-from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, H200, LANES, BlockTile, tile_of
+from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
+from dovetail.kernels.gpu.tile import CHUNK, H200, LANES, tile_of
+from dovetail.kernels.gpu.tiled import Element, Tiled
+from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
     ZERO,
-    Alloc,
-    AwaitCopies,
-    AwaitProducts,
     Barrier,
     Call,
-    CommitCopies,
     Expr,
     Extent,
-    FenceShared,
     Kernel,
     Launch,
     Load,
     Loop,
-    MultiplyShared,
     Name,
     Number,
     Set,
     Statement,
     Store,
     Tensor,
-    ThreadIndex,
     When,
     add,
     collapsed,
@@ -87,16 +73,6 @@ def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     if odd:
         return Refused("factors_are_numbers", ", ".join(odd))
     return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """A sum of this thread: its row and column in the tile, and its place in the private tensor."""
-
-    row: Expr
-    column: Expr
-    sums: tuple[Expr, ...]
-    """One for each stream."""
 
 
 class Writer:
@@ -167,15 +143,15 @@ class Writer:
             return self._finished(self._by_tensor_cores(dtypes.pop()))
         return self._finished(self._by_fma())
 
-    def _by_tensor_cores(self, dtype: DType) -> _Tiled:
+    def _by_tensor_cores(self, dtype: DType) -> Tiled:
         tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
         left, rights = self.left(), self.rights()
         axis = left.dense_axis(self.alignment(left))
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
-        engine = _TensorCores(tile, dtype, left, rights, axis if other else "", other if axis else "", self.depth)
-        return _Tiled(
+        engine = TensorCoreTile(tile, dtype, left, rights, axis if other else "", other if axis else "", self.depth)
+        return Tiled(
             tile.rows,
             tile.columns // self.streams,
             tile.threads,
@@ -189,11 +165,11 @@ class Writer:
             engine.deep,
         )
 
-    def _by_fma(self) -> _Tiled:
+    def _by_fma(self) -> Tiled:
         dtype = self.found.products[0].dtype
         total = f32 if dtype.is_float and dtype is not f64 else dtype
         engine = FmaTile.of(self.rows, self.columns, self.streams, product(self.batch), self.device, total)
-        return _Tiled(
+        return Tiled(
             engine.rows,
             engine.columns,
             engine.threads,
@@ -202,7 +178,7 @@ class Writer:
             engine.allocations(),
         )
 
-    def _finished(self, tiled: _Tiled) -> Job:
+    def _finished(self, tiled: Tiled) -> Job:
         down = floordiv(self.rows + (tiled.rows - 1), tiled.rows)
         across = floordiv(self.columns + (tiled.columns - 1), tiled.columns)
         *front, block, strip = indices((*self.batch, across, down), Name("tile"))
@@ -221,7 +197,7 @@ class Writer:
                 kind="block",
             ),
         )
-        shared = sum(s.count * s.dtype.itemsize for s in tiled.allocations if s.space == "shared")
+        shared = shared_bytes(tiled.allocations)
         tiles = product(self.batch) * down * across
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
         launch = Launch(tiles, tiled.threads, dynamic, tiled.resident)
@@ -231,7 +207,7 @@ class Writer:
         )
         return Job(kernel, self.bindings, Tiles(tiles, tiled.rows * tiled.columns))
 
-    def _epilogue(self, tiled: _Tiled) -> list[Statement]:
+    def _epilogue(self, tiled: Tiled) -> list[Statement]:
         """The results: element by element where a thread has few, else through shared memory, in vectors."""
         if tiled.staged is None or (len(tiled.elements) <= FEW and tiled.planes == 1):
             return [statement for element in tiled.elements for statement in self._placed(tiled, element)]
@@ -256,7 +232,7 @@ class Writer:
             Barrier(),
         ]
 
-    def _to_shared(self, tiled: _Tiled) -> list[Statement]:
+    def _to_shared(self, tiled: Tiled) -> list[Statement]:
         """All sums of the block in shared memory, which the factors need no more."""
         assert tiled.staged is not None, "there is room for them"
         found: list[Statement] = []
@@ -266,7 +242,7 @@ class Writer:
                 found.append(Store(tiled.staged, at, value))
         return found
 
-    def _staged(self, tiled: _Tiled, row: Expr, group: Expr, e: Expr) -> Element:
+    def _staged(self, tiled: Tiled, row: Expr, group: Expr, e: Expr) -> Element:
         """A sum in shared memory, by its row and its place in a group of eight columns."""
         assert tiled.staged is not None, "there is room for them"
         sums: list[Expr] = []
@@ -279,13 +255,13 @@ class Writer:
             sums.append(total)
         return Element(row, add(mul(group, Extent(CHUNK)), e), tuple(sums))
 
-    def _inside(self, row: Expr, column: Expr, tiled: _Tiled) -> Expr:
+    def _inside(self, row: Expr, column: Expr, tiled: Tiled) -> Expr:
         """Whether an element of a tile is one of the result; tiles may fit so that all are."""
         found = [] if is_multiple(self.rows, tiled.rows) else [less(row, Extent(self.rows))]
         found += [] if is_multiple(self.columns, tiled.columns) else [less(column, Extent(self.columns))]
         return both(*found) if found else Number(True, bool_)
 
-    def _group(self, tiled: _Tiled, at_row: Name, group: Expr, row: Expr) -> list[Statement]:
+    def _group(self, tiled: Tiled, at_row: Name, group: Expr, row: Expr) -> list[Statement]:
         """Eight columns, which are all inside or all outside."""
         column = add(Name("side"), mul(group, Extent(CHUNK)))
         inside = self._inside(at_row, Name("first"), tiled)
@@ -293,7 +269,7 @@ class Writer:
         body = Loop("e", Extent(CHUNK), (Set("column", add(Name("first"), Name("e"))), *each), kind="unrolled")
         return [Set(at_row.name, add(Name("top"), row)), Set("first", column), When(inside, (body,))]
 
-    def _placed(self, tiled: _Tiled, element: Element) -> Iterator[Statement]:
+    def _placed(self, tiled: Tiled, element: Element) -> Iterator[Statement]:
         """The results of one element, if it is inside."""
         row, column = Name("row"), Name("column")
         yield Set("row", add(Name("top"), element.row))
@@ -320,228 +296,6 @@ class Writer:
             yield Store(Tensor(f"y{i}", result.dtype, strides), at, value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tiled:
-    """What a block does for one tile, and the sums that each thread then has."""
-
-    rows: int
-    columns: int
-    threads: int
-    body: Sequence[Statement]
-    elements: Sequence[Element]
-    allocations: Sequence[Alloc]
-    is_aligned: bool = False
-    """Whether tiles start at multiples of 1,024 bytes, as dynamic shared memory does."""
-    resident: int = 1
-    staged: Tensor | None = None
-    """Shared memory that has room for all sums, plane by plane; None where there is not enough."""
-    planes: int = 1
-    """How many threads have a part of each sum."""
-    plane: Expr = ZERO
-    """Which part this thread has."""
-
-
-@dataclass(frozen=True, slots=True)
-class _TensorCores:
-    """The sums of a tile by tensor cores."""
-
-    tile: BlockTile
-    dtype: DType
-    left: Factor
-    rights: Sequence[Factor]
-    left_axis: str
-    """The axis along which the left factor is copied; "" where elements are loaded one by one, of both factors."""
-    right_axis: str
-    depth: Size
-
-    @property
-    def stages(self) -> int:
-        return self.tile.stages if self.left_axis else 1
-
-    @property
-    def left_tile(self) -> SharedTile:
-        return self._shared(0, self.tile.rows, self.left_axis)
-
-    @property
-    def right_tile(self) -> SharedTile:
-        first = self.left_tile.count * self.dtype.itemsize
-        return self._shared(-(-first // 1024) * 1024, self.tile.columns, self.right_axis)
-
-    def _shared(self, offset: int, rows: int, axis: str) -> SharedTile:
-        lines, length = (DEPTH, rows) if axis == "row" else (rows, DEPTH)
-        return SharedTile("tiles", self.dtype, lines, length // CHUNK, self.stages, offset)
-
-    @property
-    def shared_count(self) -> int:
-        """Elements of both tiles."""
-        return self.right_tile.offset // self.dtype.itemsize + self.right_tile.count
-
-    def staged(self) -> Tensor | None:
-        """The sums of the block over the tiles of the factors; padding spreads rows over banks."""
-        pitch = (self.tile.columns + CHUNK) * f32.itemsize
-        plane = pitch * self.tile.rows
-        if plane * self.tile.warps_deep > self.shared_count * self.dtype.itemsize:
-            assert self.tile.warps_deep == 1, "tiles with planes have room for them"
-            return None
-        return Tensor("tiles", f32, (plane, pitch, f32.itemsize), space="shared")
-
-    @property
-    def deep(self) -> Expr:
-        """Which part of k this warp has."""
-        return divided(ThreadIndex("warp"), self.tile.warps_down * self.tile.warps_across)
-
-    @property
-    def warp(self) -> Expr:
-        """Which of the warps with the same part of k this is."""
-        if self.tile.warps_deep == 1:
-            return ThreadIndex("warp")
-        return remainder(ThreadIndex("warp"), self.tile.warps_down * self.tile.warps_across)
-
-    @property
-    def down(self) -> int:
-        """16-row fragments of a warp."""
-        return self.tile.warp_rows // 16
-
-    @property
-    def across(self) -> int:
-        """8-column fragments of a warp."""
-        return self.tile.warp_columns // 8
-
-    @property
-    def sums(self) -> Tensor:
-        return private("sums", f32, self.down, self.across, 4)
-
-    @property
-    def fragments(self) -> tuple[Tensor, Tensor]:
-        return private("a_fragment", self.dtype, self.down, 8), private("b_fragment", self.dtype, 1)
-
-    def allocations(self) -> list[Alloc]:
-        return [
-            Alloc("tiles", self.dtype, self.shared_count, "shared"),
-            Alloc("sums", f32, self.down * self.across * 4, "private"),
-            Alloc("a_fragment", self.dtype, self.down * 8, "private"),
-            Alloc("b_fragment", self.dtype, self.across * 4, "private"),
-        ]
-
-    def body(self) -> list[Statement]:
-        found: list[Statement] = [zeroed(self.sums, self.down * self.across * 4)]
-        rounds = floordiv(self.depth + (DEPTH - 1), DEPTH)
-        return [*found, *(self._pipelined(rounds) if self.left_axis else self._in_turn(rounds))]
-
-    def _pipelined(self, rounds: Size) -> list[Statement]:
-        """Copies for the stages to come are in flight while one is multiplied."""
-        # A product by warpgroups may still read the stage of the round before.
-        ahead = self.stages - (2 if self.tile.by_warpgroup else 1)
-        found: list[Statement] = []
-        for stage in range(ahead):
-            found += [*self._copies(Extent(stage), Extent(stage)), CommitCopies()]
-        later = add(Name("round"), Extent(ahead))
-        return [
-            *found,
-            Loop(
-                "round",
-                Extent(rounds),
-                (
-                    AwaitCopies(ahead - 1),
-                    *self._fence(),
-                    Barrier(),
-                    Set("later", later),
-                    *self._copies(Name("later"), remainder(Name("later"), self.stages)),
-                    CommitCopies(),
-                    Set("stage", remainder(Name("round"), self.stages)),
-                    *self._products(Name("stage")),
-                ),
-            ),
-            AwaitCopies(0),
-            *self._done(),
-            Barrier(),
-        ]
-
-    def _done(self) -> list[Statement]:
-        return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup else []
-
-    def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
-        k = mul(number, Extent(DEPTH))
-        threads, of = self.tile.threads, len(self.rights)
-        found = copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
-        for at, right in enumerate(self.rights):
-            found += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
-        return found
-
-    def _in_turn(self, rounds: Size) -> list[Statement]:
-        """Load, wait, multiply, wait."""
-        k = mul(Name("round"), Extent(DEPTH))
-        threads, of = self.tile.threads, len(self.rights)
-        loads = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
-        for at, right in enumerate(self.rights):
-            loads += stored(self.right_tile, right, Name("side"), k, threads, at, of)
-        body = (Barrier(), *loads, *self._fence(), Barrier(), *self._products(ZERO), *self._done())
-        return [Loop("round", Extent(rounds), body), Barrier()]
-
-    def _fence(self) -> list[Statement]:
-        return [FenceShared()] if self.tile.by_warpgroup else []
-
-    def _products(self, stage: Expr) -> list[Statement]:
-        if self.tile.by_warpgroup:
-            return [self._shared_product(stage)]
-        left, right = self.fragments
-        deep = self.tile.warps_deep
-        step = Name("step") if deep == 1 else add(mul(Name("step"), Extent(deep)), self.deep)
-        i, j, k = Name("i"), Name("j"), mul(step, Extent(16))
-        warp = self.warp
-        top = mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows))
-        side = mul(remainder(warp, self.tile.warps_across), Extent(self.tile.warp_columns))
-        row, column = add(top, mul(i, Extent(16))), add(side, mul(j, Extent(16)))
-        b_at = (mul(j, Extent(8)),)
-        return [
-            unrolled(
-                "step",
-                DEPTH // 16 // deep,
-                unrolled("i", self.down, load_left(left, (i, ZERO), self.left_tile, self.left_axis, stage, row, k)),
-                unrolled(
-                    "j", self.across // 2, load_right(right, b_at, self.right_tile, self.right_axis, stage, column, k)
-                ),
-                unrolled(
-                    "i",
-                    self.down,
-                    unrolled("j", self.across, multiplied(self.sums, (i, j, ZERO), left, (i, ZERO), right, j)),
-                ),
-            )
-        ]
-
-    def _shared_product(self, stage: Expr) -> MultiplyShared:
-        """The product of a stage by warpgroups."""
-        group = divided(ThreadIndex("warp"), 4)
-        line, chunk = mul(group, Extent(GROUP_ROWS)), mul(group, Extent(GROUP_ROWS // CHUNK))
-        by_row = self.left_axis == "row"
-        left, left_at = self.left_tile.place(stage, ZERO if by_row else line, chunk if by_row else ZERO)
-        right, right_at = self.right_tile.place(stage, ZERO, ZERO)
-        panel = (self.left_tile if by_row else self.right_tile).panel_bytes
-        return MultiplyShared(
-            self.sums, left, left_at, right, right_at, self.tile.columns, not by_row, self.right_axis != "row", panel
-        )
-
-    def elements(self) -> list[Element]:
-        """The sums of a thread, with those of all streams of one column together."""
-        lane, warp = ThreadIndex("lane"), self.warp
-        streams = len(self.rights)
-        top = add(mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows)), divided(lane, 4))
-        width = self.tile.warp_columns // streams
-        side = add(mul(remainder(warp, self.tile.warps_across), Extent(width)), mul(remainder(lane, 4), Extent(2)))
-        found: list[Element] = []
-        for i in range(self.down):
-            for half in range(2):
-                for j in range(self.across // streams):
-                    for e in range(2):
-                        sums = tuple(
-                            Load(self.sums, (Extent(i), Extent(j * streams + s), Extent(2 * half + e)))
-                            for s in range(streams)
-                        )
-                        row, column = add(top, Extent(16 * i + 8 * half)), add(side, Extent(8 * j + e))
-                        found.append(Element(row, column, sums))
-        return found
-
-
 assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"
 
-__all__ = ["Element", "Writer", "offer_contract"]
+__all__ = ["offer_contract"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dovetail.ir.dtype import DType
-from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Statement, Store, When
+from dovetail.kernels.loops.ir import Alloc, Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Statement, Store, When
 
 _COMBINES = frozenset({"add", "mul", "fold_maximum", "fold_minimum", "maximum", "minimum", "bit_and", "bit_or"})
 
@@ -48,6 +48,16 @@ def everything(body: Sequence[Statement]) -> Iterator[Statement]:
         yield statement
         if isinstance(statement, (Loop, When)):
             yield from everything(statement.body)
+
+
+SHARED_ALIGNMENT = 1024
+"""Bytes: where allocations of dynamic shared memory start, so that tensor cores can read swizzled tiles there."""
+
+
+def shared_bytes(body: Sequence[Statement]) -> int:
+    """Shared memory of all allocations, each at a multiple of the alignment."""
+    sizes = [s.count * s.dtype.itemsize for s in everything(body) if isinstance(s, Alloc) and s.space == "shared"]
+    return sum([-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes])
 
 
 def reductions(body: Sequence[Statement]) -> list[Reduced]:
@@ -126,6 +136,7 @@ def _loads(expr: Expr) -> Iterator[Load]:
 
 
 __all__ = [
+    "SHARED_ALIGNMENT",
     "Reduced",
     "elements",
     "everything",
@@ -134,4 +145,5 @@ __all__ = [
     "pointers_in",
     "reads_what_it_wrote",
     "reductions",
+    "shared_bytes",
 ]
