@@ -59,10 +59,8 @@ class Machine:
         assert kernel.launch is not None
         self.kernel, self.sizes = kernel, sizes
         self.block = kernel.launch.block
-        most = kernel.launch.shared_bytes or STATIC_BYTES
-        assert shared_bytes(kernel.body) <= most or not kernel.launch.shared_bytes, (
-            "allocations fit what a launch gives"
-        )
+        given = kernel.launch.shared_bytes
+        assert not given or shared_bytes(kernel.body) <= given, "allocations fit what a launch gives"
         self.grid = self.size(kernel.launch.grid)
         self.buffers = dict(buffers)
         self.threads = np.arange(self.block)
