@@ -168,6 +168,7 @@ def _kernel(
         type=str(kernel.type),
         phase="bind" if once else "run",
         nodes=kernels.nodes[kernel],
+        serves=kernels.served.get(kernel, ()),
         absorbed=kernels.absorbed[kernel],
         flops=estimate(cost.flops, sizes),
         bytes=estimate(cost.bytes, sizes),
