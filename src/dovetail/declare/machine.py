@@ -98,6 +98,8 @@ class Machine:
     """The share of the shorter of work and traffic that overlaps with the longer."""
     source: str = "built-in"
     """Where the figures come from."""
+    is_host: bool = False
+    """Whether they are this host's, so that a step costs what the kernel variant for this processor does."""
 
     def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The time of one kernel."""
@@ -134,10 +136,13 @@ class Machine:
         """The roofline: what no kernel of this work and traffic can stay below."""
         given = estimate(cost.given, sizes)
         made = estimate(cost.bytes, sizes) - given
-        traffic = made / self.bandwidth(made) + self._given(given)
+        return max(self.least_work(cost, sizes), made / self.bandwidth(made) + self._given(given))
+
+    def least_work(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
+        """Seconds of arithmetic at the peak."""
         flops, dense = estimate(cost.flops, sizes), estimate(cost.dense, sizes)
         work = dense * self._slower(cost.kind, cost.dtype) + (flops - dense) * self._slower(MAP, cost.dtype)
-        return max(work / self.flops_per_second, traffic)
+        return work / self.flops_per_second
 
     def peak(self, dtype: DType | None = None, kind: str = MAP) -> float:
         """Flops a second that work of a kind can reach in a dtype."""

@@ -20,7 +20,7 @@ from dovetail.settings import MACHINE, OFF, Settings
 from dovetail.targets.cpu.cores import available_threads, busy_share, cache_sizes
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
-from dovetail.targets.cpu.measure.described import cores, described
+from dovetail.targets.cpu.measure.described import byte_peaks, cores, described
 from dovetail.targets.cpu.measure.peak import Limits, Meter
 from dovetail.targets.runtime.folder import Folder, Unsafe
 from dovetail.targets.runtime.store import folder_of
@@ -37,7 +37,10 @@ REACH = Reach(
     {
         "contract": 0.88,
         "contract.batched": 0.5,
-        "conv": 0.88,
+        "contract.bytes": 0.65,
+        "conv": 0.78,
+        "conv.bytes": 0.62,
+        "conv.depthwise_bytes": 0.02,
         "conv.3x3": 1.3,
         "conv.depthwise": 0.1,
         "conv.transposed": 0.1,
@@ -133,6 +136,7 @@ class Calibration:
             reach=REACH,
             overlap=OVERLAP,
             source=f"measured on {self.date}",
+            is_host=True,
         )
 
 
@@ -143,6 +147,7 @@ BUILT_IN = Machine(
     launch_seconds=5e-7,
     levels=(Level(32 << 10, 1.0e11), Level(1 << 20, 5.0e10), Level(16 << 20, 2.0e10)),
     reach=REACH,
+    peaks=byte_peaks(1.6e11),
     overlap=OVERLAP,
 )
 
