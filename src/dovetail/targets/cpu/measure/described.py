@@ -52,6 +52,8 @@ MAIN_SHARED, MAIN_MOST = 0.85, 2.5e11
 """How the bandwidth of main memory grows with cores, as an exponent: they share controllers; and what a socket has."""
 TRANSFER = 0.5
 """The share of a cache's bandwidth that tensors have which another core wrote."""
+ROW_CYCLES = 60
+"""Cycles of a result of a reduction, however short its row is: lanes are added up, and what follows waits for it."""
 DISPATCH, BARRIER = 4e-7, 6e-7
 """Seconds to start a step on one thread, and what further threads add."""
 
@@ -93,11 +95,17 @@ def described(device: CpuDevice, cpu: str, found: Cores, threads: int, reach: Re
         levels=tuple(levels),
         reach=reach,
         peaks=byte_peaks(_bytes_per_cycle(device) * pipes * clock * busy),
+        row_seconds=row_seconds(found, threads),
         overlap=overlap,
         source=f"described by the processor: {threads} {'thread' if threads == 1 else 'threads'} at "
         f"{found.clock / 1e9:.1f} GHz",
         is_host=True,
     )
+
+
+def row_seconds(found: Cores, threads: int) -> float:
+    """What a result of a reduction takes where threads share the rows."""
+    return ROW_CYCLES / found.clock / max(1.0, threads / found.threads_per_core)
 
 
 def byte_peaks(per_second: float) -> tuple[Peak, ...]:
@@ -147,4 +155,4 @@ def _read(path: Path) -> str:
         return ""
 
 
-__all__ = ["Cores", "byte_peaks", "cores", "described"]
+__all__ = ["Cores", "byte_peaks", "cores", "described", "row_seconds"]
