@@ -4,7 +4,7 @@
 
 Draws models of many shapes in which a guard refuses a fusion, follows each hint that their reports give, and measures
 both models in turn. The sign is to be right for 95 % of the hints, the size within a factor of 2 for 80 %. Figures and
-thresholds of the cost model were looked at with seeds 100 and above; lower seeds judge. Without epilogues, as most of
+thresholds of the cost model were looked at with other seeds (0, and 100 and above) than the one that judges. Without epilogues, as most of
 these models have no gap left otherwise. With one thread, processor time counts, which other processes disturb little.
 """
 
@@ -240,17 +240,15 @@ def arrays_for(graph: Graph, like: Mapping[str, Array]) -> dict[str, Array]:
 def best_of(
     programs: list[tuple[dovetail.Program, dict[str, Array]]], clock: Callable[[], float], seconds: float
 ) -> list[float]:
-    """The least seconds of each program, in turns."""
-    best = [float("inf")] * len(programs)
+    """The seconds of each program, in turns: the lowest tenth, as the least of all is at times a fault of the clock."""
+    times: list[list[float]] = [[] for _ in programs]
     end = time.perf_counter() + seconds
-    rounds = 0
-    while rounds < 20 or time.perf_counter() < end:
-        rounds += 1
-        for at, (program, feeds) in enumerate(programs):
+    while len(times[0]) < 20 or time.perf_counter() < end:
+        for taken, (program, feeds) in zip(times, programs, strict=True):
             started = clock()
             program(**feeds)
-            best[at] = min(best[at], clock() - started)
-    return best
+            taken.append(clock() - started)
+    return [float(np.quantile(taken, 0.1)) for taken in times]
 
 
 def follow(name: str, graph: Graph, shape: Shape, options: dict[str, Any], seconds: float) -> Iterator[Followed]:
@@ -287,8 +285,8 @@ def summary(some: list[Followed]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--draws", type=int, default=24, help="shapes of each model")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draws", type=int, default=36, help="shapes of each model")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each hint")
     parser.add_argument("--all", action="store_true")
     args = parser.parse_args()

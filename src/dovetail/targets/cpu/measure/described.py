@@ -50,8 +50,9 @@ MAIN_BYTES_OF: Mapping[str, float] = MappingProxyType(
 flight, and servers with a mesh of many cores take long for each."""
 MAIN_SHARED, MAIN_MOST = 0.85, 2.5e11
 """How the bandwidth of main memory grows with cores, as an exponent: they share controllers; and what a socket has."""
-TRANSFER = 0.5
-"""The share of a cache's bandwidth that tensors have which another core wrote."""
+TRANSFER, COPY = 0.5, 0.7
+"""The share of a cache's bandwidth that tensors have which another core wrote, and which the same core writes and reads
+in its own caches."""
 ROW_CYCLES = 60
 """Cycles of a result of a reduction, however short its row is: lanes are added up, and what follows waits for it."""
 DISPATCH, BARRIER = 4e-7, 6e-7
@@ -83,9 +84,10 @@ def described(device: CpuDevice, cpu: str, found: Cores, threads: int, reach: Re
     sizes = (caches.l1 * busy, caches.l2 * busy, float(caches.l3))
     rates = (2 * vector * clock * busy, L2_BYTES * clock * busy, L3_BYTES * clock * busy)
     main = min(_by_name(MAIN_BYTES_OF, cpu, MAIN_BYTES) * busy**MAIN_SHARED, MAIN_MOST)
+    handed = (COPY, COPY, 1.0) if busy <= 1 else (TRANSFER, TRANSFER, TRANSFER)
     levels = [
-        Level(int(size), max(rate, main), max(rate * TRANSFER if busy > 1 else rate, main))
-        for size, rate in zip(sizes, rates, strict=True)
+        Level(int(size), max(rate, main), max(rate * share, main))
+        for size, rate, share in zip(sizes, rates, handed, strict=True)
         if size
     ]
     return Machine(
