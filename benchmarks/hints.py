@@ -4,8 +4,9 @@
 
 Draws models of many shapes in which a guard refuses a fusion, follows each hint that their reports give, and measures
 both models in turn. The sign is to be right for 95 % of the hints, the size within a factor of 2 for 80 %. Figures and
-thresholds of the cost model were looked at with other seeds (0, and 100 and above) than the one that judges. Without epilogues, as most of
-these models have no gap left otherwise. With one thread, processor time counts, which other processes disturb little.
+thresholds of the cost model were looked at with other seeds (0, 100 and above) than the one that judges. Without
+epilogues, as most of these models have no gap left otherwise. With one thread, processor time counts, which other
+processes disturb little.
 """
 
 from __future__ import annotations
