@@ -30,7 +30,9 @@ class Settings:
     """How to compile, where there is a choice."""
 
     strict: bool = _option(
-        False, "Allow only rewrites that keep every bit; others may change the last digits, as reordering a sum does."
+        False,
+        "Allow only rewrites that keep every bit; others may change the last digits, as reordering a sum does, and "
+        "where a pixel is infinite, convolutions by transforms or phases may give NaN next to it.",
     )
 
     engine: str = _option(

@@ -40,7 +40,24 @@ def test_without_levels_the_slower_of_work_and_traffic_counts() -> None:
 
 def test_bytes_are_priced_by_the_level_that_holds_them() -> None:
     assert [MACHINE.bandwidth(b) for b in (0, 100, 101, 1000, 1001)] == [1e8, 1e8, 1e7, 1e7, 1e6]
-    assert MACHINE.moving(500) == 500 / 1e7
+    assert MACHINE.moving(100) == 100 / 1e8
+
+
+def test_of_a_larger_tensor_a_part_is_found_in_each_level() -> None:
+    assert math.isclose(MACHINE.moving(500), 100 / 1e8 + 400 / 1e7)
+    assert math.isclose(MACHINE.moving(3000), 100 / 1e8 + 900 / 1e7 + 2000 / 1e6)
+    assert math.isclose(MACHINE.floor(Cost(0, 500)), MACHINE.moving(500)), "the roofline has no other levels"
+
+
+def test_a_result_of_a_reduction_has_a_price_of_its_own() -> None:
+    """However short its rows are; the roofline does not count it."""
+    slow = replace(MACHINE, row_seconds=1e-3)
+    short, long = (kernel_cost(ops.reduce_sum(input("r", f32[rows, 64 // rows]), axes=(-1,))) for rows in (32, 1))
+    assert (short.rows, long.rows, short.flops) == (32, 1, long.flops)
+    assert math.isclose(slow.work(short) - MACHINE.work(short), 32e-3)
+    assert slow.floor(short) == MACHINE.floor(short)
+    norm = library.layer_norm(input("n", f32[4, 8]), eps=1e-5)
+    assert kernel_cost(norm).rows == 2 * 4, "a mean and a variance for each row"
 
 
 def test_what_kernels_pass_on_has_a_rate_of_its_own() -> None:
@@ -71,7 +88,7 @@ def test_multiply_adds_and_other_work_have_their_own_share_of_the_peak() -> None
 def test_a_part_of_the_shorter_is_hidden() -> None:
     """Work of 2 ms, traffic of 4 ms: three quarters of the shorter are hidden behind the longer."""
     cost = Cost(200_000, 4_000)
-    assert math.isclose(MACHINE.seconds(cost), 4e-3 + 0.25 * 2e-3 + 0.5)
+    assert math.isclose(replace(MACHINE, levels=()).seconds(cost), 4e-3 + 0.25 * 2e-3 + 0.5)
 
 
 def test_a_flat_machine_never_prefers_two_kernels_to_one() -> None:

@@ -111,3 +111,36 @@ def test_steps_after_it_are_one_kernel_with_the_shuffle() -> None:
     y = ops.tanh(ops.add(y, param("b", f32[6, 1, 1])))
     program = dovetail.compile(Graph.of(y))
     assert [k.op for k in program.report.kernels if k.phase == "run"] == ["conv", "region"]
+
+
+USUAL: list[tuple[int, dict[str, Any]]] = [
+    (2, {"strides": 2}),
+    (3, {"strides": 2, "padding": 1, "output_padding": 1}),
+    (3, {"strides": 1, "padding": 1}),
+    (5, {"strides": 3}),
+]
+
+
+@pytest.mark.parametrize(("window", "attrs"), USUAL)
+def test_every_kernel_of_it_lists_the_users_nodes(window: int, attrs: dict[str, Any]) -> None:
+    y = ops.conv_transpose(input("x", f32[1, 8, 4, 4]), param("w", f32[8, 6, window, window]), **attrs)
+    for result in (y, ops.relu(ops.add(y, param("b", f32[6, 1, 1])))):
+        report = dovetail.compile(Graph.of(result), cache="off").report
+        assert all("conv_transpose" in [n.op for n in k.works_for] for k in report.kernels)
+        assert all(entry.nodes for entry in report.fused)
+
+
+@pytest.mark.parametrize(("window", "attrs"), USUAL)
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_an_infinite_pixel_reaches_its_window_only_where_compiles_are_strict(
+    window: int, attrs: dict[str, Any], odd: float
+) -> None:
+    """Phases with fewer taps than others multiply the pixel by 0; the transposed convolution never reads it there."""
+    value = ops.conv_transpose(input("x", f32[1, 2, 5, 5]), param("w", f32[2, 3, window, window]), **attrs)
+    params, x = {"w": numbers((2, 3, window, window), f32, 1)}, numbers((1, 2, 5, 5), f32, 2)
+    x[0, 0, 2, 2] = odd
+    program = dovetail.compile(Graph.of(value), params=params, strict=True, cache="off")
+    assert [k.op for k in program.report.kernels] == ["conv_transpose"]
+    (got,) = program.run({"x": x}).values()
+    (wanted,) = evaluate(Graph.of(value), {"x": x}, params=params).values()
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)

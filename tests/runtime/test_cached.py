@@ -184,6 +184,14 @@ def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
         program.report  # noqa: B018
 
 
+def test_a_file_that_is_gone_has_no_report(model: Path, folder: str) -> None:
+    dovetail.compile(model, cache=folder)
+    program = dovetail.compile(model, cache=folder)
+    model.unlink()
+    with pytest.raises(dovetail.LoadError, match="is gone since it was compiled"):
+        program.report  # noqa: B018
+
+
 def test_specialised_programs_come_back_too(folder: str, never_lowers: Callable[[], None]) -> None:
     params, _ = arrays(layer())
     first = dovetail.compile(layer(), params=params, cache=folder).specialize({"rows": 4})

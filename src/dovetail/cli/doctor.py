@@ -32,7 +32,7 @@ from dovetail.targets import ALL as TARGETS
 from dovetail.targets.cpu.cores import cache_sizes
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import toolchain
-from dovetail.targets.cpu.measure.calibration import calibrate, machine_of, stored
+from dovetail.targets.cpu.measure.calibration import calibrate, ignored, machine_of, stored
 from dovetail.version import __version__
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")
@@ -94,6 +94,7 @@ def run(args: argparse.Namespace) -> Answer:
         "processor": _processor(),
         "calibration": None if known is None else asdict(known),
         "not_calibrated": refused,
+        "ignored_calibration": ignored(settings),
         "figures": machine_of(settings).source,
         "cache": kept,
         "targets": [asdict(runs(target.name)) for target in TARGETS],

@@ -22,7 +22,7 @@ def as_text(found: Mapping[str, Any], look: Look = PLAIN) -> str:
         line(Piece("packages", "strong")),
         *_packages(found["packages"]),
         line(),
-        *_figures(found["calibration"], found["figures"], found["not_calibrated"]),
+        *_figures(found["calibration"], found["figures"], found["not_calibrated"], found["ignored_calibration"]),
         line(),
         _cache(found["cache"]),
         line(),
@@ -57,9 +57,11 @@ def _packages(packages: Sequence[Mapping[str, Any]]) -> list[Line]:
     return lines
 
 
-def _figures(calibration: Mapping[str, Any] | None, source: str, refused: str) -> list[Line]:
+def _figures(calibration: Mapping[str, Any] | None, source: str, refused: str, ignored: str) -> list[Line]:
     """The figures that prices are made of."""
-    lines = [line(Piece(f"not calibrated: {refused}", "warn"))] if refused else []
+    lines = [line(Piece(f"not calibrated: {refused}", "warn"), hang=2)] if refused else []
+    if ignored:
+        lines.append(line(Piece(f"a stored calibration is ignored, of {ignored}", "warn"), hang=2))
     if calibration is None:
         return [*lines, line(f"calibration: {source}")]
     lines.append(line(f"calibration: measured on {calibration['date']} ({calibration['host']})", hang=2))
@@ -71,7 +73,8 @@ def _figures(calibration: Mapping[str, Any] | None, source: str, refused: str) -
         threads = f"{one['threads']:>3} thread{'s' if one['threads'] > 1 else ' '}"
         reach = f"GB/s: {levels}, {one['bytes'] / 1e9:.1f} beyond"
         step = f"a step {one['dispatch'] * 1e6:.2f} µs"
-        lines.append(line(f"  {threads} {one['flops'] / 1e9:.0f} GFLOP/s, {reach}, {step}", hang=4))
+        bytes = f" ({one['int8'] / 1e9:.0f} of bytes)" if one["int8"] else ""
+        lines.append(line(f"  {threads} {one['flops'] / 1e9:.0f} GFLOP/s{bytes}, {reach}, {step}", hang=4))
     return lines
 
 

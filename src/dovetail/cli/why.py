@@ -73,6 +73,11 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(as_text(story, look_of(sys.stdout)), painted=True)
 
 
+def _share(kernel: Kernel) -> tuple[bool, float]:
+    """Of several kernels that compute a node, the one that takes most of a run counts."""
+    return kernel.phase == "run", kernel.seconds
+
+
 def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
     """Follow the node that was asked for through every rule to its kernel; `form` asks for that kernel's code."""
     written = made.lowered.written
@@ -80,7 +85,7 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
     value = find(written, names, asked)
     node = Node(names[value], value.op.name, written.where(value))
     report = made.report()
-    computing = next((k for k in report.kernels if node in k.nodes), None)
+    computing = max([k for k in report.kernels if node in k.works_for], key=_share, default=None)
     kernel = computing or next((k for k in report.kernels if node in k.absorbed), None)
     name = kernel.name if kernel is not None else ""
     found = _tried(made, value)
@@ -240,7 +245,7 @@ def _kernel(story: Story) -> list[Line]:
     if story.node in kernel.absorbed:
         gone = "  no kernel computes it: it became a view, a constant, or part of another value in the kernel "
         return [line(gone, named, f": {kernel.type} (of stage legal)", hang=4), line(f"  {_price(kernel)}", hang=4)]
-    others = [n.name for n in kernel.nodes if n != story.node]
+    others = [n.name for n in kernel.works_for if n != story.node]
     more = f" and {len(others) - _MOST_LISTED} more" if len(others) > _MOST_LISTED else ""
     shared = f" together with {', '.join(others[:_MOST_LISTED])}{more}" if others else " alone"
     lines = [line(f"  computed{shared} by the kernel ", named, f": {kernel.type} (of stage legal)", hang=4)]

@@ -10,12 +10,12 @@ from typing import Any
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import ASSUMED_SIZE, MAP, Cost, Level, Machine, Peak, Reach, base_kind, estimate
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import Type, tensors
 from dovetail.ir.value import Op, Value, make
-from dovetail.ops import indexing
+from dovetail.ops import indexing, reduction
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import is_prologue, region
 
@@ -45,12 +45,15 @@ class Effort:
     dense: Size
     kind: str = MAP
     dtype: DType | None = None
+    rows: Size = 0
+    """Results of reductions."""
 
     def __add__(self, other: Effort) -> Effort:
         """Work of both in one kernel, which is of the kind that matters more."""
         first, second = (self, other) if _rank(self.kind) <= _rank(other.kind) else (other, self)
         dtype = first.dtype or second.dtype
-        return Effort(self.flops + other.flops, self.dense + other.dense, first.kind, dtype)
+        flops, dense, rows = self.flops + other.flops, self.dense + other.dense, self.rows + other.rows
+        return Effort(flops, dense, first.kind, dtype, rows)
 
 
 def _rank(kind: str) -> tuple[int, bool, str]:
@@ -67,7 +70,8 @@ def _effort(value: Value) -> Effort:
     if isinstance(op, Primitive):
         types = tuple([v.type for v in value.operands])
         flops, kind = op.flops(value.type, types, value.attrs), op.cost_kind(types, value.attrs)
-        return Effort(flops, 0 if kind == MAP else flops, kind, _computed_in(value) if flops != 0 else None)
+        dtype = _computed_in(value) if flops != 0 else None
+        return Effort(flops, 0 if kind == MAP else flops, kind, dtype, _rows(value))
     if isinstance(op, FusedOp):
         _, _, body = op.traced(tuple([v.type for v in value.operands]), value.attrs, value.attrs_key)
         return _body_effort(body, frozenset([i for i, v in enumerate(value.operands) if is_weight(v)]))
@@ -82,7 +86,15 @@ def _declared_effort(value: Value) -> Effort:
     if not isinstance(value.op, FusedOp) or value.op.cost_of is None:
         return _effort(value)
     cost = kernel_cost(value)
-    return Effort(cost.flops, cost.dense, cost.kind, cost.dtype)
+    return Effort(cost.flops, cost.dense, cost.kind, cost.dtype, cost.rows)
+
+
+_REDUCTIONS = (reduction.reduce_sum, reduction.reduce_mean, reduction.reduce_max, reduction.reduce_min)
+
+
+def _rows(value: Value) -> Size:
+    """The results of a reduction; 0 for other ops."""
+    return product(value.shape) if value.op in _REDUCTIONS else 0
 
 
 def _computed_in(value: Value) -> DType | None:
@@ -143,7 +155,7 @@ def _each_once(value: Value) -> Cost:
         traffic = traffic + read
         given = given + read if is_given(operand) else given
     effort = _effort(value)
-    return Cost(effort.flops, traffic, given, effort.dense, effort.kind, effort.dtype)
+    return Cost(effort.flops, traffic, given, effort.dense, effort.kind, effort.dtype, effort.rows)
 
 
 def _read_bytes(value: Value, index: int, operand: Value) -> Size:

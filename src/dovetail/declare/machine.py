@@ -43,6 +43,8 @@ class Cost:
     """What decides which share of the peak its dense work reaches, as ops declare it: contract, conv.depthwise."""
     dtype: DType | None = None
     """What it computes in; None counts as f32."""
+    rows: Size = 0
+    """Results of reductions: each starts and ends a loop, and adds up the lanes of a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,14 @@ class Machine:
     reach: Reach = field(default_factory=Reach)
     peaks: tuple[Peak, ...] = ()
     """Where arithmetic has a peak of its own: matrix units for narrow dtypes, half the rate for f64."""
+    row_seconds: float = 0.0
+    """What a result of a reduction takes, however short its row is."""
     overlap: float = 1.0
     """The share of the shorter of work and traffic that overlaps with the longer."""
     source: str = "built-in"
     """Where the figures come from."""
+    is_host: bool = False
+    """Whether they are this host's, so that a step costs what the kernel variant for this processor does."""
 
     def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The time of one kernel."""
@@ -110,7 +116,7 @@ class Machine:
         other = self.reach.epilogue if is_conv and self.reach.epilogue is not None else self.reach.of(MAP)
         slower, rest_slower = self._slower(cost.kind, cost.dtype), self._slower(MAP, cost.dtype)
         work = dense / self.reach.of(cost.kind) * slower + (flops - dense) / other * rest_slower
-        return work / self.flops_per_second
+        return work / self.flops_per_second + estimate(cost.rows, sizes) * self.row_seconds
 
     def traffic(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """Seconds of reading and writing."""
@@ -134,10 +140,13 @@ class Machine:
         """The roofline: what no kernel of this work and traffic can stay below."""
         given = estimate(cost.given, sizes)
         made = estimate(cost.bytes, sizes) - given
-        traffic = made / self.bandwidth(made) + self._given(given)
+        return max(self.least_work(cost, sizes), self._through(made) + self._given(given))
+
+    def least_work(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
+        """Seconds of arithmetic at the peak."""
         flops, dense = estimate(cost.flops, sizes), estimate(cost.dense, sizes)
         work = dense * self._slower(cost.kind, cost.dtype) + (flops - dense) * self._slower(MAP, cost.dtype)
-        return max(work / self.flops_per_second, traffic)
+        return work / self.flops_per_second
 
     def peak(self, dtype: DType | None = None, kind: str = MAP) -> float:
         """Flops a second that work of a kind can reach in a dtype."""
@@ -153,8 +162,17 @@ class Machine:
         return self.flops_per_second / self.peak(dtype, kind) if self.peaks else 1.0
 
     def moving(self, bytes: float) -> float:
-        """Seconds to write or read a tensor of a run."""
-        return bytes / self.passing(bytes)
+        """Seconds to write or read a tensor of a run; of one that is larger than a level, a part is found there."""
+        return self._through(bytes, passed=True)
+
+    def _through(self, bytes: float, *, passed: bool = False) -> float:
+        seconds, below = 0.0, 0
+        for level in self.levels:
+            if bytes > below:
+                rate = (level.passed_per_second if passed else None) or level.bytes_per_second
+                seconds += (min(bytes, level.size) - below) / rate
+                below = max(below, level.size)
+        return seconds + max(0.0, bytes - below) / self.bytes_per_second
 
     def bandwidth(self, bytes: float) -> float:
         """Bytes a second from the level that holds this many bytes."""
@@ -185,7 +203,7 @@ class Machine:
         return replace(self, bytes_per_second=self.passing(bytes), given_per_second=given, levels=())
 
     def _given(self, bytes: float) -> float:
-        return bytes / (self.given_per_second or self.bandwidth(bytes))
+        return bytes / self.given_per_second if self.given_per_second else self._through(bytes)
 
 
 def estimate(size: Size, sizes: Mapping[str, Size] | None = None) -> int:

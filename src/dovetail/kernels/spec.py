@@ -33,6 +33,8 @@ class TensorLocations:
     """What the target's compiled code has, and its tile sizes."""
     refused: dict[Value, str] = field(default_factory=dict[Value, str], compare=False, kw_only=True)
     """Why a template has no kernel for a step, where it raised."""
+    costs: dict[Value, Cost] = field(default_factory=dict[Value, Cost], compare=False, kw_only=True)
+    """Work and traffic of the kernel that was selected for a step, where the variant decides them."""
 
     def __call__(self, value: Value) -> Alias:
         """The root that holds a tensor, its offset in the root and its strides, in bytes."""
@@ -220,14 +222,23 @@ class Job:
         index, tiling = 0, None
         if len(self.variants) == 1:
             tiling = self.variants[0].tiler(number)
-        else:
-            tilers = [(i, variant.tiler) for i, variant in enumerate(self.variants)]
-            priced = [(i, tiler.priced(number)) for i, tiler in tilers if isinstance(tiler, PricedTiler)]
-            left = [(i, one) for i, one in priced if one is not None]
-            if left:
-                at = 0 if len(left) == 1 else preferred([machine.seconds(one.cost) for _, one in left])
-                index, tiling = left[at][0], left[at][1].tiling()
+        elif (winner := self._winner(number, machine)) is not None:
+            index, tiling = winner[0], winner[1].tiling()
         return (0, self) if tiling is None else (index + 1, self.variants[index].job(tiling))
+
+    def cost(self, number: Number, machine: Machine) -> Cost | None:
+        """Work and traffic of the variant that serves these sizes; None where no variant tells them."""
+        winner = self._winner(number, machine)
+        return None if winner is None else winner[1].cost
+
+    def _winner(self, number: Number, machine: Machine) -> tuple[int, Priced] | None:
+        """The variant with the lowest estimate of those whose conditions hold, by index."""
+        tilers = [(i, variant.tiler) for i, variant in enumerate(self.variants)]
+        priced = [(i, tiler.priced(number)) for i, tiler in tilers if isinstance(tiler, PricedTiler)]
+        left = [(i, one) for i, one in priced if one is not None]
+        if not left:
+            return None
+        return left[0 if len(left) == 1 else preferred([machine.seconds(one.cost) for _, one in left])]
 
     @property
     def sizes(self) -> tuple[Size, ...]:

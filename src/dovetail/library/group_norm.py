@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail import ops
 from dovetail.declare import Change, fused_op, typed
+from dovetail.declare.cost import Cost, default_cost
 from dovetail.ir.value import Value
 from dovetail.library.layer_norm import layer_norm
 from dovetail.ops.deferred_shape import size_of
@@ -33,6 +36,13 @@ def over_three_axes(
     centred = grouped - ops.reduce_mean(grouped, axes=(-3, -2, -1))
     variance = ops.reduce_mean(centred * centred, axes=(-3, -2, -1))
     return _affine(ops.merge(centred * ops.rsqrt(variance + eps), axis=-3), gain, bias)
+
+
+@group_norm.cost
+def cost(x: Value, gain: Value | None, bias: Value | None, groups: int, eps: float) -> Cost:
+    """All of it counts as work on groups, whose elements are apart in memory."""
+    once = default_cost(group_norm(x, gain, bias, groups=groups, eps=eps))
+    return replace(once, dense=once.flops, kind="norm.grouped")
 
 
 def _one_for_each_channel(vector: Value | None, x: Value) -> bool:

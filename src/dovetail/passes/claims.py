@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dovetail.declare.cost import Machine
@@ -26,6 +26,8 @@ class Condition:
     name: str
     holds: Callable[[Value], bool]
     reason: str
+    strict: bool = True
+    """Whether it holds for strict compiles too; False where a faster form exists that does not keep every bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class Claims:
 
     def has(self, op: str) -> bool:
         return op in self.native
+
+    def strictly(self) -> Claims:
+        """The claims of a strict compile: kernels that keep every bit serve what faster forms would take."""
+        return replace(self, native={op: tuple([c for c in some if c.strict]) for op, some in self.native.items()})
 
 
 def _never(value: Value) -> bool:

@@ -233,7 +233,8 @@ def _join(state: State, setup: Setup) -> State:
 
 
 def _legalize(state: State, setup: Setup) -> State:
-    legal = legalize(state.graph, setup.claims, policy=setup.policy, lowerings=LOWERINGS, log=state.log)
+    claims = setup.claims.strictly() if setup.strict else setup.claims
+    legal = legalize(state.graph, claims, policy=setup.policy, lowerings=LOWERINGS, log=state.log)
     return replace(state.rewritten(legal.graph), dispatch=legal.dispatch)
 
 

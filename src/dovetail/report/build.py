@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -29,8 +29,8 @@ from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.passes.memory_rules import UPDATE
 from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
-from dovetail.plan.no_kernel import NoKernel
 from dovetail.plan.plan import Plan
+from dovetail.plan.served import Served
 from dovetail.report.boundary import boundaries
 from dovetail.report.hints import Hints
 from dovetail.report.joining import Joining, Keepers
@@ -49,7 +49,7 @@ def build_report(
     plan: Plan,
     setup: Setup,
     machine: Machine,
-    forms: Mapping[Value, str | None],
+    served: Mapping[Value, Served],
     keepers: Keepers = lambda op: (),
 ) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
@@ -63,15 +63,25 @@ def build_report(
     found = with_near_misses(lowered)
     firm, near = ([m for m in found if (m.reason == NEAR) == is_near] for is_near in (False, True))
     missed = missed_entries(firm, kernels, bind_time, hints, machine, known)
+    variants = served if machine.is_host else dict[Value, Served]()
     costs = {k: _cost(standing(k, bind_time.__contains__)) for k in kernels.kernels}
     costs |= {k: _cost_in_place(k, costs[k]) for k in updates}
     donated = _donated(plan, machine, known)
     listed = tuple(
-        _kernel(k, costs[k], kernels, machine, known, once=k in bind_time, form=forms.get(k, ""))
+        _kernel(
+            k,
+            costs[k],
+            _as_served(costs[k], variants.get(k), known),
+            kernels,
+            machine,
+            known,
+            once=k in bind_time,
+            by=served.get(k, Served()),
+        )
         for k in kernels.kernels
     )
     written_by_kernels = [v for v in final.outputs.values() if v not in updates]
-    whole = _together([cost for k, cost in costs.items() if k not in bind_time], written_by_kernels, known)
+    run_costs = [_as_served(cost, variants.get(k), known) for k, cost in costs.items() if k not in bind_time]
     return Report(
         graph=written.name,
         target=setup.claims.target,
@@ -84,13 +94,13 @@ def build_report(
         near=missed_entries(near, kernels, bind_time, hints, machine, known),
         boundaries=boundaries(kernels, firm, bind_time, Joining.of(lowered, setup, kernels, keepers), machine, known),
         kernels=listed,
-        dispatch=_with_host(lowered.state.dispatch, {k: form for k, form in forms.items() if _is_host(form)}),
+        dispatch=_with_host(lowered.state.dispatch, {k: by for k, by in served.items() if by.on_host}),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
         predicted_seconds=sum(k.seconds for k in listed if k.phase == "run") + sum(d.seconds for d in donated),
         assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
         arena_bytes=plan.arena_size if isinstance(plan.arena_size, int) else None,
         calibration=machine.source,
-        floor_seconds=machine.floor(whole),
+        floor_seconds=_floor(run_costs, written_by_kernels, machine, known),
         repeats=repeats(kernels, bind_time),
         stopped=_stopped(lowered),
         search=search_of(lowered),
@@ -132,22 +142,32 @@ def _cost_in_place(kernel: Value, cost: Cost) -> Cost:
     return replace(cost, bytes=moved, given=total(type_bytes(v.type) for v in read if is_given(v)))
 
 
-def _together(costs: Iterable[Cost], outputs: Iterable[Value], sizes: Sizes) -> Cost:
-    """All work at once, with what comes from outside read once and outputs written: what is between stays near."""
-    costs = list(costs)
+def _as_served(cost: Cost, by: Served | None, sizes: Sizes) -> Cost:
+    """The cost of a step as its kernel has it: the dense work of the variant, and the op's elementwise steps."""
+    own = None if by is None else by.cost
+    if own is None:
+        return cost
+    flops = estimate(own.flops, sizes) + estimate(cost.flops, sizes) - estimate(cost.dense, sizes)
+    if own.dtype is not None:
+        return replace(own, flops=flops)
+    # Traffic of the variant alone lacks what the steps read.
+    bytes = max(estimate(cost.bytes, sizes), estimate(own.bytes, sizes))
+    given = max(estimate(cost.given, sizes), estimate(own.given, sizes))
+    return replace(own, flops=flops, bytes=bytes, given=given, dtype=cost.dtype)
+
+
+def _floor(costs: Sequence[Cost], outputs: Iterable[Value], machine: Machine, sizes: Sizes) -> float:
+    """All work at the peak, or reading what comes from outside once and writing outputs: what is between stays near."""
     given = sum(estimate(cost.given, sizes) for cost in costs)
     written = sum(estimate(type_bytes(v.type), sizes) for v in outputs)
-    return Cost(sum(estimate(cost.flops, sizes) for cost in costs), given + written, given)
+    work = sum(machine.least_work(cost, sizes) for cost in costs)
+    return max(work, machine.floor(Cost(0, given + written, given)))
 
 
-def _is_host(form: str | None) -> bool:
-    return form is None or isinstance(form, NoKernel)
-
-
-def _with_host(rows: tuple[DispatchRow, ...], on_host: Mapping[Value, str | None]) -> tuple[DispatchRow, ...]:
+def _with_host(rows: tuple[DispatchRow, ...], on_host: Mapping[Value, Served]) -> tuple[DispatchRow, ...]:
     """What the target keeps and has no compiled kernel for is told apart."""
     counts = Counter(v.op.name for v in on_host)
-    raised = {v.op.name: why for v, why in on_host.items() if why}
+    raised = {v.op.name: by.why for v, by in on_host.items() if by.why}
     told: list[DispatchRow] = []
     for row in rows:
         away = min(counts[row.op], row.count) if row.outcome == "native" else 0
@@ -160,21 +180,31 @@ def _with_host(rows: tuple[DispatchRow, ...], on_host: Mapping[Value, str | None
 
 
 def _kernel(
-    kernel: Value, cost: Cost, kernels: KernelMap, machine: Machine, sizes: Sizes, *, once: bool, form: str | None
+    kernel: Value,
+    cost: Cost,
+    priced: Cost,
+    kernels: KernelMap,
+    machine: Machine,
+    sizes: Sizes,
+    *,
+    once: bool,
+    by: Served,
 ) -> Kernel:
+    """A kernel with the arithmetic and traffic of its op, and the seconds of the variant."""
     return Kernel(
         name=kernels.names[kernel],
         op=kernel.op.name,
         type=str(kernel.type),
         phase="bind" if once else "run",
         nodes=kernels.nodes[kernel],
+        serves=kernels.served.get(kernel, ()),
         absorbed=kernels.absorbed[kernel],
         flops=estimate(cost.flops, sizes),
         bytes=estimate(cost.bytes, sizes),
-        seconds=machine.seconds(cost, sizes),
-        floor_seconds=machine.floor(cost, sizes),
-        on_host=_is_host(form),
-        form="" if form is None or _is_host(form) else form,
+        seconds=machine.seconds(priced, sizes),
+        floor_seconds=machine.floor(priced, sizes),
+        on_host=by.on_host,
+        form=by.variant or "",
     )
 
 

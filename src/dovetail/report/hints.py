@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dovetail.declare.cost import Machine, estimate, kernel_cost, total_seconds, type_bytes
+from dovetail.declare.cost import Cost, Machine, estimate, kernel_cost, total_seconds, type_bytes
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import PRIVATE, Missed
 from dovetail.errors import DovetailError
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Size, total
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
@@ -126,9 +126,22 @@ class Hints:
             return 0.0
         gone = [k for k in homes if not _does_more(k, miss)]
         before = total_seconds(gone, machine, self.sizes)
-        gain = before - total_seconds([fused], machine, self.sizes)
+        after = self._joined(gone) if _is_inside_another(fused, gone) else kernel_cost(fused)
+        gain = before - machine.seconds(after, self.sizes)
         # Reading less can only gain; what reads more has to be clear of the noise of the predictions.
         return gain if sure or gain > LEAST_GAIN * before else min(gain, 0.0)
+
+    def _joined(self, kernels: Sequence[Value]) -> Cost:
+        """The cost of kernels as one: what they hand on is neither written nor read."""
+        costs = [kernel_cost(k) for k in kernels]
+        first = max(costs, key=lambda cost: estimate(cost.flops, self.sizes))
+        between = total(type_bytes(k.type) * 2 for k in kernels if any(k in other.operands for other in kernels))
+        return replace(
+            first,
+            flops=total(cost.flops for cost in costs),
+            bytes=total(cost.bytes for cost in costs) - between,
+            given=total(cost.given for cost in costs),
+        )
 
     def _same_numbers(self, caught: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, TensorType]:
         """The changes, where each keeps the numbers of an input or parameter; empty where one does not."""
@@ -159,6 +172,12 @@ class Hints:
         cost = kernel_cost(fused)
         written = estimate(type_bytes(fused.type), self.sizes)
         return 0 < estimate(cost.dense, self.sizes) < SHORT * written
+
+
+def _is_inside_another(fused: Value, kernels: Sequence[Value]) -> bool:
+    """Whether a kernel computes what the fused op would read: a larger op has taken a part of the pattern up."""
+    read = {v for kernel in kernels for v in kernel.operands}
+    return any(v.op not in leaf.LEAVES and v not in read for v in fused.operands)
 
 
 def _does_more(kernel: Value, miss: Missed) -> bool:

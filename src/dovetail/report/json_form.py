@@ -26,7 +26,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "near": [_missed(m) for m in report.near],
         "boundaries": [_fields(b) for b in report.boundaries],
         "kernels": [
-            {**_fields(k), "nodes": [_fields(n) for n in k.nodes], "absorbed": [_fields(n) for n in k.absorbed]}
+            {**_fields(k), **{part: [_fields(n) for n in getattr(k, part)] for part in ("nodes", "absorbed", "serves")}}
             for k in report.kernels
         ],
         "dispatch": [asdict(d) for d in report.dispatch],

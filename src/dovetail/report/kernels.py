@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.declare.cost import is_free
@@ -107,12 +107,24 @@ def _served(
     """For a kernel that computes no node: those that it absorbed, else those of its origins, else those of a reader."""
     origins = plan.graph.origins
     found: dict[Value, Sequence[Value]] = {}
+    readers = _first_readers(nodes)
     for kernel in reversed([k for k, listed in nodes.items() if not listed]):
         own = set(origins.get(kernel, ()))
         near = [v for v, home in homes.items() if own.intersection(origins.get(home, ()))]
-        reader = next((k for k in nodes if kernel in k.operands), None)
+        reader = readers.get(kernel)
         read = () if reader is None else nodes[reader] or found.get(reader, ())
         found[kernel] = absorbed[kernel] or near or read
+    return found
+
+
+def _first_readers(kernels: Collection[Value]) -> dict[Value, Value]:
+    """The first kernel that reads each one, seen through views and projections."""
+    found: dict[Value, Value] = {}
+    for kernel in kernels:
+        for value in kernel.operands:
+            while value not in kernels and len(value.operands) == 1:
+                value = value.operands[0]
+            found.setdefault(value, kernel)
     return found
 
 

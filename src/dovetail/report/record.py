@@ -83,6 +83,7 @@ class Kernel:
     type: str
     phase: str
     nodes: tuple[Node, ...]
+    """The user's nodes that it computes."""
     flops: int
     bytes: int
     seconds: float
@@ -94,6 +95,13 @@ class Kernel:
     """Which of the target's kernels for this op serves it, where there are several."""
     absorbed: tuple[Node, ...] = ()
     """Nodes that no step computes any more: they became views, constants or parts of other values in this kernel."""
+    serves: tuple[Node, ...] = ()
+    """Where it computes a part of a node, or prepares operands of one: these nodes."""
+
+    @property
+    def works_for(self) -> tuple[Node, ...]:
+        """The user's nodes that it computes or serves."""
+        return self.nodes or self.serves
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,7 @@ def _on_host(report: Record, everything: bool) -> list[Line]:
     groups: dict[str, _Group] = {}
     for kernel in report.kernels:
         if kernel.on_host:
-            where = next((n.where for n in reversed(kernel.nodes) if n.where), "")
+            where = next((n.where for n in reversed(kernel.works_for) if n.where), "")
             groups.setdefault(kernel.op, _Group()).add(kernel.bytes, kernel.seconds, where)
     measured = report.measured
     took: dict[str, float] = {}

@@ -59,8 +59,8 @@ def _step(mark: Mark, kernel: Kernel) -> list[dict[str, Any]]:
     about: dict[str, Any] = {
         "kernel": kernel.name,
         "type": kernel.type,
-        "nodes": [f"{n.op} {n.name}" for n in kernel.nodes[:MOST_NODES]],
-        "where": list(dict.fromkeys(n.where for n in kernel.nodes if n.where))[:MOST_NODES],
+        "nodes": [f"{n.op} {n.name}" for n in kernel.works_for[:MOST_NODES]],
+        "where": list(dict.fromkeys(n.where for n in kernel.works_for if n.where))[:MOST_NODES],
         "flops": kernel.flops,
         "bytes": kernel.bytes,
         "predicted_us": kernel.seconds * 1e6,

@@ -19,6 +19,7 @@ from dovetail.passes.claims import Dispatch
 from dovetail.passes.pipeline import Lowered, Setup, lower
 from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.plan.served import Served
 from dovetail.progress import phase
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
 from dovetail.runtime.cases import Case, graph_of_case
@@ -52,10 +53,8 @@ class Compilation:
         known = {**self.setup.sizes, **(sizes or {})}
         setup = replace(self.setup, sizes=known)
         with collector_paused(), phase("report"):
-            variants = (
-                dict[Value, str | None]() if self.target.variants is None else self.target.variants(self.plan, known)
-            )
-            return build_report(self.lowered, self.plan, setup, self.machine, variants, keepers)
+            served = dict[Value, Served]() if self.target.variants is None else self.target.variants(self.plan, known)
+            return build_report(self.lowered, self.plan, setup, self.machine, served, keepers)
 
     def considered(self, step: Step) -> tuple[Considered, ...]:
         """The kernel variants that the target considered for a step; none for what the bind phase computes."""

@@ -121,6 +121,8 @@ def _known(
     digest = seen.digest
 
     def read() -> Graph:
+        if not path.exists():
+            raise LoadError(f"{path} is gone since it was compiled", hint="put it back, or compile another file")
         again = skim(path)
         if again is None or again.digest != digest:
             raise LoadError(f"{path} has changed since it was compiled", hint="compile it again")
@@ -128,5 +130,5 @@ def _known(
 
     reading = seen.read(said["params"])
     params = Weights(reading.arrays)
-    reading.arrays = {}  # whoever waits for them shall not hold those that are let go
+    reading.arrays = {}  # a thread that waits for them must not keep arrays that a program releases
     return Source(said["name"], said["structure"], read, params, reading.finish)

@@ -15,6 +15,7 @@ from dovetail.ir.value import Value
 from dovetail.passes.claims import Claims
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
+from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.runtime.device_array import DeviceArray
 
@@ -181,8 +182,8 @@ class Target:
     """Whether one executable runs at every size, so that a program need not be compiled for the sizes of a run."""
     machine: Callable[[Settings], Machine] | None = None
     """The machine of the claims as it is known on this host; None where nothing more is known."""
-    variants: Callable[[Plan, Mapping[str, Size]], Mapping[Value, str | None]] | None = None
-    """By value of a run, which of its op's kernels serves it at these sizes: None on the host, "" without a choice."""
+    variants: Callable[[Plan, Mapping[str, Size]], Mapping[Value, Served]] | None = None
+    """By value of a run, which of its op's kernels serves it at these sizes, with its cost."""
     considered: Callable[[Plan, Step], Sequence[Considered]] | None = None
     """The variants that were considered for a step, in the order of preference; none where its op has one kernel."""
     code: CodeView | None = None

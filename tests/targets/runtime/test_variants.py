@@ -33,7 +33,7 @@ WORDS = {
 
 def variant_of(graph: Graph, **sizes: int) -> str | None:
     (found,) = variants(make_plan(graph, target=CPU), sizes, BACKEND).values()
-    return found
+    return found.variant
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail import ops
+from dovetail.declare.cost import kernel_cost, type_bytes
+from dovetail.declare.machine import Cost, base_kind
 from dovetail.ir import leaf
+from dovetail.ir.dim import product as product_of
 from dovetail.ir.dtype import DType, i8, i32, u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Op, Value
@@ -76,6 +79,14 @@ class ByteProduct:
     def operand(self, view: Value) -> Value:
         """The operand of the step that a view is one of."""
         return self.body.arguments[self.body.views[view].root]
+
+    def cost(self, step: Value) -> Cost:
+        """Work of the contraction alone, at the peak of bytes; traffic of the step, with weights packed as bytes."""
+        cost = kernel_cost(step)
+        weights = self.weights.value
+        packed = type_bytes(weights.type) - product_of(weights.shape)
+        kind = "conv.depthwise_bytes" if cost.kind == "conv.depthwise" else f"{base_kind(cost.kind)}.bytes"
+        return Cost(cost.dense, cost.bytes - packed, cost.given - packed, cost.dense, kind, i8)
 
 
 def find_byte_product(of: StepProblem[object]) -> ByteProduct | Refused:

@@ -46,8 +46,6 @@ LOOPS_SPEED = 0.03
 """Contractions and pools in loops, relative to kernels with register tiles: each product loads and stores its sum."""
 INDEX_SPEED = 0.1
 """Steps that compute the index of each element, relative to those that stride."""
-INT8_SPEED = 4.0
-"""Products of bytes in one FMA slot of f32."""
 
 Rows = Sequence[Row[CpuDevice]]
 
@@ -125,8 +123,8 @@ TABLE: Table[CpuDevice] = Table(
         _kind(
             "contraction",
             _is_a_contraction,
-            Row("int8", offer_int8, INT8_SPEED),
-            Row("int8_conv", offer_int8_conv, INT8_SPEED),
+            Row("int8", offer_int8),
+            Row("int8_conv", offer_int8_conv),
             Row("gemm", offer_gemm),
             Row("loops", offer_contraction_loops, LOOPS_SPEED),
         ),

@@ -8,6 +8,7 @@ from dovetail import ops
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan, Step
+from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
@@ -55,7 +56,7 @@ def _precompile(values: Iterable[Value], settings: Settings) -> None:
         BACKEND.code.precompile(block_function(tile_of(host_device()))[0], store_of(settings))
 
 
-def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, str | None]:
+def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
     return variants(plan, sizes, BACKEND)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from dovetail.declare.cost import kernel_cost
-from dovetail.declare.machine import NOISE, Machine, estimate, preferred
+from dovetail.declare.machine import NOISE, Cost, Machine, estimate, preferred
 from dovetail.errors import SizeLimitError
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
@@ -69,11 +69,16 @@ class _Found(Generic[D]):
         """Whether sizes that are known later decide."""
         return isinstance(self.answer, Offer) and self.answer.variant is not None
 
+    @property
+    def cost(self) -> Cost | None:
+        """Its own work and traffic; None where it counts what the op declares, or sizes are known later."""
+        tells = None if self.is_late or not isinstance(self.answer, Offer) else self.answer.cost
+        return None if tells is None else tells()
+
     def estimate(self, step: Step, machine: Machine) -> Estimate:
         """The machine model's estimate; symbols count as the model assumes."""
-        assert isinstance(self.answer, Offer)
-        own = None if self.is_late else self.answer.cost
-        cost, speed = (kernel_cost(step.value), self.row.speed) if own is None else (own(), 1.0)
+        own = self.cost
+        cost, speed = (kernel_cost(step.value), self.row.speed) if own is None else (own, 1.0)
         # A size that is symbolic may come out below 0 where the model assumes a small one.
         work, traffic = max(0.0, machine.work(cost)) / speed, max(0.0, machine.traffic(cost))
         return Estimate(machine.overlapped(work, traffic), machine.bound(work, traffic, estimate(cost.bytes)))
@@ -93,6 +98,9 @@ class Table(Generic[D]):
         refused: dict[int, Refused] = {}
         chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine, refused)
         if chosen is not None:
+            cost = chosen[0].cost
+            if cost is not None:
+                locations.costs[step.value] = cost
             return chosen[1]
         why = [*(one.answer for one in found if isinstance(one.answer, Refused)), *refused.values()]
         said = next((r.found for r in why if r.condition == RAISED), None)

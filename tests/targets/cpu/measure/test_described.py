@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dovetail.declare.cost import Reach
+from dovetail.ir.dtype import f32, i8
 from dovetail.kernels.device import Caches, CpuDevice
-from dovetail.targets.cpu.measure.described import CLOCK, Cores, cores, described
+from dovetail.targets.cpu.measure.described import CLOCK, MAIN_MOST, Cores, cores, described
 
 AVX2 = CpuDevice(256, 16, caches=Caches(32 << 10, 1 << 20, 16 << 20))
 AVX512 = CpuDevice(512, 32, caches=Caches(48 << 10, 2 << 20, 32 << 20))
@@ -79,3 +80,21 @@ def test_bandwidth_falls_from_level_to_level(device: CpuDevice, threads: int) ->
     assert all((level.passed_per_second or 0.0) <= level.bytes_per_second for level in machine.levels)
     assert all(level.size for level in machine.levels)
     assert machine.reach.of("conv") == 0.5 and "described by the processor" in machine.source
+
+
+def test_bytes_have_a_peak_where_an_instruction_multiplies_them() -> None:
+    dot = CpuDevice(128, 32, ("int8_dot",), Caches(64 << 10, 1 << 20))
+    vnni = CpuDevice(512, 32, ("vnni",), Caches(48 << 10, 2 << 20))
+    for device in (dot, vnni):
+        machine = described(device, "any", Cores(3e9), 2, Reach(), 0.3)
+        for kind in ("contract", "contract.bytes", "conv.bytes"):
+            assert machine.peak(i8, kind) == pytest.approx(4 * machine.flops_per_second)
+        assert machine.peak(f32, "contract") == machine.peak(i8) == machine.flops_per_second
+    assert described(NEON, "any", Cores(3e9), 1, Reach(), 0.3).peaks == ()
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "znver4", "neoverse-n1", "neoverse-v2", "apple-m1", "any"])
+def test_memory_is_shared_by_cores_and_bounded_by_the_socket(cpu: str) -> None:
+    rates = [described(NEON, cpu, Cores(3e9), n, Reach(), 0.3).bytes_per_second for n in (1, 2, 16, 256)]
+    assert 1e10 <= rates[0] <= 6e10 and rates == sorted(rates)
+    assert rates[1] < 2 * rates[0] and rates[2] < 16 * rates[0] and rates[3] == MAIN_MOST

@@ -90,7 +90,7 @@ def offer_int8(of: StepProblem[CpuDevice]) -> Offer | Refused:
     deep, columns = found.product.operands[0].shape[-1], found.result.shape[-1]
     if found.weights.value.rank != 2 or not isinstance(deep, int) or not isinstance(columns, int) or deep == 0:
         return Refused("weights_are_one_matrix", str(found.weights.value.type), "two axes of known sizes")
-    return Offer(lambda: _Writer(of, found, tile, deep, columns).job())
+    return Offer(lambda: _Writer(of, found, tile, deep, columns).job(), lambda: found.cost(of.value))
 
 
 class _Writer:

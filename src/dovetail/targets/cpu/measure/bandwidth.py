@@ -49,8 +49,8 @@ class BandwidthMeter:
         def loop(number: int) -> None:
             sweep(args.ctypes.data, number, number + 1, scratch + _STRIDE * number)
 
-        begins, ends = pinned_times(self.threads, [loop] * _ROUNDS)
-        return float((size * iterations / (ends - begins)).sum(0).max())
+        times = pinned_times(self.threads, [loop] * _ROUNDS)
+        return float((size * iterations / times.alone()).sum(0).max())
 
     def passed(self, bytes: int) -> float:
         """Bytes that copying steps read and write in a second; each thread reads what another one wrote."""

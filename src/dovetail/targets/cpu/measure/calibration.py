@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,32 +21,39 @@ from dovetail.settings import MACHINE, OFF, Settings
 from dovetail.targets.cpu.cores import available_threads, busy_share, cache_sizes
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
-from dovetail.targets.cpu.measure.described import cores, described
+from dovetail.targets.cpu.measure.described import byte_peaks, cores, described, row_seconds
+from dovetail.targets.cpu.measure.figures import Figures, contradiction, unsettled
 from dovetail.targets.cpu.measure.peak import Limits, Meter
 from dovetail.targets.runtime.folder import Folder, Unsafe
 from dovetail.targets.runtime.store import folder_of
 from dovetail.version import __version__
 
-VERSION = 2
+VERSION = 3
 """The version of the file; others are not read."""
 HOW = (
-    "best of several rounds of loops of a few milliseconds: multiply-adds, reads of blocks of each size, "
-    "copies from thread to thread, steps that do nothing"
+    "best of several rounds of loops of a few milliseconds: multiply-adds, products of bytes, reads of blocks of "
+    "each size, copies from thread to thread, steps that do nothing"
 )
 
 REACH = Reach(
     {
         "contract": 0.88,
-        "contract.batched": 0.5,
-        "conv": 0.88,
+        "contract.batched": 0.58,
+        "contract.bytes": 0.65,
+        "conv": 0.78,
+        "conv.bytes": 0.62,
+        "conv.depthwise_bytes": 0.02,
         "conv.3x3": 1.3,
         "conv.depthwise": 0.1,
         "conv.transposed": 0.1,
         "conv.deformed": 0.1,
         "map": 0.2,
+        "norm": 0.2,
     },
     epilogue=0.4,
 )
+HOST_REACH = replace(REACH, kinds={**REACH.kinds, "norm.grouped": 0.09})
+"""What reports and hints count in addition: fusions are decided without it."""
 OVERLAP = 0.3
 START = 5e-7
 """The efficiency of our kernels, in round figures near the times of the benchmark's workloads and of real models
@@ -54,7 +62,6 @@ search moves them into kernels that seem to be bound by memory: measured on rapi
 
 ENOUGH = 3
 """Rounds that must come near the best one before it counts: other tenants may use the machine in all others."""
-_NEAR = 0.97
 _MOST_ROUNDS = 8
 SECONDS = 2.4
 """What all rounds may take; the last one begins within it."""
@@ -66,35 +73,6 @@ _LARGE = (8 << 20, 32 << 20, 128 << 20)
 """Blocks larger than the private caches: shared caches have any size, and a virtual machine has a part of them."""
 _TYPICAL = (32 << 10, 1 << 20)
 """Private caches, where the system does not report them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of the host with a number of threads."""
-
-    threads: int
-    flops: float
-    bytes: float
-    """Bytes from main memory in a second."""
-    levels: tuple[tuple[int, float, float], ...]
-    """For each level: bytes that all threads hold together, bytes read in a second, and bytes from step to step."""
-    dispatch: float
-    """Seconds of an empty step."""
-    seen: int = 1
-    """Rounds in which the machine came near its peak and its bandwidth."""
-
-    def better(self, other: Figures) -> Figures:
-        """The better of two measurements, figure by figure: noise only makes a machine slower."""
-        if (self.threads, [size for size, *_ in self.levels]) != (other.threads, [size for size, *_ in other.levels]):
-            return self
-        levels = [
-            (size, max(read, also), max(passed, too))
-            for (size, read, passed), (_, also, too) in zip(self.levels, other.levels, strict=True)
-        ]
-        flops, bytes = max(self.flops, other.flops), max(self.bytes, other.bytes)
-        counted = [f.seen for f in (self, other) if f.flops >= _NEAR * flops and f.bytes >= _NEAR * bytes]
-        # Peak and bandwidth may be from different rounds: then each was seen once.
-        return Figures(self.threads, flops, bytes, tuple(levels), min(self.dispatch, other.dispatch), sum(counted) or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +88,10 @@ class Calibration:
     @property
     def is_settled(self) -> bool:
         """Whether the best was seen so often that it is the machine's, and not what others left of it."""
-        return all(one.seen >= ENOUGH for one in self.figures)
+        return not unsettled(self.figures, ENOUGH)
 
     def machine(self, threads: int) -> Machine:
-        """The host with so many threads; between the numbers that were measured, figures grow evenly."""
+        """The host with a number of threads; between the numbers that were measured, figures grow evenly."""
         low, high = self.figures[0], self.figures[-1]
         share = (threads - low.threads) / (high.threads - low.threads) if high.threads > low.threads else 0.0
         share = min(max(share, 0.0), 1.0)
@@ -130,9 +108,12 @@ class Calibration:
             bytes_per_second=between(low.bytes, high.bytes),
             launch_seconds=between(low.dispatch, high.dispatch) + START,
             levels=tuple(levels),
-            reach=REACH,
+            reach=HOST_REACH,
+            peaks=byte_peaks(between(low.int8, high.int8)),
+            row_seconds=row_seconds(cores(), threads),
             overlap=OVERLAP,
             source=f"measured on {self.date}",
+            is_host=True,
         )
 
 
@@ -143,6 +124,7 @@ BUILT_IN = Machine(
     launch_seconds=5e-7,
     levels=(Level(32 << 10, 1.0e11), Level(1 << 20, 5.0e10), Level(16 << 20, 2.0e10)),
     reach=REACH,
+    peaks=byte_peaks(1.6e11),
     overlap=OVERLAP,
 )
 
@@ -161,12 +143,24 @@ def machine_of(settings: Settings) -> Machine:
 @cache
 def _described(threads: int) -> Machine:
     here = host()
-    return described(here.device, here.cpu, cores(), threads, REACH, OVERLAP)
+    return described(here.device, here.cpu, cores(), threads, HOST_REACH, OVERLAP)
 
 
 def stored(settings: Settings) -> Calibration | None:
-    """The stored calibration of this host."""
-    return None if settings.cache == OFF else _stored(folder_of(settings))
+    """The stored calibration of this host, unless its figures contradict each other or the processor."""
+    found = None if settings.cache == OFF else _stored(folder_of(settings))
+    return None if found is None or _contradiction(found.figures) else found
+
+
+def ignored(settings: Settings) -> str:
+    """The date of a stored calibration that is not used, and why; empty where there is none."""
+    found = None if settings.cache == OFF else _stored(folder_of(settings))
+    why = "" if found is None else _contradiction(found.figures)
+    return f"{found.date}: {why}" if found is not None and why else ""
+
+
+def _contradiction(figures: Sequence[Figures]) -> str:
+    return contradiction(figures, _described, cores().threads_per_core)
 
 
 @cache
@@ -186,7 +180,8 @@ def _stored(path: Path) -> Calibration | None:
 class Attempt:
     """A calibration, and why it is not kept, where it is not."""
 
-    made: Calibration
+    made: Calibration | None
+    """None where the machine was too busy to be measured."""
     refused: str = ""
 
 
@@ -197,28 +192,38 @@ def calibrate(settings: Settings) -> Attempt:
     """
     before = stored(settings)
     known = {} if before is None else {one.threads: one for one in before.figures}
-    figures: list[Figures] = []
+    found: list[Figures] = []
     counts = sorted({1, available_threads()})
-    busy = busy_share()
+    busy = [busy_share()]
+    if busy[0] > BUSY and settings.cache != OFF:
+        return Attempt(before, _used_by_others(busy[0]))
     with phase("calibrate", still=True) as told:
         for number, threads in enumerate(counts, 1):
             told.at(number, len(counts))
             end = time.perf_counter() + SECONDS / len(counts)
-            figures.append(_figures(threads, known.get(threads), figures[-1] if figures else None, end))
-    made = Calibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(figures))
-    refused = _refusal(made, max(busy, busy_share()), settings)
+            found.append(_figures(Meter(threads), known.get(threads), end, busy))
+    busy.append(busy_share())
+    smooth: list[Figures] = []
+    for one in found:
+        smooth.append(_smoothed(one, smooth[-1] if smooth else None))
+    made = Calibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(smooth))
+    refused = _refusal(found, max(busy), settings)
     if not refused:
         _store(folder_of(settings), made)
     return Attempt(made, refused)
 
 
-def _refusal(made: Calibration, busy: float, settings: Settings) -> str:
+def _used_by_others(share: float) -> str:
+    return f"others used {share:.0%} of the machine"
+
+
+def _refusal(found: Sequence[Figures], busy: float, settings: Settings) -> str:
     """Why figures are not kept."""
     if settings.cache == OFF:
         return "the cache is switched off"
     if busy > BUSY:
-        return f"others used {busy:.0%} of the machine"
-    return "" if made.is_settled else f"fewer than {ENOUGH} rounds of a measurement agreed"
+        return _used_by_others(busy)
+    return _contradiction(found) or unsettled(found, ENOUGH)
 
 
 def learn(settings: Settings, seen: Limits) -> None:
@@ -227,7 +232,7 @@ def learn(settings: Settings, seen: Limits) -> None:
     for one in known.figures if known is not None else ():
         if one.threads == seen.threads and (seen.flops > _BETTER * one.flops or seen.bytes > _BETTER * one.bytes):
             assert known is not None
-            found = one.better(replace(one, flops=seen.flops, bytes=seen.bytes, seen=1))
+            found = one.better(replace(one, flops=seen.flops, bytes=seen.bytes, flops_seen=1, bytes_seen=1))
             _store(
                 folder_of(settings),
                 replace(known, figures=tuple(found if f is one else f for f in known.figures)),
@@ -245,34 +250,41 @@ def _store(path: Path, made: Calibration) -> None:
         _stored.cache_clear()
 
 
-def _figures(threads: int, known: Figures | None, fewer: Figures | None, end: float) -> Figures:
-    """The best of several rounds until enough agree or time is over; more threads are never slower than fewer."""
-    meter, bandwidth = Meter(threads), BandwidthMeter(threads)
-    best = _round(meter, bandwidth)
+def _figures(meter: Meter, known: Figures | None, end: float, busy: list[float]) -> Figures:
+    """The best of several rounds until enough agree or time is over; notes what others used meanwhile."""
+    bandwidth = BandwidthMeter(meter.best.threads)
+    best, lost = _round(meter, bandwidth), [meter.lost]
     best = best if known is None else best.better(known)
     for _ in range(_MOST_ROUNDS - 1):
-        if best.seen >= ENOUGH or time.perf_counter() > end:
+        if not unsettled([best], ENOUGH) or time.perf_counter() > end:
             break
         best = best.better(_round(meter, bandwidth))
+        lost.append(meter.lost)
+    busy.append(statistics.median(lost))
+    return best
+
+
+def _smoothed(one: Figures, fewer: Figures | None) -> Figures:
+    """Figures without the noise that is left: more threads are not slower than fewer, and levels fall."""
     if fewer is not None:
         # Caches grow with the threads, so levels are compared by index; steps transfer between threads.
         levels = tuple(
             (size, max(read, slow), passed)
-            for (size, read, passed), (_, slow, _) in zip(best.levels, fewer.levels, strict=True)
+            for (size, read, passed), (_, slow, _) in zip(one.levels, fewer.levels, strict=True)
         )
-        flops, bytes = max(best.flops, fewer.flops), max(best.bytes, fewer.bytes)
-        best = replace(best, flops=flops, bytes=bytes, levels=levels)
-    return replace(best, levels=_falling(best.levels, best.bytes))
+        flops, bytes = max(one.flops, fewer.flops), max(one.bytes, fewer.bytes)
+        one = replace(one, flops=flops, bytes=bytes, levels=levels, int8=max(one.int8, fewer.int8))
+    return replace(one, levels=_falling(one.levels, one.bytes))
 
 
 def _round(meter: Meter, bandwidth: BandwidthMeter) -> Figures:
     meter.measure()
-    limits, threads = meter.last, bandwidth.threads
+    limits, threads = meter.clear, bandwidth.threads
     near = cache_sizes()[:2] or _TYPICAL
     # A loop finds half of a cache again; other data takes the rest.
     levels = [(size * threads, bandwidth.read(size // 2), bandwidth.passed(size * threads // 2)) for size in near]
     levels += [(size, bandwidth.read(size // threads), bandwidth.passed(size)) for size in _LARGE]
-    return Figures(threads, limits.flops, limits.bytes, tuple(levels), bandwidth.dispatch())
+    return Figures(threads, limits.flops, limits.bytes, tuple(levels), bandwidth.dispatch(), limits.int8)
 
 
 def _falling(levels: Sequence[tuple[int, float, float]], main: float) -> tuple[tuple[int, float, float], ...]:
@@ -308,7 +320,7 @@ def _parsed(text: bytes) -> Calibration | None:
             return None
         figures = tuple(_parsed_figures(one) for one in given["figures"])
         counts = {len(one.levels) for one in figures}
-        if len(counts) != 1:
+        if len(counts) != 1 or not figures:
             return None
         return Calibration(str(given["host"]), str(given["date"])[:32], str(given["how"]), figures)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -319,7 +331,16 @@ def _parsed_figures(given: Any) -> Figures:
     listed = cast("list[list[Any]]", given["levels"])
     levels = tuple((int(size), _positive(read), _positive(passed)) for size, read, passed in listed)
     flops, bytes, dispatch = (_positive(given[name]) for name in ("flops", "bytes", "dispatch"))
-    return Figures(int(given["threads"]), flops, bytes, levels, dispatch, int(given["seen"]))
+    int8 = _positive(given["int8"]) if given["int8"] else 0.0
+    seen = int(given["flops_seen"]), int(given["bytes_seen"])
+    return Figures(_count(given["threads"]), flops, bytes, levels, dispatch, int8, *seen)
+
+
+def _count(given: Any) -> int:
+    number = int(given)
+    if number < 1:
+        raise ValueError(number)
+    return number
 
 
 def _positive(given: Any) -> float:
@@ -329,4 +350,4 @@ def _positive(given: Any) -> float:
     return number
 
 
-__all__ = ["BUILT_IN", "Attempt", "Calibration", "Figures", "calibrate", "learn", "machine_of", "stored"]
+__all__ = ["BUILT_IN", "Attempt", "Calibration", "Figures", "calibrate", "ignored", "learn", "machine_of", "stored"]

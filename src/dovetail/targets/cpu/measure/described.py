@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
-from dovetail.declare.cost import Level, Machine, Reach
+from dovetail.declare.cost import Level, Machine, Peak, Reach
+from dovetail.ir.dtype import i8
 from dovetail.kernels.device import CpuDevice
+from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+
+T = TypeVar("T")
 
 CLOCK = 2.6e9
 """Cycles a second of a processor that does not tell its clock: servers run at 2.2 to 3.2 GHz under load."""
@@ -20,12 +25,36 @@ PIPES: Mapping[str, int] = MappingProxyType({"neoverse-v": 4, "cortex-x": 4, "ap
 """Multiply-add pipes of cores that have other than two, by the start of LLVM's name."""
 L2_BYTES, L3_BYTES = 32, 10
 """Bytes that a core reads from each cache in a cycle, in a long loop."""
-MAIN_BYTES = 1.1e10
-"""Bytes that one core reads from main memory in a second."""
-MAIN_SHARED = 0.7
-"""How the bandwidth of main memory grows with cores, as an exponent: they share controllers."""
-TRANSFER = 0.5
-"""The share of a cache's bandwidth that tensors have which another core wrote."""
+MAIN_BYTES = 1.6e10
+"""Bytes that one core reads from main memory in a second, where its name is not listed."""
+MAIN_BYTES_OF: Mapping[str, float] = MappingProxyType(
+    {
+        "skylake-avx512": 1.2e10,
+        "cascadelake": 1.2e10,
+        "icelake-server": 1.3e10,
+        "sapphirerapids": 1.4e10,
+        "emeraldrapids": 1.4e10,
+        "graniterapids": 1.6e10,
+        "znver1": 1.6e10,
+        "znver2": 2.0e10,
+        "znver3": 2.2e10,
+        "znver4": 2.8e10,
+        "znver5": 3.2e10,
+        "neoverse-n1": 1.8e10,
+        "neoverse-n2": 2.2e10,
+        "neoverse-v": 2.6e10,
+        "apple-m": 5.5e10,
+    }
+)
+"""The same by the start of LLVM's name: round figures of published measurements. A core has a number of misses in
+flight, and servers with a mesh of many cores take long for each."""
+MAIN_SHARED, MAIN_MOST = 0.85, 2.5e11
+"""How the bandwidth of main memory grows with cores, as an exponent: they share controllers; and what a socket has."""
+TRANSFER, COPY = 0.5, 0.7
+"""The share of a cache's bandwidth that tensors have which another core wrote, and which the same core writes and reads
+in its own caches."""
+ROW_CYCLES = 60
+"""Cycles of a result of a reduction, however short its row is: lanes are added up, and what follows waits for it."""
 DISPATCH, BARRIER = 4e-7, 6e-7
 """Seconds to start a step on one thread, and what further threads add."""
 
@@ -49,15 +78,16 @@ def described(device: CpuDevice, cpu: str, found: Cores, threads: int, reach: Re
     """The figures of a device with a number of threads."""
     busy = max(1.0, threads / found.threads_per_core)
     clock = found.clock * (WIDE_CLOCK if device.vector_bits >= 512 else 1.0)
-    pipes = next((count for start, count in PIPES.items() if cpu.startswith(start)), 2)
+    pipes = _by_name(PIPES, cpu, 2)
     vector = device.vector_bits // 8
     caches = device.caches
     sizes = (caches.l1 * busy, caches.l2 * busy, float(caches.l3))
     rates = (2 * vector * clock * busy, L2_BYTES * clock * busy, L3_BYTES * clock * busy)
-    main = MAIN_BYTES * busy**MAIN_SHARED
+    main = min(_by_name(MAIN_BYTES_OF, cpu, MAIN_BYTES) * busy**MAIN_SHARED, MAIN_MOST)
+    handed = (COPY, COPY, 1.0) if busy <= 1 else (TRANSFER, TRANSFER, TRANSFER)
     levels = [
-        Level(int(size), max(rate, main), max(rate * TRANSFER if busy > 1 else rate, main))
-        for size, rate in zip(sizes, rates, strict=True)
+        Level(int(size), max(rate, main), max(rate * share, main))
+        for size, rate, share in zip(sizes, rates, handed, strict=True)
         if size
     ]
     return Machine(
@@ -66,10 +96,33 @@ def described(device: CpuDevice, cpu: str, found: Cores, threads: int, reach: Re
         launch_seconds=DISPATCH + (BARRIER if threads > 1 else 0.0),
         levels=tuple(levels),
         reach=reach,
+        peaks=byte_peaks(_bytes_per_cycle(device) * pipes * clock * busy),
+        row_seconds=row_seconds(found, threads),
         overlap=overlap,
         source=f"described by the processor: {threads} {'thread' if threads == 1 else 'threads'} at "
         f"{found.clock / 1e9:.1f} GHz",
+        is_host=True,
     )
+
+
+def row_seconds(found: Cores, threads: int) -> float:
+    """What a result of a reduction takes where threads share the rows."""
+    return ROW_CYCLES / found.clock / max(1.0, threads / found.threads_per_core)
+
+
+def byte_peaks(per_second: float) -> tuple[Peak, ...]:
+    """The peaks of products of bytes, in operations a second; none where a processor has no instruction for them."""
+    return tuple([Peak(kind, i8.name, per_second) for kind in ("contract", "conv")]) if per_second else ()
+
+
+def _bytes_per_cycle(device: CpuDevice) -> int:
+    """Multiplications and additions of one dot instruction of bytes: four of each for every lane of 32 bits."""
+    tile = byte_tile_of(device)
+    return 0 if tile is None or tile.emulated else 2 * 4 * tile.shape.lanes
+
+
+def _by_name(figures: Mapping[str, T], cpu: str, otherwise: T) -> T:
+    return next((figure for start, figure in figures.items() if cpu.startswith(start)), otherwise)
 
 
 def _clock(root: Path) -> float:
@@ -104,4 +157,4 @@ def _read(path: Path) -> str:
         return ""
 
 
-__all__ = ["Cores", "cores", "described"]
+__all__ = ["Cores", "byte_peaks", "cores", "described", "row_seconds"]

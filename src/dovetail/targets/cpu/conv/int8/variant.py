@@ -78,7 +78,7 @@ def offer_int8_conv(of: StepProblem[CpuDevice]) -> Offer | Refused:
         return Refused("op_is_one_convolution", found.product.op.name)
     if found.result.rank not in (3, 4):
         return Refused("image_has_one_or_two_axes", str(found.result.type))
-    return Offer(lambda: _Writer(of, found, replace(tile, weights_are_rows=True)).job())
+    return Offer(lambda: _Writer(of, found, replace(tile, weights_are_rows=True)).job(), lambda: found.cost(of.value))
 
 
 class _Writer:
