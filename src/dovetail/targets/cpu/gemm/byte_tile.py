@@ -129,7 +129,9 @@ def _dot(t: Builder, tile: ByteTile, held: str, factor: str, weights: str) -> st
     if tile.emulated:
         return _plain(t, shape, held, factor, weights)
     t.use(f"declare {kind} @{shape.intrinsic}({kind}, {raw}, {raw})")
-    return t.let(f"call {kind} @{shape.intrinsic}({kind} {held}, {raw} {factor}, {raw} {weights})")
+    # Of two signed operands the instruction takes the broadcast one by lane only where it is the last.
+    first, last = (weights, factor) if shape.signed and not tile.weights_are_rows else (factor, weights)
+    return t.let(f"call {kind} @{shape.intrinsic}({kind} {held}, {raw} {first}, {raw} {last})")
 
 
 def _plain(t: Builder, shape: Int8Tile, held: str, factor: str, weights: str) -> str:

@@ -102,6 +102,8 @@ class Int8Policy:
     """Filters of a convolution that share a strip of packed pixels. A multiple of every MR."""
     strip: int = 144
     """Pixels of a strip, at most; it has whole panels."""
+    vectors: int = 4
+    """Vectors of the epilogue that are computed at once. A power of two."""
 
 
 INT8 = Int8Policy()

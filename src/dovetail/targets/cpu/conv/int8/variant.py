@@ -20,7 +20,6 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Kernel,
     Load,
-    Name,
     Tensor,
     collapsed,
     stretched,
@@ -176,13 +175,15 @@ class _Writer:
 
     def _epilogue(self, shape: ByteImage) -> Kernel:
         """Exact sums of the products, and the elementwise steps on them."""
-        row, column = Name("row"), Name("column")
-        sums: Expr = Load(Tensor("sums", i32, (4 * shape.strip, 4)), (row, column))
-        totals = Load(Tensor("c", i32, (8,)), (row,))
-        offsets: Expr | None = None
-        if shape.has_offsets:
-            of_pixel = Load(Tensor("pixelsums", i32, (4,)), (column,))
-            offsets = Call("mul", (Load(Tensor("c", i32, (8,), 4), (row,)), of_pixel), i32)
-        exact = exact_sums(self.found, self.tile, sums, totals, offsets)
+
+        def exact(row: Expr, column: Expr) -> Expr:
+            sums: Expr = Load(Tensor("sums", i32, (4 * shape.strip, 4)), (row, column))
+            totals = Load(Tensor("c", i32, (8,)), (row,))
+            offsets: Expr | None = None
+            if shape.has_offsets:
+                of_pixel = Load(Tensor("pixelsums", i32, (4,)), (column,))
+                offsets = Call("mul", (Load(Tensor("c", i32, (8,), 4), (row,)), of_pixel), i32)
+            return exact_sums(self.found, self.tile, sums, totals, offsets)
+
         lanes = self.tile.shape.lanes
         return byte_epilogue(self.found, exact, "pixelsums", self.bindings, self.beside, self.sizes, lanes)
