@@ -28,7 +28,7 @@ from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_
 from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.conv.int8.kernel import int8_conv_code
 from dovetail.targets.cpu.conv.int8.shape import ByteImage, is_by_channels
-from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of
+from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of, fitting_tile
 from dovetail.targets.cpu.gemm.int8 import NO_DOT, byte_epilogue, exact_sums, zero_of
 from dovetail.targets.cpu.gemm.int8_kernel import words_of
 from dovetail.targets.cpu.gemm.policy import INT8
@@ -84,7 +84,16 @@ def offer_int8_conv(of: StepProblem[CpuDevice]) -> Offer | Refused:
         return Refused("op_is_one_convolution", found.product.op.name)
     if found.result.rank not in (3, 4):
         return Refused("image_has_one_or_two_axes", str(found.result.type))
-    return Offer(lambda: _Writer(of, found, replace(tile, weights_are_rows=True)).job())
+    return Offer(lambda: _Writer(of, found, _fitting(replace(tile, weights_are_rows=True), found)).job())
+
+
+def _fitting(tile: ByteTile, found: ByteProduct) -> ByteTile:
+    """The tile that leaves the fewest lanes empty, where sizes are known and any NR can be packed."""
+    pixels, shape = product(found.result.shape[2:]), found.weights.value.shape
+    filters, channels, taps = shape[0], shape[1], product(shape[2:])
+    if not all(isinstance(n, int) for n in (pixels, filters, channels, taps)) or not is_by_channels(channels, taps):
+        return tile
+    return fitting_tile(tile, filters // int(found.product.attrs["groups"]), pixels)
 
 
 class _Writer:
