@@ -89,11 +89,11 @@ def offer_int8_conv(of: StepProblem[CpuDevice]) -> Offer | Refused:
 
 def _fitting(tile: ByteTile, found: ByteProduct) -> ByteTile:
     """The tile that leaves the fewest lanes empty, where sizes are known and any NR can be packed."""
-    pixels, shape = product(found.result.shape[2:]), found.weights.value.shape
-    filters, channels, taps = shape[0], shape[1], product(shape[2:])
-    if not all(isinstance(n, int) for n in (pixels, filters, channels, taps)) or not is_by_channels(channels, taps):
-        return tile
-    return fitting_tile(tile, filters // int(found.product.attrs["groups"]), pixels)
+    match (*found.weights.value.shape[:2], product(found.weights.value.shape[2:]), product(found.result.shape[2:])):
+        case (int(filters), int(channels), int(taps), int(pixels)) if is_by_channels(channels, taps):
+            return fitting_tile(tile, filters // int(found.product.attrs["groups"]), pixels)
+        case _:
+            return tile
 
 
 class _Writer:
