@@ -11,6 +11,8 @@ from dovetail.targets.cpu.jit import assembly
 
 NEON = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "", 128, 32)
 AVX2 = Host("x86_64-unknown-linux-gnu", "x86-64-v3", "", 256, 16)
+VNNI = Host("x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512vnni", 512, 32)
+DOT = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", 128, 32)
 MACHINES = {"here": host(), "neon": NEON, "avx2": AVX2}
 
 
@@ -43,7 +45,7 @@ def loops(code: str) -> list[str]:
 
 def products(code: str) -> int:
     """Instructions that multiply vectors and add."""
-    return len(re.findall(r"\bvfmadd\d*ps|\bfmla", code))
+    return len(re.findall(r"\bvfmadd\d*ps|\bfmla|\bvpdpbusd|\bsdot", code))
 
 
 def on_stack(code: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -17,9 +18,22 @@ from dovetail.targets.cpu.conv.pointwise import kernel as pointwise
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, micro_kernel
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.gemm.block import block_text
+from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_function
 from dovetail.targets.cpu.gemm.micro_kernel import tile_of
+from dovetail.targets.cpu.gemm.policy import INT8_TILES, Int8Tile
 from dovetail.targets.cpu.isa import Host
-from tests.kernels.machines import MACHINES, NEON, code_for, loops, on_stack, products, summing, written_to_stack
+from tests.kernels.machines import (
+    DOT,
+    MACHINES,
+    NEON,
+    VNNI,
+    code_for,
+    loops,
+    on_stack,
+    products,
+    summing,
+    written_to_stack,
+)
 
 EVERY_MACHINE = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 
@@ -36,6 +50,20 @@ def test_contractions(machine: Host) -> None:
     for loop in found:
         assert not on_stack(loop), f"the stack is touched:\n{loop}"
     assert max(map(products, found)) >= tile.rows * tile.vectors
+
+
+@pytest.mark.parametrize("shape", INT8_TILES, ids=lambda row: row.capability)
+@pytest.mark.parametrize("weights_are_rows", [False, True])
+def test_products_of_bytes(shape: Int8Tile, weights_are_rows: bool) -> None:
+    """Every tile of a dot instruction keeps its sums in registers, and NEON broadcasts by lane."""
+    machine = {"vnni": VNNI, "int8_dot": DOT}[shape.capability]
+    for mr, vectors in ((shape.mr, shape.vectors), *shape.others):
+        tile = ByteTile(replace(shape, mr=mr, vectors=vectors), weights_are_rows=weights_are_rows)
+        part, _ = byte_tile_function(tile, mr)
+        (loop,) = loops(code_for(machine, part.text, optimize=False))
+        assert products(loop) == mr * vectors
+        assert not on_stack(loop)
+        assert "dup" not in loop
 
 
 @EVERY_MACHINE

@@ -13,6 +13,7 @@ from dovetail import Graph, Value, f32, ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, i8, i32, u8
 from dovetail.ir.literal import Array
+from dovetail.ops.region import region
 from dovetail.passes.integers import use_integers
 from dovetail.passes.pipeline import Setup, lower
 from dovetail.targets.cpu.claims import CLAIMS
@@ -129,6 +130,25 @@ def test_a_chain_of_quantised_layers_is_one_kernel_a_layer() -> None:
     graph = Graph.of(dequantised(first, 0.1, 3))
     program = dovetail.compile(graph, target="cpu", params=params_of(graph))
     assert len(program.plan.phase("run")) == 1, program.plan
+
+
+@pytest.mark.skipif(byte_tile_of(host_device()) is None, reason="this machine has no dot product of bytes")
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (1, 3)])
+@pytest.mark.parametrize("in_a_view", [False, True])
+def test_a_convolution_with_small_weights_and_a_stride_is_one_kernel(strides: tuple[int, int], in_a_view: bool) -> None:
+    """Constants that are dequantised stay bytes, an image may be a view, and steps after a stride are an epilogue."""
+    lines = leaf.input("x", f32[1, 17, 23])
+    q = requantised(lines if in_a_view else ops.unsqueeze(lines, axes=(-4,)), 0.02, 130)
+    x = dequantised(q, 0.02, 130)
+    w = dequantised(leaf.constant(numbers(i8, 5, 1, 7, 7, seed=3)), 0.01, 0)
+    attrs = {**CONV, "strides": strides, "padding": (3, 3, 3, 3)}
+    y = ops.conv(ops.unsqueeze(x, axes=(-4,)) if in_a_view else x, w, **attrs)
+    graph = Graph.of(requantised(ops.relu(y + leaf.constant(np.ones((5, 1, 1), np.float32))), 0.5, 3))
+    program = dovetail.compile(graph, target="cpu")
+    assert [s.value.dtype for s in program.plan.phase("run") if s.value.op is region] == [u8, u8]
+    feed = {"x": np.random.default_rng(0).normal(0, 1, (1, 17, 23)).astype(np.float32)}
+    (got,), (expected,) = program.run(feed).values(), evaluate(graph, feed, lift=True).values()
+    assert np.abs(got.astype(int) - expected.astype(int)).max() <= 1
 
 
 def test_the_pass_needs_a_target_that_multiplies_bytes() -> None:

@@ -20,6 +20,7 @@ from dovetail.passes.canonicalize import canonicalize
 
 MOST_PRODUCTS = 16_384
 """Products of two bytes whose sum fits 32 bits with room to spare."""
+_VIEWS = (ops.squeeze, ops.unsqueeze, ops.split, ops.merge, ops.permute)
 _SMALLEST, _LARGEST = 1e-20, 1e20
 """Between these a scale and its products with others stay in range."""
 
@@ -29,7 +30,7 @@ def product_of_bytes(value: Value) -> Value | None:
     """A product or a convolution of dequantised bytes with dequantised weights sums up integers and scales the sums."""
     if value.known_type is None or value.dtype is not f32:
         return None
-    x, w = value.operands
+    x, w = _dequantised_view(value.operands[0]), value.operands[1]
     if not _is_dequantised(x) or x.attrs["axis"] is not None or not _is_number(x.operands[1]):
         return None
     order = tuple(w.attrs["order"]) if w.op is ops.permute else None
@@ -77,6 +78,20 @@ def _is_dequantised(value: Value) -> bool:
         return False
     q, scale, _ = value.operands
     return q.dtype in (i8, u8) and scale.dtype is f32
+
+
+def _dequantised_view(x: Value) -> Value:
+    """A view of a tensor that is dequantised by one scale, as the dequantised view of its bytes."""
+    views, source = list[Value](), x
+    while source.op in _VIEWS:
+        views.append(source)
+        (source,) = source.operands
+    if not views or not _is_dequantised(source) or source.attrs["axis"] is not None:
+        return x
+    found, *scale = source.operands
+    for view in reversed(views):
+        found = view.with_operands((found,))
+    return source.with_operands((found, *scale))
 
 
 def _is_number(scale: Value) -> bool:

@@ -14,7 +14,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dtype import i8, i32, u8
 from dovetail.ir.graph import Graph
 from dovetail.ir.inline import outline
-from dovetail.ir.rewrite import Replacement, replace_roots
+from dovetail.ir.rewrite import Replacement, rebuild, replace_roots
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ops.region import region
@@ -23,10 +23,12 @@ from dovetail.passes.epilogues import PROLOGUE
 from dovetail.passes.regions import BuildRegion, weight_only
 
 _BYTES = (i8, u8)
+_VIEWS = (ops.squeeze, ops.unsqueeze, ops.split, ops.merge, ops.permute)
 
 
 def widen_inside(graph: Graph, claims: Claims, log: Log | None = None) -> Fused:
     """The graph with the widening of bytes inside the contractions that read it."""
+    graph = rebuild(graph, lambda value, operands: _viewed_as_bytes(value, operands, claims))
     static = weight_only(graph)
     replacements: dict[Value, Replacement] = {}
     built: dict[Value, Value] = {}
@@ -52,6 +54,31 @@ def widen_inside(graph: Graph, claims: Claims, log: Log | None = None) -> Fused:
     new = replace_roots(graph, replacements)
     applied = [Applied(PROLOGUE, _label(v), v, r.covers, built[v]) for v, r in replacements.items() if v in built]
     return Fused(new, tuple(applied), ())
+
+
+def _viewed_as_bytes(value: Value, operands: tuple[Value, ...], claims: Claims) -> Value | None:
+    """A contraction of views of integers that were widened reads widened views of the bytes."""
+    claim = claims.anchors.get(value.op.name)
+    if claim is None or not claim.widens or not isinstance(value.type, TensorType):
+        return None
+    moved = tuple(map(_widened_view, operands))
+    return None if all(x is y for x, y in zip(moved, operands, strict=True)) else value.with_operands(moved)
+
+
+def _widened_view(operand: Value) -> Value:
+    views, source = list[Value](), operand
+    while source.op in _VIEWS:
+        views.append(source)
+        (source,) = source.operands
+    steps = _widening(source) if views else ()
+    if not steps:
+        return operand
+    wide = source if source.op is ops.cast else source.operands[0]
+    (found,) = wide.operands
+    for view in reversed(views):
+        found = view.with_operands((found,))
+    found = wide.with_operands((found,))
+    return found if wide is source else source.with_operands((found, source.operands[1]))
 
 
 def _label(value: Value) -> str:

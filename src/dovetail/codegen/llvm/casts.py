@@ -59,6 +59,13 @@ def _cut(w: Writer, x: str, source: DType, target: DType) -> str:
     return w.let(f"select i1 {over}, {there} {high}, {there} {found}")
 
 
+def cast_whole(w: Writer, x: str, source: DType, target: DType) -> str:
+    """A float as an integer where it is known to be in range, or NaN, which becomes 0."""
+    here, there = spelled(source), spelled(target)
+    safe = w.let(f"select i1 {w.let(f'fcmp ord {here} {x}, {x}')}, {here} {x}, {here} {literal(0, source)}")
+    return w.let(f"trunc i32 {w.let(f'fptosi {here} {safe} to i32')} to {there}")
+
+
 def _rounded_to_odd(w: Writer, x: str) -> str:
     """An f64 as f32, such that rounding it once more to 16 bits rounds only once. LLVM calls a library for the two."""
     near = w.let(f"fptrunc double {x} to float")

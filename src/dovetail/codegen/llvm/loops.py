@@ -36,6 +36,7 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
 )
+from dovetail.kernels.loops.requantise import Requantiser
 
 REASSOCIATED = "reassoc contract"
 CONTRACTED = "contract"
@@ -88,7 +89,7 @@ class Printer:
 
     def store(self, statement: Store) -> None:
         dtype = statement.tensor.dtype
-        value = self.value(statement.value)
+        value = self.value(Requantiser().rewritten(statement.value))
         if dtype is bool_:
             value = self.text.let(f"zext i1 {value} to i8")
         target = f"{self.pointer(statement.tensor)} {self.address(statement.tensor, statement.at)}"
@@ -96,7 +97,7 @@ class Printer:
 
     def set(self, statement: Set) -> None:
         dtype = statement.value.dtype
-        value = self.taken(statement) if self.reassociate else self.value(statement.value)
+        value = self.taken(statement) if self.reassociate else self.value(Requantiser().rewritten(statement.value))
         if statement.name not in self.slots:
             self.slots[statement.name] = (self.text.alloca(scalar.spelled(dtype)), dtype)
         slot, declared = self.slots[statement.name]

@@ -183,6 +183,8 @@ def _offsets(weights: Value, kept: int) -> bool | None:
     """Whether weights need offsets along the kept axis to fit signed bytes; None where they may not fit at all."""
     if weights.op is ops.cast and weights.operands[0].dtype in BYTES:
         return weights.operands[0].dtype is u8
+    if weights.op is leaf.CONST:
+        return _offsets_of(weights.attrs["value"].array, kept)
     if weights.op is ops.sub:
         wide, zero = weights.operands
         one_per_column = all(s == 1 for i, s in enumerate(zero.shape, -zero.rank) if i != kept)
@@ -194,6 +196,13 @@ def _offsets(weights: Value, kept: int) -> bool | None:
         parts = [_offsets(part, kept) for part in weights.operands]
         return None if None in parts else any(parts)
     return None
+
+
+def _offsets_of(array: Array, kept: int) -> bool | None:
+    """The same of integers that are known."""
+    summed = tuple(a for a in range(array.ndim) if a != kept % array.ndim)
+    low, high = (np.asarray(found, np.int64) for found in (array.min(axis=summed), array.max(axis=summed)))
+    return None if (high - low > 255).any() else bool((low < -128).any() or (high > 127).any())
 
 
 def _from_end(axis: int, rank: int) -> int:

@@ -57,6 +57,8 @@ def _folded(value: Value, computed: Value, index: int | None, limit: int) -> Val
     type, op = value.known_type, computed.op
     if not isinstance(type, TensorType) or not isinstance(op, Primitive) or subgraphs(computed):
         return None
+    if op is ops.dequantise and type.rank > 1:
+        return None  # weights stay bytes: a product of bytes reads them, as it reads large ones
     size = type.bytes
     if not isinstance(size, int) or size > _most(op, limit) or any(map(_is_symbolic, computed.attrs.values())):
         return None

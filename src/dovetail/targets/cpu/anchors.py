@@ -11,6 +11,7 @@ from dovetail.declare.machine import estimate
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.row_steps import row_steps
 from dovetail.kernels.families.rows import offer_rows
@@ -107,7 +108,9 @@ def _reads_pixels(value: Value) -> bool:
     """An operand has an element for each pixel, or one for all pixels of an image: others need a slower kernel."""
     anchor = _inside(value)
     pixels, none = anchor.shape[2:], (1,) * len(anchor.shape[2:])
-    others = [x for v in value.attrs["body"].values if v is not anchor and v.op.elementwise for x in v.operands]
+    # The convolution reads its image itself, widened or not; its stride decides how many pixels that has.
+    below = {*walk([anchor])}
+    others = [x for v in value.attrs["body"].values if v not in below and v.op.elementwise for x in v.operands]
     read = [(*none, *x.shape)[-len(pixels) :] for x in others if x.op is leaf.ARGUMENT]
     return all(shape in (pixels, none) for shape in read)
 

@@ -6,7 +6,7 @@ signed ones. Rows are packed [k / 4][MR][4] and columns [k / 4][NR][4]. Sums wra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from dovetail.codegen.llvm.builder import Builder
@@ -65,6 +65,14 @@ def byte_tile_of(device: CpuDevice) -> ByteTile | None:
     """The tile of the first dot instruction that a device has; None where it has none."""
     found = next((row for row in INT8_TILES if device.has(row.capability)), None)
     return None if found is None else ByteTile(found, not device.emits(found.capability))
+
+
+def fitting_tile(tile: ByteTile, rows: int, columns: int) -> ByteTile:
+    """The tile of a device that computes the fewest sums for rows and columns, those that it pads included."""
+    shapes = [tile.shape, *(replace(tile.shape, mr=mr, vectors=v) for mr, v in tile.shape.others)]
+    sizes = [(s.mr, s.lanes * s.vectors) for s in shapes]
+    sums = [-(-rows // mr) * mr * -(-columns // nr) * nr for mr, nr in sizes]
+    return replace(tile, shape=shapes[sums.index(min(sums))])
 
 
 @cache
@@ -129,7 +137,9 @@ def _dot(t: Builder, tile: ByteTile, held: str, factor: str, weights: str) -> st
     if tile.emulated:
         return _plain(t, shape, held, factor, weights)
     t.use(f"declare {kind} @{shape.intrinsic}({kind}, {raw}, {raw})")
-    return t.let(f"call {kind} @{shape.intrinsic}({kind} {held}, {raw} {factor}, {raw} {weights})")
+    # Of two signed operands the instruction takes the broadcast one by lane only where it is the last.
+    first, last = (weights, factor) if shape.signed and not tile.weights_are_rows else (factor, weights)
+    return t.let(f"call {kind} @{shape.intrinsic}({kind} {held}, {raw} {first}, {raw} {last})")
 
 
 def _plain(t: Builder, shape: Int8Tile, held: str, factor: str, weights: str) -> str:
@@ -145,4 +155,4 @@ def _plain(t: Builder, shape: Int8Tile, held: str, factor: str, weights: str) ->
     return held
 
 
-__all__ = ["ByteTile", "byte_tile_function", "byte_tile_of"]
+__all__ = ["ByteTile", "byte_tile_function", "byte_tile_of", "fitting_tile"]

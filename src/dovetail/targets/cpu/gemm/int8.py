@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product, symbol
-from dovetail.ir.dtype import DType, i8, i32
+from dovetail.ir.dtype import DType, i8, i32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
@@ -26,8 +26,10 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Number,
+    Set,
     Store,
     Tensor,
+    add,
     collapsed,
     sizes_in,
     stretched,
@@ -164,15 +166,17 @@ class _Writer:
 
     def _epilogue(self, kernel: Bytes) -> Kernel:
         """Exact sums of the products, and the elementwise steps on them."""
-        row, column = Name("row"), Name("column")
         pitch = 4 * kernel.panels * self.tile.nr
-        sums: Expr = Load(Tensor("sums", i32, (4 * self.tile.nr, 4)), (row, column))
-        totals = Load(Tensor("c", i32, (4,)), (column,))
-        offsets: Expr | None = None
-        if kernel.has_offsets:
-            of_row = Load(Tensor("rowsums", i32, (4 * self.tile.nr,)), (row,))
-            offsets = Call("mul", (Load(Tensor("c", i32, (4,), pitch), (column,)), of_row), i32)
-        exact = exact_sums(self.found, self.tile, sums, totals, offsets)
+
+        def exact(row: Expr, column: Expr) -> Expr:
+            sums: Expr = Load(Tensor("sums", i32, (4 * self.tile.nr, 4)), (row, column))
+            totals = Load(Tensor("c", i32, (4,)), (column,))
+            offsets: Expr | None = None
+            if kernel.has_offsets:
+                of_row = Load(Tensor("rowsums", i32, (4 * self.tile.nr,)), (row,))
+                offsets = Call("mul", (Load(Tensor("c", i32, (4,), pitch), (column,)), of_row), i32)
+            return exact_sums(self.found, self.tile, sums, totals, offsets)
+
         return byte_epilogue(
             self.found, exact, "rowsums", self.bindings, self.beside, self.sizes, self.tile.shape.lanes
         )
@@ -180,27 +184,35 @@ class _Writer:
 
 def byte_epilogue(
     found: ByteProduct,
-    exact: Expr,
+    exact: Callable[[Expr, Expr], Expr],
     sums: str,
     bindings: Mapping[str, Value | Packed],
     beside: Mapping[Value, str],
     sizes: Mapping[str, Size],
     lanes: int,
 ) -> Kernel:
-    """The elementwise steps on exact sums, as a kernel over rows and columns; `sums` names those of the factor."""
-    row, column = Name("row"), Name("column")
+    """The elementwise steps on exact sums at a row and a column, as a kernel; `sums` names those of the factor."""
 
     def tensor(name: str, dtype: DType) -> Tensor:
         named = (f"{name}_row", f"{name}_column")
         return Tensor(name, dtype, tuple(size if isinstance(size := sizes[n], int) else symbol(n) for n in named))
 
     target = tensor("y", found.result.dtype)
-    leaves = {found.product: exact}
-    for view in found.operands:
-        name = beside.get(view)
-        leaves[view] = Load(target if name is None else tensor(name, view.dtype), (row, column))
-    (result,) = elementwise([found.result], leaves)
-    body = (Loop("column", Extent(LIVE), (Store(target, (row, column), result),), lanes=lanes),)
+
+    def columns(first: Expr, count: Expr, lanes: int) -> Loop:
+        at = (Name("row"), add(first, Name("column")))
+        leaves = {found.product: exact(*at)}
+        for view in found.operands:
+            name = beside.get(view)
+            leaves[view] = Load(target if name is None else tensor(name, view.dtype), at)
+        (result,) = elementwise([found.result], leaves)
+        return Loop("column", count, (Store(target, at, result),), lanes=lanes)
+
+    # Several vectors at once hide the latency of a long chain of steps, and fill a vector of bytes.
+    wide = lanes * INT8.vectors
+    whole = Call("sub", (Extent(LIVE), Call("rem", (Extent(LIVE), Extent(wide)), i64)), i64)
+    left = Call("sub", (Extent(LIVE), Name("whole")), i64)
+    body = (Set("whole", whole), columns(Extent(0), Name("whole"), wide), columns(Name("whole"), left, lanes))
     zero = ("z",) if "z" in bindings else ()
     pointers = ("sums", sums, "c", *zero, *beside.values(), "y")
     return Kernel("epilogue", pointers, ("y",), "row", body, sizes=sizes_in(body))

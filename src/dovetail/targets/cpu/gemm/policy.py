@@ -83,12 +83,20 @@ class Int8Tile:
     mr: int
     vectors: int
     """Vectors of a row: NR is their columns."""
+    others: tuple[tuple[int, int], ...] = ()
+    """MR and vectors of narrower tiles, for columns that would leave lanes of the widest empty."""
 
 
 INT8_TILES = (
-    Int8Tile("vnni", "llvm.x86.avx512.vpdpbusd.512", signed=False, by_lane=False, lanes=16, mr=8, vectors=3),
-    Int8Tile("int8_dot", "llvm.aarch64.neon.sdot.v4i32.v16i8", signed=True, by_lane=True, lanes=4, mr=4, vectors=4),
-)
+    Int8Tile(
+        "vnni", "llvm.x86.avx512.vpdpbusd.512", signed=False, by_lane=False, lanes=16, mr=8, vectors=3,
+        others=((8, 2), (16, 1)),
+    ),
+    Int8Tile(
+        "int8_dot", "llvm.aarch64.neon.sdot.v4i32.v16i8", signed=True, by_lane=True, lanes=4, mr=4, vectors=4,
+        others=((8, 3), (8, 2)),
+    ),
+)  # fmt: skip
 """The first row whose capability a device has."""
 
 
@@ -102,6 +110,8 @@ class Int8Policy:
     """Filters of a convolution that share a strip of packed pixels. A multiple of every MR."""
     strip: int = 144
     """Pixels of a strip, at most; it has whole panels."""
+    vectors: int = 4
+    """Vectors of the epilogue that are computed at once. A power of two."""
 
 
 INT8 = Int8Policy()

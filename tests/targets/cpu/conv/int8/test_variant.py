@@ -14,7 +14,9 @@ from dovetail.ir.dtype import DType, i8, u8
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.ops.convolution import conv
-from tests.kernels.bytes import EVERY_DEVICE, above, image, numbers, run
+from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of, fitting_tile
+from dovetail.targets.cpu.gemm.policy import INT8
+from tests.kernels.bytes import EVERY_DEVICE, SDOT, VNNI, above, image, numbers, run
 
 
 def attrs_of(axes: int, **given: Any) -> dict[str, Any]:
@@ -41,6 +43,15 @@ IMAGES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 5, 50), (9, 5, 3), {"padding": (1, 1)}),
     ((3, 16, 200), (33, 16, 5), {"padding": (8, 0), "dilations": (2,)}),
     ((1, 16, 3), (4, 16, 3), {"padding": (5, 5)}),
+    # Four channels of a tap at once, the last ones padded: rows of one pixel to several vectors, tiles of any width.
+    *(((1, 11, 5, wide), (9, 11, 3, 3), {"padding": (1, 1, 1, 1)}) for wide in (1, 2, 3, 4, 7, 8, 13, 16, 21, 47, 160)),
+    ((2, 13, 9, 11), (35, 13, 3, 2), {"strides": (2, 2), "padding": (1, 0, 1, 1)}),
+    ((1, 12, 9, 11), (5, 12, 2, 3), {"dilations": (3, 2), "padding": (3, 2, 0, 2)}),
+    ((2, 16, 6, 7), (10, 8, 3, 3), {"groups": 2, "padding": (1, 1, 1, 1)}),
+    ((1, 20, 5, 2), (70, 20, 3, 3), {"padding": (1, 1, 1, 1)}),
+    ((1, 61, 10, 4), (122, 61, 1, 1), {}),
+    ((1, 5, 1, 2), (3, 5, 1, 1), {}),
+    ((2, 12, 31), (17, 12, 7), {"strides": (2,), "padding": (3, 3)}),
 ]
 
 
@@ -64,24 +75,25 @@ def test_shapes(
 @pytest.mark.parametrize("zeros", ["none", "one", "filters"])
 @pytest.mark.parametrize("of_weights", [i8, u8])
 @pytest.mark.parametrize(("dtype", "zero"), [(u8, 0), (u8, 255), (u8, 131), (i8, 0), (i8, -128), (i8, 127)])
-@pytest.mark.parametrize("of_a_run", [False, True])
+@pytest.mark.parametrize(("of_a_run", "channels"), [(False, 3), (True, 3), (False, 11), (True, 8)])
 def test_signs_zero_points_and_padding(
     zeros: str,
     of_weights: DType,
     dtype: DType,
     zero: int,
     of_a_run: bool,
+    channels: int,
     device: CpuDevice,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shape = {"none": None, "one": (), "filters": (6, 1, 1, 1)}[zeros]
     low = None if shape is None else leaf.param("z", of_weights[shape])
     attrs = attrs_of(2, padding=(1, 2, 1, 0))
-    x = above(image(dtype, 1, 3, 6, 9), leaf.input("zero", dtype[()]) if of_a_run else zero)
-    y = ops.conv(x, above(leaf.param("w", of_weights[6, 3, 3, 3]), low), **attrs)
-    w = numbers(of_weights, 6, 3, 3, 3, seed=1)
+    x = above(image(dtype, 1, channels, 6, 9), leaf.input("zero", dtype[()]) if of_a_run else zero)
+    y = ops.conv(x, above(leaf.param("w", of_weights[6, channels, 3, 3]), low), **attrs)
+    w = numbers(of_weights, 6, channels, 3, 3, seed=1)
     z = np.zeros((), of_weights.numpy) if shape is None else numbers(of_weights, *shape, seed=2).reshape(shape)
-    feed = {"x": numbers(dtype, 1, 3, 6, 9)}
+    feed = {"x": numbers(dtype, 1, channels, 6, 9)}
     expected = exact(feed["x"].astype(np.int64) - zero, w.astype(np.int64) - z, attrs)
     if of_a_run:
         feed["zero"] = np.array(zero, dtype.numpy)
@@ -90,14 +102,19 @@ def test_signs_zero_points_and_padding(
 
 
 @EVERY_DEVICE
-@pytest.mark.parametrize("threads", [1, 3])
-def test_one_compilation_serves_every_size(device: CpuDevice, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    attrs = attrs_of(2, padding=(1, 1, 1, 1), strides=(2, 1))
+@pytest.mark.parametrize(("threads", "channels", "window"), [(1, 5, 3), (3, 5, 3), (1, 8, 3), (3, 8, 3), (1, 8, 1)])
+def test_one_compilation_serves_every_size(
+    device: CpuDevice, threads: int, channels: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = (window // 2,) * 4
+    attrs = attrs_of(2, padding=around, strides=(2, 1) if window == 3 else (1, 1))
     y = ops.conv(
-        above(image(u8, symbol("b"), 5, 8, symbol("w")), 3), above(leaf.param("w", i8[70, 5, 3, 3]), None), **attrs
+        above(image(u8, symbol("b"), channels, 8, symbol("w")), 3),
+        above(leaf.param("w", i8[70, channels, window, window]), None),
+        **attrs,
     )
-    w = numbers(i8, 70, 5, 3, 3)
-    feeds = [{"x": numbers(u8, b, 5, 8, wide)} for b, wide in ((1, 1), (2, 16), (1, 35), (3, 150))]
+    w = numbers(i8, 70, channels, window, window)
+    feeds = [{"x": numbers(u8, b, channels, 8, wide)} for b, wide in ((1, 1), (2, 16), (1, 35), (3, 150))]
     for feed, got in zip(feeds, run(y, feeds, {"w": w}, device, "int8_conv", monkeypatch, threads), strict=True):
         assert (got == exact(feed["x"].astype(np.int64) - 3, w, attrs)).all()
 
@@ -113,3 +130,27 @@ def test_images_with_channels_last_and_steps_on_the_sums(device: CpuDevice, monk
     (got,) = run(y, [feed], {"w": w, "b": bias}, device, "int8_conv", monkeypatch)
     expected = exact(feed["x"].transpose(0, 3, 1, 2).astype(np.int64) - 8, w, attrs)
     assert (got == (expected * 0.25 + bias).astype(np.float32)).all()
+
+
+@EVERY_DEVICE
+def test_weights_that_are_constants(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    attrs = attrs_of(2, padding=(1, 1, 1, 1))
+    w = np.concatenate([numbers(i8, 4, 9, 3, 3).astype(np.int32), numbers(u8, 3, 9, 3, 3).astype(np.int32)])
+    y = ops.conv(above(image(u8, 1, 9, 6, 7), 9), leaf.constant(w), **attrs)
+    x = numbers(u8, 1, 9, 6, 7)
+    (got,) = run(y, [{"x": x}], {}, device, "int8_conv", monkeypatch)
+    assert (got == exact(x.astype(np.int64) - 9, w, attrs)).all()
+
+
+@pytest.mark.parametrize(("pixels", "nr"), [(10, 12), (40, 8), (16, 16), (608, 16), (24, 12)])
+def test_narrow_tiles_leave_few_lanes_empty(pixels: int, nr: int) -> None:
+    tile = byte_tile_of(SDOT)
+    assert tile is not None
+    assert fitting_tile(tile, 64, pixels).nr == nr
+
+
+@pytest.mark.parametrize("device", [SDOT, VNNI])
+def test_blocks_of_filters_are_whole_tiles(device: CpuDevice) -> None:
+    tile = byte_tile_of(device)
+    assert tile is not None
+    assert all(INT8.filters % mr == 0 for mr, _ in ((tile.mr, 0), *tile.shape.others))

@@ -20,15 +20,15 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Kernel,
     Load,
-    Name,
     Tensor,
     collapsed,
     stretched,
 )
 from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
 from dovetail.kernels.spec import Job, Packed, Tiles
-from dovetail.targets.cpu.conv.int8.kernel import ByteImage, int8_conv_code
-from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of
+from dovetail.targets.cpu.conv.int8.kernel import int8_conv_code
+from dovetail.targets.cpu.conv.int8.shape import ByteImage, is_by_channels
+from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of, fitting_tile
 from dovetail.targets.cpu.gemm.int8 import NO_DOT, byte_epilogue, exact_sums, zero_of
 from dovetail.targets.cpu.gemm.int8_kernel import words_of
 from dovetail.targets.cpu.gemm.policy import INT8
@@ -38,21 +38,27 @@ from dovetail.targets.runtime.aligned import aligned
 @dataclass(frozen=True, slots=True)
 class ByteFilters(BytePacking):
     """Filters as signed bytes in the order in which they are multiplied, [group][tile][k / 4][filter][4]; then a tile
-    of ones, which sums up pixels."""
+    of ones, which sums up pixels. k counts channels, then taps; or taps, then channels in blocks of four."""
 
     mr: int
     groups: int
 
     def __call__(self, weights: Array, *zero: Array) -> Array:
-        q, _, _ = self.signed(weights.reshape(weights.shape[0], -1), *zero)
-        filters, k = q.shape[0] // self.groups, q.shape[1]
+        every, channels = weights.shape[:2]
+        q, _, _ = self.signed(weights.reshape(every, -1), *zero)
+        # The last row counts what is there: it is 0 where channels are padded.
+        rows = np.concatenate([q, np.ones((1, q.shape[1]), np.int8)]).reshape(every + 1, channels, -1)
+        if is_by_channels(channels, rows.shape[2]):
+            rows = np.pad(rows, ((0, 0), (0, -channels % 4), (0, 0))).transpose(0, 2, 1)
+        rows = rows.reshape(every + 1, -1)
+        filters, k = every // self.groups, rows.shape[1]
         tiles, steps = -(-filters // self.mr), -(-k // 4)
         whole = np.zeros((self.groups, tiles * self.mr, 4 * steps), np.int8)
-        whole[:, :filters, :k] = q.reshape(self.groups, filters, k)
+        whole[:, :filters, :k] = rows[:-1].reshape(self.groups, filters, k)
         packed = aligned((self.groups * tiles + 1, steps, self.mr, 4), np.int8)
         packed[:-1] = whole.reshape(self.groups * tiles, self.mr, steps, 4).transpose(0, 2, 1, 3)
         ones = np.zeros((steps, 1, 4), np.int8)
-        ones.reshape(-1)[:k] = 1
+        ones.reshape(-1)[:k] = rows[-1]
         packed[-1] = ones
         return packed
 
@@ -78,7 +84,17 @@ def offer_int8_conv(of: StepProblem[CpuDevice]) -> Offer | Refused:
         return Refused("op_is_one_convolution", found.product.op.name)
     if found.result.rank not in (3, 4):
         return Refused("image_has_one_or_two_axes", str(found.result.type))
-    return Offer(lambda: _Writer(of, found, replace(tile, weights_are_rows=True)).job(), lambda: found.cost(of.value))
+    fitting = _fitting(replace(tile, weights_are_rows=True), found)
+    return Offer(lambda: _Writer(of, found, fitting).job(), lambda: found.cost(of.value))
+
+
+def _fitting(tile: ByteTile, found: ByteProduct) -> ByteTile:
+    """The tile that leaves the fewest lanes empty, where sizes are known and any NR can be packed."""
+    match (*found.weights.value.shape[:2], product(found.weights.value.shape[2:]), product(found.result.shape[2:])):
+        case (int(filters), int(channels), int(taps), int(pixels)) if is_by_channels(channels, taps):
+            return fitting_tile(tile, filters // int(found.product.attrs["groups"]), pixels)
+        case _:
+            return tile
 
 
 class _Writer:
@@ -120,6 +136,7 @@ class _Writer:
                 f"{name}_image": spread[0], f"{name}_row": spread[1], f"{name}_column": column[0] if column else 0
             }  # fmt: skip
         self.sizes["pixels"] = product(pixels)
+        self._flatten(found.factor.bytes)
         return self._finished(groups)
 
     def _image(self, x: Value, strides: tuple[Size, ...]) -> None:
@@ -132,6 +149,15 @@ class _Writer:
             "height": x.shape[2] if two else 1, "width": x.shape[-1], "out_width": result[-1],
             "above": padding[0] if two else 0, "before": padding[1] if two else padding[0],
         }  # fmt: skip
+
+    def _flatten(self, x: Value) -> None:
+        """One tap that sees every pixel once sees one row of them, where rows are dense."""
+        attrs, sizes = self.found.product.attrs, self.sizes
+        window = self.found.weights.value.shape[2:]
+        once = all(s == 1 for s in (*window, *attrs["strides"])) and all(p == 0 for p in attrs["padding"])
+        if once and x.rank == 4 and sizes["x_row"] == x.shape[-1] * sizes["x_column"]:
+            pixels = sizes["pixels"]
+            self.sizes |= {"x_row": 0, "height": 1, "width": pixels, "out_width": pixels}
 
     def _point(self, name: str, of: Value, strides: tuple[Size, ...], shape: tuple[Size, ...]) -> None:
         self.bindings[name] = of
@@ -176,13 +202,15 @@ class _Writer:
 
     def _epilogue(self, shape: ByteImage) -> Kernel:
         """Exact sums of the products, and the elementwise steps on them."""
-        row, column = Name("row"), Name("column")
-        sums: Expr = Load(Tensor("sums", i32, (4 * shape.strip, 4)), (row, column))
-        totals = Load(Tensor("c", i32, (8,)), (row,))
-        offsets: Expr | None = None
-        if shape.has_offsets:
-            of_pixel = Load(Tensor("pixelsums", i32, (4,)), (column,))
-            offsets = Call("mul", (Load(Tensor("c", i32, (8,), 4), (row,)), of_pixel), i32)
-        exact = exact_sums(self.found, self.tile, sums, totals, offsets)
+
+        def exact(row: Expr, column: Expr) -> Expr:
+            sums: Expr = Load(Tensor("sums", i32, (4 * shape.strip, 4)), (row, column))
+            totals = Load(Tensor("c", i32, (8,)), (row,))
+            offsets: Expr | None = None
+            if shape.has_offsets:
+                of_pixel = Load(Tensor("pixelsums", i32, (4,)), (column,))
+                offsets = Call("mul", (Load(Tensor("c", i32, (8,), 4), (row,)), of_pixel), i32)
+            return exact_sums(self.found, self.tile, sums, totals, offsets)
+
         lanes = self.tile.shape.lanes
         return byte_epilogue(self.found, exact, "pixelsums", self.bindings, self.beside, self.sizes, lanes)

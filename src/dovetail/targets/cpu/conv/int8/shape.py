@@ -1,0 +1,103 @@
+"""A convolution of bytes as its kernel sees it: sizes, tiles, the order along k, and the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.codegen.llvm.once import HEAD
+from dovetail.ir.dim import Size
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.targets.cpu.gemm.byte_tile import ByteTile
+from dovetail.targets.cpu.gemm.driver import words_bytes
+from dovetail.targets.cpu.gemm.policy import INT8
+
+VECTOR = 16
+"""Pixels that are interleaved at a time."""
+
+
+def is_by_channels(channels: int, taps: int) -> bool:
+    """Whether four steps along k are four channels of one tap, the last ones padded; else k counts channels, then taps.
+
+    Four channels of a tap are copied at once, which is worth an eighth more products, and not more.
+    """
+    padded = -(-channels // 4) * 4
+    return taps == 1 or 8 * padded <= 9 * channels
+
+
+@dataclass(frozen=True, slots=True)
+class ByteImage:
+    """What the code depends on. Sizes are numbers, or arguments of the kernel."""
+
+    tile: ByteTile
+    channels: int
+    """Of a group."""
+    filters: int
+    """Of a group."""
+    groups: int
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    is_padded: bool
+    is_signed: bool
+    """Whether pixels are signed bytes."""
+    has_offsets: bool
+    """Whether filters have offsets, so that sums of pixels are needed."""
+    zero: int | None
+    """The zero point, where it is a number."""
+    zero_bytes: int
+    """Bytes of the zero point, where it is a tensor."""
+    operands: tuple[str, ...]
+    """Pointers that the epilogue reads at filters and pixels of the result."""
+    pointers: tuple[str, ...]
+    sizes: Mapping[str, Size]
+
+    @property
+    def taps(self) -> int:
+        return self.window[0] * self.window[1]
+
+    @property
+    def deep(self) -> int:
+        return self.channels * self.taps
+
+    @property
+    def by_channels(self) -> bool:
+        return is_by_channels(self.channels, self.taps)
+
+    @property
+    def steps(self) -> int:
+        return self.taps * -(-self.channels // 4) if self.by_channels else self.tile.steps(self.deep)
+
+    @property
+    def strip(self) -> int:
+        """Pixels of a strip, in whole panels."""
+        return max(1, INT8.strip // self.tile.nr) * self.tile.nr
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of rows of a group."""
+        return -(-self.filters // self.tile.mr)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of filters of a group."""
+        return -(-self.filters // INT8.filters)
+
+    def layout(self, epilogue: Kernel) -> dict[str, int]:
+        """Offsets in the workspace: words of the epilogue, sums, sums of pixels, four rows, panels, and the end."""
+        pitch, mr = 4 * self.strip, self.tile.mr
+        sizes = {
+            "words": words_bytes(epilogue),
+            "sums": -(-min(self.filters, INT8.filters) // mr) * mr * pitch,
+            "pixelsums": pitch if self.has_offsets else 0,
+            # A copy may write a vector beyond the last pixel.
+            "four": 4 * self.strip + VECTOR,
+            "panels": self.strip * 4 * self.steps,
+        }
+        offsets, end = dict[str, int](), HEAD
+        for name, size in sizes.items():
+            offsets[name], end = end, end + -(-size // 64) * 64
+        return {**offsets, "end": end}
+
+
+__all__ = ["VECTOR", "ByteImage", "is_by_channels"]
