@@ -84,7 +84,7 @@ class FewPixelsLimits:
     point_vectors: int = 4
     """Vectors of pixels up to which lanes of pixels waste too much in any case."""
     deep: int = 13
-    """With more pixels it takes so many channels for each lane: shorter sums are not worth a transpose."""
+    """Channels for each lane where pixels are more, at least: shorter sums are not worth a transpose."""
     fewest_sums: int = 128
 
 
