@@ -52,7 +52,8 @@ def test_bits_do_not_depend_on_the_threads_of_the_device(graph: Graph, monkeypat
 def test_parts_are_limited_by_what_they_hold() -> None:
     many = CpuDevice(512, 32, threads=64)
     assert shared_parts(2, 1, 4, 3, many) == 3, "no part is smaller than it may be"
-    assert shared_parts(2, 1, 40, 30, many) == 2, "enough tiles stay as they are"
+    assert shared_parts(2, 1, 32, 30, many) == 2, "enough tiles stay as they are"
+    assert shared_parts(2, 1, 40, 30, many) == 3, "80 tiles would leave 48 of 128 turns idle"
     assert shared_parts(2, 8, 4, 30, many) == 2, "images are shared too"
     assert shared_parts(1, 1, 4, 30, CpuDevice(512, 32)) == 1
 

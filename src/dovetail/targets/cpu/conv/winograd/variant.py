@@ -56,8 +56,8 @@ class Winograd:
         above, below = BLOCKS.winograd.share
         room = device.caches.l2_room * above // below // (4 * scheme.spots * of.channels)
         others = -(-of.filters // tile.block)
-        shared = _shared(down * across, across, of.images, others, tile)
-        patches = _patches(down, across, min(max(device.lanes, room), shared))
+        room = max(device.lanes, room)
+        patches = _patches(down, across, min(room, _shared(down * across, across, room, of.images, others, tile)))
         blocks = patches.blocks
         most = known(blocks.rows) * known(blocks.columns)
         transformed = -(-4 * most * of.channels // 64) * 64 + 4 * device.lanes
@@ -107,9 +107,10 @@ def _patches(height: int, width: int, room: int) -> Patches:
     return Patches(Blocks(rows, columns, down, across), rows, 1, rows * columns)
 
 
-def _shared(count: int, width: int, images: Size, others: int, tile: RegisterTile) -> int:
+def _shared(count: int, width: int, room: int, images: Size, others: int, tile: RegisterTile) -> int:
     """Patches of a part where every thread has one, if it holds a register tile: whole rows, or three at least."""
-    share = -(-count // shared_parts(1, images, others, -(-count // tile.pixels), tile.device))
+    least, most = -(-count // room), -(-count // tile.pixels)
+    share = -(-count // shared_parts(least, images, others, most, tile.device))
     return max(tile.pixels, share if share >= 3 * width else -(-share // width) * width)
 
 
