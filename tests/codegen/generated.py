@@ -44,9 +44,12 @@ GOLDEN = "tests/golden/generated"
 
 MACHINES: Mapping[str, CpuDevice] = {
     "avx512": CpuDevice(
-        512, 32, ("embedded_broadcast", "scale_by_power_of_two", "vnni"), Caches(l1=48 << 10, l2=2 << 20)
+        512,
+        32,
+        ("embedded_broadcast", "masked_memory", "scale_by_power_of_two", "vnni"),
+        Caches(l1=48 << 10, l2=2 << 20),
     ),
-    "avx2": CpuDevice(256, 16),
+    "avx2": CpuDevice(256, 16, ("masked_memory",)),
     "neon": CpuDevice(128, 32, ("fma_by_lane",)),
 }
 """What code is generated for."""

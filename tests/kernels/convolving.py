@@ -26,10 +26,17 @@ from dovetail.targets.runtime.selection import Kind, Table
 from tests.kernels import native
 
 WIDE = CpuDevice(
-    512, 32, ("embedded_broadcast", "scale_by_power_of_two"), emulated=not host_device().has("embedded_broadcast")
+    512,
+    32,
+    ("embedded_broadcast", "masked_memory", "scale_by_power_of_two"),
+    emulated=not host_device().has("embedded_broadcast"),
 )
 """AVX-512; on a processor without it, kernels made for it run in plain vector code."""
-_OTHERS = {"sse": CpuDevice(128, 16), "neon": CpuDevice(128, 32, ("fma_by_lane",)), "avx2": CpuDevice(256, 16)}
+_OTHERS = {
+    "sse": CpuDevice(128, 16),
+    "neon": CpuDevice(128, 32, ("fma_by_lane",)),
+    "avx2": CpuDevice(256, 16, ("masked_memory",)),
+}
 OTHER_MACHINES = pytest.mark.parametrize("vectors", _OTHERS.values(), ids=_OTHERS)
 
 

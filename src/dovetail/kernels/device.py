@@ -16,6 +16,7 @@ Capability = Literal[
     "fma_by_lane",
     "i8mm",
     "int8_dot",
+    "masked_memory",
     "scale_by_power_of_two",
     "vnni",
 ]
@@ -29,6 +30,7 @@ CAPABILITIES: Mapping[Capability, str] = MappingProxyType(
         "fma_by_lane": "an FMA multiplies by one lane of a register (FMLA by element)",
         "i8mm": "2×8 by 8×2 products of int8 (SMMLA)",
         "int8_dot": "4-way int8 dot products in 128-bit vectors (SDOT)",
+        "masked_memory": "loads and stores of the lanes of a mask (VMASKMOVPS, EVEX masks)",
         "scale_by_power_of_two": "x · 2^⌊y⌋ and the fraction of y in one instruction each (VSCALEFPS, VREDUCEPS)",
         "vnni": "4-way dot products of u8 and s8 in 512-bit vectors (VPDPBUSD)",
     }

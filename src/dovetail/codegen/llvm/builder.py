@@ -6,12 +6,15 @@ that signedness is explicit: `sdiv` and `udiv`, `smin`, `icmp("ult", …)`. Inte
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
+from dovetail.codegen.llvm.folding import folded, i64, known
 from dovetail.codegen.llvm.function import Function, Signature
 from dovetail.codegen.llvm.handles import F32, I1, I32, I64, Carried, Handle, Int, Order, Phi, Ptr, Vec, carried_by
+
+_T = TypeVar("_T")
 
 
 class Builder:
@@ -81,33 +84,33 @@ class Builder:
     # Integers.
 
     def add(self, x: Int, y: Int) -> I64:
-        if _literal(x) == 0:
-            return _i64(y)
-        if _literal(y) == 0:
-            return _i64(x)
+        if known(x) == 0:
+            return i64(y)
+        if known(y) == 0:
+            return i64(x)
         return self._integer("add", x, y)
 
     def sub(self, x: Int, y: Int) -> I64:
-        return _i64(x) if _literal(y) == 0 else self._integer("sub", x, y)
+        return i64(x) if known(y) == 0 else self._integer("sub", x, y)
 
     def mul(self, x: Int, y: Int) -> I64:
-        if 0 in (_literal(x), _literal(y)):
+        if 0 in (known(x), known(y)):
             return I64("0")
-        if _literal(x) == 1:
-            return _i64(y)
-        return _i64(x) if _literal(y) == 1 else self._integer("mul", x, y)
+        if known(x) == 1:
+            return i64(y)
+        return i64(x) if known(y) == 1 else self._integer("mul", x, y)
 
     def sdiv(self, x: Int, y: Int) -> I64:
-        return _i64(x) if _literal(y) == 1 else self._integer("sdiv", x, y)
+        return i64(x) if known(y) == 1 else self._integer("sdiv", x, y)
 
     def udiv(self, x: Int, y: Int) -> I64:
-        return _i64(x) if _literal(y) == 1 else self._integer("udiv", x, y)
+        return i64(x) if known(y) == 1 else self._integer("udiv", x, y)
 
     def srem(self, x: Int, y: Int) -> I64:
-        return I64("0") if _literal(y) == 1 else self._integer("srem", x, y)
+        return I64("0") if known(y) == 1 else self._integer("srem", x, y)
 
     def urem(self, x: Int, y: Int) -> I64:
-        return I64("0") if _literal(y) == 1 else self._integer("urem", x, y)
+        return I64("0") if known(y) == 1 else self._integer("urem", x, y)
 
     def shl(self, x: Int, bits: int) -> I64:
         return self._integer("shl", x, bits)
@@ -138,9 +141,9 @@ class Builder:
         return I64(self.let(f"call i64 @llvm.{name}.i64(i64 {x}, i64 {y})"))
 
     def _integer(self, operation: str, x: Int, y: Int) -> I64:
-        a, b = _literal(x), _literal(y)
-        if a is not None and b is not None and (folded := _folded(operation, a, b)) is not None:
-            return I64(str(folded))
+        a, b = known(x), known(y)
+        if a is not None and b is not None and (found := folded(operation, a, b)) is not None:
+            return I64(str(found))
         return I64(self.let(f"{operation} i64 {x}, {y}"))
 
     def icmp(self, order: Order, x: Int, y: Int) -> I1:
@@ -178,7 +181,7 @@ class Builder:
 
     def ptr_add(self, pointer: Ptr, offset: Int) -> Ptr:
         """A pointer moved by bytes."""
-        if _literal(offset) == 0:
+        if known(offset) == 0:
             return pointer
         return Ptr(self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}"))
 
@@ -246,7 +249,7 @@ class Builder:
         self, first: Int, end: Int, vectors: Sequence[Vec] = (), pointers: Sequence[Ptr] = ()
     ) -> Generator[Carried]:
         """A loop that hands values from iteration to iteration; it may have no iteration."""
-        start = Carried(_i64(first), list(vectors), list(pointers))
+        start = Carried(i64(first), list(vectors), list(pointers))
         head, after, before = self.fresh("head"), self.fresh("after"), self.block
         self._branch(self.icmp("slt", first, end), head, after)
         self.label(head)
@@ -270,7 +273,7 @@ class Builder:
         self, integers: Sequence[Int] = (), pointers: Sequence[Ptr] = (), vectors: Sequence[Vec] = ()
     ) -> Generator[Carried]:
         """A loop of at least one iteration: the body replaces what is carried and sets `again`."""
-        state = Carried(I64("0"), list(vectors), list(pointers), [_i64(x) for x in integers])
+        state = Carried(I64("0"), list(vectors), list(pointers), [i64(x) for x in integers])
         with self.repeated(state):
             yield state
 
@@ -329,6 +332,18 @@ class Builder:
         self.emit(f"br label %{after}")
         self.label(after)
 
+    def either(self, condition: I1, then: Callable[[], _T], otherwise: Callable[[], _T]) -> tuple[tuple[_T, str], ...]:
+        """One path where a condition holds and another where not: what each leaves, and the block in which it ends."""
+        first, second, after = self.fresh("then"), self.fresh("else"), self.fresh("after")
+        self._branch(condition, first, second)
+        ends: list[tuple[_T, str]] = []
+        for label, write in ((first, then), (second, otherwise)):
+            self.label(label)
+            ends.append((write(), self.block))
+            self.emit(f"br label %{after}")
+        self.label(after)
+        return tuple(ends)
+
     @contextmanager
     def unless(self, condition: I1) -> Generator[None]:
         """Instructions that run where a condition does not hold."""
@@ -366,30 +381,3 @@ class Builder:
 
     def ret(self) -> None:
         self.emit("ret void")
-
-
-def _i64(x: Int) -> I64:
-    return I64(str(x)) if isinstance(x, int) else x
-
-
-def _literal(x: Int) -> int | None:
-    """The integer that an operand is, where it is known."""
-    if isinstance(x, int):
-        return x
-    return int(x) if x.lstrip("-").isdigit() else None
-
-
-def _folded(operation: str, x: int, y: int) -> int | None:
-    match operation:
-        case "add":
-            return x + y
-        case "sub":
-            return x - y
-        case "mul":
-            return x * y
-        case "sdiv" | "udiv" if x >= 0 and y > 0:
-            return x // y
-        case "srem" | "urem" if x >= 0 and y > 0:
-            return x % y
-        case _:
-            return None

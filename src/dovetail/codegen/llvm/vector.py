@@ -34,6 +34,8 @@ class VectorBuilder(Builder):
         self.int_vec = f"<{self.lanes} x i32>"
         self.long_vec = f"<{self.lanes} x i64>"
         self.mask_vec = f"<{self.lanes} x i1>"
+        self._full: dict[str, I1] = {}
+        """By mask, where LLVM spells masked loads and stores lane by lane: whether all lanes are within it."""
 
     def type_of(self, x: Handle) -> str:
         match x:
@@ -145,6 +147,15 @@ class VectorBuilder(Builder):
 
     def load_masked(self, mask: Mask, pointer: Ptr, otherwise: Vec = ZERO) -> Vec:
         """Lanes of memory where the mask holds; the others are not read."""
+        if (full := self._full.get(mask)) is None:
+            return self._load_masked(mask, pointer, otherwise)
+        ends = self.either(full, lambda: self.load(pointer), lambda: self._load_masked(mask, pointer, otherwise))
+        phi = self.phi(self.vec)
+        for x, block in ends:
+            phi.add(x, block)
+        return Vec(phi.name)
+
+    def _load_masked(self, mask: Mask, pointer: Ptr, otherwise: Vec) -> Vec:
         name = f"@llvm.masked.load.v{self.lanes}f32.p0"
         self.use(f"declare {self.vec} {name}(ptr, {self.mask_vec}, {self.vec})")
         given = f"ptr align 4 {pointer}, {self.mask_vec} {mask}, {self.vec} {otherwise}"
@@ -158,6 +169,13 @@ class VectorBuilder(Builder):
         return Vec(self.let(f"call {self.vec} @{full}(ptr {pointer}, i32 4, {where}, {self.vec} zeroinitializer)"))
 
     def store_masked(self, mask: Mask, x: Vec, pointer: Ptr) -> None:
+        """Write the lanes where the mask holds."""
+        if (full := self._full.get(mask)) is None:
+            self._store_masked(mask, x, pointer)
+            return
+        self.either(full, lambda: self.store(x, pointer), lambda: self._store_masked(mask, x, pointer))
+
+    def _store_masked(self, mask: Mask, x: Vec, pointer: Ptr) -> None:
         name = f"@llvm.masked.store.v{self.lanes}f32.p0"
         self.use(f"declare void {name}({self.vec}, ptr, {self.mask_vec})")
         self.emit(f"call void {name}({self.vec} {x}, ptr align 4 {pointer}, {self.mask_vec} {mask})")
@@ -245,7 +263,11 @@ class VectorBuilder(Builder):
     def lanes_within(self, first: Int, count: Int) -> Mask:
         """The lanes for which `first` + lane is at least 0 and below `count`."""
         at = self.let(f"add {self.int_vec} {self.splat_i32(first)}, {self.lane_numbers_i32()}")
-        return Mask(self.let(f"icmp ult {self.int_vec} {at}, {self.splat_i32(count)}"))
+        mask = Mask(self.let(f"icmp ult {self.int_vec} {at}, {self.splat_i32(count)}"))
+        if not self.device.has("masked_memory"):
+            last = self.icmp("sle", self.add(first, self.lanes), count)
+            self._full[mask] = self.and_(self.icmp("sge", first, 0), last)
+        return mask
 
     def lane_numbers(self) -> VecI64:
         return VecI64(f"<{', '.join(f'i64 {i}' for i in range(self.lanes))}>")

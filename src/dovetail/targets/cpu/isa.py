@@ -29,6 +29,7 @@ _NEEDS_X86: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
         "fma_by_lane": (0, _NEVER),
         "i8mm": (0, _NEVER),
         "int8_dot": (0, _NEVER),
+        "masked_memory": (256, ()),
         "scale_by_power_of_two": (512, ()),
         "vnni": (512, ("avx512vnni",)),
     }

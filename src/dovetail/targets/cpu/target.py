@@ -32,6 +32,11 @@ def _compile(plan: Plan, settings: Settings) -> Executable:
     return NativeGraph(plan, threads=settings.threads or None, store=store_of(settings))
 
 
+def _made_from() -> Mapping[str, str]:
+    """What decides machine code, and the device: its caches and threads decide how work is tiled."""
+    return {**toolchain(), "device": repr(host_device())}
+
+
 def _to_bytes(executable: Executable) -> bytes | None:
     assert isinstance(executable, NativeGraph), "made here"
     try:
@@ -74,7 +79,7 @@ TARGET = Target(
     variants=_variants,
     considered=_considered,
     code=CODE,
-    serializer=Serializer(toolchain, _to_bytes, _from_bytes),
+    serializer=Serializer(_made_from, _to_bytes, _from_bytes),
     precompile=_precompile,
     warm_up=_warm_up,
 )

@@ -147,6 +147,9 @@ def counting(
         ("Unsqueeze k2 zero -> j; Less j b -> l; Squeeze l -> again", FIRST),
         (NEXT, "Less zero one -> t"),
         ("Less k two -> again", "Less zero one -> t"),
+        # tf.map_fn has two counters.
+        ("Add i one -> j; Less j b -> l; Less k2 b -> r; And l r -> again", "Less start rows -> u; And u u -> t"),
+        ("Less k2 b -> l; Less k two -> r; And r l -> again", "Less zero one -> t"),
     ],
 )
 def test_a_condition_that_counts_to_a_size_is_a_scan(next_: str, first: str) -> None:
@@ -171,8 +174,17 @@ def test_counting_from_another_number_than_0() -> None:
         counting(bound="k2"),
         counting("Less b k2 -> l; Not l -> again"),
         counting(first="Less zero rows -> t", start=1),
+        counting("Less k2 b -> l; ReduceMax row -> top; Less top top -> r; And l r -> again"),
+        counting("Less k2 b -> l; Less k2 two -> r; And l r -> again"),
     ],
-    ids=["steps of 2", "a bound that moves", "another comparison", "another first comparison"],
+    ids=[
+        "steps of 2",
+        "a bound that moves",
+        "another comparison",
+        "another first comparison",
+        "a second condition that does not count",
+        "a second count that the first condition lacks",
+    ],
 )
 def test_a_condition_that_counts_otherwise_is_tested(made: onnx.ModelProto) -> None:
     assert (count(made, "scan"), count(made, "while")) == (0, 1)

@@ -13,11 +13,14 @@ from dovetail.declare.machine import Machine
 from dovetail.ir.dim import Size
 from dovetail.ir.dim import evaluate as evaluate_size
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job, Template, TensorLocations
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cpu.conv.policy import tiles_of
 from dovetail.targets.cpu.conv.select import ROWS
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.select import TABLE, make_job
@@ -25,10 +28,12 @@ from dovetail.targets.runtime import serial as record
 from dovetail.targets.runtime.build import build
 from dovetail.targets.target import Considered
 from tests.kernels.convolving import WIDE, around, compared, normal
+from tests.kernels.convolving import network as of_window
 
 ASSUMED = Machine(1e11, 1e10, 1e-6)
 
-AREAS = [("winograd", 1, (25, 26)), ("small_conv", 1, (5, 10)), ("small_conv", 1, (3, 7)), ("conv", 2, (80, 82))]
+MANY = "small_conv" if tiles_of(host_device()).most_pixels >= 40 * 41 else "conv"
+AREAS = [("winograd", 1, (25, 26)), ("small_conv", 1, (5, 10)), ("small_conv", 1, (3, 7)), (MANY, 2, (80, 82))]
 """Kernels, and strides and areas that they are best at."""
 
 
@@ -154,3 +159,22 @@ def test_nothing_is_taken_before_sizes_are_known() -> None:
 def step_of(graph: Graph, strict: bool) -> tuple[Step, TensorLocations]:
     plan = make_plan(graph, target=CPU)
     return plan.phase("run")[-1], TensorLocations(plan.locate, set(), strict, target=loops_of(WIDE))
+
+
+NEON, AVX512 = CpuDevice(128, 32, ("fma_by_lane",)), WIDE
+BY_LANES = [
+    (of_window((1, 64, 56, 56), (64, 64, 1, 1)), NEON, "pointwise"),
+    (of_window((1, 64, 56, 56), (64, 64, 1, 1)), AVX512, "direct"),
+    (of_window((1, 256, 14, 14), (256, 256, 1, 1)), NEON, "pointwise"),
+    (around((1, 3, 64, 64), 32, strides=(2, 2)), NEON, "few_channels"),
+    (around((1, 3, 64, 64), 32, strides=(2, 2)), AVX512, "direct"),
+    (around((1, 64, 80, 80), 64, strides=(2, 2)), NEON, "few_pixels"),
+    (around((1, 64, 80, 80), 64, strides=(2, 2)), AVX512, "direct"),
+    (of_window((1, 256, 28, 28), (512, 256, 1, 1), strides=(2, 2)), NEON, "few_pixels_kxk"),
+]
+"""Convolutions for which wide vectors and narrow ones have different kernels."""
+
+
+@pytest.mark.parametrize(("graph", "device", "name"), BY_LANES)
+def test_thresholds_follow_the_lanes_of_the_device(graph: Graph, device: CpuDevice, name: str) -> None:
+    assert taken(TABLE.considered(*step_of(graph, False), device, ASSUMED)).name == name

@@ -1,17 +1,20 @@
 """How often a loop runs whose condition counts: `i < n`, where `n` is a size and `i` grows by 1 in every trip.
 
-Keras exports its recurrent layers as such loops. With its trip count a loop is a scan, whose outputs have known sizes.
+Keras exports its recurrent layers as such loops, and `tf.map_fn` is one with two counters: `i < n and j < n`. With its
+trip count a loop is a scan, whose outputs have known sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
 
 from dovetail import ops
 from dovetail.frontends.shared.site import Site
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, largest
-from dovetail.ir.dtype import DType, f32, f64, i32, i64
+from dovetail.ir.dim import Size, largest, smallest
+from dovetail.ir.dtype import DType, bool_, f32, f64, i32, i64
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.value import Value
 
@@ -21,33 +24,72 @@ _FREE = (ops.squeeze, ops.unsqueeze, ops.reshape)
 
 
 def trip_count(n: Site, once: Subgraph, carries: Sequence[Value], captures: Sequence[Value], flag: int) -> Size | None:
-    """The number of trips; None where the condition does not count to a size.
+    """The number of trips; None where the condition does not count to a size, or to several with `and`.
 
     `once` is the body, and `flag` the index of the carry that says whether another trip follows.
     """
     operands = (*carries, *captures)
-    again = _plain(once.results[flag])
-    if again.op is ops.greater:
-        right, left = again.operands
-    elif again.op is ops.less:
-        left, right = again.operands
-    else:
-        return None
-    counter, ahead = _counter(n, once.results[: len(carries)], _plain(left))
-    bound = _size(n, once.results[: len(carries)], operands, _plain(right))
-    if counter is None or bound is None:
-        return None
-    start = _number(n, operands[counter])
-    if start is None:
+    counts = [_count(n, once, len(carries), operands, one) for one in _conjuncts(once.results[flag])]
+    found = [count for count in counts if count is not None]
+    if not found or len(found) < len(counts):
         return None
     first = n.known(operands[flag])
     if first is not None:
-        return largest(bound - start - ahead + 1, 1) if bool(first.item()) else 0
-    asked = _plain(operands[flag])
-    if ahead != 1 or asked.op is not ops.less or _number(n, asked.operands[0]) != start:
+        return reduce(smallest, [largest(c.trips + 1 - c.ahead, 1) for c in found]) if bool(first.item()) else 0
+    asked = [_asked(n, one) for one in _conjuncts(operands[flag])]
+    if any(c.ahead != 1 for c in found) or {*asked} != {(c.start, c.bound) for c in found}:
         return None
-    size = n.sizes(_plain(asked.operands[1]))
-    return largest(bound - start, 0) if size is not None and size == (bound,) else None
+    return reduce(smallest, [largest(trips, 0) for trips in dict.fromkeys(c.trips for c in found)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A condition that counts from a number to a size, and how far it is ahead of its counter."""
+
+    start: int
+    bound: Size
+    ahead: int
+
+    @property
+    def trips(self) -> Size:
+        return self.bound - self.start
+
+
+def _conjuncts(value: Value) -> list[Value]:
+    """The conditions that all must hold."""
+    value = _plain(value)
+    if value.op is ops.bit_and and value.dtype is bool_:
+        return [one for operand in value.operands for one in _conjuncts(operand)]
+    return [value]
+
+
+def _count(n: Site, once: Subgraph, carried: int, operands: Sequence[Value], again: Value) -> _Count | None:
+    """A condition of the body that counts; None for any other."""
+    sides = _compared(again)
+    if sides is None:
+        return None
+    results = once.results[:carried]
+    counter, ahead = _counter(n, results, _plain(sides[0]))
+    bound = _size(n, results, operands, _plain(sides[1]))
+    start = None if counter is None else _number(n, operands[counter])
+    return None if start is None or bound is None else _Count(start, bound, ahead)
+
+
+def _compared(value: Value) -> tuple[Value, Value] | None:
+    """The smaller and the larger side of a comparison."""
+    if value.op not in (ops.less, ops.greater):
+        return None
+    left, right = value.operands if value.op is ops.less else value.operands[::-1]
+    return left, right
+
+
+def _asked(n: Site, value: Value) -> tuple[int, Size] | None:
+    """The number and the size that the first condition compares."""
+    sides = _compared(value)
+    if sides is None:
+        return None
+    start, sizes = _number(n, sides[0]), n.sizes(_plain(sides[1]))
+    return None if start is None or sizes is None or len(sizes) != 1 else (start, sizes[0])
 
 
 def _plain(value: Value) -> Value:

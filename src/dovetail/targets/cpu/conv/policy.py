@@ -36,8 +36,10 @@ class DepthwiseLimits:
 class FewChannelsLimits:
     """When filters in lanes pay for few channels."""
 
-    sums: range = range(100, 257)
-    """Products of a result. Below, transposing costs more than full lanes save; above, a block of filters leaves L1."""
+    fewest_sums: int = 6
+    """Products of a result for each lane, at least: below, transposing costs more than full lanes save."""
+    most_sums: int = 256
+    """Products of a result: above, the weights of a block of filters leave L1."""
     fewest_pixels: int = 800
 
 
@@ -65,20 +67,24 @@ class FewPixelsKxkLimits:
 
     most_pixels: int = 400
     fewest_sums: int = 2000
+    most_points: int = 800
+    """Strided pixels of a 1×1 window: packed once, all filters read them as contiguous ones."""
+    fewest_channels: int = 128
+    """Channels and filters from which on packing strided pixels pays; filters for each lane."""
+    fewest_filters: int = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FewPixelsLimits:
     """When filters in lanes pay for few pixels."""
 
-    most: int = 800
-    """Pixels above which vectors along them waste little, and need no transpose."""
-    most_points: int = 200
-    """The same for a 1×1 window, where a filter uses each activation once."""
-    points: int = 64
-    """Pixels up to which lanes of pixels waste too much in any case."""
-    deep: int = 200
-    """With more pixels, fewer channels make sums too short to be transposed, where pixels are contiguous."""
+    most_vectors: int = 13
+    """Vectors of pixels of a 1×1 window, at most: with more, the last vector along them wastes little, and they need no
+    transpose."""
+    point_vectors: int = 4
+    """Vectors of pixels up to which lanes of pixels waste too much in any case."""
+    deep: int = 13
+    """Channels for each lane where pixels are more, at least: shorter sums are not worth a transpose."""
     fewest_sums: int = 128
 
 
@@ -88,12 +94,12 @@ class PointwiseLimits:
 
     fewest_vectors: int = 5
     """Vectors of pixels below which the last one, which is not full, wastes too much."""
-    fewest: int = 48
-    """Channels below which results are produced too fast to be written to many rows."""
+    fewest: int = 3
+    """Channels for each lane below which lines of results are produced too fast to be written to many rows."""
     far: int = 1024
-    """Pixels above which each row is in a page of its own: then it takes `fewest_far` channels."""
-    fewest_far: int = 128
-    fewest_residual: int = 32
+    """Pixels above which each row is in a page of its own: then it takes `fewest_far` channels for each lane."""
+    fewest_far: int = 8
+    fewest_residual: int = 2
     """With a residual, which is read from as many rows anyhow."""
 
 
@@ -150,6 +156,8 @@ class ConvTiles:
     few_pixels: tuple[tuple[int, int], ...]
     packed: tuple[tuple[int, int], ...]
     """Packed pixels of a 1×1 window; none where this was not measured yet."""
+    most_pixels: int
+    """Pixels up to which filters in lanes suit a window of several taps."""
     direct_filters: int
     """Filters of the tile with pixels in lanes, at most."""
     direct_spare: int
@@ -157,10 +165,10 @@ class ConvTiles:
 
 
 TILES = (
-    ConvTiles(True, 32, ((2, 14), (3, 9)), ((4, 6), (2, 10)), ((4, 7), (3, 9), (2, 14)), 8, 5),
-    ConvTiles(True, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), ((4, 7), (3, 9), (2, 14)), 4, 4),
-    ConvTiles(False, 32, ((4, 6), (2, 12)), ((4, 6), (2, 10)), (), 8, 5),
-    ConvTiles(False, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), (), 4, 4),
+    ConvTiles(True, 32, ((2, 14), (3, 9)), ((4, 6), (2, 10)), ((4, 7), (3, 9), (2, 14)), 800, 8, 5),
+    ConvTiles(True, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), ((4, 7), (3, 9), (2, 14)), 800, 4, 4),
+    ConvTiles(False, 32, ((4, 6), (2, 12)), ((4, 6), (2, 10)), (), 1 << 30, 8, 5),
+    ConvTiles(False, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), (), 800, 4, 4),
 )
 """A new ISA is a new row; the first that a device meets is taken."""
 

@@ -26,7 +26,7 @@ from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk, few_p
 from dovetail.targets.cpu.conv.pointwise.variant import Pointwise, pointwise
 from dovetail.targets.cpu.conv.pointwise_packed import micro_kernel
 from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked, pointwise_packed
-from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits
+from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits, tiles_of
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import WithRows, with_rows
 from dovetail.targets.cpu.conv.transposed import offer_transposed
@@ -100,9 +100,10 @@ def _depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> F
 
 def _few_channels(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
     tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=False)
-    sums = LIMITS.few_channels.sums
-    if problem.sums not in sums:
-        return Refused("sums_stay_in_l1", f"{problem.sums} products", f"{sums.start} to {sums.stop - 1}")
+    limits = LIMITS.few_channels
+    fewest = limits.fewest_sums * device.lanes
+    if (other := _between("sums_stay_in_l1", problem.sums, fewest, limits.most_sums)) is not None:
+        return other
     if problem.groups != 1 or problem.geometry.taps == 1:
         return Refused("one_group_and_several_taps", f"{problem.groups} groups, {problem.geometry.taps} taps")
     if not _is_filled(problem.filters, tile):
@@ -135,10 +136,16 @@ def _products(filters: int, pixels: int, tile: RegisterTile) -> int:
 
 def _few_pixels_kxk(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
     tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
-    if (short := _between("sums_pay_for_packing", problem.sums, LIMITS.few_pixels_kxk.fewest_sums)) is not None:
+    limits = LIMITS.few_pixels_kxk
+    if problem.geometry.is_point:
+        return Refused("pixels_are_strided_or_see_several", "one, its own")
+    point = problem.geometry.taps == 1
+    fewest = limits.fewest_channels if point else limits.fewest_sums
+    short = _between("sums_pay_for_packing", problem.sums, fewest)
+    if point and short is None:
+        short = _between("filters_pay_for_packing", problem.filters, limits.fewest_filters * device.lanes)
+    if short is not None:
         return short
-    if problem.geometry.taps == 1:
-        return Refused("window_has_several_taps", "1")
     if not _is_filled(problem.filters, tile):
         return _not_filled(problem.filters, tile)
     return [few_pixels_kxk(found, problem, tile)] if problem.is_level else LEVEL
@@ -190,13 +197,17 @@ def declined(of: ConvProblem, tiler: ConvTiler) -> Refused | None:
         case PointwisePacked():
             return _packed_declines(of, pixels, tiler)
         case FewPixelsKxk():
-            return _between("pixels_are_few", pixels, 1, LIMITS.few_pixels_kxk.most_pixels)
+            limits = LIMITS.few_pixels_kxk
+            return _between(
+                "pixels_are_few", pixels, 1, limits.most_points if of.geometry.taps == 1 else limits.most_pixels
+            )
         case FewPixels():
             return _few_pixels_declines(of, pixels, tiler.tile)
         case Pointwise():
             limits, vectors = LIMITS.pointwise, -(-width // tiler.tile.device.lanes)
             few = _between("vectors_of_pixels_are_many", vectors, limits.fewest_vectors)
-            return few or _between("channels_pay_for_rows", of.channels, _pointwise_fewest(of, width))
+            fewest = _pointwise_fewest(of, width) * tiler.tile.device.lanes
+            return few or _between("channels_pay_for_rows", of.channels, fewest)
         case _:
             return None
 
@@ -232,18 +243,19 @@ def _packed_declines(of: ConvProblem, pixels: int, tiler: PointwisePacked) -> Re
 
 
 def _few_pixels_declines(of: ConvProblem, pixels: int, tile: RegisterTile) -> Refused | None:
-    limits = LIMITS.few_pixels
-    many = _between("pixels_are_few", pixels, 1, limits.most_points if tile.point else limits.most)
-    if many is not None:
+    limits, lanes = LIMITS.few_pixels, tile.device.lanes
+    most = limits.most_vectors * lanes if tile.point else tiles_of(tile.device).most_pixels
+    if (many := _between("pixels_are_few", pixels, 1, most)) is not None:
         return many
-    if of.geometry.is_point and pixels > limits.points and of.channels < limits.deep:
-        return Refused("sums_pay_for_transposes", f"{of.channels} channels", f"at least {limits.deep}")
+    deep = limits.deep * lanes
+    if of.geometry.is_point and pixels > limits.point_vectors * lanes and of.channels < deep:
+        return Refused("sums_pay_for_transposes", f"{of.channels} channels", f"at least {deep}")
     best = few_pixels_kernel.least_waste(tile.device, pixels)[1]
     return None if tile.pixels == best else Refused("register_tile_wastes_least", f"{tile.pixels} pixels", str(best))
 
 
 def _pointwise_fewest(of: ConvProblem, pixels: int) -> int:
-    """How many channels there must be."""
+    """How many channels there must be for each lane."""
     limits = LIMITS.pointwise
     if of.residual:
         return limits.fewest_residual

@@ -13,6 +13,7 @@ from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
+from dovetail.targets.cpu.conv.sharing import shared_parts
 
 
 def few_pixels(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
@@ -37,7 +38,9 @@ class FewPixels:
         """The tiling of sizes that are known."""
         geometry, tile = of.geometry, self.tile
         count = known(geometry.out[0]) * known(geometry.out[1])
-        parts = -(-count // BLOCKS.few_pixels.part_pixels)
+        others = of.groups * -(-of.filters // tile.block)
+        least = -(-count // BLOCKS.few_pixels.part_pixels)
+        parts = shared_parts(least, of.images, others, count // tile.pixels, tile.device)
         part = -(-count // (parts * tile.pixels)) * tile.pixels
         parts = -(-count // part)
         rows, columns = (
@@ -58,6 +61,6 @@ class FewPixels:
                 "copy": 4 * (rows * columns * of.channels + 2 * tile.device.lanes) if self.padded else 0,
             },
         )  # fmt: skip
-        tiles = of.images * of.groups * -(-of.filters // tile.block) * parts
+        tiles = of.images * others * parts
         work = part * tile.block * of.sums // (2 * tile.device.lanes)
         return Tiling(laid.sizes, laid.scratch, tiles, work + 1)

@@ -13,6 +13,7 @@ from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
+from dovetail.targets.cpu.conv.sharing import shared_parts
 
 
 def few_pixels_kxk(found: Convolution, problem: ConvProblem, tile: RegisterTile) -> Candidate:
@@ -36,7 +37,9 @@ class FewPixelsKxk:
         geometry, tile = of.geometry, self.tile
         height, width = known(geometry.out[0]), known(geometry.out[1])
         count = height * width
-        parts = -(-count // BLOCKS.few_pixels_kxk.part_pixels)
+        others = of.groups * -(-of.filters // tile.block)
+        least = -(-count // BLOCKS.few_pixels_kxk.part_pixels)
+        parts = shared_parts(least, of.images, others, count // tile.pixels, tile.device)
         part = -(-count // parts)
         rows = min(height, (part - 2) // width + 2)
         tile_step = -(-of.sums * 4 * tile.pixels // 64) * 64 + BLOCKS.kxk_apart
@@ -54,6 +57,6 @@ class FewPixelsKxk:
                 "seen": 4 * (planes * width + 4 * tile.device.lanes),
             },
         )  # fmt: skip
-        tiles = of.images * of.groups * -(-of.filters // tile.block) * parts
+        tiles = of.images * others * parts
         work = part * tile.block * of.sums // (2 * tile.device.lanes)
         return Tiling(laid.sizes, laid.scratch, tiles, work + 1)

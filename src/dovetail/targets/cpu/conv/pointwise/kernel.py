@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
@@ -131,20 +132,32 @@ def register_tile(tile: DirectTile, vectors: int) -> Function:
 
 def _store_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int) -> None:
     """Add some channels to what the sums begin with, and activate them after the last channel."""
+    if tile.epilogue.residual:
+        _write_sums(t, tile, sums, vectors, fresh=False)
+        return
+    # The lines of results are cold: the first channels do not wait for them.
+    fresh, added = (partial(_write_sums, t, tile, sums, vectors, fresh=fresh) for fresh in (True, False))
+    t.either(I1("%first"), fresh, added)
+
+
+def _write_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int, *, fresh: bool) -> None:
+    """Write sums that begin with the bias, or, unless they are fresh, with what is in memory."""
     first, last, residual = I1("%first"), I1("%last"), tile.epilogue.residual
     for i in range(tile.filters):
         row = t.ptr_add(Ptr("%y"), t.mul(I64("%pitch"), i))
-        start = t.load_splat(t.ptr_add(Ptr("%bias"), 4 * i)) if tile.epilogue.bias else ZERO
+        start = ZERO
+        if tile.epilogue.bias and (fresh or residual):
+            start = t.load_splat(t.ptr_add(Ptr("%bias"), 4 * i))
         if residual:
             start = t.select_vec(first, start, ZERO)
         for j in range(vectors):
-            spot = t.ptr_add(row, t.bytes * j)
+            spot, found = t.ptr_add(row, t.bytes * j), sums[i * vectors + j]
             if residual:
                 there = t.ptr_add(t.ptr_add(Ptr("%from"), t.mul(I64("%from_pitch"), i)), t.bytes * j)
                 before = t.fadd(t.load(there), start)
             else:
-                before = t.select_vec(first, start, t.load(spot))
-            total = t.fadd(before, sums[i * vectors + j])
+                before = start if fresh else t.load(spot)
+            total = t.fadd(before, found)
             done = activate(t, tile.epilogue.in_registers, total)
             t.store(total if done == total else t.select_vec(last, done, total), spot)
 

@@ -13,6 +13,7 @@ from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise.kernel import arguments, pointwise_code
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.rows import row_regions
+from dovetail.targets.cpu.conv.sharing import shared_parts
 
 
 def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
@@ -42,12 +43,14 @@ class Pointwise:
         together = min(blocks.together, tiles * bands // blocks.fewest_tiles)
         filter_part = min(tiles, max(1, part_work // work, together))
         pixel_part = max(1, min(bands, part_work // (work * filter_part)))
-        held = 1
+        filter_parts, held = -(-tiles // filter_part), 1
+        shared = shared_parts(-(-bands // pixel_part), of.images, of.groups * filter_parts, bands, tile.device)
+        pixel_part = -(-bands // shared)
         if tile.epilogue.rows is not None:
             # Steps go over rows of several bands, which are longer.
             most = bands * -(-tiles // filter_part) // blocks.fewest_tiles
             pixel_part = held = max(pixel_part, min(blocks.row_bands, most))
-        filter_parts, pixel_parts = -(-tiles // filter_part), -(-bands // pixel_part)
+        pixel_parts = -(-bands // pixel_part)
         wide = 4 * lanes * tile.vectors
         laid = arguments(tile.epilogue).laid_out(
             of.sizes_by_name("r_image")

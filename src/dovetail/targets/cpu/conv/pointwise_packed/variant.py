@@ -14,6 +14,7 @@ from dovetail.targets.cpu.conv.pointwise_packed.pack import packed_bytes
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
+from dovetail.targets.cpu.conv.sharing import shared_parts
 
 
 def pointwise_packed(found: Convolution, problem: ConvProblem, tile: RegisterTile, pixels: int) -> Candidate:
@@ -39,7 +40,10 @@ class PointwisePacked:
         width = known(geometry.out[1])
         pixels = known(geometry.out[0]) * width
         panels, size = -(-of.filters // tile.block), packed_bytes(tile, of.channels)
-        part = self._part(-(-pixels // tile.pixels), panels, size)
+        register_tiles, others = -(-pixels // tile.pixels), of.groups * panels
+        least = -(-pixels // self._part(register_tiles, panels, size))
+        parts = shared_parts(least, of.images, others, register_tiles // 2, tile.device)
+        part = -(-register_tiles // parts) * tile.pixels
         parts = -(-pixels // part)
         column = geometry.steps[1] * geometry.strides[1]
         row = width * column if geometry.out[0] == 1 else geometry.steps[0] * geometry.strides[0]
@@ -55,7 +59,7 @@ class PointwisePacked:
             },
         )  # fmt: skip
         work = part * tile.block * of.channels // (2 * tile.device.lanes)
-        return Tiling(laid.sizes, laid.scratch, of.images * of.groups * parts * panels, work + 1)
+        return Tiling(laid.sizes, laid.scratch, of.images * others * parts, work + 1)
 
     def pixel_parts(self, of: ConvProblem) -> int:
         """Tiles that share the pixels of an image."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
@@ -17,6 +18,7 @@ from dovetail.targets.cpu.conv.packing import bindings
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import row_regions
+from dovetail.targets.cpu.conv.sharing import shared_parts
 from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
 from dovetail.targets.cpu.conv.winograd.scheme import Scheme
 from dovetail.targets.cpu.denormals import normal
@@ -53,7 +55,9 @@ class Winograd:
         )
         above, below = BLOCKS.winograd.share
         room = device.caches.l2_room * above // below // (4 * scheme.spots * of.channels)
-        patches = _patches(down, across, max(device.lanes, room))
+        others = -(-of.filters // tile.block)
+        room = max(device.lanes, room)
+        patches = _patches(down, across, min(room, _shared(down * across, across, room, of.images, others, tile)))
         blocks = patches.blocks
         most = known(blocks.rows) * known(blocks.columns)
         transformed = -(-4 * most * of.channels // 64) * 64 + 4 * device.lanes
@@ -74,7 +78,7 @@ class Winograd:
                 "seen": 4 * (known(pixels.seen(blocks, 1)) + 2 * device.lanes),
             },
         )  # fmt: skip
-        tiles = of.images * blocks.down * blocks.across * patches.parts * -(-of.filters // tile.block)
+        tiles = of.images * others * blocks.down * blocks.across * patches.parts
         work = patches.part * of.channels * scheme.spots * tile.filters // 2
         return Tiling(laid.sizes, laid.scratch, tiles, work + 1)
 
@@ -101,6 +105,13 @@ def _patches(height: int, width: int, room: int) -> Patches:
     columns, across = _cut(width, room)
     rows, down = _cut(height, max(1, room // columns))
     return Patches(Blocks(rows, columns, down, across), rows, 1, rows * columns)
+
+
+def _shared(count: int, width: int, room: int, images: Size, others: int, tile: RegisterTile) -> int:
+    """Patches of a part where every thread has one, if it holds a register tile: whole rows, or three at least."""
+    least, most = -(-count // room), -(-count // tile.pixels)
+    share = -(-count // shared_parts(least, images, others, most, tile.device))
+    return max(tile.pixels, share if share >= 3 * width else -(-share // width) * width)
 
 
 def _cut(size: int, most: int) -> tuple[int, int]:
