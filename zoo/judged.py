@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import time
+import itertools
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from zoo.fetch import FetchError, fetch
 from zoo.findings import Findings
 from zoo.host_steps import unnamed
 from zoo.inputs import tokens, varied
-from zoo.judge import Verdict, verdicts
+from zoo.judge import FEW_NUMBERS, MOST_RUNS, Verdict, verdicts
 from zoo.model import Model
 from zoo.models import models
 from zoo.references import References
@@ -119,25 +119,24 @@ def _judged(
 
 
 def _verdicts(ours: Run, peer: Run, reference: Run, feeds: Feeds, plausible: float) -> list[Verdict]:
-    """Both against the reference. Where our largest error is too large, more runs tell whether that is chance."""
+    """Both against the reference, over so many inputs that a difference is no chance."""
     sides = (ours, peer, reference)
     runs: list[list[Mapping[str, Array]]] = [[side(feed) for feed in feeds] for side in sides]
-    found = verdicts(runs[0], runs[1], runs[2], plausible)
-    if not any(v.doubtful for v in found):
-        return found
-    begun = time.perf_counter()
-    for feed in varied(feeds, MORE_RUNS):
-        for side, outputs in zip(sides, runs, strict=True):
-            outputs.append(side(feed))
-        if time.perf_counter() - begun > MORE_SECONDS:
+    few = any(output.size < FEW_NUMBERS for output in runs[0][0].values())
+    more = varied(feeds, MOST_RUNS - len(feeds))
+    found: list[Verdict] = []
+    for count in (RUNS_OF_FEW_NUMBERS if few else LEAST_RUNS, MOST_RUNS):
+        for feed in itertools.islice(more, max(0, count - len(runs[0]))):
+            for side, outputs in zip(sides, runs, strict=True):
+                outputs.append(side(feed))
+        found = verdicts(runs[0], runs[1], runs[2], plausible)
+        if all(v.near for v in found):
             break
-    return verdicts(runs[0], runs[1], runs[2], plausible)
+    return found
 
 
-MORE_RUNS = 24
-"""Runs that are added where an error is doubtful."""
-MORE_SECONDS = 60.0
-"""The reference of a large model takes long: no run begins after this."""
+LEAST_RUNS, RUNS_OF_FEW_NUMBERS = 8, 32
+"""Runs of every model, and of one whose output has few numbers; MOST_RUNS where the errors of these are too large."""
 
 
 def operators(model: onnx.ModelProto) -> dict[str, int]:
