@@ -96,6 +96,11 @@ def _constraints(values: Iterable[Value]) -> tuple[Constraint, ...]:
     return tuple(dict.fromkeys(c for v in values for c in v.constraints))
 
 
+def known_size(size: Size, sizes: Mapping[str, int]) -> Size:
+    """A size as a number, where its symbols are known."""
+    return size if isinstance(size, Dim) and not dim.symbols(size) <= sizes.keys() else dim.evaluate(size, sizes)
+
+
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(array, dtype=dtype)
@@ -196,6 +201,8 @@ class _Body:
 
     def __call__(self, *arguments: Array) -> tuple[Array, ...]:
         scope = self.scope.inner(self.constraints)
+        for slot, array in zip(self.slots, arguments, strict=True):
+            scope.fit("an argument of a body", slot.tensor, array.shape)
         schedule = self.schedule or self._prepared()
         leaves = dict(zip(self.slots, arguments, strict=True)) | self.constants
         found = dict(self.interpreter.scheduled(schedule, leaves, scope))
@@ -365,4 +372,4 @@ class _Interpreter:
         return _LIFTED.get(dtype, dtype) if self.lift else dtype
 
     def bound(self, type: TensorType, scope: _Scope) -> TensorType:
-        return TensorType(self.dtype(type.dtype), tuple(dim.evaluate(s, scope.sizes) for s in type.shape))
+        return TensorType(self.dtype(type.dtype), tuple(known_size(s, scope.sizes) for s in type.shape))
