@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
+from dovetail.errors import UnsupportedError
 from dovetail.frontends.onnx.importing.carried import GrowingCarryError, as_before, growing_types
 from dovetail.frontends.onnx.importing.declared_ranks import in_one_rank, in_rank, started
+from dovetail.frontends.onnx.importing.forks import ForkError
 from dovetail.frontends.onnx.importing.node import Body, Captured, Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.onnx.importing.trip_count import trip_count as trips_counted
@@ -42,7 +44,10 @@ def if_(n: Node, condition: Value, *, then_branch: Body, else_branch: Body) -> M
     if len(yes) != len(no) or any(a.dtype is not b.dtype for a, b in zip(yes, no, strict=True)):
         raise n.malformed(f"branches that give {_listed(yes)} and {_listed(no)}")
     if any(a.rank != b.rank for a, b in zip(yes, no, strict=True)):
-        return _implied(n, condition, then, otherwise, captured)
+        try:
+            return _implied(n, condition, then, otherwise, captured)
+        except UnsupportedError as error:
+            raise ForkError(error, n.proto, _scalar(condition), (then_branch, else_branch)) from None
     places = differing(yes, no)
     sizes = tuple(n.fresh(f"{n.name}_{i}") for i in range(len(places)))
     chosen = ops.if_(_scalar(condition), *captured.operands, then=then, otherwise=otherwise, sizes=sizes, places=places)
