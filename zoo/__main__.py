@@ -1,8 +1,8 @@
 """Real models, judged: `make models`. Arguments are parts of their names; without any, all are run.
 
 dovetail and onnxruntime run each model; both are measured against the float64 reference, and our typical error may be
-at most twice theirs (zoo/judge.py). Both are timed in turns. A model that does not run, is wrong, is slower than 0.9 of onnxruntime, or runs a
-step on the host that zoo/host_steps.py does not name, makes the exit status 1.
+at most twice theirs (zoo/judge.py). Both are timed in turns. A model that does not run, is wrong, is slower than 0.9 of
+onnxruntime, or runs a step on the host that zoo/host_steps.py does not name, makes the exit status 1.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _verdicts(ours: Run, peer: Run, reference: Run, feeds: Feeds, plausible: flo
     """Both against the reference, over so many inputs that a difference is no chance."""
     sides = (ours, peer, reference)
     runs: list[list[Mapping[str, Array]]] = [[side(feed) for feed in feeds] for side in sides]
-    few = any(output.size < FEW_NUMBERS for output in runs[0][0].values())
+    few = any(output.dtype.kind == "f" and output.size < FEW_NUMBERS for output in runs[0][0].values())
     more = varied(feeds, MOST_RUNS - len(feeds))
     found: list[Verdict] = []
     for count in (RUNS_OF_FEW_NUMBERS if few else LEAST_RUNS, MOST_RUNS):
