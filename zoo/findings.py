@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from zoo.compare import Times
@@ -34,6 +34,11 @@ class Findings:
     """Seconds of each op on the host."""
     unnamed: tuple[str, ...] = ()
     """Ops on the host that the table does not name."""
+    build: str = ""
+    """A digest of the sources that found this."""
+
+    def made_by(self, build: str) -> Findings:
+        return replace(self, build=build)
 
     @property
     def wrong(self) -> bool:
@@ -88,12 +93,12 @@ def as_dict(findings: Findings) -> dict[str, Any]:
 
 
 def from_dict(plain: Mapping[str, Any]) -> Findings:
-    """The findings that `as_dict` wrote."""
-    known: dict[str, Any] = {f.name: plain[f.name] for f in fields(Findings)}
-    told = [{name: value for name, value in v.items() if name != "holds"} for v in known["verdicts"]]
+    """The findings that `as_dict` wrote, also in a build that knew fewer fields."""
+    known: dict[str, Any] = {f.name: plain[f.name] for f in fields(Findings) if f.name in plain}
+    told = [{name: value for name, value in v.items() if name != "holds"} for v in known.get("verdicts", ())]
     known["verdicts"] = tuple(Verdict(**v) for v in told)
-    known["times"] = None if known["times"] is None else Times(**known["times"])
-    known["unnamed"] = tuple(known["unnamed"])
+    known["times"] = None if known.get("times") is None else Times(**known["times"])
+    known["unnamed"] = tuple(known.get("unnamed", ()))
     return Findings(**known)
 
 

@@ -65,8 +65,7 @@ def page(found: Sequence[Findings], machine: str, threads: int, missing: Sequenc
 
 def _cells(f: Findings) -> tuple[str, ...]:
     times = f.times
-    worst = max(f.verdicts, key=lambda v: v.ours / max(v.limit, 1e-300), default=None)
-    ours, theirs = worst.compared if worst else (0.0, 0.0)
+    worst = max(f.verdicts, key=lambda v: v.typical / max(v.limit, 1e-300), default=None)
     return (
         f.name,
         f"{times.seconds * 1e3:.3f}" if times else "-",
@@ -75,8 +74,8 @@ def _cells(f: Findings) -> tuple[str, ...]:
         f"{times.cpu_ratio:.2f}" if times else "-",
         f"{f.host_share:.0%}" if times else "-",
         str(f.kernels) if f.kernels else "-",
-        f"{ours:.1e}" if worst else "-",
-        f"{ours / theirs:.2f}" if theirs else "-",
+        f"{worst.typical:.1e}" if worst else "-",
+        f"{worst.share:.2f}" if worst else "-",
         f.verdict,
     )
 
@@ -94,11 +93,14 @@ _INTRODUCTION = f"""# Real models
 onnxruntime, and judges both against a float64 reference. `python -m zoo --page` writes this page.
 
 `ratio` is onnxruntime's time over ours: medians of runs in turns, on the same threads, on the first input; `CPU ratio`
-is the same in CPU time. `host` is the share of a run that NumPy steps take. `error` is the largest difference from the
-reference by the largest value, of the output nearest its limit, over all inputs; `of ort` divides it by onnxruntime's.
-Where that is more than twice onnxruntime's, 24 more inputs are drawn, and the geometric means of the errors of all
-runs are compared: one ill-conditioned input, or one integer that a last place moves by 1, says little.
+is the same in CPU time. `host` is the share of a run that NumPy steps take.
 
-A model fails if it does not run, if its error is more than twice onnxruntime's (`WRONG`), if its ratio is below {CLIFF}
+`error` is the typical difference from the reference by the largest value, of the output nearest its limit: the root
+mean square over its numbers, in the geometric mean over at least 8 inputs (32 where an output has few numbers, 64 where
+that is too far). `of ort` divides it by onnxruntime's. Each input scales both errors alike, so the quotient says how
+much less accurate we are; it may be 2. The largest error of any number in any run may be 16 times onnxruntime's: 2, and
+8 for chance (`zoo/judge.py`).
+
+A model fails if it does not run, if an error is above its limit (`WRONG`), if its ratio is below {CLIFF}
 (`CLIFF`), or if a step runs on the host that the table below does not name (`HOST`).
 """

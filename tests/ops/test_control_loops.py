@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail import ops
+import dovetail
+from dovetail import Graph, ops
 from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bool_, f32, i32, i64
+from dovetail.ir.text_parse import parse_graph
+from dovetail.ir.text_print import print_graph
 from dovetail.ir.value import Value
 from dovetail.ops.tracing import Traced
 from tests.ops.flow import COUNT, count_input, identity, run
@@ -85,6 +88,38 @@ def test_every_carry_comes_back_whatever_its_dtype_and_shape() -> None:
     assert found["i"].dtype == np.int32 and found["i"] == 3
     assert found["total"].tolist() == total.tolist()
     assert found["seen"].tolist() == flags.tolist() and flags.any() and not flags.all()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_carry_may_change_its_shape(target: str) -> None:
+    """The symbol is the size of the moment inside, and the last one outside. Text keeps it."""
+    grown = f32[symbol("rows"), 2]
+
+    def body(v: Value, n: Value, x: Value) -> tuple[Value, ...]:
+        return ops.concat(v, x * ops.cast(n, dtype=f32), axis=0), n - 1
+
+    loop = ops.while_loop(
+        lambda v, n, x: ops.greater(n, 0), body, [leaf.input("v", f32[1, 2]), count_input()],
+        captures=[leaf.input("x", f32[1, 2])], growing=[grown, COUNT],
+    )  # fmt: skip
+    assert loop.carries[0].tensor == grown
+    graph = Graph.of(ops.mul(loop.carries[0], 2.0))
+    again = parse_graph(print_graph(graph), ops.ALL)
+    x = np.array([[1, -1]], np.float32)
+    for made in (graph, again):
+        program = dovetail.compile(made, target=target)
+        for n in (3, 0, 9):
+            (found,) = program.run({"v": x, "x": x, "n": np.array(n)}).values()
+            assert np.array_equal(found, 2 * np.concatenate([x, *(x * i for i in range(n, 0, -1))]))
+
+
+def test_a_carry_that_changes_its_shape_needs_a_name_for_it() -> None:
+    with pytest.raises(TypeRuleError, match=r"f32\[2, 2\], and f32\[1, 2\] is wanted"):
+        ops.while_loop(
+            lambda v: ops.greater(ops.reduce_sum(v, axes=(-2, -1))[0, 0], 0),
+            lambda v: ops.concat(v, v, axis=0),
+            [leaf.input("v", f32[1, 2])],
+        )
 
 
 def test_no_trips_give_the_carries_back() -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -58,7 +58,15 @@ class Peer:
             raise CheckError(
                 f"onnxruntime does not run {self.name}: {_first(error)}", hint="run without the check"
             ) from error
-        return dict(zip(names, results, strict=True))
+        return {name: _as_array(result) for name, result in zip(names, results, strict=True)}
+
+
+def _as_array(result: Any) -> Any:
+    """A list of maps, as ZipMap gives it, as a matrix: rows of the scores of all labels."""
+    rows: list[Any] = cast(list[Any], result) if isinstance(result, list) else []
+    if rows and all(isinstance(row, dict) for row in rows):
+        return np.array([list(row.values()) for row in rows], np.float32)
+    return cast(Any, result)
 
 
 def _session(runtime: Any, path: str | os.PathLike[str], options: Any) -> Any:

@@ -111,13 +111,17 @@ def _while(
     carries: int,
     limit: Size | None,
     trips: Size | None,
+    sizes: tuple[Size, ...],
+    places: tuple[int, ...],
 ) -> Type:
     given = [tensor(t) for t in operands]
-    carried = _counted(facts, given, carries, "carries")
+    carried = _named(facts, tuple(_counted(facts, given, carries, "carries")), sizes, places)
+    given = [*carried, *given[carries:]]
     (flag,) = _exactly_one(facts, _signature(facts, "condition", condition, given))
     _needs_flag(facts, "the condition", flag)
     results = _signature(facts, "body", body, given)
-    stacked = _carried_on(facts, results, carried)
+    after = _named(facts, results[:carries], sizes, places) if sizes and len(results) >= carries else results[:carries]
+    stacked = _carried_on(facts, (*after, *results[carries:]), carried)
     if limit is not None:
         facts.at_least(limit, 0, "the limit of a loop")
     if not stacked:
@@ -143,8 +147,13 @@ def while_(
     carries: int,
     limit: SizeAttr | None = None,
     trips: Fresh | None = None,
+    sizes: Freshes = (),
+    places: Ints = (),
 ) -> tuple[Array, ...]:
-    """The carries once the condition fails, the outputs of every trip, and whether the limit stopped it before."""
+    """The carries once the condition fails, the outputs of every trip, and whether the limit stopped it before.
+
+    `sizes` stand where the shape of a carry changes: in a trip for what it is then, in the result for the last one.
+    """
     carried, captures = operands[:carries], operands[carries:]
     outputs: list[tuple[Array, ...]] = []
     holds = bool(condition(*carried, *captures)[0])

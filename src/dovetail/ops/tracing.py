@@ -69,15 +69,22 @@ def while_loop(
     *,
     limit: Size | None = None,
     trips: Size | None = None,
+    growing: Sequence[TensorType] = (),
 ) -> Looped:
     """`carries = body(*carries, *captures)` while `condition(*carries, *captures)`, at most `limit` times.
 
-    What the body returns beside the carries is stacked over the trips; `trips` names that size.
+    What the body returns beside the carries is stacked over the trips; `trips` names that size. `growing` are the types
+    of carries whose shapes change from trip to trip, with a new symbol for each size that does.
     """
     operands = (*carries, *captures)
     types = [v.tensor for v in operands]
+    places = differing(types[: len(carries)], growing) if growing else ()
+    named = [size for t in growing for size in t.shape]
+    types[: len(growing)] = growing
     bodies = {"condition": subgraph(condition, types), "body": subgraph(body, types)}
-    results = items(while_(*operands, **bodies, carries=len(carries), limit=limit, trips=trips))
+    sizes = tuple(named[place] for place in places)
+    attrs = {"carries": len(carries), "limit": limit, "trips": trips, "sizes": sizes, "places": places}
+    results = items(while_(*operands, **bodies, **attrs))
     return Looped(results[: len(carries)], results[len(carries) : -1], results[-1])
 
 

@@ -22,7 +22,7 @@ _MOVED = frozenset({*_PRODUCTS, *VIEW_OPS, *elementwise.FAMILY, ops.slice_, ops.
 @rule(while_, scan_)
 def unchanged_carry_as_capture(value: Value) -> Value | None:
     """A carry that every trip passes on as it is needs no carrying: the trips read it from outside."""
-    if value.known_type is None:
+    if value.known_type is None or value.attrs.get("places"):
         return None
     body: Subgraph = value.attrs["body"]
     carries = int(value.attrs["carries"])

@@ -26,7 +26,7 @@ def lower_while(value: Value, operands: tuple[Value, ...], claims: Claims) -> Va
     """As many trips as the limit allows; once the condition has failed, every carry keeps its value."""
     limit, carries = value.attrs["limit"], value.attrs["carries"]
     stacks = len(value.attrs["body"].results) > carries
-    if stacks or not isinstance(limit, int) or limit > claims.unrolls_at_most:
+    if stacks or value.attrs["sizes"] or not isinstance(limit, int) or limit > claims.unrolls_at_most:
         return None
     condition: Subgraph = value.attrs["condition"]
     carried, captures = operands[:carries], operands[carries:]

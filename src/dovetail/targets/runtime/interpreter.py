@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from dovetail.errors import BindError, DovetailError, GraphError, UnsupportedError
 from dovetail.ir import dim, leaf
-from dovetail.ir.dim import Dim
+from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, bf16, c64, f16, f32, f64, i64
 from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Graph, Subgraph
@@ -20,13 +21,12 @@ from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
 from dovetail.ops.generate import counting
 from dovetail.ops.primitive import Primitive
-from dovetail.passes.specialize import fresh_symbols, value_symbols
+from dovetail.passes.specialize import fresh_symbols
 from dovetail.targets.runtime.feeds import bind_leaves, check_array, named_leaf
-from dovetail.targets.runtime.memory_limit import check_fits
+from dovetail.targets.runtime.interpreter_schedule import Schedule
+from dovetail.targets.runtime.memory_limit import ALWAYS_FITS, check_fits
 
 Result: TypeAlias = Array | tuple[Array, ...]
-
-_Expansion: TypeAlias = tuple[tuple[Value, ...], Value, tuple[Constraint, ...]]
 
 _C128 = DType("c128", np.dtype(np.complex128), "complex", 128)
 _LIFTED: dict[DType, DType] = {f16: f64, bf16: f64, f32: f64, c64: _C128}
@@ -96,28 +96,25 @@ def _constraints(values: Iterable[Value]) -> tuple[Constraint, ...]:
     return tuple(dict.fromkeys(c for v in values for c in v.constraints))
 
 
+def known_size(size: Size, sizes: Mapping[str, int]) -> Size:
+    """A size as a number, where its symbols are known."""
+    return size if isinstance(size, Dim) and not dim.symbols(size) <= sizes.keys() else dim.evaluate(size, sizes)
+
+
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(array, dtype=dtype)
 
 
-def _behind_binders(order: list[Value], leaves: Container[Value], sizes: Container[str]) -> list[Value]:
-    """The order with every value after those that find the sizes it mentions, where the run finds any."""
-    binders = {n: v for v in order if v not in leaves for n in fresh_symbols(v) if n not in sizes}
-    if not binders:
-        return order
-    ordered: dict[Value, None] = {}
-    opened: set[Value] = set()
-    stack = order[::-1]
-    while stack:
-        value = stack[-1]
-        if value in ordered or value in opened or value in leaves:
-            ordered.setdefault(stack.pop())
-            continue
-        opened.add(value)
-        asked = {n: None for n in value_symbols(value) if n in binders}
-        stack += [v for v in (*value.operands, *(binders[n] for n in asked)) if v not in opened]
-    return list(ordered)
+@dataclass(frozen=True, slots=True)
+class _Expansion:
+    """What a declared op spells out, on one slot for each operand."""
+
+    slots: tuple[Value, ...]
+    spelled: Value
+    constraints: tuple[Constraint, ...]
+    schedule: Schedule | None
+    """None where running it binds sizes: then the order depends on the sizes that are known."""
 
 
 class _Given(Mapping[Value, Result]):
@@ -147,6 +144,7 @@ class _Scope:
         self.sizes = dict(sizes)
         self.fitted: dict[TensorType, tuple[int, ...]] = {}
         self.counted: dict[TensorType, int] = {}
+        self.symbolic: dict[TensorType, Size] = {}
         self.open = list(constraints)
         self._check()
 
@@ -164,7 +162,9 @@ class _Scope:
         """How many bytes a tensor has; None where its sizes are not known yet."""
         found = self.counted.get(type)
         if found is None:
-            size = type.bytes
+            size = self.symbolic.get(type)
+            if size is None:
+                size = self.symbolic[type] = type.bytes
             if isinstance(size, Dim):
                 if not dim.symbols(size) <= self.sizes.keys():
                     return None
@@ -175,7 +175,7 @@ class _Scope:
     def inner(self, constraints: Iterable[Constraint]) -> _Scope:
         """A scope for a body of its own: it sees these sizes, and what it binds stays inside."""
         scope = _Scope(self.sizes, constraints)
-        scope.counted = dict(self.counted)
+        scope.counted, scope.symbolic = dict(self.counted), self.symbolic
         return scope
 
     def _check(self) -> None:
@@ -190,6 +190,9 @@ class _Body:
         self.body = body
         self.scope = scope
         self.constraints = _constraints(body.values)
+        self.slots = tuple(leaf.argument(i, t) for i, t in enumerate(body.arguments))
+        self.schedule: Schedule | None = None
+        self.constants: dict[Value, Result] = {}
 
     @property
     def results(self) -> tuple[TensorType, ...]:
@@ -197,10 +200,20 @@ class _Body:
         return tuple(self.interpreter.bound(v.tensor, self.scope) for v in self.body.results)
 
     def __call__(self, *arguments: Array) -> tuple[Array, ...]:
-        slots = [leaf.argument(i, t) for i, t in enumerate(self.body.arguments)]
         scope = self.scope.inner(self.constraints)
-        results = self.interpreter.values(self.body.results, dict(zip(slots, arguments, strict=True)), scope)
-        return cast(tuple[Array, ...], tuple(results))
+        for slot, array in zip(self.slots, arguments, strict=True):
+            scope.fit("an argument of a body", slot.tensor, array.shape)
+        schedule = self.schedule or self._prepared()
+        leaves = dict(zip(self.slots, arguments, strict=True)) | self.constants
+        found = dict(self.interpreter.scheduled(schedule, leaves, scope))
+        return tuple(cast(Array, found[v]) for v in self.body.results)
+
+    def _prepared(self) -> Schedule:
+        """Order the body and convert its constants, once for all trips."""
+        constants = [v for v in self.body.values if v.op is leaf.CONST]
+        self.constants = {v: self.interpreter.value(v, [], self.scope) for v in constants}
+        self.schedule = Schedule.of(self.body.results, {*self.slots, *constants}, self.scope.sizes)
+        return self.schedule
 
 
 class _Interpreter:
@@ -231,15 +244,15 @@ class _Interpreter:
         self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope
     ) -> Iterator[tuple[Value, Result]]:
         """Every value once, operands and what binds its sizes first; each is dropped after its last reader."""
-        order = _behind_binders(walk(outputs, until=leaves), leaves, scope.sizes)
-        readers = dict.fromkeys(order, 0)
-        wanted = set(outputs)
-        for value in order:
-            if value not in leaves:
-                for operand in value.operands:
-                    readers[operand] += 1
+        return self.scheduled(Schedule.of(outputs, leaves, scope.sizes), leaves, scope)
+
+    def scheduled(
+        self, schedule: Schedule, leaves: Mapping[Value, Result], scope: _Scope
+    ) -> Iterator[tuple[Value, Result]]:
+        """Run the values in the order of the schedule, and yield those that are wanted."""
+        readers, wanted = dict(schedule.readers), schedule.wanted
         found: dict[Value, Result] = {}
-        for value in order:
+        for value in schedule.order:
             if value in leaves:
                 if value in wanted:
                     yield value, leaves[value]
@@ -290,18 +303,22 @@ class _Interpreter:
             return tuple(cast(list[Array], operands))
         if op is leaf.INPUT or op is leaf.PARAM or op is leaf.ARGUMENT:
             raise BindError(f"{named_leaf(value)} ({value.type}) is missing", hint="pass an array for it")
-        slots, spelled, constraints = self.expand(value)
-        return self.values([spelled], dict(zip(slots, operands, strict=True)), scope.inner(constraints))[0]
+        body = self.expand(value)
+        leaves, inner = dict(zip(body.slots, operands, strict=True)), scope.inner(body.constraints)
+        if body.schedule is None:
+            return self.values([body.spelled], leaves, inner)[0]
+        return dict(self.scheduled(body.schedule, leaves, inner))[body.spelled]
 
     def check_fits(self, value: Value, scope: _Scope) -> None:
         """Results whose sizes are known before they are computed must fit in memory."""
         for type in tensors(value.type):
             size = scope.bytes(type)
-            if size is not None:
+            # Most are small, and the words cost more than the comparison.
+            if size is not None and (size > ALWAYS_FITS or self.limit):
                 check_fits(size, f"the result of {value.op.name}, {type},", self.limit)
 
     def expand(self, value: Value) -> _Expansion:
-        """What a declared op spells out, on one slot for each operand. Equal calls are spelled out once."""
+        """The body of a declared op; equal calls share one."""
         slots = tuple(make(leaf.ARGUMENT, (), {"index": i, "type": v.type}) for i, v in enumerate(value.operands))
         call = value.with_operands(slots)
         if call not in self.expansions:
@@ -310,7 +327,10 @@ class _Interpreter:
                 raise UnsupportedError(
                     f"{value.op.name} has neither a NumPy meaning nor a body", hint="build it from primitives"
                 )
-            self.expansions[call] = (slots, spelled, _constraints(walk([spelled])))
+            inside = walk([spelled])
+            binds = any(True for v in inside for _ in fresh_symbols(v))
+            schedule = None if binds else Schedule.of([spelled], slots, ())
+            self.expansions[call] = _Expansion(slots, spelled, _constraints(inside), schedule)
         return self.expansions[call]
 
     def attribute(self, attr: Any, scope: _Scope, fresh: bool) -> Any:
@@ -352,4 +372,4 @@ class _Interpreter:
         return _LIFTED.get(dtype, dtype) if self.lift else dtype
 
     def bound(self, type: TensorType, scope: _Scope) -> TensorType:
-        return TensorType(self.dtype(type.dtype), tuple(dim.evaluate(s, scope.sizes) for s in type.shape))
+        return TensorType(self.dtype(type.dtype), tuple(known_size(s, scope.sizes) for s in type.shape))

@@ -224,11 +224,11 @@ def test_no_values_but_the_outputs() -> None:
     assert_like_onnxruntime(made, {"x": xs(2), "m": np.array(3)})
 
 
-def test_a_carried_shape_that_changes_is_unsupported() -> None:
+def test_a_carried_shape_that_changes() -> None:
     nodes = [node("Concat v x -> w", axis=0), "Identity x -> o", "Identity c -> again"]
     made = looping(nodes, "m t", {"x": f32["n"], "m": NUMBER, "t": FLAG})
-    with pytest.raises(UnsupportedError, match=r"f32\[n\] before a trip and f32\[2\*n\] after"):
-        import_model(made)
+    feed = {"x": xs(3), "t": np.array(True)}
+    assert_like_onnxruntime(made, *({**feed, "m": np.array(trips)} for trips in (1, 5)))
 
 
 def test_a_carried_shape_that_may_change_is_checked_in_the_run() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-from dovetail.errors import BindError, LoadError, NeedsValueError, UnsupportedError
+from dovetail.errors import BindError, LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.dtype import f32, i32, i64
 from tests.frontends.onnx.build import Array, assert_like_onnxruntime, by_dovetail, model, node
@@ -174,6 +175,54 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(BindError, match="does not hold"):
         by_dovetail(made, {"x": _floats(1, 2, 5, 4)})
     made = model(["Resize x _ _ z -> y"], {"x": f32[1, 2, 4, 4], "z": i64[4]}, ["y"])
-    with pytest.raises(NeedsValueError, match="sizes of Resize"):
-        import_model(made)
     assert_like_onnxruntime(made, {"x": _floats(1, 2, 4, 4)}, fixed={"z": both["z"]})
+    assert_like_onnxruntime(made, {"x": _floats(1, 2, 4, 4), "z": both["z"]})
+
+
+@pytest.mark.parametrize(("mode", "rounding"), KINDS)
+@pytest.mark.parametrize("place", [*MODES, "half_pixel_symmetric"])
+def test_sizes_that_come_as_data(mode: str, rounding: str, place: str) -> None:
+    if mode == "nearest" and place == "half_pixel_symmetric":
+        pytest.skip("these lengths put places between two pixels, where float32 decides")
+    attributes: dict[str, Any] = {"mode": mode, "nearest_mode": rounding, "coordinate_transformation_mode": place}
+    nodes = [node("Resize x e e s -> y", axes=[2, 3], **attributes)]
+    made = model(nodes, {"x": f32["n", 2, "h", "w"], "s": i64[2]}, ["y"], opset=19, initializers={"e": _vector()})
+    feeds = [{**feed, "s": np.array([7, 5])} for feed in _feeds((4, 9), (16, 8))]
+    assert_like_onnxruntime(made, *feeds, {"x": _floats(1, 2, 6, 6), "s": np.array([6, 1])}, scale=16)
+
+
+@pytest.mark.parametrize(("mode", "rounding"), KINDS)
+@pytest.mark.parametrize("place", ["half_pixel", "pytorch_half_pixel", "asymmetric"])
+def test_scales_that_come_as_data(mode: str, rounding: str, place: str) -> None:
+    attributes: dict[str, Any] = {"mode": mode, "nearest_mode": rounding, "coordinate_transformation_mode": place}
+    nodes = [node("Resize x e s -> y", **attributes)]
+    made = model(nodes, {"x": f32["n", 2, "h", "w"], "s": f32[4]}, ["y"], opset=13, initializers={"e": _vector()})
+    feeds = _feeds((5, 30), (10, 20), (11, 13))
+    assert_like_onnxruntime(made, *({**f, "s": _vector(1, 1, 2, 0.5)} for f in feeds), scale=4)
+    assert_like_onnxruntime(made, *({**f, "s": _vector(1, 1, 1.3, 1.1)} for f in feeds), scale=4)
+
+
+def test_sizes_computed_from_data() -> None:
+    """Only the axes whose sizes are not known are resampled, and cubic weights leave out what is outside."""
+    nodes = [
+        node("Cast f -> i", to=onnx.TensorProto.INT64),
+        node("Concat front i -> s", axis=0),
+        node("Resize x e e s -> y", mode="cubic", exclude_outside=1),
+    ]
+    made = model(nodes, {"x": f32[1, 2, "h", "w"], "f": f32[2]}, ["y"], opset=19,
+                 initializers={"e": _vector(), "front": np.array([1, 2])})  # fmt: skip
+    feeds = [{"x": _floats(1, 2, 5, 6), "f": _vector(h, w)} for h, w in ((9, 8), (5, 6), (3, 20))]
+    assert_like_onnxruntime(made, *feeds, scale=16)
+    with pytest.raises(BindError, match="bytes"):
+        by_dovetail(made, {"x": _floats(1, 2, 5, 6), "f": _vector(2**40, 2**20)})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [({"antialias": 1, "mode": "linear"}, "antialias"), ({"keep_aspect_ratio_policy": "not_larger"}, "sizes")],
+)
+def test_what_cannot_be_resampled_to_data_is_refused(attributes: dict[str, Any], told: str) -> None:
+    nodes = [node("Resize x e e s -> y", axes=[2, 3], **attributes)]
+    made = model(nodes, {"x": f32[1, 2, 5, 6], "s": i64[2]}, ["y"], opset=19, initializers={"e": _vector()})
+    with pytest.raises(UnsupportedError, match=told):
+        import_model(made)

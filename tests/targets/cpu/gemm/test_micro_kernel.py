@@ -45,8 +45,6 @@ def test_rows_of_c_are_prefetched_one_at_a_time_and_not_in_the_inner_loop() -> N
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_rounding_errors_do_not_grow_with_the_depth(rows: int) -> None:
     """Blocks of KC products are summed apart. One chain over all of k has several times the error."""
-    if not tile_of(host().device).sums_in_blocks:
-        pytest.skip("KC depends on the row count here, and bits must not")
     rng, deep = np.random.default_rng(rows), 4096
     x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((rows, deep), (deep, 24)))
     graph = Graph.of(ops.matmul(input("x", f32[rows, deep]), param("w", f32[deep, 24])))
@@ -56,6 +54,25 @@ def test_rounding_errors_do_not_grow_with_the_depth(rows: int) -> None:
     for k in range(deep):
         chain += x[:, k : k + 1] * w[k]
     assert np.std(found - exact) < np.std(chain - exact) / 2
+
+
+@pytest.mark.parametrize("deep", [193, 1030, 2500])
+def test_vectors_of_512_bits_sum_the_same_blocks_for_every_row_count(
+    deep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KC depends on the row count there: a call is a part of a block, a block or two. LLVM splits wide vectors here."""
+    wide = replace(host(), vector_bits=512, vector_registers=32)
+    monkeypatch.setattr(backend, "host_device", lambda: replace(wide.device, capabilities=()))
+    rng = np.random.default_rng(deep)
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((130, deep), (deep, 60)))
+    graph = Graph.of(ops.matmul(input("x", f32[symbol("m"), deep]), param("w", f32[deep, 60])))
+    runner = native.NativeGraph(make_plan(graph, target=CPU)).bind({"w": w})
+    (whole,) = runner.run({"x": x}).values()
+    for rows in (1, 2, 4, 5, 9, 17, 40, 55, 56, 64):
+        (found,) = runner.run({"x": x[:rows]}).values()
+        assert np.array_equal(found, whole[:rows])
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    assert np.std(whole - exact) < 2**-24 * np.std(exact) * (min(deep, 512) + deep / 512) ** 0.5
 
 
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)

@@ -17,6 +17,7 @@ from dovetail.frontends.onnx.file.tensors import Tensors
 from dovetail.frontends.onnx.file.types import check_declared, element, tensor_type
 from dovetail.frontends.onnx.importing import attributes, functions
 from dovetail.frontends.onnx.importing.fixed import Fixed, Given, fixed
+from dovetail.frontends.onnx.importing.forks import results_of
 from dovetail.frontends.onnx.importing.node import Captured, Node
 from dovetail.frontends.onnx.importing.origins import origins_of
 from dovetail.frontends.onnx.importing.rule import Made, Parameter, Rule
@@ -103,13 +104,15 @@ class Import:
                 scope.values[info.name] = self._input(info.name, types[info.name], known)
             self._initialize(proto, scope)
             with phase("nodes") as told:
-                self.nodes(proto.node, scope, told)
-            outputs = [self._found(scope, o.name, f"the output {printable(o.name)!r}") for o in proto.output]
+                outputs = results_of(self, proto.node, scope, partial(self._outputs, proto), told)
             for info, value in zip(proto.output, with_binders(outputs, scope.values.values()), strict=True):
                 self.builder.output(info.name, value)
             if not self.given and not self.free:  # what a caller fixes may differ from what the file declares
                 self._check_declared(proto, scope)
         return self.builder.graph()
+
+    def _outputs(self, proto: onnx.GraphProto, scope: Scope) -> list[Value]:
+        return [self._found(scope, o.name, f"the output {printable(o.name)!r}") for o in proto.output]
 
     def _check_declared(self, proto: onnx.GraphProto, scope: Scope) -> None:
         for what, infos in (("the output", proto.output), ("the value", proto.value_info)):
@@ -339,10 +342,9 @@ class Import:
         self._traced += captured is not None
         try:
             self._initialize(graph, inner)
-            self.nodes(graph.node, inner)
+            results = results_of(self, graph.node, inner, partial(self._outputs, graph))
         finally:
             self._traced -= captured is not None
-        results = [self._found(inner, o.name, f"the output {printable(o.name)!r} of a body") for o in graph.output]
         return tuple(results if captured is None else with_binders(results, inner.values.values()))
 
 

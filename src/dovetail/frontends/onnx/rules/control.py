@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.errors import UnsupportedError
+from dovetail.frontends.onnx.importing.carried import GrowingCarryError, as_before, growing_types
 from dovetail.frontends.onnx.importing.declared_ranks import in_one_rank, in_rank, started
+from dovetail.frontends.onnx.importing.forks import ForkError
 from dovetail.frontends.onnx.importing.node import Body, Captured, Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.onnx.importing.trip_count import trip_count as trips_counted
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, at_least
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Subgraph, walk_into
@@ -42,7 +44,10 @@ def if_(n: Node, condition: Value, *, then_branch: Body, else_branch: Body) -> M
     if len(yes) != len(no) or any(a.dtype is not b.dtype for a, b in zip(yes, no, strict=True)):
         raise n.malformed(f"branches that give {_listed(yes)} and {_listed(no)}")
     if any(a.rank != b.rank for a, b in zip(yes, no, strict=True)):
-        return _implied(n, condition, then, otherwise, captured)
+        try:
+            return _implied(n, condition, then, otherwise, captured)
+        except UnsupportedError as error:
+            raise ForkError(error, n.proto, _scalar(condition), (then_branch, else_branch)) from None
     places = differing(yes, no)
     sizes = tuple(n.fresh(f"{n.name}_{i}") for i in range(len(places)))
     chosen = ops.if_(_scalar(condition), *captured.operands, then=then, otherwise=otherwise, sizes=sizes, places=places)
@@ -103,14 +108,15 @@ def loop(n: Node, trip_count: Value | None = None, condition: Value | None = Non
     number, flag = leaf.scalar(0, i64), leaf.constant(True) if condition is None else _flag(n, condition)
     initial = started(body, (_declared(number, body, 0), _declared(flag, body, 1), *initial), captured)
     keeps: list[bool] = []
+    types, named = [v.tensor for v in initial], frozenset[Size]()
 
     def trip(i: Value, flag: Value, *rest: Value) -> tuple[Value, ...]:
         given = _declared(flag, body, 1)
         results = body(_declared(i, body, 0), given, *rest[:carried], captured=captured.named(rest[carried:]))
         keeps.append(results[0] is given or _is_true(n, results[0]))
         fitted = [
-            _as(n, in_rank(v, old.rank if body.output_rank(k) == old.rank else None), old)
-            for k, (v, old) in enumerate(zip(results[1 : carried + 1], initial, strict=True), 1)
+            as_before(n, in_rank(v, old.rank if body.output_rank(k) == old.rank else None), old, named)
+            for k, (v, old) in enumerate(zip(results[1 : carried + 1], types, strict=True), 1)
         ]
         return (i + 1, _flag(n, results[0]), *fitted, *results[carried + 1 :])
 
@@ -119,29 +125,26 @@ def loop(n: Node, trip_count: Value | None = None, condition: Value | None = Non
     limit = None if known is None else max(known[0], 0) if isinstance(known[0], int) else known[0]
     try:
         once = ops.subgraph(trip, [v.tensor for v in (*carries, *captured.operands)])
-    except _GrowingCarryError as error:
+    except GrowingCarryError:
         unrolled = _unrolled(n, body, initial, limit) if _is_true(n, flag) else None
-        if unrolled is None:
-            raise n.unsupported(error.message, hint=error.hint) from None
-        return unrolled
+        if unrolled is not None:
+            return unrolled
+        types, named = growing_types(n, body, (number, flag), initial, captured)
+        once = ops.subgraph(trip, [number.tensor, flag.tensor, *types, *(v.tensor for v in captured.operands)])
     if keeps[0] and _is_true(n, flag):
         # Exporters write the largest i64 as the trip count of a loop that its condition ends; this one has none.
         if trip_count is None or (isinstance(limit, int) and limit > MOST_TRIPS):
             raise n.unsupported("a loop that nothing ends", hint="give it a trip count, or a condition that fails")
-        if limit is not None:
+        if limit is not None and not named:
             return _counted(once, carries, captured, limit)
     elif condition is None:
         # The standard ignores what the body computes, and runtimes do not: no result would be right for all.
         raise n.unsupported("a condition inside that has none outside", hint="pass true as the condition of the loop")
-    if trip_count is None or (isinstance(limit, int) and limit > MOST_TRIPS):
+    if not named and (trip_count is None or (isinstance(limit, int) and limit > MOST_TRIPS)):
         length = trips_counted(n, once, carries, captured.operands, flag=1)
         if length is not None:
             return _counted(once, carries, captured, length)
-    return _tested(n, once, carries, captured, trip_count, limit)
-
-
-class _GrowingCarryError(UnsupportedError):
-    """A carried value that has another shape after a trip."""
+    return _tested(n, once, carries, captured, trip_count, limit, growing=bool(named))
 
 
 def _unrolled(n: Node, body: Body, initial: Sequence[Value], limit: Size | None) -> Made | None:
@@ -186,6 +189,7 @@ def _tested(
     captured: Captured,
     trip_count: Value | None,
     limit: Size | None,
+    growing: bool,
 ) -> Made:
     """A loop that asks before every trip whether to go on."""
     computed = trip_count if limit is None else None
@@ -206,6 +210,7 @@ def _tested(
         captures,
         limit=None if isinstance(limit, int) and limit > MOST_TRIPS else limit,
         trips=n.fresh(f"{n.name}_trips") if stacks else None,
+        growing=once.arguments[: len(carries)] if growing else (),
     )
     return (*looped.carries[2:], *looped.outputs)
 
@@ -283,8 +288,8 @@ def _scanned(
         inside = slots[len(given) + len(counted) : len(given) + len(counted) + len(captured.values)]
         results = body(*given, captured=captured.named(inside))
         try:
-            after = [_as(n, v, old) for v, old in zip(results[: len(states)], states, strict=True)]
-        except _GrowingCarryError as error:
+            after = [as_before(n, v, old.tensor) for v, old in zip(results[: len(states)], states, strict=True)]
+        except GrowingCarryError as error:
             raise n.unsupported(error.message, hint=error.hint) from None
         outputs = results[len(states) :]
         if length is None:
@@ -329,28 +334,6 @@ def _flag(n: Node, value: Value) -> Value:
 def _is_true(n: Node, value: Value) -> bool:
     known = n.known(value)
     return known is not None and known.size == 1 and bool(known.item())
-
-
-def _as(n: Node, value: Value, before: Value) -> Value:
-    """A carried value in the shape that it had before the trip."""
-    what = f"a carried value that is {before.tensor} before a trip and {value.tensor} after it"
-    if value.dtype is not before.dtype:
-        raise n.malformed(what)
-    for axis in range(value.rank if value.rank == before.rank else 0):
-        size = before.shape[axis]
-        if _may_be(value.shape[axis], size):
-            value = ops.sized(value, axis=axis, size=size)
-    if value.shape != before.shape:
-        raise _GrowingCarryError(what, hint="carry it in its final shape, and write each part at its place")
-    return value
-
-
-def _may_be(found: Size, size: Size) -> bool:
-    """Whether two sizes that are spelled differently can be the same in a run that is not empty."""
-    apart = found - size
-    if isinstance(apart, int):
-        return False
-    return all(bound is None or bound < 0 for bound in (at_least(apart), at_least(-apart)))
 
 
 RULES = collected(globals())

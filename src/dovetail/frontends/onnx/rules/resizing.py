@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Floats, collected, rule
+from dovetail.frontends.onnx.rules.resizing_in_run import Sampling, by_scales_in_run, by_sizes_in_run
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.ops.resize import simple_fraction
@@ -52,6 +53,16 @@ def resize(
     scaled, sized = _given(scales), _given(sizes)
     if (scaled is None) == (sized is None):
         raise n.malformed("scales and sizes at once, or neither", hint="give one of them")
+    smooth = antialias and mode != "nearest"
+    how = Sampling(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, exclude_outside, smooth)
+    if mode != "nearest" and not x.dtype.is_inexact:
+        raise n.unsupported(f"{mode} interpolation of {x.dtype.name}", hint="cast to a float type first")
+    if scaled is not None and n.known(scaled) is None:
+        return by_scales_in_run(n, x, listed, scaled, how)
+    if sized is not None and n.sizes(sized) is None:
+        if keep_aspect_ratio_policy != "stretch":
+            raise n.needs(sized, "sizes")
+        return by_sizes_in_run(n, x, listed, sized, how)
     if scaled is not None:
         along = _by_scales(n, listed, scaled)
     else:
@@ -68,12 +79,7 @@ def resize(
         n,
         x,
         moved,
-        mode=mode,
-        coordinates=coordinate_transformation_mode,
-        rounding=nearest_mode,
-        a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        antialias=antialias and mode != "nearest",
+        **asdict(how),
         roi=tuple(a.region[end] for end in (0, 1) for a in moved) if crops else None,
         extrapolation=extrapolation_value,
     )
@@ -141,8 +147,6 @@ def _whole(n: Node, x: Value, along: list[_Along]) -> Value:
 def _resized(n: Node, x: Value, along: list[_Along], *, mode: str, **attrs: Any) -> Value:
     if not along:
         return x
-    if mode != "nearest" and not x.dtype.is_inexact:
-        raise n.unsupported(f"{mode} interpolation of {x.dtype.name}", hint="cast to a float type first")
     by_size, by_scale = [a.size for a in along], [a.scale for a in along]
     return ops.resize(
         x,

@@ -1,11 +1,14 @@
 """The cache block of matrix multiplication: MC rows of A times one B panel, KC steps along k at a time.
 
 It goes through k in blocks of KC that fit L1, and through the rows tile by tile; accumulators wait in the workspace
-between blocks. After the last block the epilogue takes the accumulators of a tile while they are in L1.
+between blocks. Blocks that are summed apart are the same for every row count, so that bits are too: where KC depends on
+the row count, a block has parts, or KC has several blocks. After the last block the epilogue takes the accumulators of
+a tile while they are in L1.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 from dovetail.codegen.llvm.builder import Builder
@@ -55,6 +58,33 @@ def _block(tile: Tile) -> Function:
     return Function(block.signature, f"{text}\n{block.text}", uses)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is summed before the next rows: steps along k, and where they are among all of them."""
+
+    start: I64
+    steps: I64
+    number: I64
+    count: I64
+    group: I64 | None = None
+    """The blocks that are summed apart, and how many there are, where parts are not blocks."""
+    groups: I64 | None = None
+    summed: Int = 0
+    """Steps of a block."""
+    partial: Ptr | None = None
+    begins: I1 = FALSE
+    ends: I1 = FALSE
+
+    def is_fresh(self, t: Builder) -> I1:
+        """Whether no block was summed before."""
+        return t.icmp("eq", self.number if self.group is None else self.group, 0)
+
+    def is_final(self, t: Builder) -> I1:
+        if self.group is None or self.groups is None:
+            return t.icmp("eq", t.add(self.number, 1), self.count)
+        return t.and_(self.ends, t.icmp("eq", t.add(self.group, 1), self.groups))
+
+
 class _Block(Builder):
     """The function of a cache block."""
 
@@ -69,41 +99,61 @@ class _Block(Builder):
         some = self.smax(tiles, 1)
         each, more = self.udiv(_ROWS, some), self.urem(_ROWS, some)
         uneven = self.and_(self.icmp("eq", tiles, 2), self.icmp("sge", _ROWS, tile.rows + GEMM.least_rows))
-        kc, prefetching = self._kc()
-        blocks = self.smax(self._ceil_udiv(_DEPTH, kc), 1)
-        # Blocks are equally deep, so that none is too short to prefetch the next one's panel.
-        deep = self.mul(self._ceil_udiv(self._ceil_udiv(_DEPTH, blocks), GEMM.unroll), GEMM.unroll)
-        with self.loop(0, blocks) as block:
-            start = self.mul(block, deep)
-            steps = self.smin(deep, self.sub(_DEPTH, start))
-            fresh = self.icmp("eq", block, 0)
-            final = self.icmp("eq", self.add(block, 1), blocks)
-            b = self.ptr_add(_B, self.mul(start, tile.row_bytes))
-            a = self.ptr_add(_A, self.mul(start, 4))
-            with self.loop(0, tiles) as i:
-                row = self.add(self.mul(i, each), self.smin(i, more))
-                end = self.add(row, self.add(each, self.zext(self.icmp("slt", i, more))))
-                row, end = self._uneven(i, row, end, uneven)
-                rows = self.sub(end, row)
-                with self.unless(prefetching):
-                    first, last = self._share(rows, block, blocks), self._share(rows, self.add(block, 1), blocks)
-                    self._prefetch_c(row, first, last)
-                size = self.mul(steps, tile.row_bytes)
-                share = self.ptr_add(self.ptr_add(b, size), self.udiv(self.mul(size, i), some))
-                self._accumulate(a, b, row, rows, steps, fresh, final, prefetching, share)
-                with self.when(final):
-                    words = f"ptr {_WORDS}, i64 {row}, i64 {self.add(row, rows)}, ptr null"
-                    self.emit(f"call void %epilogue({words})")
+        if tile.calls_are_blocks:
+            blocks, deep = self._equal_blocks(_DEPTH, kc_of(tile))
+            with self.loop(0, blocks) as block:
+                start = self.mul(block, deep)
+                part = _Part(start, self.smin(deep, self.sub(_DEPTH, start)), block, blocks)
+                self._go_through_rows(part, tiles, some, each, more, uneven, FALSE)
+            return
+        few, prefetching = self.icmp("sle", _ROWS, GEMM.smallest_m), self.icmp("sge", _ROWS, tile.many_rows)
+        whole = self.or_(few, prefetching)
+        partial = Ptr(self.let(f"alloca [{(tile.many_rows - 1) * tile.row_bytes} x i8], align {tile.line}"))
+        sums, summed = self._equal_blocks(_DEPTH, GEMM.kc_prefetching)
+        together = self.select_int(few, GEMM.kc_small_m // GEMM.kc_prefetching, 1)
+        groups = self._ceil_udiv(sums, together)
+        deep = self.mul(summed, together)
+        with self.loop(0, groups) as group:
+            first = self.mul(group, deep)
+            left = self.smin(deep, self.sub(_DEPTH, first))
+            found, shorter = self._equal_blocks(left, kc_of(tile))
+            parts, length = self.select_int(whole, 1, found), self.select_int(whole, left, shorter)
+            with self.loop(0, parts) as p:
+                into = self.mul(p, length)
+                begins, ends = self.icmp("eq", p, 0), self.icmp("eq", self.add(p, 1), parts)
+                steps = self.smin(length, self.sub(left, into))
+                number, count = self.add(self.mul(group, parts), p), self.mul(groups, parts)
+                part = _Part(self.add(first, into), steps, number, count, group, groups, summed, partial, begins, ends)
+                self._go_through_rows(part, tiles, some, each, more, uneven, prefetching)
 
-    def _kc(self) -> tuple[Int, I1]:
-        """KC, and whether the prefetching variant serves all tiles."""
+    def _equal_blocks(self, depth: I64, most: int) -> tuple[I64, I64]:
+        """The number of blocks of at most `most` steps, and their depth: none is too short to prefetch."""
+        blocks = self.smax(self._ceil_udiv(depth, most), 1)
+        return blocks, self.mul(self._ceil_udiv(self._ceil_udiv(depth, blocks), GEMM.unroll), GEMM.unroll)
+
+    def _go_through_rows(
+        self, part: _Part, tiles: I64, some: I64, each: I64, more: I64, uneven: I1, prefetching: I1
+    ) -> None:
+        """All row tiles along one part of k."""
         tile = self.tile
-        if not tile.prefetching:
-            return kc_of(tile), FALSE
-        few = self.icmp("sle", _ROWS, GEMM.smallest_m)
-        kc = self.select_int(few, GEMM.kc_small_m, kc_of(tile))
-        prefetching = self.icmp("sge", _ROWS, tile.many_rows)
-        return self.select_int(prefetching, GEMM.kc_prefetching, kc), prefetching
+        fresh, final = part.is_fresh(self), part.is_final(self)
+        b = self.ptr_add(_B, self.mul(part.start, tile.row_bytes))
+        a = self.ptr_add(_A, self.mul(part.start, 4))
+        with self.loop(0, tiles) as i:
+            row = self.add(self.mul(i, each), self.smin(i, more))
+            end = self.add(row, self.add(each, self.zext(self.icmp("slt", i, more))))
+            row, end = self._uneven(i, row, end, uneven)
+            rows = self.sub(end, row)
+            with self.unless(prefetching):
+                first = self._share(rows, part.number, part.count)
+                last = self._share(rows, self.add(part.number, 1), part.count)
+                self._prefetch_c(row, first, last)
+            size = self.mul(part.steps, tile.row_bytes)
+            share = self.ptr_add(self.ptr_add(b, size), self.udiv(self.mul(size, i), some))
+            self._accumulate(a, b, row, rows, part, fresh, final, prefetching, share)
+            with self.when(final):
+                words = f"ptr {_WORDS}, i64 {row}, i64 {self.add(row, rows)}, ptr null"
+                self.emit(f"call void %epilogue({words})")
 
     def _uneven(self, i: I64, row: I64, end: I64, uneven: I1) -> tuple[I64, I64]:
         """Of two tiles the first takes as many rows as it can: it reads the panel first, and has more time for it."""
@@ -117,25 +167,32 @@ class _Block(Builder):
         return self.udiv(self.sub(self.add(x, y), 1), y)
 
     def _accumulate(
-        self, a: Ptr, b: Ptr, row: I64, rows: I64, steps: I64, fresh: I1, final: I1, prefetching: I1, share: Ptr
+        self, a: Ptr, b: Ptr, row: I64, rows: I64, part: _Part, fresh: I1, final: I1, prefetching: I1, share: Ptr
     ) -> None:
         """One row tile; with many, each prefetches its share of the next panel, and the rows that it writes."""
         tile = self.tile
         here = self.ptr_add(a, self.mul(row, _STRIDE))
         sums = self.ptr_add(_SUMS, self.mul(row, tile.row_bytes))
-        some = self.icmp("ne", steps, 0)
+        some = self.icmp("ne", part.steps, 0)
         if tile.prefetching:
             with self.when(self.and_(some, prefetching)):
                 written = self.ptr_add(_C, self.mul(row, _TARGET))
                 c = self.select_ptr(final, written, sums)
                 target = self.select_int(final, _TARGET, tile.row_bytes)
+                with self.when(fresh):
+                    self.use("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+                    size = self.mul(rows, tile.row_bytes)
+                    self.emit(f"call void @llvm.memset.p0.i64(ptr {sums}, i8 0, i64 {size}, i1 false)")
                 micro = micro_kernel_signature(tile, prefetching=True)
-                self.call(micro, rows, here, _STRIDE, b, sums, steps, fresh, share, c, target)
+                self.call(micro, rows, here, _STRIDE, b, sums, part.steps, fresh, share, c, target)
             some = self.and_(some, self.not_(prefetching))
         with self.when(some):
             micro = micro_kernel_signature(tile, prefetching=False)
-            self.call(micro, rows, here, _STRIDE, b, sums, steps, fresh)
-        with self.when(self.icmp("eq", steps, 0)), self.loop(0, self.mul(rows, tile.columns)) as zero:
+            also: list[Int | I1 | Ptr] = []
+            if part.partial is not None:
+                also = [part.summed, self.ptr_add(part.partial, self.mul(row, tile.row_bytes)), part.begins, part.ends]
+            self.call(micro, rows, here, _STRIDE, b, sums, part.steps, fresh, *also)
+        with self.when(self.icmp("eq", part.steps, 0)), self.loop(0, self.mul(rows, tile.columns)) as zero:
             self.emit(f"store float 0.0, ptr {self.element(sums, 'float', zero)}, align 4")
 
     def _share(self, rows: I64, block: I64, blocks: I64) -> I64:

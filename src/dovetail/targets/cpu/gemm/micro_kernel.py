@@ -1,9 +1,10 @@
 """The micro-kernel of matrix multiplication: MR rows of A times one B panel of NR columns, accumulated in registers.
 
 A panel is [k][NR], dense and aligned. Rows of A are read where they are. Every row count up to MR has a function of its
-own, and accumulators always go through k from first to last, so that how rows are cut changes no bit. Where KC is the
-same for every row count, each block of KC steps starts at zero and is added to the blocks before it: rounding errors
-then grow with KC and the number of blocks, not with k.
+own, and accumulators always go through k from first to last, so that how rows are cut changes no bit. A block of steps
+starts at zero and is added to the blocks before it: rounding errors then grow with the length of a block and the number
+of blocks, not with k. Where KC is the same for every row count, a call is a block. Otherwise the row count decides: a
+call is a part of a block, whose accumulators wait in `partial`, or one block, or several.
 
 A panel that serves many row tiles in turn is in L2 after the first. Such tiles have a prefetching variant: it
 prefetches nothing that it reads itself, but a line of the next panel per iteration, and the C rows one at a time.
@@ -12,6 +13,7 @@ prefetches nothing that it reads itself, but a line of the next panel per iterat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from dovetail.codegen.llvm.function import Parameter, Signature
@@ -64,8 +66,8 @@ class Tile:
         return range(0) if self.unrolled else range(self.rows - 1, self.rows + 1)
 
     @property
-    def sums_in_blocks(self) -> bool:
-        """Whether blocks of KC steps are summed apart: only where KC does not depend on the row count."""
+    def calls_are_blocks(self) -> bool:
+        """Whether each call is a block that is summed apart: only where KC does not depend on the row count."""
         return not self.prefetching
 
     @property
@@ -90,19 +92,21 @@ def tile_of(device: CpuDevice, streams: int = 1) -> Tile:
 
 
 def micro_kernel_signature(tile: Tile, *, prefetching: bool) -> Signature:
-    """`name(rows, a, stride1, b, sums, depth, fresh)`; the prefetching variant takes `next`, `c`, `target` too."""
+    """`name(rows, a, stride1, b, sums, depth, fresh)`. Where calls are not blocks, `block`, `partial`, `begins` and
+    `ends` follow; in the prefetching variant, whose calls are blocks, `next`, `c` and `target`."""
     given = (
         Parameter("i64", "rows"), Parameter("ptr", "a"), Parameter("i64", "stride1"), Parameter("ptr", "b"),
         Parameter("ptr", "sums"), Parameter("i64", "depth"), Parameter("i1", "fresh"),
     )  # fmt: skip
-    return Signature(_named(tile, prefetching), (*given, *(_FURTHER if prefetching else ())))
+    return Signature(_named(tile, prefetching), (*given, *_also_given(tile, prefetching)))
 
 
 def micro_kernel_text(tile: Tile) -> str:
     """A module with the micro-kernel and its prefetching variant.
 
-    `depth` is not 0. Accumulators are [rows][NR] at `sums`, added to unless `fresh`. The prefetching variant prefetches
-    lines at `next`, and as many rows at `c`, which are `target` bytes apart.
+    `depth` is not 0. Accumulators are [rows][NR] at `sums`, added to unless `fresh`, every `block` steps. A call that
+    does not begin a block goes on from `partial`, and one that does not end it stores there. The prefetching variant
+    always adds, and prefetches lines at `next`, and as many rows at `c`, which are `target` bytes apart.
     """
     variants = [_MicroKernel(tile, rows) for rows in range(1, tile.rows + 1)]
     variants += [_Prefetching(tile, rows) for rows in tile.prefetching]
@@ -117,6 +121,13 @@ def micro_kernel_text(tile: Tile) -> str:
 _STRIDES = (I64("%stride1"), I64("%stride2"), I64("%stride3"))
 _FURTHER = (Parameter("ptr", "next"), Parameter("ptr", "c"), Parameter("i64", "target"))
 _FIRST, _FRESH, _B, _SUMS, _NEXT, _C = I64("%first"), I1("%fresh"), Ptr("%b"), Ptr("%sums"), Ptr("%next"), Ptr("%c")
+_PARTS = (Parameter("i64", "block"), Parameter("ptr", "partial"), Parameter("i1", "begins"), Parameter("i1", "ends"))
+_BLOCK, _PARTIAL, _BEGINS, _ENDS = I64("%block"), Ptr("%partial"), I1("%begins"), I1("%ends")
+
+
+def _also_given(tile: Tile, prefetching: bool) -> tuple[Parameter, ...]:
+    """The parameters that some tiles and variants have."""
+    return _FURTHER if prefetching else () if tile.calls_are_blocks else _PARTS
 
 
 def _named(tile: Tile, prefetching: bool) -> str:
@@ -138,7 +149,7 @@ def _variant_signature(tile: Tile, rows: int, *, prefetching: bool) -> Signature
             *[Parameter("i64", stride[1:]) for stride in _STRIDES],
             Parameter("i64", "first"),
             Parameter("i1", "fresh"),
-            *(_FURTHER if prefetching else ()),
+            *_also_given(tile, prefetching),
         ),
     )
 
@@ -186,28 +197,78 @@ class _MicroKernel(VectorBuilder):
 
     def text(self) -> str:
         tile = self.tile
-        spots = [self.ptr_add(_SUMS, i * tile.row_bytes + j * self.bytes) for i, j in self.cells]
-        sums = [ZERO for _ in spots] if tile.sums_in_blocks else self._kept(spots)
+        if tile.calls_are_blocks:
+            self._sum_block(_SUMS)
+        else:
+            self._sum_parts()
+        self.ret()
+        signature = _variant_signature(tile, self.rows, prefetching=self.is_prefetching)
+        return signature.define(self.body(), linkage="internal", attributes="noinline nounwind")
+
+    def _start(self) -> Carried:
+        """What is carried along k, without accumulators."""
         offsets: tuple[Int, ...] = (0, *_STRIDES)
         self.row_ends = [
             self.ptr_add(Ptr(f"%a{i - i % GEMM.rows_per_pointer}"), offsets[i % GEMM.rows_per_pointer])
             for i in range(self.rows)
         ]
-        state = Carried(I64("0"), sums, [_B, *self._further()], [_FIRST])
-        self._walk(state)
-        found = state.vectors
-        if tile.sums_in_blocks:
-            found = [self.fadd(x, y) for x, y in zip(self._kept(spots), found, strict=True)]
+        return Carried(I64("0"), [], [_B, *self._further()], [_FIRST])
+
+    def _spots(self, at: Ptr) -> list[Ptr]:
+        """Where the accumulators of each cell are in memory."""
+        return [self.ptr_add(at, i * self.tile.row_bytes + j * self.bytes) for i, j in self.cells]
+
+    def _sum_block(self, sums: Ptr) -> None:
+        """A call that is a block."""
+        spots = self._spots(sums)
+        state = self._start()
+        state.vectors[:] = [ZERO for _ in spots]
+        self._walk(I64("0"), state)
+        before = [self.load(spot, self.bytes) for spot in spots]
+        before = [self.select_vec(_FRESH, ZERO, x) for x in before]
+        found = [self.fadd(x, y) for x, y in zip(before, state.vectors, strict=True)]
         for spot, x in zip(spots, found, strict=True):
             self.store(x, spot, self.bytes)
-        self.ret()
-        signature = _variant_signature(tile, self.rows, prefetching=self.is_prefetching)
-        return signature.define(self.body(), linkage="internal", attributes="noinline nounwind")
 
-    def _kept(self, spots: Sequence[Ptr]) -> list[Vec]:
-        """The accumulators of the blocks before this one."""
-        kept = [self.load(spot, self.bytes) for spot in spots]
-        return [self.select_vec(_FRESH, ZERO, x) for x in kept]
+    def _sum_parts(self) -> None:
+        """A call that is a part of a block, or a block, or several where few rows leave registers for that."""
+        state = self._start()
+        if self.is_prefetching:
+            self._sum_part(I64("0"), None, None, _SUMS, state)
+            return
+        adds_none = self.or_(_FRESH, self.not_(_ENDS))
+        target = self.select_ptr(_ENDS, _SUMS, _PARTIAL)
+        if self.rows > GEMM.smallest_m:
+            self._sum_part(I64("0"), _BEGINS, adds_none, target, state)
+            return
+        with self.repeated(state):
+            is_first = self.icmp("eq", state.integers[0], _FIRST)
+            zero = self.or_(_BEGINS, self.not_(is_first))
+            none = self.or_(self.and_(_FRESH, is_first), self.not_(_ENDS))
+            self._sum_part(self.smin(self.add(state.integers[0], _BLOCK), 0), zero, none, target, state)
+            state.again = self.icmp("ne", state.integers[0], 0)
+
+    def _sum_part(self, end: I64, zero: I1 | None, none: I1 | None, target: Ptr, state: Carried) -> None:
+        """Go through k up to an end, from zero or from `partial`, and add to the target unless `none` holds.
+
+        Flags that are None hold and do not hold: the prefetching variant has no register left for one.
+        """
+        starts = [ZERO for _ in self.cells]
+        if zero is not None:
+            kept = [self.load(spot, self.bytes) for spot in self._spots(_PARTIAL)]
+            starts = [self.select_vec(zero, ZERO, x) for x in kept]
+        state.vectors[:] = starts
+        self._walk(end, state)
+        # One after the other: no registers are left to hold two sets of accumulators.
+        cells = list(zip(self._spots(target), state.vectors, strict=True))
+        if none is not None:
+            with self.when(none):
+                for spot, x in cells:
+                    self.store(x, spot, self.bytes)
+        with nullcontext() if none is None else self.unless(none):
+            for spot, x in cells:
+                self.store(self.fadd(self.load(spot, self.bytes), x), spot, self.bytes)
+        state.vectors.clear()
 
     def _further(self) -> list[Ptr]:
         """Pointers that move along k with the one into the panel: for few rows, those of prefetch streams.
@@ -223,15 +284,19 @@ class _MicroKernel(VectorBuilder):
         firsts = range(0, self.streams, len(self.stream_offsets))
         return [self.ptr_add(_B, self.mul(part, self.streams + first)) for first in firsts]
 
-    def _walk(self, state: Carried) -> None:
-        """Go through k."""
+    def _walk(self, end: I64, state: Carried) -> None:
+        """Go through k up to an end."""
         if not self.unrolled:
-            self._loop(I64("0"), 1, state)
+            self._loop(end, 1, state)
             return
-        rest = I64(self.let(f"srem i64 {_FIRST}, {GEMM.unroll}"))
-        for end, steps in ((rest, GEMM.unroll), (I64("0"), 1)):
-            with self.guarded(self.icmp("ne", state.integers[0], end), state):
-                self._loop(end, steps, state)
+        if end == "0":
+            whole = I64(self.let(f"srem i64 {_FIRST}, {GEMM.unroll}"))
+        else:
+            left = self.sub(state.integers[0], end)
+            whole = self.add(end, I64(self.let(f"srem i64 {left}, {GEMM.unroll}")))
+        for stop, steps in ((whole, GEMM.unroll), (end, 1)):
+            with self.guarded(self.icmp("ne", state.integers[0], stop), state):
+                self._loop(stop, steps, state)
 
     def _loop(self, end: I64, steps: int, state: Carried) -> None:
         """Go on until k is at an end, some steps in each iteration."""

@@ -24,6 +24,7 @@ from dovetail.ops.primitive import Primitive
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.runtime.control.plan import body_graph
 from dovetail.targets.runtime.control.records import ENDLESS
+from dovetail.targets.runtime.interpreter import known_size
 from dovetail.targets.runtime.memory import Memory
 
 
@@ -65,7 +66,8 @@ class HostBody:
     @property
     def results(self) -> tuple[TensorType, ...]:
         """The types of the results, with their sizes as numbers."""
-        return tuple(TensorType(v.dtype, tuple(evaluate(s, self.sizes) for s in v.shape)) for v in self.body.results)
+        shapes = [tuple(known_size(s, self.sizes) for s in v.shape) for v in self.body.results]
+        return tuple(TensorType(v.dtype, shape) for v, shape in zip(self.body.results, shapes, strict=True))
 
     def __call__(self, *arguments: Array) -> tuple[Array, ...]:
         found = self.runner.run({name: np.asarray(arguments[i]) for i, name in self.taken}, self.sizes)

@@ -12,6 +12,7 @@ from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.frontends.onnx.rules.classical.scores import DOMAIN
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32, i64
+from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -83,8 +84,8 @@ def feature_vectorizer(n: Node, *xs: Value, inputdimensions: tuple[int, ...] = (
     return ops.concat(*(ops.cast(build.expand_dims(x, 0) if x.rank == 1 else x, dtype=f32) for x in xs), axis=-1)
 
 
-@rule("LabelEncoder", domain=DOMAIN, since=2)
-def label_encoder(
+@rule("LabelEncoder", domain=DOMAIN, since=2, until=3)
+def label_encoder_of_lists(
     n: Node,
     x: Value,
     *,
@@ -96,17 +97,62 @@ def label_encoder(
     default_float: float = -0.0,
     default_string: str = "_Unused",
 ) -> Value:
-    """Each element replaced by the value of its key, or by the default."""
-    keys, values = keys_int64s or keys_floats, values_int64s or values_floats
-    if not keys or len(keys) != len(values):
-        raise n.unsupported(f"{len(keys)} keys and {len(values)} values that are numbers", hint="strings are not read")
-    if len(keys) > MOST_KEYS:
-        raise n.unsupported(f"{len(keys)} keys", hint=f"up to {MOST_KEYS} are read")
-    of, other = (i64, default_int64) if values_int64s else (f32, default_float)
-    table = np.array([*values, other], of.numpy)
-    same = ops.equal(build.expand_dims(x, -1), leaf.constant(np.array(keys, x.dtype.numpy)))
-    places = leaf.constant(np.arange(len(keys)))
-    first = ops.reduce_min(ops.where(same, places, leaf.scalar(len(keys), i64)), axes=(-1,))
+    """Each element replaced by the value of its key, or by the default.
+
+    The standard does not say which of two equal keys counts; here it is the first, as in onnxruntime.
+    """
+    keys, values = _numbers(keys_int64s, keys_floats), _numbers(values_int64s, values_floats)
+    default = np.array(default_int64 if values_int64s else default_float)
+    return _looked_up(n, x, keys, values, default, last=False)
+
+
+@rule("LabelEncoder", domain=DOMAIN, since=4)
+def label_encoder(
+    n: Node,
+    x: Value,
+    *,
+    keys_int64s: tuple[int, ...] = (),
+    keys_floats: tuple[float, ...] = (),
+    keys_tensor: Array | None = None,
+    values_int64s: tuple[int, ...] = (),
+    values_floats: tuple[float, ...] = (),
+    values_tensor: Array | None = None,
+    default_int64: int = -1,
+    default_float: float = -0.0,
+    default_string: str = "_Unused",
+    default_tensor: Array | None = None,
+) -> Value:
+    """The same, with tensors too. Of two equal keys the last counts, and NaN is equal to NaN.
+
+    onnxruntime takes the first of two equal keys in this version, too, and the standard says the last.
+    """
+    keys = _numbers(keys_int64s, keys_floats) if keys_tensor is None else keys_tensor.reshape(-1)
+    values = _numbers(values_int64s, values_floats) if values_tensor is None else values_tensor.reshape(-1)
+    default = np.array(default_int64 if values_int64s else default_float)
+    if values_tensor is not None and default_tensor is not None:
+        default = default_tensor.reshape(())
+    return _looked_up(n, x, keys, values, default, last=True)
+
+
+def _numbers(integers: tuple[int, ...], floats: tuple[float, ...]) -> Array:
+    return np.array(integers, np.int64) if integers else np.array(floats, np.float32)
+
+
+def _looked_up(n: Node, x: Value, keys: Array, values: Array, default: Array, *, last: bool) -> Value:
+    """The value whose key is equal to each element; `last` of several, and then NaN is a key too."""
+    if not keys.size or keys.size != values.size:
+        raise n.unsupported(f"{keys.size} keys and {values.size} values that are numbers", hint="strings are not read")
+    if keys.size > MOST_KEYS:
+        raise n.unsupported(f"{keys.size} keys", hint=f"up to {MOST_KEYS} are read")
+    if last:
+        keys, values = keys[::-1], values[::-1]
+    table = np.append(values, default.astype(values.dtype))
+    each = build.expand_dims(x, -1)
+    same = ops.equal(each, leaf.constant(keys.astype(x.dtype.numpy)))
+    if last and keys.dtype.kind == "f" and np.isnan(keys).any():
+        same = ops.bit_or(same, ops.bit_and(ops.is_nan(each), leaf.constant(np.isnan(keys))))
+    places = leaf.constant(np.arange(keys.size))
+    first = ops.reduce_min(ops.where(same, places, leaf.scalar(keys.size, i64)), axes=(-1,))
     return ops.gather(leaf.constant(table), build.squeeze_dims(first, -1), axis=0)
 
 
