@@ -379,9 +379,9 @@ class Program:
         with binding.lock:
             if binding.runner is None:
                 if self._executable is None:
+                    unknown = ", ".join(self.plan.symbols)
                     raise BindError(
-                        f"{self.graph.name} has sizes that are not known: {', '.join(self.plan.symbols)}",
-                        hint="specialise it before it runs",
+                        f"{self.graph.name} has unknown sizes: {unknown}", hint="specialise it before it runs"
                     )
                 with phase("bind"):
                     binding.runner = self._executable.bind(binding.params)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,12 +17,14 @@ from dovetail.ir.dtype import bf16, bool_, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_result import written
+from dovetail.kernels.gpu.attend_softmax import weighted
+from dovetail.kernels.gpu.attend_tile import HALVES, KEYS, MINUS_INFINITY, AttendTile, f32_name, times
 from dovetail.kernels.gpu.contract import STATIC_BYTES
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
     SharedTile,
-    both,
     copied,
     divided,
     less,
@@ -37,13 +38,12 @@ from dovetail.kernels.gpu.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.policy import WIDEST
-from dovetail.kernels.gpu.tile import CHUNK, H200, LANES
+from dovetail.kernels.gpu.tile import CHUNK, H200
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AllReduce,
     AwaitCopies,
     Barrier,
     Call,
@@ -61,7 +61,6 @@ from dovetail.kernels.loops.ir import (
     Store,
     Tensor,
     ThreadIndex,
-    When,
     add,
     indices,
     minimum,
@@ -72,12 +71,6 @@ from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 
-KEYS = 64
-"""Keys that a block goes through at once."""
-MOST_WARPS = 4
-SPLIT_BYTES = 128 << 10
-"""Shared memory for keys and values that warps share out among them."""
-_MINUS_INFINITY = Number(-math.inf, f32)
 _TILES = ("q", "k", "v")
 
 
@@ -98,54 +91,6 @@ def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     return Offer(lambda: _Writer(of.step, found, bindings, of.locations, of.device or H200).job())
 
 
-@dataclass(frozen=True, slots=True)
-class _Half:
-    """One of the two rows that a lane has of its warp's 16."""
-
-    number: int
-
-    @property
-    def most(self) -> str:
-        return f"most{self.number}"
-
-    @property
-    def total(self) -> str:
-        return f"total{self.number}"
-
-    @property
-    def shrunk(self) -> str:
-        return f"shrunk{self.number}"
-
-    @property
-    def query(self) -> str:
-        return f"query{self.number}"
-
-
-_HALVES = (_Half(0), _Half(1))
-
-
-def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
-    """Warps of a block along queries, and along keys: enough blocks for all multiprocessors, then enough warps."""
-    queries = a.queries if isinstance(a.queries, int) else KEYS
-    keys = a.keys if isinstance(a.keys, int) else KEYS * MOST_WARPS
-    heads = 1
-    for size in (*a.lead, a.heads):
-        heads *= size if isinstance(size, int) else 1
-    warps = min(MOST_WARPS, max(1, -(-queries // 16)))
-    while warps > 1 and heads * -(-queries // (16 * warps)) < device.multiprocessors:
-        warps //= 2
-    rows = max(a.d, a.dv) * 2 * 2 * KEYS
-    most = max(1, SPLIT_BYTES // (2 * rows))
-    splits = 1
-    while 2 * splits * warps <= MOST_WARPS and 2 * splits <= most and splits * KEYS < keys:
-        splits *= 2
-    return warps, splits
-
-
-def _f32(name: str) -> Name:
-    return Name(name, f32)
-
-
 class _Writer:
     def __init__(
         self,
@@ -157,12 +102,9 @@ class _Writer:
     ) -> None:
         self.step, self.problem, self.bindings, self.locations = step, problem, bindings, locations
         self.dtype = step.value.dtype
-        self.warps, self.splits = _warps(problem, device)
-        self.threads = LANES * self.warps * self.splits
-        self.rows = 16 * self.warps
-        self.keys = KEYS * self.splits
-        self.d, self.dv = (-(-n // 16) * 16 for n in (problem.d, problem.dv))
-        self.lead = (*(Name(f"b{i}") for i in range(len(problem.lead))), Name("head"))
+        tile = self.block = AttendTile.of(problem, self.dtype, device)
+        self.warps, self.threads, self.rows, self.keys = tile.warps, tile.threads, tile.rows, tile.keys
+        self.d, self.dv, self.lead = tile.d, tile.dv, tile.lead
         aligned = locations.alignment(dict(bindings))
         self.factors = {name: self._factor(name) for name in _TILES}
         axes: dict[str, str] = {"q": "k", "k": "k", "v": "row"}
@@ -208,11 +150,6 @@ class _Writer:
         return cast_to(found, self.dtype)
 
     @property
-    def _own_keys(self) -> Expr:
-        """Where the keys of this warp start among those of a round."""
-        return ZERO if self.splits == 1 else mul(divided(ThreadIndex("warp"), self.warps), Extent(KEYS))
-
-    @property
     def stages(self) -> int:
         return 2 if self.copies else 1
 
@@ -243,7 +180,7 @@ class _Writer:
                     Set("top", mul(block, Extent(self.rows))),
                     *self._queries(),
                     *self._keys(),
-                    *self._written(),
+                    *written(self.block),
                 ),
                 kind="block",
             ),
@@ -256,7 +193,11 @@ class _Writer:
     def _allocations(self) -> list[Alloc]:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
-            *([Alloc("parts", f32, self.splits * self.rows * (self.dv + CHUNK), "shared")] if self.splits > 1 else []),
+            *(
+                [Alloc("parts", f32, self.block.splits * self.rows * (self.dv + CHUNK), "shared")]
+                if self.block.splits > 1
+                else []
+            ),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, KEYS // 8 * 4, "private"),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
@@ -283,9 +224,9 @@ class _Writer:
             load_left(fragments, (step, ZERO), self.tile("q"), "k", ZERO, row, mul(step, Extent(16))),
         )
         start: list[Statement] = [zeroed(private("sums", f32, 1), self.dv // 8 * 4)]
-        for half in _HALVES:
+        for half in HALVES:
             own = add(add(Name("top"), row), add(divided(LANE, 4), Extent(8 * half.number)))
-            start += [Set(half.most, _MINUS_INFINITY), Set(half.total, Number(0.0, f32)), Set(half.query, own)]
+            start += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32)), Set(half.query, own)]
         if not self.copies:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
         first = [*self._loaded("k", ZERO, ZERO), *self._loaded("v", ZERO, ZERO)]
@@ -301,7 +242,7 @@ class _Writer:
         return Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
 
     def _keys(self) -> list[Statement]:
-        work = [*self._scored(), *self._weighted(), *self._summed()]
+        work = [*self._scored(), *weighted(self.block), *self._summed()]
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]
             return [
@@ -335,7 +276,7 @@ class _Writer:
         scores, right = private("scores", f32, KEYS // 8, 4), private("right", self.dtype, 1)
         j, step, k = Name("j"), Name("step"), mul(Name("step"), Extent(16))
         queries = private("q_fragment", self.dtype, self.d // 16, 8)
-        column, at = add(self._own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
+        column, at = add(self.block.own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
         return [
             zeroed(scores, KEYS // 8 * 4),
             unrolled(
@@ -346,102 +287,17 @@ class _Writer:
             ),
         ]
 
-    def _weighted(self) -> list[Statement]:
-        """Scores with masks and fills; their exponentials, and what the sums so far shrink by."""
-        scores, weights = private("scores", f32, KEYS // 8, 4), private("weights", self.dtype, KEYS // 8, 4)
-        j, e = Name("j"), Name("e")
-        first = add(mul(Name("round"), Extent(self.keys)), self._own_keys)
-        found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
-        for half in _HALVES:
-            at = (j, add(e, Extent(2 * half.number)))
-            key = add(Name("first_key"), add(mul(j, Extent(8)), e))
-            shown = self._shown(Load(scores, at), half)
-            more = Call("maximum", (_f32("round_most"), Load(scores, at)), f32)
-            found += [
-                Set("round_most", _f32(half.most)),
-                unrolled(
-                    "j",
-                    KEYS // 8,
-                    unrolled("e", 2, Set("key", key), Store(scores, at, shown), Set("round_most", more)),
-                ),
-                AllReduce("round_most", "maximum", f32, 4),
-                # Without a key that is seen the scores are -inf, and their weights 0.
-                Set(
-                    "safe",
-                    Call(
-                        "where",
-                        (
-                            Call("equal", (_f32("round_most"), _MINUS_INFINITY), bool_),
-                            Number(0.0, f32),
-                            _f32("round_most"),
-                        ),
-                        f32,
-                    ),
-                ),
-                Set(half.shrunk, _exp(_minus(_f32(half.most), _f32("safe")))),
-                Set(half.most, _f32("round_most")),
-                Set("round_total", Number(0.0, f32)),
-                unrolled(
-                    "j",
-                    KEYS // 8,
-                    unrolled(
-                        "e",
-                        2,
-                        Set("weight", _exp(_minus(Load(scores, at), _f32("safe")))),
-                        Store(weights, at, cast_to(_f32("weight"), self.dtype)),
-                        Set("round_total", _plus(_f32("round_total"), _f32("weight"))),
-                    ),
-                ),
-                AllReduce("round_total", "add", f32, 4),
-                Set(half.total, _plus(_times(_f32(half.total), _f32(half.shrunk)), _f32("round_total"))),
-            ]
-        return found
-
-    def _shown(self, score: Expr, half: _Half) -> Expr:
-        """A score as the softmax sees it."""
-        a = self.problem
-        key, query = Name("key"), Name(half.query)
-        there = less(key, Extent(a.keys))
-        inside = minimum(query, Extent(a.queries - 1)), minimum(key, Extent(a.keys - 1))
-        if a.scale != 1.0:
-            score = _times(score, Number(a.scale, f32))
-        if a.softcap is not None:
-            bent = Call("tanh", (Call("div", (score, Number(a.softcap, f32)), f32),), f32)
-            score = _times(bent, Number(a.softcap, f32))
-        given: dict[str, Expr] = {}
-        for name, dtype in (("mask", self.dtype), ("keep", bool_)):
-            if name in a.strides:
-                given[name] = Load(Tensor(name, dtype, a.strides[name]), (*self.lead, *inside))
-        seen: list[Expr] = [given["keep"]] if "keep" in given else []
-        if a.causal:
-            seen.append(less(key, add(query, Extent(1))))
-            if a.window is not None:
-                seen.append(less(query, add(key, Extent(a.window))))
-        mask = cast_to(given["mask"], f32) if "mask" in given else None
-        if mask is not None and a.filled != "first":
-            score = _plus(score, mask)
-        if seen:
-            fill = Number(-math.inf if a.fill is None else a.fill, f32)
-            visible = both(*seen)
-            if a.filled == "added":
-                score = _plus(score, Call("where", (visible, Number(0.0, f32), fill), f32))
-            else:
-                score = Call("where", (visible, score, fill), f32)
-        if mask is not None and a.filled == "first":
-            score = _plus(score, mask)
-        return Call("where", (there, score, _MINUS_INFINITY), f32)
-
     def _summed(self) -> list[Statement]:
         """The products of weights and values."""
         sums, right = private("sums", f32, self.dv // 8, 4), private("right", self.dtype, 1)
         weights = private("weights", self.dtype, KEYS // 16, 8)
         j, e, step = Name("j"), Name("e"), Name("step")
         found: list[Statement] = []
-        for half in _HALVES:
+        for half in HALVES:
             at = (j, add(e, Extent(2 * half.number)))
-            shrunk = _times(Load(sums, at), _f32(half.shrunk))
+            shrunk = times(Load(sums, at), f32_name(half.shrunk))
             found.append(unrolled("j", self.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
-        column, k, at = mul(j, Extent(16)), add(self._own_keys, mul(step, Extent(16))), (mul(j, Extent(8)),)
+        column, k, at = mul(j, Extent(16)), add(self.block.own_keys, mul(step, Extent(16))), (mul(j, Extent(8)),)
         found.append(
             unrolled(
                 "step",
@@ -455,116 +311,6 @@ class _Writer:
             )
         )
         return found
-
-    def _written(self) -> list[Statement]:
-        """The weighted sums over their totals."""
-        if self.splits > 1:
-            return self._combined()
-        sums = private("sums", f32, self.dv // 8, 4)
-        found: list[Statement] = []
-        for half in _HALVES:
-            found.append(Set("inverse", self._inverse(_f32(half.total))))
-            for j in range(self.dv // 8):
-                columns = [add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e)) for e in range(2)]
-                values = [Load(sums, (Extent(j), Extent(2 * half.number + e))) for e in range(2)]
-                stores = [
-                    self._stored(Name(half.query), column, _times(value, _f32("inverse")), 8 * j + 8 <= self.problem.dv)
-                    for column, value in zip(columns, values, strict=True)
-                ]
-                found.append(When(less(Name(half.query), Extent(self.problem.queries)), tuple(stores)))
-        return found
-
-    def _stored(self, query: Expr, column: Expr, value: Expr, fits: bool) -> Statement:
-        a = self.problem
-        target = Tensor("y", self.dtype, a.strides["y"])
-        store = Store(target, (*self.lead, query, column), cast_to(value, self.dtype))
-        return store if fits else When(less(column, Extent(a.dv)), (store,))
-
-    def _inverse(self, total: Expr) -> Expr:
-        """What weighted sums are multiplied by."""
-        a = self.problem
-        found: Expr = Call("div", (Number(1.0, f32), total), f32)
-        if a.empty == "zero":
-            some = Call("greater", (total, Number(0.0, f32)), bool_)
-            found = Call("where", (some, found, Number(0.0, f32)), f32)
-        elif a.zero_unseen:
-            none = Call("equal", (total, Number(0.0, f32)), bool_)
-            found = Call("where", (none, Number(0.0, f32), found), f32)
-        if not isinstance(a.keys, int) or a.keys == 0:
-            found = Call("where", (less(ZERO, Extent(a.keys)), found, Number(0.0, f32)), f32)
-        return found
-
-    @property
-    def _parts(self) -> Tensor:
-        """What each warp along the keys has of each row: weighted sums, then the largest score and the total."""
-        item = f32.itemsize
-        width = (self.dv + CHUNK) * item
-        return Tensor("parts", f32, (self.rows * width, width, item), space="shared")
-
-    def _combined(self) -> list[Statement]:
-        """Sums of several warps along the keys, each relative to its own largest score."""
-        sums, parts = private("sums", f32, self.dv // 8, 4), self._parts
-        warp = ThreadIndex("warp")
-        part, first = divided(warp, self.warps), mul(remainder(warp, self.warps), Extent(16))
-        found: list[Statement] = []
-        for half in _HALVES:
-            row = add(first, add(divided(LANE, 4), Extent(8 * half.number)))
-            for j in range(self.dv // 8):
-                for e in range(2):
-                    column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
-                    found.append(
-                        Store(parts, (part, row, column), Load(sums, (Extent(j), Extent(2 * half.number + e))))
-                    )
-            own = [Store(parts, (part, row, Extent(self.dv)), _f32(half.most))]
-            own.append(Store(parts, (part, row, Extent(self.dv + 1)), _f32(half.total)))
-            found.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
-        groups = self.dv // CHUNK
-        row, group = divided(Name("own"), groups), remainder(Name("own"), groups)
-        body: list[Statement] = [
-            Set("row", row),
-            Set("query", add(Name("top"), Name("row"))),
-            Set("most", _MINUS_INFINITY),
-        ]
-        for s in range(self.splits):
-            more = Load(parts, (Extent(s), Name("row"), Extent(self.dv)))
-            body.append(Set("most", Call("maximum", (_f32("most"), more), f32)))
-        none = Call("equal", (_f32("most"), _MINUS_INFINITY), bool_)
-        body += [
-            Set("most", Call("where", (none, Number(0.0, f32), _f32("most")), f32)),
-            Set("total", Number(0.0, f32)),
-        ]
-        for s in range(self.splits):
-            share = _exp(_minus(Load(parts, (Extent(s), Name("row"), Extent(self.dv))), _f32("most")))
-            total = _times(_f32(f"share{s}"), Load(parts, (Extent(s), Name("row"), Extent(self.dv + 1))))
-            body += [Set(f"share{s}", share), Set("total", _plus(_f32("total"), total))]
-        body.append(Set("inverse", self._inverse(_f32("total"))))
-        e = Name("e")
-        column = add(mul(group, Extent(CHUNK)), e)
-        value: Expr = Number(0.0, f32)
-        for s in range(self.splits):
-            value = _plus(value, _times(_f32(f"share{s}"), Load(parts, (Extent(s), Name("row"), column))))
-        value = _times(value, _f32("inverse"))
-        fits = self.problem.dv % CHUNK == 0 and self.problem.dv == self.dv
-        stores = unrolled("e", CHUNK, self._stored(Name("query"), column, value, fits))
-        body.append(When(less(Name("query"), Extent(self.problem.queries)), (stores,)))
-        return [*found, Barrier(), Loop("own", Extent(self.rows * groups), tuple(body), kind="thread"), Barrier()]
-
-
-def _plus(x: Expr, y: Expr) -> Expr:
-    return Call("add", (x, y), f32)
-
-
-def _minus(x: Expr, y: Expr) -> Expr:
-    return Call("sub", (x, y), f32)
-
-
-def _times(x: Expr, y: Expr) -> Expr:
-    return Call("mul", (x, y), f32)
-
-
-def _exp(x: Expr) -> Expr:
-    """To the accuracy of 16-bit floats."""
-    return Call("near_exp", (x,), f32)
 
 
 __all__ = ["offer_attend"]

@@ -93,7 +93,7 @@ class Writer:
         self.lead = tuple(Name(f"b{i}") for i in range(len(self.batch)))
 
     def _folded(self) -> tuple[Size, tuple[Size, ...], dict[str, tuple[Size, ...]]]:
-        """Rows, the axes before them, and the strides of each tensor along these: axes that lie so become rows."""
+        """Rows, the axes before them, and the strides of tensors along these; axes that are dense become rows."""
         found, views = self.found, self.found.body.views
         shape = found.result.shape[:-1]
         fronts: dict[str, tuple[Size, ...]] = {

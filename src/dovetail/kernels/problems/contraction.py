@@ -25,7 +25,7 @@ class Contraction:
     parts: int
     """Into how many parts the columns of a product are taken; 1 where they stay whole."""
     operands: tuple[Value, ...]
-    """What the epilogue reads beside the sums."""
+    """What the epilogue reads in addition to the sums."""
 
     @property
     def result(self) -> Value:
@@ -86,8 +86,8 @@ def find_products(of: StepProblem[object]) -> Contraction | Refused:
             return Refused("products_have_the_shape_of_the_result", str(p.type), str(result.type))
     if any(r.shape != result.shape for r in body.results) or (len(body.results) > 1 and parts > 1):
         return Refused("results_have_one_shape", ", ".join(str(r.type) for r in body.results))
-    beside = {x for v in others for x in v.operands}
-    return Contraction(body, products, parts, tuple(v for v in reads(body) if v in beside))
+    read = {x for v in others for x in v.operands}
+    return Contraction(body, products, parts, tuple(v for v in reads(body) if v in read))
 
 
 def epilogue_of(found: Contraction, known: Mapping[Value, list[Expr]]) -> list[Expr]:

@@ -79,7 +79,7 @@ class _Output:
     pinned: PinnedBuffer | None
     buffer: CudaBuffer | None
     is_held: bool = False
-    """Whether someone has a device array of the last run."""
+    """Whether a device array of the last run is in use."""
 
     def give_back(self) -> None:
         self.is_held = False
@@ -107,7 +107,7 @@ class Captured:
     def replay(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Array | DeviceArray] | None:
         """Run it again; None where a result of the last run is still in use, or where a kernel refuses its operands.
 
-        Where nothing is waited for, the refusal is raised by whoever reads a result, or by the next run.
+        Where nothing is waited for, reading a result raises the refusal, or the next run.
         """
         if any([out.is_held for out in self.outputs.values()]):
             return None

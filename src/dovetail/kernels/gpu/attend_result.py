@@ -1,0 +1,128 @@
+"""The results of an attention on GPUs: weighted sums over their totals, combined where warps share the keys."""
+
+from __future__ import annotations
+
+from dovetail.ir.dtype import bool_, f32
+from dovetail.kernels.gpu.attend_tile import (
+    HALVES,
+    MINUS_INFINITY,
+    AttendTile,
+    f32_name,
+    minus,
+    near_exp,
+    plus,
+    times,
+)
+from dovetail.kernels.gpu.fragments import LANE, divided, less, private, remainder, unrolled
+from dovetail.kernels.gpu.tile import CHUNK
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+
+
+def written(tile: AttendTile) -> list[Statement]:
+    """The weighted sums over their totals."""
+    if tile.splits > 1:
+        return _combined(tile)
+    sums = private("sums", f32, tile.dv // 8, 4)
+    found: list[Statement] = []
+    for half in HALVES:
+        found.append(Set("inverse", _inverse(tile, f32_name(half.total))))
+        for j in range(tile.dv // 8):
+            columns = [add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e)) for e in range(2)]
+            values = [Load(sums, (Extent(j), Extent(2 * half.number + e))) for e in range(2)]
+            stores = [
+                _stored(tile, Name(half.query), column, times(value, f32_name("inverse")), 8 * j + 8 <= tile.problem.dv)
+                for column, value in zip(columns, values, strict=True)
+            ]
+            found.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
+    return found
+
+
+def _stored(tile: AttendTile, query: Expr, column: Expr, value: Expr, fits: bool) -> Statement:
+    a = tile.problem
+    target = Tensor("y", tile.dtype, a.strides["y"])
+    store = Store(target, (*tile.lead, query, column), cast_to(value, tile.dtype))
+    return store if fits else When(less(column, Extent(a.dv)), (store,))
+
+
+def _inverse(tile: AttendTile, total: Expr) -> Expr:
+    """What weighted sums are multiplied by."""
+    a = tile.problem
+    found: Expr = Call("div", (Number(1.0, f32), total), f32)
+    if a.empty == "zero":
+        some = Call("greater", (total, Number(0.0, f32)), bool_)
+        found = Call("where", (some, found, Number(0.0, f32)), f32)
+    elif a.zero_unseen:
+        none = Call("equal", (total, Number(0.0, f32)), bool_)
+        found = Call("where", (none, Number(0.0, f32), found), f32)
+    if not isinstance(a.keys, int) or a.keys == 0:
+        found = Call("where", (less(ZERO, Extent(a.keys)), found, Number(0.0, f32)), f32)
+    return found
+
+
+def _combined(tile: AttendTile) -> list[Statement]:
+    """Sums of several warps along the keys, each relative to its own largest score."""
+    sums, parts = private("sums", f32, tile.dv // 8, 4), tile.parts
+    warp = ThreadIndex("warp")
+    part, first = divided(warp, tile.warps), mul(remainder(warp, tile.warps), Extent(16))
+    found: list[Statement] = []
+    for half in HALVES:
+        row = add(first, add(divided(LANE, 4), Extent(8 * half.number)))
+        for j in range(tile.dv // 8):
+            for e in range(2):
+                column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+                found.append(Store(parts, (part, row, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
+        own = [Store(parts, (part, row, Extent(tile.dv)), f32_name(half.most))]
+        own.append(Store(parts, (part, row, Extent(tile.dv + 1)), f32_name(half.total)))
+        found.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
+    groups = tile.dv // CHUNK
+    row, group = divided(Name("own"), groups), remainder(Name("own"), groups)
+    body: list[Statement] = [
+        Set("row", row),
+        Set("query", add(Name("top"), Name("row"))),
+        Set("most", MINUS_INFINITY),
+    ]
+    for s in range(tile.splits):
+        more = Load(parts, (Extent(s), Name("row"), Extent(tile.dv)))
+        body.append(Set("most", Call("maximum", (f32_name("most"), more), f32)))
+    none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
+    body += [
+        Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
+        Set("total", Number(0.0, f32)),
+    ]
+    for s in range(tile.splits):
+        share = near_exp(minus(Load(parts, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
+        total = times(f32_name(f"share{s}"), Load(parts, (Extent(s), Name("row"), Extent(tile.dv + 1))))
+        body += [Set(f"share{s}", share), Set("total", plus(f32_name("total"), total))]
+    body.append(Set("inverse", _inverse(tile, f32_name("total"))))
+    e = Name("e")
+    column = add(mul(group, Extent(CHUNK)), e)
+    value: Expr = Number(0.0, f32)
+    for s in range(tile.splits):
+        value = plus(value, times(f32_name(f"share{s}"), Load(parts, (Extent(s), Name("row"), column))))
+    value = times(value, f32_name("inverse"))
+    fits = tile.problem.dv % CHUNK == 0 and tile.problem.dv == tile.dv
+    stores = unrolled("e", CHUNK, _stored(tile, Name("query"), column, value, fits))
+    body.append(When(less(Name("query"), Extent(tile.problem.queries)), (stores,)))
+    return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
+
+
+__all__ = ["written"]

@@ -1,0 +1,152 @@
+"""How a block of threads shares an attention: warps along queries and along keys, and the names of what they keep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dovetail.ir.dtype import DType, f32
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.fragments import divided
+from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, mul
+from dovetail.kernels.problems.attention import Attention
+
+KEYS = 64
+"""Keys that a warp goes through at once."""
+MOST_WARPS = 4
+SPLIT_BYTES = 128 << 10
+"""Shared memory for keys and values that warps share out among them."""
+MINUS_INFINITY = Number(-math.inf, f32)
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One of the two rows that a lane has of its warp's 16."""
+
+    number: int
+
+    @property
+    def most(self) -> str:
+        return f"most{self.number}"
+
+    @property
+    def total(self) -> str:
+        return f"total{self.number}"
+
+    @property
+    def shrunk(self) -> str:
+        return f"shrunk{self.number}"
+
+    @property
+    def query(self) -> str:
+        return f"query{self.number}"
+
+
+HALVES = (Half(0), Half(1))
+
+
+@dataclass(frozen=True, slots=True)
+class AttendTile:
+    """An attention and its share of a block."""
+
+    problem: Attention
+    dtype: DType
+    warps: int
+    """Warps along queries, 16 each."""
+    splits: int
+    """Warps along keys, whose results are combined."""
+
+    @staticmethod
+    def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
+        return AttendTile(problem, dtype, *_warps(problem, device))
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps * self.splits
+
+    @property
+    def rows(self) -> int:
+        """Queries of a block."""
+        return 16 * self.warps
+
+    @property
+    def keys(self) -> int:
+        """Keys of a round."""
+        return KEYS * self.splits
+
+    @property
+    def d(self) -> int:
+        """Features of queries and keys, padded to fragments."""
+        return -(-self.problem.d // 16) * 16
+
+    @property
+    def dv(self) -> int:
+        """Features of values, padded to fragments."""
+        return -(-self.problem.dv // 16) * 16
+
+    @property
+    def lead(self) -> tuple[Name, ...]:
+        """The index along each axis before that of queries."""
+        return (*(Name(f"b{i}") for i in range(len(self.problem.lead))), Name("head"))
+
+    @property
+    def parts(self) -> Tensor:
+        """What each warp along the keys has of each row: weighted sums, then the largest score and the total."""
+        item = f32.itemsize
+        width = (self.dv + CHUNK) * item
+        return Tensor("parts", f32, (self.rows * width, width, item), space="shared")
+
+    def parts_allocated(self) -> list[Alloc]:
+        """Shared memory for the parts, where warps share the keys."""
+        count = self.splits * self.rows * (self.dv + CHUNK)
+        return [Alloc("parts", f32, count, "shared")] if self.splits > 1 else []
+
+    @property
+    def own_keys(self) -> Expr:
+        """Where the keys of this warp start among those of a round."""
+        return ZERO if self.splits == 1 else mul(divided(ThreadIndex("warp"), self.warps), Extent(KEYS))
+
+
+def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
+    """Warps of a block along queries, and along keys: enough blocks for all multiprocessors, then enough warps."""
+    queries = a.queries if isinstance(a.queries, int) else KEYS
+    keys = a.keys if isinstance(a.keys, int) else KEYS * MOST_WARPS
+    heads = 1
+    for size in (*a.lead, a.heads):
+        heads *= size if isinstance(size, int) else 1
+    warps = min(MOST_WARPS, max(1, -(-queries // 16)))
+    while warps > 1 and heads * -(-queries // (16 * warps)) < device.multiprocessors:
+        warps //= 2
+    rows = max(a.d, a.dv) * 2 * 2 * KEYS
+    most = max(1, SPLIT_BYTES // (2 * rows))
+    splits = 1
+    while 2 * splits * warps <= MOST_WARPS and 2 * splits <= most and splits * KEYS < keys:
+        splits *= 2
+    return warps, splits
+
+
+def f32_name(name: str) -> Name:
+    return Name(name, f32)
+
+
+def plus(x: Expr, y: Expr) -> Expr:
+    return Call("add", (x, y), f32)
+
+
+def minus(x: Expr, y: Expr) -> Expr:
+    return Call("sub", (x, y), f32)
+
+
+def times(x: Expr, y: Expr) -> Expr:
+    return Call("mul", (x, y), f32)
+
+
+def near_exp(x: Expr) -> Expr:
+    """To the accuracy of 16-bit floats."""
+    return Call("near_exp", (x,), f32)
+
+
+__all__ = [
+    "HALVES", "KEYS", "MINUS_INFINITY", "AttendTile", "Half", "f32_name", "minus", "near_exp", "plus", "times",
+]  # fmt: skip

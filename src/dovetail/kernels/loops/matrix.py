@@ -1,0 +1,118 @@
+"""Statements of the loop language for tensor cores: copies to shared memory in flight, and products of matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dovetail.kernels.loops.expr import Expr, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAsync:
+    """Start a copy of 16 bytes from memory of the device to shared memory; zeros where a condition does not hold."""
+
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    source: Tensor
+    source_at: tuple[Expr, ...]
+    inside: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCopies:
+    """The copies that this thread has started since the last group are a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCopies:
+    """Wait until at most `pending` groups of this thread's copies are left."""
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMatrices:
+    """Load four 8×8 matrices of 16-bit elements from shared memory into the registers of a warp.
+
+    Lane 8·m + r gives the address of row r of matrix m, whose 8 elements are dense. Lane 4·r + c receives elements 2·c
+    and 2·c + 1 of row r of each matrix, or of column r where they are transposed: eight elements of a private tensor.
+    """
+
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    source: Tensor
+    source_at: tuple[Expr, ...]
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyMatrices:
+    """Add the product of a 16×16 and a 16×8 matrix of 16-bit floats to 16×8 sums in f32, by the lanes of a warp.
+
+    Each lane has 8 elements of the left matrix, 4 of the right one and 4 sums in private tensors. With r = lane / 4 and
+    c = 2 · (lane mod 4), element e of the sums is at row r + 8 · (e / 2) and column c + e mod 2; element e of the left
+    matrix at row r + 8 · (e / 2 mod 2) and column c + e mod 2 + 8 · (e / 4); element e of the right one at row
+    c + e mod 2 + 8 · (e / 2) and column r.
+    """
+
+    sums: Tensor
+    sums_at: tuple[Expr, ...]
+    left: Tensor
+    left_at: tuple[Expr, ...]
+    right: Tensor
+    right_at: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FenceShared:
+    """What this thread has stored in shared memory, or copied there, is seen by `MultiplyShared` after a barrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyShared:
+    """Start to add the product of 64 rows and some columns of 16-bit floats in shared memory, over 64 of k, to sums.
+
+    All such products before it are then done. The four warps of a warpgroup do it together. The factors are swizzled
+    tiles with lines of 128 bytes: along k, or along rows (columns of the right factor) in panels of 64. Warp w of the
+    group has rows 16·w to 16·w + 15. With r = lane / 4 and c = 2 · (lane mod 4), sum 4·j + e of a lane, in f32, is at
+    row r + 8 · (e / 2) of them and at column 8·j + c + e mod 2.
+    """
+
+    sums: Tensor
+    """Private, 4 sums for every 8 columns."""
+    left: Tensor
+    left_at: tuple[Expr, ...]
+    right: Tensor
+    right_at: tuple[Expr, ...]
+    columns: int
+    left_along_k: bool
+    right_along_k: bool
+    panel_bytes: int
+    """From one panel of 64 to the next, of a factor with lines along rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitProducts:
+    """Wait for all products out of shared memory; no one reads their sums before."""
+
+    sums: Tensor
+    columns: int
+
+
+Matrix: TypeAlias = (
+    CopyAsync
+    | CommitCopies
+    | AwaitCopies
+    | LoadMatrices
+    | MultiplyMatrices
+    | FenceShared
+    | MultiplyShared
+    | AwaitProducts
+)
+"""What tensor cores need: copies that overlap with products, and matrices that the lanes of a warp hold together."""
+
+__all__ = [
+    "AwaitCopies", "AwaitProducts", "CommitCopies", "CopyAsync", "FenceShared", "LoadMatrices", "Matrix",
+    "MultiplyMatrices", "MultiplyShared",
+]  # fmt: skip
