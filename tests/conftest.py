@@ -13,7 +13,7 @@ from dovetail.targets.cpu import jit
 from tests.golden import Golden
 from tests.kept_code import Keeper, keeper_of
 from tests.scheduling import SerialLast
-from tests.tiers import Stopwatch, Totals, exhaustive_ones, quick_ones, standard_ones
+from tests.tiers import LEFT_OUT, Stopwatch, Totals, exhaustive_ones, quick_ones, standard_ones
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,6 +27,7 @@ _COMMON = settings(deadline=None, suppress_health_check=(HealthCheck.too_slow,),
 # Shrinking a graph takes minutes: `make test-deep` does it.
 _QUICK_PHASES = (Phase.explicit, Phase.generate)
 settings.register_profile("quick", _COMMON, max_examples=30, derandomize=True, database=None, phases=_QUICK_PHASES)
+settings.register_profile("few", settings.get_profile("quick"), max_examples=10)
 settings.register_profile("deep", _COMMON, max_examples=2000)
 settings.load_profile("quick")
 
@@ -44,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """LLVM is asked once for each text; DOVETAIL_TEST_CACHE names the folder, or `off`."""
     keeper = keeper_of(os.environ.get("DOVETAIL_TEST_CACHE", ""), ROOT)
     config.stash[_KEEPER] = keeper
+    if (config.getoption("--quick") or config.getoption("--standard")) and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("few")
     if config.getoption("--note-slow"):
         config.pluginmanager.register(Stopwatch())
     if config.getoption("--note-totals"):
@@ -65,6 +68,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config) -> SerialLast:
     """Under `-n`, serial tests come last, in one process."""
     return SerialLast(config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick tier does not even import the files that it leaves out."""
+    file = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
+    return True if config.getoption("--quick") and file.startswith(LEFT_OUT) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

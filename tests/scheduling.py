@@ -13,12 +13,18 @@ from typing import Protocol
 
 import pytest
 
+from tests.tiers import LEFT_OUT, SLOW
+
 MARK = "mark.serial"
 """What a file with serial tests has in it."""
 MOST = 200
 """Tests of one file that a process gets at once. A longer file is cut, so that all processes end together."""
 
 
+SAME = {"tests/test_process_state.py": "tests/test_rooms.py"}
+"""Files that join another one in its process: both look at what tests/sources.py parses, for seconds."""
+LONG = 20
+"""Tests that take as long as one of tests/slow.txt."""
 WHOLE = ("tests/conformance/test_quick.py",)
 """Files that are never cut: each process that runs a part would load the same suite, for ten seconds."""
 
@@ -44,6 +50,7 @@ class SerialLast:
         self.parallel: deque[list[int]] = deque()
         self.serial: deque[list[int]] = deque()
         self._is_serial: dict[str, bool] = {}
+        self._slow = frozenset(SLOW.read_text(encoding="utf-8").split())
 
     @property
     def nodes(self) -> list[Worker]:
@@ -108,17 +115,24 @@ class SerialLast:
         return self._is_serial[file]
 
     def _fill(self, indices: Iterable[int]) -> None:
-        """Add tests to the queues: pieces of files, the largest first."""
+        """Add tests to the queues: pieces of files, those that take longest first."""
         assert self.collection is not None
         files: dict[str, list[int]] = {}
         for index in indices:
-            files.setdefault(self.collection[index].partition("::")[0], []).append(index)
+            file = self.collection[index].partition("::")[0]
+            files.setdefault(SAME.get(file, file), []).append(index)
         pieces: list[tuple[str, list[int]]] = []
         for file, tests in files.items():
             most = len(tests) if file in WHOLE else MOST
             pieces += [(file, tests[at : at + most]) for at in range(0, len(tests), most)]
-        for file, tests in sorted(pieces, key=lambda piece: -len(piece[1])):
+        for file, tests in sorted(pieces, key=lambda piece: -sum(map(self._weight, piece[1]))):
             (self.serial if self.is_serial(file) else self.parallel).append(tests)
+
+    def _weight(self, index: int) -> int:
+        """How long a test takes, roughly, so that all processes end together."""
+        assert self.collection is not None
+        test = self.collection[index].partition("[")[0]
+        return LONG if test in self._slow or test.startswith(LEFT_OUT) else 1
 
     def _feed(self, node: Worker) -> None:
         """Give a worker more tests before it runs out; end it, or let it wait, where there are none for it."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-SRC = ROOT / "src" / "dovetail"
+from tests.sources import FILES, ROOT, SRC, parsed
+
 PAGE = ROOT / "docs" / "process-state.md"
 
 CONTAINERS = {
@@ -68,19 +68,20 @@ def module_name(path: Path) -> str:
 
 def state_in(tree: ast.Module, holding: set[str]) -> set[str]:
     """The names of a module that hold something between calls."""
-    written = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-    found = set(written)
+    found: set[str] = set()
     for name, value in assignments(tree.body):
         if starts_empty(value) or (isinstance(value, ast.Call) and last_name(value) in holding):
             found.add(name)
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and {last_name(d) for d in node.decorator_list} & CACHES:
+        if isinstance(node, ast.Global):
+            found |= set(node.names)
+        elif isinstance(node, ast.FunctionDef) and {last_name(d) for d in node.decorator_list} & CACHES:
             found.add(node.name)
     return found
 
 
 def all_state() -> set[str]:
-    trees = {module_name(p): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SRC.rglob("*.py"))}
+    trees = {module_name(p): parsed(p) for p in FILES}
     holding = holders(list(trees.values()))
     return {f"{module}.{name}" for module, tree in trees.items() for name in state_in(tree, holding)}
 
@@ -106,7 +107,7 @@ PER_OBJECT = {"declare.fused.FusedOp"}
 
 def threads() -> set[str]:
     """Modules that start threads."""
-    return {module_name(p) for p in SRC.rglob("*.py") if "Thread(" in p.read_text(encoding="utf-8")}
+    return {module_name(p) for p in FILES if "Thread(" in p.read_text(encoding="utf-8")}
 
 
 def test_the_page_lists_every_module_that_starts_threads() -> None:

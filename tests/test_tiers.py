@@ -1,4 +1,4 @@
-"""Tiers: the standard and the exhaustive tier are all tests, each in one of them."""
+"""Tiers: the standard and the exhaustive tier are all tests, each in one of them; in both if examples are drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiers import MANY, SLOW, SPREAD, exhaustive_ones, spread, standard_ones
+from tests.tiers import MANY, SLOW, SPREAD, draws_examples, exhaustive_ones, spread, standard_ones
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,7 +25,8 @@ def test_a_spread_has_both_ends_and_no_case_twice(count: int, most: int) -> None
 def test_the_tiers_share_the_tests_of_this_process(request: pytest.FixtureRequest) -> None:
     items = request.session.items
     standard, exhaustive = standard_ones(items), exhaustive_ones(items)
-    assert sorted(i.nodeid for i in [*standard, *exhaustive]) == sorted(i.nodeid for i in items)
+    assert {*standard, *exhaustive} == set(items)
+    assert {*standard} & {*exhaustive} == {item for item in standard if draws_examples(item)}
 
 
 @pytest.mark.parametrize("count", range(20))

@@ -1,7 +1,8 @@
 """Tiers of tests: quick (while one works), standard (`make test`), exhaustive (the rest). CI runs the last two.
 
 The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and most cases of the tests in tests/exhaustive.txt: all
-but the first and the last. All other tests run with every case in the standard tier. Plain pytest runs all.
+but the first and the last. It runs tests of random examples again, with more of them. All other tests run with every
+case in the standard tier. Plain pytest runs all.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LONG = 0.15
 """Seconds of processor time that make a test slow."""
 MANY = Path(__file__).with_name("exhaustive.txt")
 """Tests whose cases take long together; `make slow` measures and rewrites it."""
-LONG_TOGETHER = 0.5
+LONG_TOGETHER = 0.3
 """Seconds of processor time of all cases that put a test into that list."""
 SPREAD = 2
 """Cases of such a test in the standard tier; of the laws, cases of each op."""
@@ -47,7 +48,23 @@ def quick_ones(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def exhaustive_ones(items: list[pytest.Item]) -> list[pytest.Item]:
-    """What the standard tier leaves out."""
+    """What the standard tier leaves out, and tests of random examples, of which it draws a few."""
+    left_out = _left_out(items)
+    return [item for item in items if item in left_out or draws_examples(item)]
+
+
+def standard_ones(items: list[pytest.Item]) -> list[pytest.Item]:
+    """What `make test` runs."""
+    left_out = _left_out(items)
+    return [item for item in items if item not in left_out]
+
+
+def draws_examples(item: pytest.Item) -> bool:
+    """Whether Hypothesis draws what a test is given."""
+    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+
+
+def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     many = frozenset(MANY.read_text(encoding="utf-8").split())
     groups: dict[Hashable, list[pytest.Item]] = {}
     for item in items:
@@ -57,13 +74,7 @@ def exhaustive_ones(items: list[pytest.Item]) -> list[pytest.Item]:
         if cases[0].nodeid.partition("[")[0] in many:
             left_out |= set(cases) - {cases[index] for index in spread(len(cases), SPREAD)}
         left_out |= {item for item in cases if item.get_closest_marker("exhaustive") is not None}
-    return [item for item in items if item in left_out]
-
-
-def standard_ones(items: list[pytest.Item]) -> list[pytest.Item]:
-    """What `make test` runs."""
-    left_out = set(exhaustive_ones(items))
-    return [item for item in items if item not in left_out]
+    return left_out
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -3,68 +3,71 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dovetail import blocks, library, ops
-from dovetail.declare.fused import FusedOp, fused_op
-from dovetail.errors import (
-    BindError,
-    CheckError,
-    DovetailError,
-    GateError,
-    GraphError,
-    LoadError,
-    NeedsValueError,
-    OptionError,
-    ParseError,
-    SizeError,
-    SizeLimitError,
-    TraceError,
-    TypeRuleError,
-    UnsupportedError,
-    VerifyError,
-)
-from dovetail.ir.dtype import (
-    DType,
-    bf16,
-    bool_,
-    c64,
-    f4e2m1,
-    f8e4m3fn,
-    f8e4m3fnuz,
-    f8e5m2,
-    f8e5m2fnuz,
-    f8e8m0,
-    f16,
-    f32,
-    f64,
-    i2,
-    i4,
-    i8,
-    i16,
-    i32,
-    i64,
-    u2,
-    u4,
-    u8,
-    u16,
-    u32,
-    u64,
-)
-from dovetail.ir.graph import Builder, Graph
-from dovetail.ir.leaf import constant, input, param
-from dovetail.ir.origin import scope
-from dovetail.ir.serial import save
-from dovetail.ir.text import print_graph
-from dovetail.ir.type import TensorType, TupleType
-from dovetail.ir.value import Value
-from dovetail.ir.verify import verify
-from dovetail.passes.canonicalize import canonicalize
-from dovetail.runtime.compile import compile, scan
-from dovetail.runtime.load import load, parse
-from dovetail.runtime.program import Program
-from dovetail.settings import Settings
-from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime.device_array import DeviceArray
-from dovetail.version import __version__
+from dovetail.ir.collector import collector_paused as _collector_paused
+
+with _collector_paused():  # importing makes fifty thousand objects and no garbage
+    from dovetail import blocks, library, ops
+    from dovetail.declare.fused import FusedOp, fused_op
+    from dovetail.errors import (
+        BindError,
+        CheckError,
+        DovetailError,
+        GateError,
+        GraphError,
+        LoadError,
+        NeedsValueError,
+        OptionError,
+        ParseError,
+        SizeError,
+        SizeLimitError,
+        TraceError,
+        TypeRuleError,
+        UnsupportedError,
+        VerifyError,
+    )
+    from dovetail.ir.dtype import (
+        DType,
+        bf16,
+        bool_,
+        c64,
+        f4e2m1,
+        f8e4m3fn,
+        f8e4m3fnuz,
+        f8e5m2,
+        f8e5m2fnuz,
+        f8e8m0,
+        f16,
+        f32,
+        f64,
+        i2,
+        i4,
+        i8,
+        i16,
+        i32,
+        i64,
+        u2,
+        u4,
+        u8,
+        u16,
+        u32,
+        u64,
+    )
+    from dovetail.ir.graph import Builder, Graph
+    from dovetail.ir.leaf import constant, input, param
+    from dovetail.ir.origin import scope
+    from dovetail.ir.serial import save
+    from dovetail.ir.text import print_graph
+    from dovetail.ir.type import TensorType, TupleType
+    from dovetail.ir.value import Value
+    from dovetail.ir.verify import verify
+    from dovetail.passes.canonicalize import canonicalize
+    from dovetail.runtime.compile import compile, scan
+    from dovetail.runtime.load import load, parse
+    from dovetail.runtime.program import Program
+    from dovetail.settings import Settings
+    from dovetail.targets.reference.interpreter import evaluate
+    from dovetail.targets.runtime.device_array import DeviceArray
+    from dovetail.version import __version__
 
 if TYPE_CHECKING:
     from dovetail import models

@@ -6,13 +6,13 @@ what a whole process has to agree on.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dovetail.errors import OptionError
+from dovetail.nearest import nearest
 
 _T = TypeVar("_T")
 
@@ -140,5 +140,5 @@ def _switch(name: str, text: str) -> bool:
 
 
 def _nearest(name: str, known: Mapping[str, type[Any]]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+    near = nearest(name, known)
     return f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"

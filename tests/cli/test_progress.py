@@ -133,4 +133,4 @@ def test_a_stream_that_fails_is_nobodys_problem() -> None:
 def test_programs_that_read_json_are_told_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SHORT", 0.0)
     assert not shell("explain", SMALL["unet"], "--json").err
-    assert "dovetail: optimise took 0." in shell("explain", SMALL["unet"]).err
+    assert re.search(r"dovetail: optimise took \d+\.\d s", shell("explain", SMALL["unet"]).err)

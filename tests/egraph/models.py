@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 from dovetail.egraph.decide import Decided, Vocabulary, decide
 from dovetail.egraph.saturate import Budget
@@ -23,13 +25,15 @@ def llama_of(layers: int) -> Graph:
     return canonical(llama(replace(_LLAMA, layers=layers), batch=1, seq=8))
 
 
-def one_layer() -> dict[str, Graph]:
+@cache
+def one_layer() -> Mapping[str, Graph]:
     """Models small enough for an integer program."""
     encoder = bert(replace(_BERT, layers=1), batch=1, seq=8)
     return {"llama": llama_of(1), "bert": canonical(encoder), **{n: models()[n] for n in ("resnet", "unet")}}
 
 
-def models() -> dict[str, Graph]:
+@cache
+def models() -> Mapping[str, Graph]:
     """One of each kind."""
     graphs = {
         "llama": llama(replace(_LLAMA, layers=2), batch=1, seq=8),

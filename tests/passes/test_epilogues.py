@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from dovetail.passes.regions import mark_regions
 from dovetail.runtime.load import parse
 from dovetail.targets.cpu import anchors
 from dovetail.targets.cpu.claims import CLAIMS
-from dovetail.targets.cpu.conv.policy import LIMITS
 from dovetail.targets.cuda.claims import CLAIMS as CUDA
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -114,7 +112,7 @@ def test_any_steps_after_a_matmul_are_its_epilogue(name: str, engine: str) -> No
 
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_steps_after_a_convolution_are_its_epilogue(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anchors, "LIMITS", replace(LIMITS, streamed_taps=9))
+    monkeypatch.setattr(anchors, "STREAMED_TAPS", 9)
     y = convolution()
     full = input("full", f32[2, 10, 11, 9])
     check(EPILOGUES[name](y, CHANNEL, full), 1)

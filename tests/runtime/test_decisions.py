@@ -39,9 +39,10 @@ def host(flops: float, bytes: float, launch: float) -> Target:
 HOSTS = (host(2e10, 6e9, 5e-7), host(6e10, 1.5e10, 1.5e-6), host(3e11, 2e10, 2e-6), host(1e12, 8e10, 4e-6))
 
 
+@pytest.mark.parametrize("layers", [2, pytest.param(6, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("sizes", [{"b": 1, "s": 128}, {"b": 8, "s": 128}])
-def test_the_lock_of_a_model_is_the_same_on_every_host(sizes: Mapping[str, int]) -> None:
-    graph = specialize(models.bert(), sizes)
+def test_the_lock_of_a_model_is_the_same_on_every_host(sizes: Mapping[str, int], layers: int) -> None:
+    graph = specialize(models.bert(models.BertShape(layers=layers)), sizes)
     reports = [dovetail.scan(graph, target=target) for target in (CPU, *HOSTS)]
     locks = [str(lock_of(outline_of(report))) for report in reports]
     assert set(locks) == {locks[0]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from dovetail.cli.options import JSON
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.catalogue import Entry, page, stage_of
 from dovetail.errors import OptionError
+from dovetail.nearest import nearest
 from dovetail.runtime.keepers import keepers
 
 ENTRIES: Mapping[str, Entry] = {
@@ -40,7 +40,7 @@ def entry_named(name: str) -> Entry:
     """The declaration of a name."""
     entry = ENTRIES.get(name)
     if entry is None:
-        near = difflib.get_close_matches(name, ENTRIES, n=1)
+        near = nearest(name, ENTRIES)
         hint = f"did you mean {near[0]}?" if near else "dovetail catalogue lists them"
         raise OptionError(f"there is no fused op {name!r}", hint=hint)
     return entry

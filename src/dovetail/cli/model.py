@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -15,6 +14,7 @@ from dovetail.errors import GraphError, NeedsValueError, OptionError
 from dovetail.ir.dtype import BY_NAME, DType
 from dovetail.ir.graph import Graph
 from dovetail.ir.size_text import parse_size
+from dovetail.nearest import nearest
 from dovetail.runtime.load import load
 
 BUILDERS: Mapping[str, Callable[..., Graph]] = {
@@ -40,7 +40,7 @@ def graph_of(model: str, fixed: Mapping[str, Any] | None = None) -> Graph:
     if name in BUILDERS:
         return build(name, options, given=bool(colon))
     if not Path(name).suffix and "/" not in model and "\\" not in model and "\0" not in model and not _exists(model):
-        near = difflib.get_close_matches(name, BUILDERS, n=1)
+        near = nearest(name, BUILDERS)
         listed = f"did you mean {near[0]}?" if near else f"built-in models are {', '.join(BUILDERS)}"
         raise OptionError(f"there is neither a file nor a built-in model {model!r}", hint=listed)
     try:
@@ -121,7 +121,7 @@ def _pairs(name: str, options: str, known: Mapping[str, Known]) -> list[tuple[st
         elif not equals or not text.strip():
             raise OptionError(f"{piece.strip()!r} is no option of {name}", hint=f"write key=value; there are {listed}")
         elif key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
+            near = nearest(key, known)
             hint = f"did you mean {near[0]}? There are {listed}" if near else f"there are {listed}"
             raise OptionError(f"{name} has no option {key!r}", hint=hint)
         elif any(key == earlier for earlier, _ in pairs):

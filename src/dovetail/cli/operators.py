@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.options import JSON
 from dovetail.errors import OptionError
+from dovetail.nearest import nearest
 
 if TYPE_CHECKING:
     from dovetail.frontends.onnx.table import Row
@@ -37,7 +37,7 @@ def _named(listed: tuple[Row, ...], name: str) -> tuple[Row, ...]:
     if not found:
         names = sorted({row.name for row in listed})
         lower = {n.lower(): n for n in names}
-        near = [lower[name.lower()]] if name.lower() in lower else difflib.get_close_matches(name, names, n=1)
+        near = [lower[name.lower()]] if name.lower() in lower else nearest(name, names)
         hint = f"did you mean {near[0]}?" if near else "dovetail operators lists them"
         raise OptionError(f"there is no operator {name!r}", hint=hint)
     return found

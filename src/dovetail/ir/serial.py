@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -41,7 +40,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write the graph and its arrays. The file is whole, or it is not there."""
     pieces = _Pieces(graph)
     target = Path(path)
-    beside = target.parent / f".{target.name}.{secrets.token_hex(8)}.part"
+    beside = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
     try:
         with open(beside, "xb") as file:
             file.writelines(pieces)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args, get_type_hints
@@ -18,6 +17,7 @@ from dovetail.ir.origin import Origin, merge
 from dovetail.ir.text_lex import WORDS, Lexer
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Op, Value, make
+from dovetail.nearest import nearest
 
 _ORIGINS: tuple[str, ...] = get_args(get_type_hints(Origin)["kind"])
 _RELATIONS: tuple[str, ...] = get_args(Relation)
@@ -178,7 +178,7 @@ class _Parser(Lexer):
             return make(leaf.CONST, (), {"value": self.literal()})
         op = self.ops.get(name)
         if op is None:
-            close = difflib.get_close_matches(name[:40], self.ops, n=3)
+            close = nearest(name[:40], self.ops, most=3)
             hint = f"did you mean {' or '.join(close)}?" if close else "pass the op that declares it in `ops`"
             self.fail(f"there is no op named {name[:40]!r}", hint, at)
         operands = self.operands(scope)

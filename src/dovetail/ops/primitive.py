@@ -7,7 +7,7 @@ attributes; their annotations say how an attribute is brought to its one normal 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_type_hints
 
@@ -168,10 +168,11 @@ class Primitive(Op):
         self.view = view
         self.branches = branches
         self.doc = doc or (inspect.getdoc(meaning) or "").split("\n")[0]
-        self.kinds, self.defaults = _attributes(meaning)
-        self.arity = _arity(meaning)
+        parameters = _parameters(meaning)
+        self.kinds, self.defaults = _attributes(meaning, parameters)
+        self.arity = _arity(parameters)
         self.__name__ = name
-        self.__doc__ = f"{name}{_spelled(meaning)}\n\n{self.doc.rstrip('.')}."
+        self.__doc__ = f"{name}({_spelled(parameters)})\n\n{self.doc.rstrip('.')}."
 
     def cost_kind(self, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
         """What decides which share of the peak its arithmetic reaches. A dot refines a kind: "conv.depthwise"."""
@@ -230,22 +231,20 @@ def _is_asked(attr: Any) -> bool:
     return isinstance(attr, Hole | SizeOf | DTypeOf)
 
 
-def _attributes(meaning: Callable[..., Any]) -> tuple[dict[str, Kind], dict[str, Any]]:
-    try:
-        signature = inspect.signature(meaning)
-    except (TypeError, ValueError):
-        return {}, {}
+def _parameters(meaning: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Operands, then attributes. The options of a ufunc are no attributes."""
     if isinstance(meaning, np.ufunc):
-        return {}, {}
-    hints = get_type_hints(meaning, include_extras=True)
-    kinds: dict[str, Kind] = {}
-    defaults: dict[str, Any] = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            kinds[name] = _kind(hints.get(name, Any))
-            if parameter.default is not parameter.empty:
-                defaults[name] = parameter.default
-    return kinds, defaults
+        return tuple([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in "xyz"[: meaning.nin]])
+    return tuple(inspect.signature(meaning).parameters.values())
+
+
+def _attributes(
+    meaning: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> tuple[dict[str, Kind], dict[str, Any]]:
+    attributes = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    hints = get_type_hints(meaning, include_extras=True) if attributes else {}
+    kinds = {attribute.name: _kind(hints.get(attribute.name, Any)) for attribute in attributes}
+    return kinds, {a.name: a.default for a in attributes if a.default is not a.empty}
 
 
 def _kind(hint: Any) -> Kind:
@@ -269,22 +268,23 @@ def _one_of(choices: list[str]) -> Callable[[Any, int | None], Any]:
     return normal
 
 
-def _arity(meaning: Callable[..., Any]) -> int | None:
-    if isinstance(meaning, np.ufunc):
-        return meaning.nin
-    parameters = inspect.signature(meaning).parameters.values()
+def _arity(parameters: Sequence[inspect.Parameter]) -> int | None:
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return None
     return sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
 
 
-def _spelled(meaning: Callable[..., Any]) -> str:
+def _spelled(parameters: Sequence[inspect.Parameter]) -> str:
     """The signature for people: operands, then attributes with their defaults."""
-    if isinstance(meaning, np.ufunc):
-        return f"({', '.join('xyz'[: meaning.nin])})"
-    found = inspect.signature(meaning)
-    bare = [p.replace(annotation=inspect.Parameter.empty) for p in found.parameters.values()]
-    return str(found.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    spelled: list[str] = []
+    for p in parameters:
+        if p.kind is p.VAR_POSITIONAL:
+            spelled.append(f"*{p.name}")
+            continue
+        if p.kind is p.KEYWORD_ONLY and not any(part.startswith("*") for part in spelled):
+            spelled.append("*")
+        spelled.append(p.name if p.default is p.empty else f"{p.name}={p.default!r}")
+    return ", ".join(spelled)
 
 
 def as_values(operands: tuple[Operand, ...]) -> tuple[Value, ...]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from dovetail.ops.primitive import Array, Kind, Sizes, axis_from_end, family, pr
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.sampling import cubic
 from dovetail.ops.special import wide
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
 Coordinates: TypeAlias = Literal[
@@ -116,6 +118,8 @@ def _scaled(size: Size, scale: float) -> Size:
 
 def simple_fraction(scale: float) -> Fraction:
     """A scale as a fraction. One that is a small fraction up to rounding, such as 1 / 3, is that fraction."""
+    from fractions import Fraction  # it imports decimal and numbers, and few models scale
+
     exact = Fraction(scale)
     simple = exact.limit_denominator(1000)
     return simple if abs(simple - exact) <= exact * Fraction(1, 2**24) else exact

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType, TupleType, Type, tensors, type_symbols, with_sizes
 from dovetail.ir.value import Value, make
 from dovetail.ir.walk import walk
+from dovetail.nearest import nearest
 from dovetail.ops.primitive import Primitive
 
 
@@ -113,7 +113,7 @@ def _checked(graph: Graph, binding: Mapping[str, int], partial: bool) -> dict[st
     numbers: dict[str, Size] = {}
     for name, given in binding.items():
         if name not in known and name not in fresh:
-            near = difflib.get_close_matches(name, sorted(known), n=1)
+            near = nearest(name, sorted(known))
             listed = f"its symbols are {', '.join(sorted(known))}" if known else "it has no symbols"
             raise BindError(
                 f"{graph.name} has no symbol {name!r}", hint=f"did you mean {near[0]}?" if near else f"{listed}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +15,7 @@ def write_atomically(path: str | os.PathLike[str], text: str, what: str) -> Path
     A link, a pipe or a device is written to: a rename would replace it by a file.
     """
     place = Path(path)
-    temporary = place.parent / f".{what}-{secrets.token_hex(8)}.part"
+    temporary = place.parent / f".{what}-{os.urandom(8).hex()}.part"
     try:
         if place.is_symlink() or (place.exists() and not place.is_file()):
             place.write_text(text, encoding="utf-8", newline="\n")

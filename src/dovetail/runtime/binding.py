@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -13,6 +12,7 @@ from dovetail.errors import BindError
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found
 from dovetail.ir.value import Value
+from dovetail.nearest import nearest
 from dovetail.targets.runtime.feeds import Shaped, check_array, found_leaf, named_leaf
 
 
@@ -24,7 +24,7 @@ def check_named(
     for name, array in given.items():
         value = declared.get(name)
         if value is None:
-            near = difflib.get_close_matches(str(name), declared, n=1)
+            near = nearest(str(name), declared)
             listed = f"the {kind}s are {', '.join(declared)}" if declared else f"it has no {kind}s"
             hint = advice if name in others else f"did you mean {near[0]}?" if near else listed
             raise BindError(f"there is no {kind} named {name!r}", hint=hint)

@@ -27,13 +27,14 @@ from dovetail.ops.region import anchor_of
 from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.conv.policy import LIMITS
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
 DENSE = TensorLocations(lambda value: locate(value, {}), (), target=LoopTarget(SUPPORT, tiles_for(0)))
 """Where tensors lie as far as passes know: densely, each in memory of its own."""
 SHORT = 128
 """Below this k a product loses by an epilogue that reads another tensor of its shape: 7 % at k = 64 on NEON."""
+STREAMED_TAPS = 1
+"""Taps of a window after which steps read another tensor of the result's size: 2 to 4 % slower with nine."""
 FEWEST_ROWS, SMALL = 16, 1 << 16
 """Tiles of a reduction that threads can share, and elements that one thread goes through in no time."""
 
@@ -155,7 +156,7 @@ def _streams_operands(value: Value) -> bool:
     filters = found.operands["w"].shape
     taps = prod(n for n in filters[2:] if isinstance(n, int))
     is_depthwise = anchor.attrs["groups"] == filters[0] and filters[1] == 1
-    return taps <= LIMITS.streamed_taps or is_depthwise or not _full_operands(value)
+    return taps <= STREAMED_TAPS or is_depthwise or not _full_operands(value)
 
 
 ONE_RESULT = Condition(
@@ -209,7 +210,7 @@ ATTENDED = Condition(
 STREAMED = Condition(
     "full_operands_follow_small_windows",
     _streams_operands,
-    f"the steps read a tensor of the result's size, and after a window of more than {LIMITS.streamed_taps} tap "
+    f"the steps read a tensor of the result's size, and after a window of more than {STREAMED_TAPS} tap "
     "the kernel reads a few cache lines of it here and there",
 )
 

@@ -6,7 +6,6 @@ Every file is opened from the folder's descriptor, so that nothing that is swapp
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -80,7 +79,7 @@ class Folder:
 
     def write(self, name: str, pieces: Sequence[bytes]) -> None:
         """A file of these bytes: whole, or not there. Raises OSError where it cannot be written."""
-        part = f".{name}.{secrets.token_hex(8)}{PART}"
+        part = f".{name}.{os.urandom(8).hex()}{PART}"
         file = os.open(part, _WRITE, 0o600, dir_fd=self._at)
         try:
             with os.fdopen(file, "wb") as stream:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from dovetail.ir.leaf import constant, input, param
 from dovetail.ir.literal import Array
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu import anchors
-from dovetail.targets.cpu.conv.policy import LIMITS
 from dovetail.targets.cpu.isa import Host
 from dovetail.targets.reference.interpreter import evaluate
 from tests.codegen import generated
@@ -50,7 +48,7 @@ VARIANTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def every_operand_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a claim refuses because it is slower is right all the same."""
-    monkeypatch.setattr(anchors, "LIMITS", replace(LIMITS, streamed_taps=1 << 30))
+    monkeypatch.setattr(anchors, "STREAMED_TAPS", 1 << 30)
 
 
 def convolution(variant: str, *, bias: bool = True, residual: bool = False, act: Activation = "none") -> Value:

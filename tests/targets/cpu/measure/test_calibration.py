@@ -15,7 +15,7 @@ from dovetail.declare.machine import Machine
 from dovetail.ir.dtype import i8
 from dovetail.settings import Settings
 from dovetail.targets.cpu.cores import cache_sizes
-from dovetail.targets.cpu.measure import calibration
+from dovetail.targets.cpu.measure import bandwidth, calibration, peak
 from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
 from dovetail.targets.cpu.measure.calibration import (
     BUILT_IN,
@@ -88,8 +88,8 @@ def _described(threads: int) -> Machine:
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.delenv("DOVETAIL_MACHINE")
     monkeypatch.setattr(calibration, "busy_share", lambda: 0.0)
-    monkeypatch.setattr(calibration, "Meter", _Meter)
-    monkeypatch.setattr(calibration, "BandwidthMeter", _Bandwidth)
+    monkeypatch.setattr(peak, "Meter", _Meter)
+    monkeypatch.setattr(bandwidth, "BandwidthMeter", _Bandwidth)
     monkeypatch.setattr(calibration, "available_threads", lambda: 2)
     monkeypatch.setattr(calibration, "cores", lambda: Cores(3e9))
     monkeypatch.setattr(calibration, "_described", _described)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 from dovetail import ops
@@ -104,6 +103,8 @@ def _by_sizes(n: Node, x: Value, axes: tuple[int, ...], sizes: Value | None, pol
         return along
     if policy not in ("not_larger", "not_smaller"):
         raise n.malformed(f"keep_aspect_ratio_policy is {policy!r}")
+    from fractions import Fraction  # it imports decimal, and few models keep a ratio
+
     ratios: list[Fraction] = []
     for a in along:
         size, length = a.size, x.shape[a.axis]

@@ -109,8 +109,6 @@ class ConvLimits:
 
     lanes_waste: float = 1.1
     """Lanes to filters, at most, where filters are in lanes."""
-    streamed_taps: int = 1
-    """Taps of a window after which steps read another tensor of the result's size: 2 to 4 % slower with nine."""
     depthwise: DepthwiseLimits = DepthwiseLimits()
     few_channels: FewChannelsLimits = FewChannelsLimits()
     packed: PackedLimits = PackedLimits()

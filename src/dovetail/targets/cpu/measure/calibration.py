@@ -6,13 +6,12 @@ import hashlib
 import json
 import math
 import os
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dovetail.declare.cost import Level, Machine, Reach
 from dovetail.progress import phase
@@ -20,13 +19,15 @@ from dovetail.settings import BUILT_IN as SAME_EVERYWHERE
 from dovetail.settings import MACHINE, OFF, Settings
 from dovetail.targets.cpu.cores import available_threads, busy_share, cache_sizes
 from dovetail.targets.cpu.isa import host
-from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
 from dovetail.targets.cpu.measure.described import byte_peaks, cores, described, row_seconds
 from dovetail.targets.cpu.measure.figures import Figures, contradiction, unsettled
-from dovetail.targets.cpu.measure.peak import Limits, Meter
 from dovetail.targets.runtime.folder import Folder, Unsafe
 from dovetail.targets.runtime.store import folder_of
 from dovetail.version import __version__
+
+if TYPE_CHECKING:
+    from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
+    from dovetail.targets.cpu.measure.peak import Limits, Meter
 
 VERSION = 3
 """The version of the file; others are not read."""
@@ -190,6 +191,8 @@ def calibrate(settings: Settings) -> Attempt:
 
     Better figures of an earlier process stay.
     """
+    from dovetail.targets.cpu.measure.peak import Meter  # only measuring needs loops of its own
+
     before = stored(settings)
     known = {} if before is None else {one.threads: one for one in before.figures}
     found: list[Figures] = []
@@ -252,6 +255,10 @@ def _store(path: Path, made: Calibration) -> None:
 
 def _figures(meter: Meter, known: Figures | None, end: float, busy: list[float]) -> Figures:
     """The best of several rounds until enough agree or time is over; notes what others used meanwhile."""
+    import statistics
+
+    from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
+
     bandwidth = BandwidthMeter(meter.best.threads)
     best, lost = _round(meter, bandwidth), [meter.lost]
     best = best if known is None else best.better(known)
