@@ -97,6 +97,12 @@ class _Verifier:
             check_donated(self.graph.donated, self.graph.inputs, self.graph.outputs)
         except GraphError as error:
             self.fail(error.message, error.hint)
+        for index, value in enumerate(self.graph.declared):
+            if not _is(value, Value) or value.op is not leaf.PARAM:
+                self.fail(f"parameter {index} is {value!r}", "parameters are made with leaf.param or Builder.param")
+            self.declare(declared, value)
+            self.attributes(value)
+            self.rule(value, value.known_type)
         for value in self.order:
             if value.op is leaf.PARAM:
                 self.declare(declared, value)
@@ -226,7 +232,7 @@ class _Verifier:
                     check_size(size)
                 except GraphError as error:
                     self.fail(f"the assumption {fact.relation}: {error.message}", error.hint)
-        params = {v.attrs["name"]: v for v in self.order if v.op is leaf.PARAM}
+        params = {v.attrs["name"]: v for v in (*self.order, *self.graph.declared) if v.op is leaf.PARAM}
         for name, array in self.graph.params.items():
             self.name(name, "an array")
             if name in params:
