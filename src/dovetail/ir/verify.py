@@ -33,6 +33,10 @@ class _Verifier:
         self.bodies: set[Subgraph] = set()
         self.order: list[Value] = []
         """The values of the graph's own level, as far as they were met."""
+        self.types: set[int] = set()
+        """The ids of types that were checked: values of one type share it."""
+        self.rules: set[tuple[Op, tuple[int, ...]]] = set()
+        """Ops without attributes that were checked, with the ids of the types of their results and operands."""
 
     def run(self) -> None:
         graph = self.graph
@@ -152,6 +156,8 @@ class _Verifier:
 
     def type(self, value: Value) -> None:
         type = value.type
+        if id(type) in self.types:
+            return
         items: tuple[Any, ...] = type.items if isinstance(type, TupleType) else (type,)
         if not all(_is(item, TensorType) and _is(item.shape, tuple) for item in items):
             self.fail(f"the type is {type!r}", "a type is a tensor or a tuple of tensors", value)
@@ -159,6 +165,7 @@ class _Verifier:
             check_type(type)
         except GraphError as error:
             self.fail(f"the type {type}: {error.message}", error.hint, value)
+        self.types.add(id(type))
 
     def leaf(self, value: Value, body: Subgraph | None) -> None:
         """Arguments stand inside sub-graphs, inputs and parameters outside."""
@@ -181,8 +188,11 @@ class _Verifier:
 
     def rule(self, value: Value, stored: Type | None) -> None:
         """The attributes are in normal form, and the type is what the op's rule gives for the operands."""
-        facts = Facts(value.op.name)
         types = tuple([operand.type for operand in value.operands])
+        checked = (value.op, (id(stored), *map(id, types)))
+        if not value.attrs and not value.constraints and checked in self.rules:
+            return
+        facts = Facts(value.op.name)
         try:
             normal = value.op.normal(value.operands, value.attrs)
             found = value.op.infer(facts, types, value.attrs)
@@ -201,6 +211,8 @@ class _Verifier:
             self.fail(
                 f"the constraints are stored as {kept}, and the rule gives {given}", "build values with make", value
             )
+        if not value.attrs and not value.constraints:
+            self.rules.add(checked)
 
     def subgraph(self, body: Subgraph, owner: Value, depth: int) -> None:
         if not _is(body.arguments, tuple) or not _is(body.results, tuple):
