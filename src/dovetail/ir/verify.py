@@ -31,6 +31,8 @@ class _Verifier:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.bodies: set[Subgraph] = set()
+        self.leaves: set[Value] = set()
+        """Inputs and parameters of the interface, which are checked with it."""
         self.order: list[Value] = []
         """The values of the graph's own level, as far as they were met."""
         self.types: set[int] = set()
@@ -87,7 +89,7 @@ class _Verifier:
     def interface(self) -> None:
         """Inputs and parameters: each name once, with one type."""
         declared: dict[str, Value] = {}
-        listed: set[Value] = set()
+        listed = self.leaves
         for index, value in enumerate(self.graph.inputs):
             if not _is(value, Value) or value.op is not leaf.INPUT:
                 self.fail(f"input {index} is {value!r}", "inputs are made with leaf.input or Builder.input")
@@ -107,6 +109,7 @@ class _Verifier:
             self.declare(declared, value)
             self.attributes(value)
             self.rule(value, value.known_type)
+            listed.add(value)
         for value in self.order:
             if value.op is leaf.PARAM:
                 self.declare(declared, value)
@@ -135,10 +138,11 @@ class _Verifier:
             )
         if value.known_type is None:
             self.fail("a value without a type", "patterns have none; build the value from typed operands", value)
-        self.attributes(value)
         self.type(value)
         self.leaf(value, body)
-        self.rule(value, value.known_type)
+        if value not in self.leaves:
+            self.attributes(value)
+            self.rule(value, value.known_type)
         for inner in subgraphs(value):
             self.subgraph(inner, value, depth + 1)
         if not is_interned(value):

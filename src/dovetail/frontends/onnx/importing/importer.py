@@ -94,7 +94,8 @@ class Import:
                 f"there is no input named {printable(min(strange))!r}", hint="only initializers that are inputs can be"
             )
         declared = [i for i in proto.input if i.name not in initial or i.name in self.given or i.name in self.free]
-        types = {i.name: self._declared(i) for i in declared}
+        alike: dict[TensorType, TensorType] = {}
+        types = {i.name: alike.setdefault(found := self._declared(i), found) for i in declared}
         self._declared_sizes |= {d.dim_param for i in declared for d in i.type.tensor_type.shape.dim}
         self._symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
         known = fixed(self.given, types)
