@@ -81,10 +81,13 @@ class _Verifier:
             self.fail(f"a value whose op is {value.op!r}", "build values with make", value)
         if not _is(value.operands, tuple):
             self.fail(f"the operands are a {type(value.operands).__name__}", "operands are a tuple of values", value)
+        found: list[Value] = []
         for index, operand in enumerate(value.operands):
-            if not _is(operand, Value):
+            if operand.__class__ is not Value:
                 self.fail(f"operand {index} is {operand!r}", "operands are values; leave an optional one out", value)
-        return [v for v in value.operands if v not in done]
+            if operand not in done:
+                found.append(operand)
+        return found
 
     def interface(self) -> None:
         """Inputs and parameters: each name once, with one type."""
@@ -143,7 +146,7 @@ class _Verifier:
         if value not in self.leaves:
             self.attributes(value)
             self.rule(value, value.known_type)
-        for inner in subgraphs(value):
+        for inner in subgraphs(value) if value.attrs else ():
             self.subgraph(inner, value, depth + 1)
         if not is_interned(value):
             self.fail("a value that equals another and is not the same object", "build values with make", value)
@@ -193,8 +196,9 @@ class _Verifier:
     def rule(self, value: Value, stored: Type | None) -> None:
         """The attributes are in normal form, and the type is what the op's rule gives for the operands."""
         types = tuple([operand.type for operand in value.operands])
+        plain = not value.attrs and not value.constraints
         checked = (value.op, (id(stored), *map(id, types)))
-        if not value.attrs and not value.constraints and checked in self.rules:
+        if plain and checked in self.rules:
             return
         facts = Facts(value.op.name)
         try:
@@ -215,7 +219,7 @@ class _Verifier:
             self.fail(
                 f"the constraints are stored as {kept}, and the rule gives {given}", "build values with make", value
             )
-        if not value.attrs and not value.constraints:
+        if plain:
             self.rules.add(checked)
 
     def subgraph(self, body: Subgraph, owner: Value, depth: int) -> None:
