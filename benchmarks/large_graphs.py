@@ -5,6 +5,7 @@ python benchmarks/large_graphs.py
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ def model(nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], output: str) -
 
 def chain(count: int) -> onnx.ModelProto:
     names = [f"v{i}" for i in range(count + 1)]
-    pairs = enumerate(zip(names, names[1:], strict=False))
+    pairs = enumerate(itertools.pairwise(names))
     nodes = [helper.make_node("Relu" if i % 2 else "Neg", [x], [y]) for i, (x, y) in pairs]
     return model(nodes, names[:1], names[-1])
 
