@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dovetail import Builder, ops
 from dovetail.ir.dtype import f32, i64
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Load, Loop, Name, Set, Store, Tensor
 from dovetail.kernels.loops.reversal import width_of_reversed
+from dovetail.runtime.compile import compilation
+from dovetail.runtime.request import make_request
+from dovetail.targets.cuda.run import kernels_of
 from tests.codegen import crossed
 
 ROOT = Path(__file__).parents[2]
@@ -61,3 +65,14 @@ def test_a_long_chain_of_integers_is_no_recursion() -> None:
     for _ in range(20_000):
         index = Call("add", (index, Extent(1)), i64)
     assert width(copied(BACK, index)) == 16
+
+
+def test_kernels_for_a_gpu_have_no_widths() -> None:
+    """A note that the printer for GPUs does not define is no text of LLVM."""
+    builder = Builder("reversed")
+    x = builder.input("x", f32[64, 31])
+    builder.output("y", ops.cum_sum(ops.flip(x, axes=(-1,)), axis=-1))
+    plan = compilation(builder.graph(), make_request(target="cuda")).plan
+    texts = [made.text for _, made in kernels_of(plan)]
+    assert texts
+    assert not any("!note" in text or "vectorize" in text for text in texts)
