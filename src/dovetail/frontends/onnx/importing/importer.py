@@ -14,7 +14,7 @@ from dovetail.errors import BindError, DovetailError, LoadError, UnsupportedErro
 from dovetail.frontends.onnx.file.names import describe, describe_output, domain
 from dovetail.frontends.onnx.file.skim import HASHED
 from dovetail.frontends.onnx.file.tensors import Tensors
-from dovetail.frontends.onnx.file.types import check_declared, element, tensor_type
+from dovetail.frontends.onnx.file.types import check_declared, element, shared, tensor_type
 from dovetail.frontends.onnx.importing import attributes, functions
 from dovetail.frontends.onnx.importing.fixed import Fixed, Given, fixed
 from dovetail.frontends.onnx.importing.forks import results_of
@@ -94,8 +94,7 @@ class Import:
                 f"there is no input named {printable(min(strange))!r}", hint="only initializers that are inputs can be"
             )
         declared = [i for i in proto.input if i.name not in initial or i.name in self.given or i.name in self.free]
-        alike: dict[TensorType, TensorType] = {}
-        types = {i.name: alike.setdefault(found := self._declared(i), found) for i in declared}
+        types = shared({i.name: self._declared(i) for i in declared})
         self._declared_sizes |= {d.dim_param for i in declared for d in i.type.tensor_type.shape.dim}
         self._symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
         known = fixed(self.given, types)
