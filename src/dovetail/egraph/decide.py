@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeAlias, overload
 
 from dovetail.declare.cost import Machine, Prices
@@ -91,16 +91,25 @@ class Search:
     """Of each step."""
     phases: Mapping[str, float]
     """Of each phase of rules, over all windows that look different."""
-    greedy: float
-    """Predicted seconds of what greedy fusion makes of the graph, and of what was chosen."""
-    chosen: float
     stopped: tuple[Stopped, ...]
     price_given: Callable[[], float] = field(repr=False, compare=False)
+    price_greedy: Callable[[], float] = field(repr=False, compare=False)
+    price_chosen: Callable[[], float] = field(repr=False, compare=False)
 
     @cached_property
     def given(self) -> float:
         """Predicted seconds of the graph as it was given. Only reports ask."""
         return self.price_given()
+
+    @cached_property
+    def greedy(self) -> float:
+        """Predicted seconds of what greedy fusion makes of the graph."""
+        return self.price_greedy()
+
+    @cached_property
+    def chosen(self) -> float:
+        """Predicted seconds of what was chosen."""
+        return self.price_chosen()
 
 
 @dataclass(frozen=True)
@@ -179,8 +188,8 @@ class Task:
         clock.lap("rules")
         if fold.is_whole and not (fused.applied or joined.applied or any(s.fired for s in replayed.solved)):
             # No rule applies anywhere: the graph as it stands is the only choice.
-            cost = _whole_cost(problem_of_graph(joined.graph, seconds), fold)
-            return Decided(_greedy(fused, joined), _search(egraph, replayed, clock, lambda: cost, cost, cost))
+            price = cache(lambda: _whole_cost(problem_of_graph(joined.graph, seconds), fold))
+            return Decided(_greedy(fused, joined), _search(egraph, replayed, clock, price, price, price))
         if not words.strict:
             for round in fused.rounds:
                 warm_start(egraph, round.before, round.moved, fused.applied)
@@ -198,7 +207,7 @@ class Task:
         if chosen > greedy * (1 + SAME) and not words.strict:
             if not fold.is_whole:
                 raise UnfoldableError("greedy fusion was not reached")
-            search = _search(egraph, replayed, clock, given, greedy, greedy)
+            search = _search(egraph, replayed, clock, given, lambda: greedy, lambda: greedy)
             return Decided(_greedy(fused, joined), search)
         selection = selection_of(egraph, problem, found, fold)
         declined = Declined(egraph, problem, found.picks)
@@ -206,7 +215,7 @@ class Task:
         misses = declined.misses((*fused.missed, *joined.missed), (*fused.applied, *joined.applied), known)
         result = selection.fused(misses)
         clock.lap("build")
-        search = _search(egraph, replayed, clock, given, greedy, chosen)
+        search = _search(egraph, replayed, clock, given, lambda: greedy, lambda: chosen)
         rounds = fused.rounds if fold.is_whole else _Rounds(self, fold.whole)
         return Decided(replace(result, rounds=rounds), search, selection, fused.rounds)
 
@@ -271,7 +280,12 @@ def _greedy(fused: Fused, joined: Fused) -> Fused:
 
 
 def _search(
-    egraph: EGraph, replayed: Replayed, clock: _Clock, given: Callable[[], float], greedy: float, chosen: float
+    egraph: EGraph,
+    replayed: Replayed,
+    clock: _Clock,
+    given: Callable[[], float],
+    greedy: Callable[[], float],
+    chosen: Callable[[], float],
 ) -> Search:
     fired: Counter[str] = Counter()
     stopped: list[Stopped] = []
@@ -289,10 +303,10 @@ def _search(
         solved=len(replayed.solved),
         seconds=clock.laps,
         phases=phases,
-        greedy=greedy,
-        chosen=chosen,
         stopped=tuple(dict.fromkeys(stopped)),
         price_given=given,
+        price_greedy=greedy,
+        price_chosen=chosen,
     )
 
 

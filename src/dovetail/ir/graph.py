@@ -83,6 +83,8 @@ class Graph:
     """Output -> the input whose memory it is written into, both by name."""
     reread: Reread | None = None
     """Where the graph came from a model that can be imported again."""
+    declared: tuple[Value, ...] = ()
+    """Parameters as declared; a rewrite may leave some of them without a reader."""
 
     @staticmethod
     def of(
@@ -118,12 +120,24 @@ class Graph:
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        names = {name for v in (*self.inputs, *self.values) for name in type_symbols(v.type)}
+        leaves = (*self.inputs, *self.parameters)
+        names = {name for v in (*leaves, *self.values) for name in type_symbols(v.type)}
         return tuple(sorted(names))
 
-    @property
+    @cached_property
+    def signature(self) -> tuple[Value, ...]:
+        """All parameters: those that values read, in their order, then those that no value reads."""
+        return tuple(dict.fromkeys((*self._read, *self.declared)))
+
+    @cached_property
     def parameters(self) -> tuple[Value, ...]:
-        return tuple(v for v in self.values if v.op is leaf.PARAM)
+        """The parameters that a run needs: those that values read, and those whose shapes bind symbols."""
+        unread = self.signature[len(self._read) :]
+        return (*self._read, *(v for v in unread if not v.tensor.is_static))
+
+    @cached_property
+    def _read(self) -> tuple[Value, ...]:
+        return tuple([v for v in self.values if v.op is leaf.PARAM])
 
     def count(self, op: Op | None = None) -> int:
         """How many values there are, or how many of one op."""
@@ -140,8 +154,14 @@ class Graph:
         moved: Mapping[Value, Value] | None = None,
     ) -> Graph:
         """This graph after a rewrite: new values, the same interface and the same promises."""
-        followed = follow(self.moved, moved or {})
-        return replace(self, outputs=dict(outputs), origins=origins, assumed=self.constraints, moved=followed)
+        return replace(
+            self,
+            outputs=dict(outputs),
+            origins=origins,
+            assumed=self.constraints,
+            moved=follow(self.moved, moved or {}),
+            declared=self.signature,
+        )
 
     def donate(self, donated: Mapping[str, str]) -> Graph:
         """This graph with outputs written into the memory of inputs: output name -> input name, of one type."""
@@ -224,7 +244,10 @@ class Builder:
         if not self.outputs:
             raise GraphError(f"{self.name} has no outputs", hint="name at least one with .output(name, value)")
         origins = {v: o for v in walk_into(self.outputs.values()) if (o := self.recorder.origins.get(v))}
-        made = Graph(self.name, tuple(self.inputs), dict(self.outputs), origins, (), dict(self.params))
+        declared = tuple([v for v in self._declared.values() if v.op is leaf.PARAM])
+        made = Graph(
+            self.name, tuple(self.inputs), dict(self.outputs), origins, (), dict(self.params), declared=declared
+        )
         return made.donate(self.donated) if self.donated else made
 
     def _declare(self, value: Value) -> Value:

@@ -73,15 +73,21 @@ class _Rewriter:
 
     def run(self, outputs: Iterable[Value]) -> dict[Value, Value]:
         new: dict[Value, Value] = {}
+        step, settled, enters = self.step, self.settled, self.into_subgraphs
         for value in walk(outputs):
-            operands = tuple([new[v] for v in value.operands])
-            replaced = self.step(value, operands)
-            if replaced is None:
+            old = value.operands
+            operands = tuple([new[v] for v in old]) if old else old
+            replaced = step(value, operands)
+            if replaced is not None:
+                self._credit_all(replaced, value)
+            elif operands == old and not (enters and value.attrs and subgraphs(value)):
+                replaced = value
+                self.credit(value, value)
+                settled.add(value)
+            else:
                 replaced = self._same(value, operands)
                 self.credit(replaced, value)
-                self.settled.add(replaced)
-            else:
-                self._credit_all(replaced, value)
+                settled.add(replaced)
             new[value] = replaced
         return new
 

@@ -94,13 +94,14 @@ class _Parser(Lexer):
         self.need("}")
         if self.at < len(self.text):
             self.expected("the end of the text", "a text holds one graph")
-        alive = (*inputs, *walk_into(outputs.values()))
+        declared = tuple([v for v in scope.named.values() if v.op is leaf.PARAM])
+        alive = (*inputs, *declared, *walk_into(outputs.values()))
         origins = {v: self.found[v] for v in alive if v in self.found}
         try:
             check_donated(donated, inputs, outputs)
         except GraphError as error:
             self.fail(error.message, error.hint, end)
-        return Graph(name, tuple(inputs), outputs, origins, tuple(assumed), donated=donated)
+        return Graph(name, tuple(inputs), outputs, origins, tuple(assumed), donated=donated, declared=declared)
 
     def here_at(self, at: int) -> str:
         self.at = at

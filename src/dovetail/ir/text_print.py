@@ -28,7 +28,7 @@ def local_names(graph: Graph, values: Iterable[Value]) -> dict[Value, str]:
     """What the text calls each value of the graph's own level: inputs and parameters by name, the rest by number."""
     names: dict[Value, str] = {}
     taken: set[str] = set()
-    for value in (*graph.inputs, *(v for v in values if v.op is leaf.PARAM)):
+    for value in (*graph.inputs, *(v for v in values if v.op is leaf.PARAM), *graph.declared):
         spelled = name(str(value.attrs.get("name")))
         if value.op in (leaf.INPUT, leaf.PARAM) and value not in names and spelled not in taken:
             taken.add(spelled)
@@ -58,8 +58,8 @@ class _Printer:
         values = of.values
         names = local_names(of, values)
         self.header(names)
-        for value in values:
-            if value.op is leaf.PARAM and not names[value].startswith("%"):
+        for value in of.signature:
+            if not names.get(value, "%").startswith("%"):
                 self.lines.append(f"  param {names[value]}: {self.type(value.known_type)}{self.origins(value)}")
         self.body(values, names, "  ")
         for fact in of.assumed:

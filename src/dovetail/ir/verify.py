@@ -31,8 +31,14 @@ class _Verifier:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.bodies: set[Subgraph] = set()
+        self.leaves: set[Value] = set()
+        """Inputs and parameters of the interface, which are checked with it."""
         self.order: list[Value] = []
         """The values of the graph's own level, as far as they were met."""
+        self.types: set[int] = set()
+        """The ids of types that were checked: values of one type share it."""
+        self.rules: set[tuple[Op, tuple[int, ...]]] = set()
+        """Ops without attributes that were checked, with the ids of the types of their results and operands."""
 
     def run(self) -> None:
         graph = self.graph
@@ -75,15 +81,18 @@ class _Verifier:
             self.fail(f"a value whose op is {value.op!r}", "build values with make", value)
         if not _is(value.operands, tuple):
             self.fail(f"the operands are a {type(value.operands).__name__}", "operands are a tuple of values", value)
+        found: list[Value] = []
         for index, operand in enumerate(value.operands):
-            if not _is(operand, Value):
+            if operand.__class__ is not Value:
                 self.fail(f"operand {index} is {operand!r}", "operands are values; leave an optional one out", value)
-        return [v for v in value.operands if v not in done]
+            if operand not in done:
+                found.append(operand)
+        return found
 
     def interface(self) -> None:
         """Inputs and parameters: each name once, with one type."""
         declared: dict[str, Value] = {}
-        listed: set[Value] = set()
+        listed = self.leaves
         for index, value in enumerate(self.graph.inputs):
             if not _is(value, Value) or value.op is not leaf.INPUT:
                 self.fail(f"input {index} is {value!r}", "inputs are made with leaf.input or Builder.input")
@@ -97,6 +106,13 @@ class _Verifier:
             check_donated(self.graph.donated, self.graph.inputs, self.graph.outputs)
         except GraphError as error:
             self.fail(error.message, error.hint)
+        for index, value in enumerate(self.graph.declared):
+            if not _is(value, Value) or value.op is not leaf.PARAM:
+                self.fail(f"parameter {index} is {value!r}", "parameters are made with leaf.param or Builder.param")
+            self.declare(declared, value)
+            self.attributes(value)
+            self.rule(value, value.known_type)
+            listed.add(value)
         for value in self.order:
             if value.op is leaf.PARAM:
                 self.declare(declared, value)
@@ -125,11 +141,12 @@ class _Verifier:
             )
         if value.known_type is None:
             self.fail("a value without a type", "patterns have none; build the value from typed operands", value)
-        self.attributes(value)
         self.type(value)
         self.leaf(value, body)
-        self.rule(value, value.known_type)
-        for inner in subgraphs(value):
+        if value not in self.leaves:
+            self.attributes(value)
+            self.rule(value, value.known_type)
+        for inner in subgraphs(value) if value.attrs else ():
             self.subgraph(inner, value, depth + 1)
         if not is_interned(value):
             self.fail("a value that equals another and is not the same object", "build values with make", value)
@@ -146,6 +163,8 @@ class _Verifier:
 
     def type(self, value: Value) -> None:
         type = value.type
+        if id(type) in self.types:
+            return
         items: tuple[Any, ...] = type.items if isinstance(type, TupleType) else (type,)
         if not all(_is(item, TensorType) and _is(item.shape, tuple) for item in items):
             self.fail(f"the type is {type!r}", "a type is a tensor or a tuple of tensors", value)
@@ -153,6 +172,7 @@ class _Verifier:
             check_type(type)
         except GraphError as error:
             self.fail(f"the type {type}: {error.message}", error.hint, value)
+        self.types.add(id(type))
 
     def leaf(self, value: Value, body: Subgraph | None) -> None:
         """Arguments stand inside sub-graphs, inputs and parameters outside."""
@@ -175,8 +195,12 @@ class _Verifier:
 
     def rule(self, value: Value, stored: Type | None) -> None:
         """The attributes are in normal form, and the type is what the op's rule gives for the operands."""
-        facts = Facts(value.op.name)
         types = tuple([operand.type for operand in value.operands])
+        plain = not value.attrs and not value.constraints
+        checked = (value.op, (id(stored), *map(id, types)))
+        if plain and checked in self.rules:
+            return
+        facts = Facts(value.op.name)
         try:
             normal = value.op.normal(value.operands, value.attrs)
             found = value.op.infer(facts, types, value.attrs)
@@ -195,6 +219,8 @@ class _Verifier:
             self.fail(
                 f"the constraints are stored as {kept}, and the rule gives {given}", "build values with make", value
             )
+        if plain:
+            self.rules.add(checked)
 
     def subgraph(self, body: Subgraph, owner: Value, depth: int) -> None:
         if not _is(body.arguments, tuple) or not _is(body.results, tuple):
@@ -226,7 +252,7 @@ class _Verifier:
                     check_size(size)
                 except GraphError as error:
                     self.fail(f"the assumption {fact.relation}: {error.message}", error.hint)
-        params = {v.attrs["name"]: v for v in self.order if v.op is leaf.PARAM}
+        params = {v.attrs["name"]: v for v in (*self.order, *self.graph.declared) if v.op is leaf.PARAM}
         for name, array in self.graph.params.items():
             self.name(name, "an array")
             if name in params:

@@ -10,18 +10,21 @@ from dovetail.ir.value import Value
 def walk(outputs: Iterable[Value], *, until: Container[Value] = ()) -> list[Value]:
     """Every value that the outputs need, once, operands before users; nothing behind the values of `until`."""
     order: list[Value] = []
-    opened: set[Value] = set()
-    done: set[Value] = set()
-    stack = list(outputs)
+    seen: set[Value] = set()
+    opened: list[Value] = []
+    stack: list[Value | None] = list(outputs)
     stack.reverse()
     while stack:
-        value = stack[-1]
-        if value.operands and value not in opened and value not in until:
-            opened.add(value)
-            stack.extend(value.operands[::-1])
-            continue
-        stack.pop()
-        if value not in done:
-            done.add(value)
-            order.append(value)
+        value = stack.pop()
+        if value is None:  # the operands of the value that was opened last are in the order
+            order.append(opened.pop())
+        elif value not in seen:
+            seen.add(value)
+            operands = value.operands
+            if operands and value not in until:
+                opened.append(value)
+                stack.append(None)
+                stack.extend(operands[::-1])
+            else:
+                order.append(value)
     return order

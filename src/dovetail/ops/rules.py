@@ -61,7 +61,11 @@ def elementwise(allowed: Sequence[DType], *, result: DType | None = None) -> Typ
     def rule(facts: Facts, *operands: Type, **attrs: Any) -> Type:
         types = [tensor(t) for t in operands]
         dtype = one_dtype(facts, types, allowed)
-        return TensorType(result or dtype, broadcast(facts, [t.shape for t in types]))
+        dtype = dtype if result is None else result
+        shape = broadcast(facts, [t.shape for t in types])
+        first = types[0]
+        # Values of one type share it: then `is` compares them.
+        return first if shape is first.shape and dtype is first.dtype else TensorType(dtype, shape)
 
     return rule
 

@@ -71,9 +71,11 @@ class Claims:
         conditions = self.native.get(value.op.name)
         if conditions is None:
             return Condition("op_is_native", _never, f"{self.target} has no kernel for {value.op.name}")
-        for tensor in (t for v in (value, *value.operands) for t in tensors(v.type)):
-            if tensor.dtype not in self.dtypes:
-                return Condition("dtype_is_native", _never, f"{self.target} does not compute in {tensor.dtype.name}")
+        for one in (value, *value.operands):
+            for tensor in tensors(one.type):
+                if tensor.dtype not in self.dtypes:
+                    why = f"{self.target} does not compute in {tensor.dtype.name}"
+                    return Condition("dtype_is_native", _never, why)
         if value.op is region:
             return self._region_refusal(value)
         return next((c for c in conditions if not c.holds(value)), None)

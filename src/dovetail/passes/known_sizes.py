@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dovetail.ir.dim import Compound, Dim, Size, compounds, without
 from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Graph
@@ -16,14 +14,7 @@ def settle_sizes(graph: Graph) -> Graph:
     if not known:
         return graph
     specializer = Specializer(lambda size: without(size, known), "what is known of its sizes", graph)
-    new = specializer.run((*graph.inputs, *graph.outputs.values()))
-    return replace(
-        graph,
-        inputs=tuple(new[v] for v in graph.inputs),
-        outputs={name: new[v] for name, v in graph.outputs.items()},
-        origins=specializer.origins,
-        assumed=graph.constraints,
-    )
+    return specializer.graph_with(graph.constraints)
 
 
 def _decided(constraints: tuple[Constraint, ...]) -> dict[Compound, Size]:

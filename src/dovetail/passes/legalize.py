@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from dovetail.ir import leaf
 from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.rewrite import rebuild
 from dovetail.ir.value import Value
-from dovetail.passes.claims import Claims, Dispatch
+from dovetail.passes.claims import Claims, Condition, Dispatch
 
 Lowering = Callable[[Value, tuple[Value, ...], Claims], "Value | None"]
 """Spells a primitive in others: given a value and its new operands; None where it does not apply."""
@@ -55,6 +55,7 @@ def legalize(
         step.graph = rebuild(step.graph, step.spell)
         if not step.changed:
             break
+    step.left = _everything(step.graph)
     step.refuse_what_is_left()
     return Legal(step.graph, step.rows())
 
@@ -79,13 +80,17 @@ class _Legalizer:
         self.lowerings = lowerings
         self.changed = False
         self.spelled: Counter[tuple[str, Outcome, str]] = Counter()
+        self.native: set[Value] = set()
+        """Values that the target runs."""
+        self.left: Sequence[Value] = ()
+        """All values after the last round."""
 
     def spell(self, value: Value, operands: tuple[Value, ...]) -> Value | None:
         if value.op in leaf.LEAVES:
             return None
         new = value.with_operands(operands)
         wish = self.policy.get(value.op.name, self.policy.get("*", "prefer_native"))
-        refusal = self.claims.refusal(new)
+        refusal = self.refusal(new)
         if refusal is None and wish != "force_common":
             return self._broadcast(new, operands)
         if wish == "force_native":
@@ -105,6 +110,15 @@ class _Legalizer:
             self.log.rewrite(f"lower {value.op.name}", "exact" if outcome == "common" else "reassociated", new, lowered)
         return lowered
 
+    def refusal(self, value: Value) -> Condition | None:
+        """Why the target does not run a value; each value that it runs is asked about once."""
+        if value in self.native:
+            return None
+        found = self.claims.refusal(value)
+        if found is None:
+            self.native.add(value)
+        return found
+
     def _broadcast(self, new: Value, operands: tuple[Value, ...]) -> Value | None:
         """Operands of equal shape, for targets whose elementwise kernels do not stretch."""
         spell = self.lowerings.get("broadcast") if self.claims.broadcasts == "explicit" else None
@@ -120,8 +134,8 @@ class _Legalizer:
     def refuse_what_is_left(self) -> None:
         """One error that lists every value that stays without a kernel."""
         lines: list[str] = []
-        for value in _everything(self.graph):
-            refusal = None if value.op in leaf.LEAVES else self.claims.refusal(value)
+        for value in self.left:
+            refusal = None if value.op in leaf.LEAVES else self.refusal(value)
             wish = self.policy.get(value.op.name, self.policy.get("*", "prefer_native"))
             if refusal is not None and not (wish == "force_common" and self.claims.has(value.op.name)):
                 where = self.graph.where(value)
@@ -134,7 +148,7 @@ class _Legalizer:
             )
 
     def rows(self) -> tuple[DispatchRow, ...]:
-        kept = Counter(v.op.name for v in _everything(self.graph) if v.op not in leaf.LEAVES)
+        kept = Counter([v.op.name for v in self.left if v.op not in leaf.LEAVES])
         native = [DispatchRow(op, "native", count) for op, count in kept.items()]
         spelled = [DispatchRow(op, outcome, count, why) for (op, outcome, why), count in self.spelled.items()]
         return tuple(sorted([*native, *spelled], key=lambda r: (r.op, r.outcome, r.reason)))

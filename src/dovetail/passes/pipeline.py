@@ -81,6 +81,8 @@ class State:
     """How the e-graph came to its choice, where it was asked."""
     log: Log | None = None
     """Where edits are written down, if anybody asked."""
+    canonical: Graph | None = None
+    """The graph as canonicalisation left it."""
 
     def after(self, fused: Fused) -> State:
         """The state after a pass that fuses: what it did is added to what is already known."""
@@ -158,7 +160,14 @@ def _lower_blocks(state: State, setup: Setup) -> State:
 
 
 def _canonicalize(state: State, setup: Setup) -> State:
-    return state.rewritten(canonicalize(state.graph, without=setup.without, strict=setup.strict, log=state.log))
+    if state.canonical is not None and _same_values(state.graph, state.canonical):
+        return state
+    found = canonicalize(state.graph, without=setup.without, strict=setup.strict, log=state.log)
+    return replace(state.rewritten(found), canonical=found)
+
+
+def _same_values(one: Graph, other: Graph) -> bool:
+    return all(value is other.outputs[name] for name, value in one.outputs.items())
 
 
 def _use_integers(state: State, setup: Setup) -> State:

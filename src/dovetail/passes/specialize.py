@@ -27,13 +27,8 @@ def specialize(graph: Graph, binding: Mapping[str, int], *, partial: bool = Fals
     left = [c for constraint in graph.constraints if (c := _bound(graph, constraint, numbers)) is not None]
     spelled = ", ".join(f"{name} = {number}" for name, number in numbers.items())
     specializer = Specializer(lambda size: substitute(size, numbers), spelled, graph)
-    new = specializer.run((*graph.inputs, *graph.outputs.values()))
     return replace(
-        graph,
-        inputs=tuple(new[v] for v in graph.inputs),
-        outputs={name: new[v] for name, v in graph.outputs.items()},
-        origins=specializer.origins,
-        assumed=tuple(dict.fromkeys(left)),
+        specializer.graph_with(left),
         reread=None if graph.reread is None else _with_sizes(graph.reread, binding),
     )
 
@@ -46,7 +41,7 @@ def symbols_of(graph: Graph) -> tuple[set[str], set[str]]:
     """The symbols that a caller binds, and those that running the graph binds."""
     found: set[str] = set()
     fresh: set[str] = set()
-    for value in (*graph.inputs, *graph.values):
+    for value in (*graph.inputs, *graph.parameters, *graph.values):
         if _has_symbols(value):
             found.update(value_symbols(value))
             fresh.update(fresh_symbols(value))
@@ -156,6 +151,19 @@ class Specializer:
         self.graph = graph
         self.origins: dict[Value, tuple[Origin, ...]] = {}
         self.bodies: dict[Subgraph, Subgraph] = {}
+
+    def graph_with(self, assumed: Iterable[Constraint]) -> Graph:
+        """The graph rebuilt, with these constraints assumed: inputs and parameters stay declared, read or not."""
+        graph = self.graph
+        new = self.run((*graph.inputs, *graph.signature, *graph.outputs.values()))
+        return replace(
+            graph,
+            inputs=tuple([new[v] for v in graph.inputs]),
+            outputs={name: new[v] for name, v in graph.outputs.items()},
+            origins=self.origins,
+            assumed=tuple(dict.fromkeys(assumed)),
+            declared=tuple([new[v] for v in graph.signature]),
+        )
 
     def run(self, outputs: Iterable[Value]) -> dict[Value, Value]:
         new: dict[Value, Value] = {}

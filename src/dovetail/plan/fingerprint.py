@@ -29,8 +29,9 @@ def fingerprint(graph: Graph, *, target: str, alignment: int, options: Mapping[s
     encoder = _Encoder()
     head = [__version__, target, alignment, tuple((name, checked(name, options[name])) for name in sorted(options))]
     read = graph.values
-    met = set(read) if graph.inputs else set[Value]()
-    unread = [v for v in graph.inputs if v not in met]
+    leaves = (*graph.inputs, *graph.declared)
+    met = set(read) if leaves else set[Value]()
+    unread = [v for v in leaves if v not in met]
     parts = [encoder.attribute(tuple(head)), encoder.values([*read, *unread], (*graph.inputs, *graph.outputs.values()))]
     parts += [encoder.attribute((c.left, c.relation, c.right)) for c in graph.constraints]
     parts.append(encoder.attribute((len(graph.inputs), tuple(graph.outputs))))

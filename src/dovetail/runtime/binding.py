@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.errors import BindError
 from dovetail.ir.literal import Array
-from dovetail.ir.solve import Found
+from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.nearest import nearest
 from dovetail.targets.runtime.feeds import Shaped, check_array, found_leaf, named_leaf
@@ -30,6 +30,17 @@ def check_named(
             raise BindError(f"there is no {kind} named {name!r}", hint=hint)
         found[name] = check_array(named_leaf(value), value, array)
     return found
+
+
+def check_params(
+    given: Mapping[str, object], declared: Mapping[str, Value], kept: Mapping[str, Value], inputs: Mapping[str, Value]
+) -> dict[str, Array]:
+    """The arrays of `kept` parameters; those of others, which rewriting left without a reader, are checked alone."""
+    found = check_named("parameter", given, declared, inputs, "it is an input: give it to run")
+    if len(kept) == len(declared):
+        return found
+    solve_symbols(found_in({name: a for name, a in found.items() if name not in kept}, declared))
+    return {name: a for name, a in found.items() if name in kept}
 
 
 def refuse_missing(kind: str, given: Mapping[str, object], declared: Mapping[str, Value], hint: str) -> None:

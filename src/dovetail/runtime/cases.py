@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from dovetail.errors import BindError, DovetailError, SizeError
@@ -58,16 +58,8 @@ def graph_of_case(graph: Graph, case: Case) -> Graph:
     _refuse_ambiguous(graph, case.sizes)
     numbers: dict[str, Any] = dict(case.sizes)
     specializer = Specializer(lambda size: substitute(size, numbers), str(case), graph)
-    new = specializer.run((*graph.inputs, *graph.outputs.values()))
     left = [c for assumed in graph.assumed if (c := assumed.bind(numbers)) is not None]
-    return replace(
-        graph,
-        inputs=tuple(new[v] for v in graph.inputs),
-        outputs={name: new[v] for name, v in graph.outputs.items()},
-        origins=specializer.origins,
-        assumed=tuple(dict.fromkeys(left)),
-        moved={},
-    )
+    return specializer.graph_with(left).settled()
 
 
 def _refuse_ambiguous(graph: Graph, sizes: Mapping[str, int]) -> None:

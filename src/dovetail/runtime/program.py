@@ -13,12 +13,20 @@ from dovetail.errors import BindError, DovetailError, NeedsValueError, OptionErr
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
-from dovetail.ir.value import Value
 from dovetail.passes.specialize import symbols_of
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
-from dovetail.runtime.binding import by_name, check_donated, check_named, found_in, refuse_missing, size_key
+from dovetail.runtime.binding import (
+    by_name,
+    check_donated,
+    check_named,
+    check_params,
+    found_in,
+    refuse_missing,
+    size_key,
+)
+from dovetail.runtime.bound import MOST_SPECIALIZED, Binding
 from dovetail.runtime.cases import Case, Cases, case_of_sizes, shapes_of
 from dovetail.runtime.placement import (
     Place,
@@ -32,7 +40,7 @@ from dovetail.runtime.placement import (
 from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.weights import Weights, owned
-from dovetail.targets.target import Executable, Marking, OnDevice, QuickDeviceRun, QuickRun, Runner, quick_runs
+from dovetail.targets.target import Executable, Marking, OnDevice, Runner, quick_runs
 
 if TYPE_CHECKING:
     from dovetail.report.measured import Measured
@@ -44,29 +52,8 @@ Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
 """Arrays of the host or of the device, by the names of inputs."""
 _PARAMETER = "it is a parameter: give it to bind"
-MOST_SPECIALIZED = 8
-"""How many sizes a symbolic program keeps compiled."""
 MOST_SHAPES = 256
 """How many shapes a program remembers the case of."""
-
-
-class _Binding:
-    """The parameters of a program, and what was made of them. It is replaced as a whole, never changed."""
-
-    def __init__(self, params: Weights, declared: Mapping[str, Value]) -> None:
-        self.params = params
-        solve_symbols(found_in(params.cells, declared, bare=True))
-        self.symbolic = [f for f in found_in(params.cells, declared) if not f.type.is_static]
-        """Parameters whose shapes tell symbols, together with those of the inputs."""
-        self.specialized: LRU[Program] = LRU(MOST_SPECIALIZED)
-        self.cases: LRU[Program | None] = LRU(MOST_SPECIALIZED)
-        self.case_of_shapes: dict[tuple[tuple[int, ...], ...], Program] = {}
-        """Which case served the shapes of an earlier run."""
-        self.runner: Runner | None = None
-        self.quick: QuickRun | None = None
-        self.quick_on_device: QuickDeviceRun | None = None
-        """Of the runner, where it has them and it runs at the sizes of the inputs."""
-        self.lock = threading.Lock()
 
 
 class Program:
@@ -101,9 +88,10 @@ class Program:
         self._inputs = by_name(plan.graph.inputs)
         self._donated = tuple(plan.graph.donated.values())
         self._declared = by_name(plan.graph.parameters)
+        self._signature = by_name(plan.graph.signature)
         came = Weights(plan.graph.params).only(self._declared)
         fitting = {name: array for name, array in self._check(came).items() if array is not came[name]}
-        self._binding = _Binding(came.joined(fitting).joined(owned(self._check(params or {}))), self._declared)
+        self._binding = Binding(came.joined(fitting).joined(owned(self._check(params or {}))), self._declared)
         self._symbols = symbols_of(plan.graph)[0] if plan.symbols else set[str]()
         self._compiled: LRU[Program] = LRU(MOST_SPECIALIZED)
         """Specialised and not bound: they serve whatever parameters are bound later."""
@@ -172,13 +160,13 @@ class Program:
         put = copied_to_host_memory if runner is None else runner.to_device
         return {name: put(array, self._inputs[name]) for name, array in arrays.items()}
 
-    def _device_runner(self, binding: _Binding) -> OnDevice | None:
+    def _device_runner(self, binding: Binding) -> OnDevice | None:
         """The runner, where it has memory that the host cannot address."""
         self._refuse_unbound(binding)
         runner = None if self._specializes else self._ready(binding)
         return runner if isinstance(runner, OnDevice) else None
 
-    def _run_placed(self, inputs: Inputs, outputs: Place, binding: _Binding) -> Any:
+    def _run_placed(self, inputs: Inputs, outputs: Place, binding: Binding) -> Any:
         """A run with device arrays among its inputs or for its outputs."""
         runner = self._device_runner(binding)
         found: Mapping[str, Array | DeviceArray]
@@ -200,7 +188,7 @@ class Program:
             results[name] = host_array(cast(Array, result), value.dtype) if on_device else result
         return results
 
-    def _case_before(self, inputs: Inputs, binding: _Binding) -> Program | None:
+    def _case_before(self, inputs: Inputs, binding: Binding) -> Program | None:
         """The program of the case that served these shapes before."""
         shapes = shapes_of(inputs, self._inputs)
         return None if shapes is None else binding.case_of_shapes.get(shapes)
@@ -209,7 +197,7 @@ class Program:
         """The inputs with copies of those that are donated: a run of these leaves the caller's arrays as they are."""
         return {name: np.array(a, order="C") if name in self._donated else a for name, a in inputs.items()}
 
-    def _run_checked(self, inputs: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
+    def _run_checked(self, inputs: Mapping[str, Array], binding: Binding) -> dict[str, Array]:
         self._refuse_unbound(binding)
         overriding = self._overriding(inputs, binding)
         if overriding is not None:
@@ -229,11 +217,11 @@ class Program:
             binding.case_of_shapes[tuple([a.shape for a in arrays.values()])] = fitting
         return found
 
-    def _sizes(self, arrays: Mapping[str, Array], binding: _Binding) -> dict[str, int]:
+    def _sizes(self, arrays: Mapping[str, Array], binding: Binding) -> dict[str, int]:
         found = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
         return {name: size for name, size in found.items() if name in self._symbols}
 
-    def _fitting(self, error: SizeError, arrays: Mapping[str, Array], binding: _Binding) -> Program | None:
+    def _fitting(self, error: SizeError, arrays: Mapping[str, Array], binding: Binding) -> Program | None:
         """The program for sizes that this one refuses; None where there is none."""
         sizes = self._sizes(arrays, binding)
         if self._donated and not self._symbols.issuperset(error.symbols):
@@ -241,7 +229,7 @@ class Program:
         case = case_of_sizes(error, sizes)
         return None if case is None else self._cased(case, binding)
 
-    def _overriding(self, inputs: Mapping[str, Array], binding: _Binding) -> Program | None:
+    def _overriding(self, inputs: Mapping[str, Array], binding: Binding) -> Program | None:
         """The program for a run that gives arrays for defaults of the model; None where it gives none."""
         names = frozenset(name for name in inputs if name not in self._inputs)
         if not names or self._cases.compiler is None:
@@ -252,12 +240,12 @@ class Program:
             fixed = {n: np.ascontiguousarray(inputs[n]) for n in error.inputs if n in names}
             return self._cased(Case(free=frozenset(names - fixed.keys()), fixed=fixed), binding) if fixed else None
 
-    def _cased(self, case: Case, binding: _Binding, refuse: type[DovetailError] | tuple[()] = ()) -> Program | None:
+    def _cased(self, case: Case, binding: Binding, refuse: type[DovetailError] | tuple[()] = ()) -> Program | None:
         """The program of a case with the parameters of this one; None where the model has no such case."""
 
         def bound() -> Program | None:
             program = self._cases.get(case, refuse)
-            mine = Weights() if program is None else binding.params.only(program._declared)
+            mine = Weights() if program is None else binding.given.only(program._declared)
             return program._alike().bind(mine) if program is not None and mine else program
 
         return binding.cases.get(case.key, bound)
@@ -317,7 +305,7 @@ class Program:
         checked = self._check(params)
         given = params if isinstance(params, Weights) else owned(checked)
         with self._lock:
-            binding = _Binding(self._binding.params.joined(given), self._declared)
+            binding = Binding(self._binding.given.joined(given), self._declared)
             if len(binding.params) == len(self._declared) and not self._specializes:
                 self._ready(binding)
             self._binding = binding
@@ -347,14 +335,14 @@ class Program:
     def _specializes(self) -> bool:
         return bool(self._symbols) and self._specializer is not None and not self._any_size
 
-    def _specialized(self, sizes: Mapping[str, int], binding: _Binding) -> Program:
+    def _specialized(self, sizes: Mapping[str, int], binding: Binding) -> Program:
         specializer = self._specializer
         assert specializer is not None, "asked for by callers that have one"
         key = tuple(sorted((name, size_key(size)) for name, size in sizes.items()))
 
         def bound() -> Program:
             compiled = self._compiled.get(key, lambda: specializer(dict(sizes)))
-            mine = binding.params.only(compiled._declared)
+            mine = binding.given.only(compiled._declared)
             return compiled._alike().bind(mine) if mine else compiled
 
         return binding.specialized.get(key, bound)
@@ -370,11 +358,11 @@ class Program:
             case=self._cases.compiler,
         )
 
-    def _run(self, arrays: Mapping[str, Array], binding: _Binding) -> dict[str, Array]:
+    def _run(self, arrays: Mapping[str, Array], binding: Binding) -> dict[str, Array]:
         self._refuse_unbound(binding)
         return self._ready(binding).run({name: arrays[name] for name in self._inputs})
 
-    def _ready(self, binding: _Binding) -> Runner:
+    def _ready(self, binding: Binding) -> Runner:
         """The bind phase, run once."""
         with binding.lock:
             if binding.runner is None:
@@ -388,12 +376,13 @@ class Program:
                 binding.quick, binding.quick_on_device = quick_runs(binding.runner)
             return binding.runner
 
-    def _refuse_unbound(self, binding: _Binding) -> None:
+    def _refuse_unbound(self, binding: Binding) -> None:
         if len(binding.params) != len(self._declared):
             refuse_missing("parameter", binding.params, self._declared, "bind them: program.bind({name: array})")
 
     def _check(self, params: Mapping[str, Array]) -> dict[str, Array]:
-        return check_named("parameter", params, self._declared, self._inputs, "it is an input: give it to run")
+        kept = self._signature if self.plan.symbols else self._declared
+        return check_params(params, self._signature, kept, self._inputs)
 
     def __repr__(self) -> str:
         return f"<program {self.graph.name} for {self.plan.target}: {len(self.plan.steps)} steps>"

@@ -37,6 +37,7 @@ from dovetail.kernels.loops.ir import (
     When,
 )
 from dovetail.kernels.loops.requantise import Requantiser
+from dovetail.kernels.loops.reversal import width_of_reversed
 
 REASSOCIATED = "reassoc contract"
 CONTRACTED = "contract"
@@ -129,11 +130,19 @@ class Printer:
             self.statements(statement.body)
 
     def marked(self, loop: Loop) -> str:
-        """What tells LLVM how many turns go together; `function` defines the note."""
+        """Tells LLVM how many iterations go together; `function` defines the note."""
         if not loop.lanes:
-            return ""
-        turns = loop.extent.size if isinstance(loop.extent, Extent) else None
-        self.notes.append((loop.lanes, isinstance(turns, int) and turns <= _SHORT and turns % loop.lanes == 0))
+            return self.reversed(loop.variable, loop.extent, loop.body, reassociate=loop.reassociate)
+        count = loop.extent.size if isinstance(loop.extent, Extent) else None
+        return self.note(loop.lanes, isinstance(count, int) and count <= _SHORT and count % loop.lanes == 0)
+
+    def reversed(self, variable: str, extent: Expr, body: Sequence[Statement], *, reassociate: bool) -> str:
+        """The lanes of a loop with reversed accesses: LLVM must not choose them (`kernels/loops/reversal.py`)."""
+        lanes = width_of_reversed(variable, extent, body, reassociate=reassociate)
+        return self.note(lanes, False) if lanes else ""
+
+    def note(self, lanes: int, unroll: bool) -> str:
+        self.notes.append((lanes, unroll))
         return f", !llvm.loop !{_NOTE}{len(self.notes) - 1}"
 
     def value(self, expr: Expr) -> str:
@@ -210,7 +219,8 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
     """A kernel's text, and the functions that it calls."""
     printer = Printer(kernel)
     text = printer.text
-    with text.loop(I64("%begin"), I64("%end")) as tile:
+    note = printer.reversed(kernel.tile, Name("end"), kernel.body, reassociate=False)
+    with text.loop(I64("%begin"), I64("%end"), note) as tile:
         printer.names[kernel.tile] = tile
         printer.statements(kernel.body)
     text.ret()
@@ -235,7 +245,7 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
 
 _NOTE = "note"
 _SHORT = 16
-"""Turns up to which LLVM unrolls a loop before it looks for vectors, and then finds none."""
+"""Iterations up to which LLVM unrolls a loop before it looks for vectors, and then finds none."""
 _WHOLE = '!{!"llvm.loop.unroll.disable"}, !{!"llvm.loop.vectorize.followup_vectorized", !{!"llvm.loop.unroll.full"}}'
 """Unroll it afterwards."""
 

@@ -101,6 +101,10 @@ class _Printer(Printer):
     def pointer(self, tensor: Tensor) -> str:
         return self.spaces[tensor.pointer]
 
+    def marked(self, loop: Loop) -> str:
+        """LLVM vectorises no loops for a GPU."""
+        return ""
+
     def iterations(self, statement: Loop) -> None:
         if statement.kind == "unrolled":
             extent = statement.extent

@@ -20,6 +20,7 @@ from dovetail.frontends.onnx.importing.rule import Rule
 from dovetail.frontends.onnx.importing.supported import Vocabulary
 from dovetail.frontends.onnx.rules import ALL
 from dovetail.frontends.shared.messages import sanitized_errors
+from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.known_sizes import settle_sizes
@@ -73,7 +74,7 @@ def import_model(
     `apart` are initializers whose elements the model has not, by name; for `free` see `load_model`.
     """
     rules = tuple(rules)
-    with sanitized_errors(), phase("import"):
+    with sanitized_errors(), phase("import"), collector_paused():
         model = in_order(model)
         surveys = check_model(model)
         check_nesting(surveys)

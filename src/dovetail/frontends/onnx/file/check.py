@@ -219,6 +219,8 @@ def _check_attributes(node: onnx.NodeProto, survey: Survey) -> list[onnx.GraphPr
     """The bodies in the attributes of a node, once those hold together."""
     found: list[str] = []
     inner: list[onnx.GraphProto] = []
+    if not node.attribute:
+        return inner
     for attribute in node.attribute:
         name = _named(attribute.name, "an attribute")
         if not name or name in found:

@@ -31,7 +31,8 @@ def _lists(model: onnx.ModelProto) -> Iterator[MutableSequence[Any]]:
         nodes = pending.pop().node
         yield nodes
         for node in nodes:
-            pending += _bodies(node)
+            if node.attribute:
+                pending += _bodies(node)
 
 
 def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -57,9 +58,11 @@ def _is_sorted(nodes: Iterable[onnx.NodeProto]) -> bool:
     """Whether no node reads what a later one makes."""
     read: set[str] = set()
     for node in nodes:
-        if node.input or node.attribute:
+        if node.attribute:
             read.update(_reads(node))
-            read.discard("")
+        else:
+            read.update(node.input[:])
+        read.discard("")
         if not read.isdisjoint(node.output):
             return False
     return True

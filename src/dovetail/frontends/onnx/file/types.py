@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import onnx
 from onnx import TensorProto
@@ -76,6 +76,12 @@ def tensor_type(info: onnx.ValueInfoProto, fresh: Callable[[str], Size]) -> Tens
     if not declared.HasField("shape"):
         raise UnsupportedError(f"{info.name!r} has no shape", hint="export the model with shapes", where=where)
     return TensorType(of, tuple(_size(d, f"{info.name}_{i}", fresh, where) for i, d in enumerate(declared.shape.dim)))
+
+
+def shared(types: Mapping[str, TensorType]) -> dict[str, TensorType]:
+    """The same types, one object for all that are equal: then `is` compares them."""
+    one: dict[TensorType, TensorType] = {}
+    return {name: one.setdefault(type, type) for name, type in types.items()}
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str], Size], where: str) -> Size:

@@ -23,6 +23,8 @@ Read = Mapping[str, AttributeProto]
 def by_name(node: onnx.NodeProto, outer: Read | None) -> dict[str, AttributeProto]:
     """The attributes of a node; one that refers to an attribute of the function around it is looked up there."""
     found: dict[str, AttributeProto] = {}
+    if not node.attribute:
+        return found
     for attribute in node.attribute:
         if attribute.name in found:
             raise LoadError(
@@ -50,16 +52,16 @@ class Reader:
 
     def read(self, node: onnx.NodeProto, rule: Rule, found: Read) -> dict[str, Any]:
         """The keyword arguments of a rule; what is left over must name inputs of older opsets."""
-        inputs = {p.name for p in rule.parameters}
+        attributes = rule.attributes
         for name in found:
-            if name not in rule.attributes and name not in inputs:
+            if name not in attributes and all(name != p.name for p in rule.parameters):
                 raise UnsupportedError(
                     f"{node.op_type} with the attribute {name!r}",
-                    hint=f"it takes {', '.join(rule.attributes) or 'none'}",
+                    hint=f"it takes {', '.join(attributes) or 'none'}",
                     where=describe(node),
                 )
         arguments: dict[str, Any] = {}
-        for onnx_name, attribute in rule.attributes.items():
+        for onnx_name, attribute in attributes.items():
             if onnx_name in found:
                 arguments[attribute.name] = self.value(node, found[onnx_name], attribute.kind)
             elif attribute.required:

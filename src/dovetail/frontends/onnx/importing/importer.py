@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 
 from dovetail.errors import BindError, DovetailError, LoadError, UnsupportedError
-from dovetail.frontends.onnx.file.names import describe, domain
+from dovetail.frontends.onnx.file.names import describe, describe_output, domain
 from dovetail.frontends.onnx.file.skim import HASHED
 from dovetail.frontends.onnx.file.tensors import Tensors
-from dovetail.frontends.onnx.file.types import check_declared, element, tensor_type
+from dovetail.frontends.onnx.file.types import check_declared, element, shared, tensor_type
 from dovetail.frontends.onnx.importing import attributes, functions
 from dovetail.frontends.onnx.importing.fixed import Fixed, Given, fixed
 from dovetail.frontends.onnx.importing.forks import results_of
@@ -94,7 +94,7 @@ class Import:
                 f"there is no input named {printable(min(strange))!r}", hint="only initializers that are inputs can be"
             )
         declared = [i for i in proto.input if i.name not in initial or i.name in self.given or i.name in self.free]
-        types = {i.name: self._declared(i) for i in declared}
+        types = shared({i.name: self._declared(i) for i in declared})
         self._declared_sizes |= {d.dim_param for i in declared for d in i.type.tensor_type.shape.dim}
         self._symbols |= {name for t in types.values() for size in t.shape for name in symbols(size)}
         known = fixed(self.given, types)
@@ -112,7 +112,7 @@ class Import:
         return self.builder.graph()
 
     def _outputs(self, proto: onnx.GraphProto, scope: Scope) -> list[Value]:
-        return [self._found(scope, o.name, f"the output {printable(o.name)!r}") for o in proto.output]
+        return [self._found(scope, o.name, partial(describe_output, o)) for o in proto.output]
 
     def _check_declared(self, proto: onnx.GraphProto, scope: Scope) -> None:
         for what, infos in (("the output", proto.output), ("the value", proto.value_info)):
@@ -214,7 +214,8 @@ class Import:
         function = self.vocabulary.function(proto)
         version = scope.opsets.get(domain(proto.domain), 0)
         rule = None if function is not None else self.vocabulary.rule(proto, version)
-        operands = [self._found(scope, name, describe(proto)) if name else None for name in proto.input]
+        where = partial(describe, proto)
+        operands = [self._found(scope, name, where) if name else None for name in proto.input[:]]
         if rule is not None:
             made = self._by_rule(Node(proto, version, self), rule, operands, scope)
         else:
@@ -226,7 +227,7 @@ class Import:
                 function = functions.defined(proto, version, operands)
             made = self._by_function(proto, function, operands, scope)
         results = (made,) if isinstance(made, Value) else made
-        for index, name in enumerate(proto.output):
+        for index, name in enumerate(proto.output[:]):
             if not name:
                 continue
             value = results[index] if index < len(results) else None
@@ -241,11 +242,11 @@ class Import:
     def _by_rule(self, node: Node, rule: Rule, operands: Sequence[Value | None], scope: Scope) -> Made:
         found = attributes.by_name(node.proto, scope.attrs)
         reader = attributes.Reader(self.tensors.array, lambda graph: Body(self, graph, scope, node))
-        keywords = reader.read(node.proto, rule, found)
+        keywords = reader.read(node.proto, rule, found) if found or rule.attributes else {}
         arguments: list[Any] = []
         named = list(rule.parameters)
         rest = named.pop() if named and named[-1].rest else None
-        if rest is None and any(o is not None for o in operands[len(named) :]):
+        if rest is None and len(operands) > len(named) and any(o is not None for o in operands[len(named) :]):
             raise node.unsupported(
                 f"{len(operands)} inputs", hint=f"it takes {', '.join(p.name for p in named) or 'none'}"
             )
@@ -303,11 +304,11 @@ class Import:
         self.nodes(function.nodes, inner)
         return tuple(inner.values.get(name) for name in function.outputs)
 
-    def _found(self, scope: Scope, name: str, where: str) -> Value:
+    def _found(self, scope: Scope, name: str, where: Callable[[], str]) -> Value:
         value = scope.find(name)
         if value is None:
             raise LoadError(
-                f"nothing is named {printable(name)!r} here", hint="nodes stand behind what they read", where=where
+                f"nothing is named {printable(name)!r} here", hint="nodes stand behind what they read", where=where()
             )
         return value
 

@@ -25,13 +25,18 @@ _MOST_TRACE = 65536
 
 def origins_of(node: onnx.NodeProto) -> tuple[Origin, ...]:
     """The node by its name and operator; its module and source line where the exporter wrote them down."""
-    name = node.name or next((o for o in node.output if o), "")
-    found = [Origin("onnx", f"{printable(name)} ({node.op_type})" if name else node.op_type)]
-    noted = {text(entry.key): text(entry.value) for entry in node.metadata_props}
-    module = _module(node.name, noted)
+    given, op_type = node.name, node.op_type
+    name = given or next((o for o in node.output if o), "")
+    own = Origin("onnx", f"{printable(name)} ({op_type})" if name else op_type)
+    props, doc = node.metadata_props, node.doc_string
+    if not props and not doc and not given.startswith("/"):
+        return (own,)
+    found = [own]
+    noted = {text(entry.key): text(entry.value) for entry in props}
+    module = _module(given, noted)
     if module:
         found.append(Origin("module", printable(module)))
-    line = _line(text(node.doc_string), noted)
+    line = _line(text(doc), noted)
     if line:
         found.append(Origin("source", printable(line)))
     return tuple(found)

@@ -28,6 +28,7 @@ class Vocabulary:
         if not self.opsets:
             raise LoadError("a model that imports no opset", hint="export the model again")
         self._rules: dict[tuple[str, str], list[Rule]] = {}
+        self._chosen: dict[tuple[str, str, int], Rule | None] = {}
         for rule in rules:
             self._rules.setdefault((rule.domain, rule.op_type), []).append(rule)
         self._functions: dict[tuple[str, str, str], Function] = {}
@@ -45,12 +46,15 @@ class Vocabulary:
         return self._rule(domain(node.domain), node.op_type, version)
 
     def _rule(self, of: str, op_type: str, version: int) -> Rule | None:
-        fitting = [
-            r
-            for r in self._rules.get((of, op_type), ())
-            if r.since <= version and (r.until is None or version <= r.until)
-        ]
-        return max(fitting, key=lambda r: r.since, default=None)
+        key = (of, op_type, version)
+        if key not in self._chosen:
+            fitting = [
+                r
+                for r in self._rules.get((of, op_type), ())
+                if r.since <= version and (r.until is None or version <= r.until)
+            ]
+            self._chosen[key] = max(fitting, key=lambda r: r.since, default=None)
+        return self._chosen[key]
 
     def function(self, node: onnx.NodeProto) -> Function | None:
         return self._functions.get((domain(node.domain), node.op_type, node.overload))
