@@ -59,7 +59,7 @@ from dovetail.plan.plan import Step
 FEW = 16
 """Sums of a thread up to which it writes its results where they are."""
 STATIC_BYTES = 48 << 10
-"""Shared memory that a kernel may have without asking for more."""
+"""Shared memory that a kernel may have without a setting."""
 _LEFT, _RIGHT = "left", "right"
 
 

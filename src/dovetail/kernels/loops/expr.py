@@ -21,7 +21,7 @@ Space: TypeAlias = Literal["global", "shared", "private"]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Elements in memory: which pointer of the kernel, their dtype, and how far apart they lie, in bytes."""
+    """Elements in memory: which pointer of the kernel, their dtype, and their strides in bytes."""
 
     pointer: str
     dtype: DType

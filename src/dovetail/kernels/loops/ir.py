@@ -1,8 +1,8 @@
 """The loop language: what one kernel does, before any target prints it.
 
-A kernel reads and writes tensors at indices. Sizes and strides are whole numbers where they are known, and arguments of
+A kernel reads and writes tensors at indices. Sizes and strides are integers where they are known, and arguments of
 the kernel where they are not, so that one code serves every size. Arithmetic is named after the primitives and is done
-in the dtype that stands beside it.
+in the dtype that is given with it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A body for every whole number from 0 to below an extent."""
+    """A body for every integer from 0 to below an extent."""
 
     variable: str
     extent: Expr
@@ -133,7 +133,7 @@ class Kernel:
 
 
 def add(x: Expr, y: Expr) -> Expr:
-    """x + y of whole numbers, folded where it is known."""
+    """x + y of integers, folded where it is known."""
     if isinstance(x, Extent) and isinstance(y, Extent):
         return Extent(x.size + y.size)
     if x == ZERO:
@@ -142,7 +142,7 @@ def add(x: Expr, y: Expr) -> Expr:
 
 
 def mul(x: Expr, y: Expr) -> Expr:
-    """x * y of whole numbers, folded where it is known."""
+    """x * y of integers, folded where it is known."""
     if isinstance(x, Extent) and isinstance(y, Extent):
         return Extent(x.size * y.size)
     if ZERO in (x, y):
