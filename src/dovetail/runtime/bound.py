@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
@@ -13,14 +13,13 @@ from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.weights import Weights
 from dovetail.targets.target import QuickDeviceRun, QuickRun, Runner
 
-if TYPE_CHECKING:
-    from dovetail.runtime.program import Program
-
+P = TypeVar("P")
+"""The programs that are made: those of the module that binds them."""
 MOST_SPECIALIZED = 8
 """How many sizes a symbolic program keeps compiled."""
 
 
-class Binding:
+class Binding(Generic[P]):
     """The parameters of a program, and what was made of them. It is replaced as a whole, never changed."""
 
     def __init__(self, params: Weights, declared: Mapping[str, Value]) -> None:
@@ -30,9 +29,9 @@ class Binding:
         solve_symbols(found_in(self.params.cells, declared, bare=True))
         self.symbolic = [f for f in found_in(self.params.cells, declared) if not f.type.is_static]
         """Parameters whose shapes tell symbols, together with those of the inputs."""
-        self.specialized: LRU[Program] = LRU(MOST_SPECIALIZED)
-        self.cases: LRU[Program | None] = LRU(MOST_SPECIALIZED)
-        self.case_of_shapes: dict[tuple[tuple[int, ...], ...], Program] = {}
+        self.specialized: LRU[P] = LRU(MOST_SPECIALIZED)
+        self.cases: LRU[P | None] = LRU(MOST_SPECIALIZED)
+        self.case_of_shapes: dict[tuple[tuple[int, ...], ...], P] = {}
         """Which case served the shapes of an earlier run."""
         self.runner: Runner | None = None
         self.quick: QuickRun | None = None

@@ -91,7 +91,9 @@ class Program:
         self._signature = by_name(plan.graph.signature)
         came = Weights(plan.graph.params).only(self._declared)
         fitting = {name: array for name, array in self._check(came).items() if array is not came[name]}
-        self._binding = Binding(came.joined(fitting).joined(owned(self._check(params or {}))), self._declared)
+        self._binding: Binding[Program] = Binding(
+            came.joined(fitting).joined(owned(self._check(params or {}))), self._declared
+        )
         self._symbols = symbols_of(plan.graph)[0] if plan.symbols else set[str]()
         self._compiled: LRU[Program] = LRU(MOST_SPECIALIZED)
         """Specialised and not bound: they serve whatever parameters are bound later."""
@@ -160,13 +162,13 @@ class Program:
         put = copied_to_host_memory if runner is None else runner.to_device
         return {name: put(array, self._inputs[name]) for name, array in arrays.items()}
 
-    def _device_runner(self, binding: Binding) -> OnDevice | None:
+    def _device_runner(self, binding: Binding[Program]) -> OnDevice | None:
         """The runner, where it has memory that the host cannot address."""
         self._refuse_unbound(binding)
         runner = None if self._specializes else self._ready(binding)
         return runner if isinstance(runner, OnDevice) else None
 
-    def _run_placed(self, inputs: Inputs, outputs: Place, binding: Binding) -> Any:
+    def _run_placed(self, inputs: Inputs, outputs: Place, binding: Binding[Program]) -> Any:
         """A run with device arrays among its inputs or for its outputs."""
         runner = self._device_runner(binding)
         found: Mapping[str, Array | DeviceArray]
@@ -188,7 +190,7 @@ class Program:
             results[name] = host_array(cast(Array, result), value.dtype) if on_device else result
         return results
 
-    def _case_before(self, inputs: Inputs, binding: Binding) -> Program | None:
+    def _case_before(self, inputs: Inputs, binding: Binding[Program]) -> Program | None:
         """The program of the case that served these shapes before."""
         shapes = shapes_of(inputs, self._inputs)
         return None if shapes is None else binding.case_of_shapes.get(shapes)
@@ -197,7 +199,7 @@ class Program:
         """The inputs with copies of those that are donated: a run of these leaves the caller's arrays as they are."""
         return {name: np.array(a, order="C") if name in self._donated else a for name, a in inputs.items()}
 
-    def _run_checked(self, inputs: Mapping[str, Array], binding: Binding) -> dict[str, Array]:
+    def _run_checked(self, inputs: Mapping[str, Array], binding: Binding[Program]) -> dict[str, Array]:
         self._refuse_unbound(binding)
         overriding = self._overriding(inputs, binding)
         if overriding is not None:
@@ -217,11 +219,11 @@ class Program:
             binding.case_of_shapes[tuple([a.shape for a in arrays.values()])] = fitting
         return found
 
-    def _sizes(self, arrays: Mapping[str, Array], binding: Binding) -> dict[str, int]:
+    def _sizes(self, arrays: Mapping[str, Array], binding: Binding[Program]) -> dict[str, int]:
         found = solve_symbols([*binding.symbolic, *found_in(arrays, self._inputs)])
         return {name: size for name, size in found.items() if name in self._symbols}
 
-    def _fitting(self, error: SizeError, arrays: Mapping[str, Array], binding: Binding) -> Program | None:
+    def _fitting(self, error: SizeError, arrays: Mapping[str, Array], binding: Binding[Program]) -> Program | None:
         """The program for sizes that this one refuses; None where there is none."""
         sizes = self._sizes(arrays, binding)
         if self._donated and not self._symbols.issuperset(error.symbols):
@@ -229,7 +231,7 @@ class Program:
         case = case_of_sizes(error, sizes)
         return None if case is None else self._cased(case, binding)
 
-    def _overriding(self, inputs: Mapping[str, Array], binding: Binding) -> Program | None:
+    def _overriding(self, inputs: Mapping[str, Array], binding: Binding[Program]) -> Program | None:
         """The program for a run that gives arrays for defaults of the model; None where it gives none."""
         names = frozenset(name for name in inputs if name not in self._inputs)
         if not names or self._cases.compiler is None:
@@ -240,7 +242,9 @@ class Program:
             fixed = {n: np.ascontiguousarray(inputs[n]) for n in error.inputs if n in names}
             return self._cased(Case(free=frozenset(names - fixed.keys()), fixed=fixed), binding) if fixed else None
 
-    def _cased(self, case: Case, binding: Binding, refuse: type[DovetailError] | tuple[()] = ()) -> Program | None:
+    def _cased(
+        self, case: Case, binding: Binding[Program], refuse: type[DovetailError] | tuple[()] = ()
+    ) -> Program | None:
         """The program of a case with the parameters of this one; None where the model has no such case."""
 
         def bound() -> Program | None:
@@ -305,7 +309,7 @@ class Program:
         checked = self._check(params)
         given = params if isinstance(params, Weights) else owned(checked)
         with self._lock:
-            binding = Binding(self._binding.given.joined(given), self._declared)
+            binding = Binding[Program](self._binding.given.joined(given), self._declared)
             if len(binding.params) == len(self._declared) and not self._specializes:
                 self._ready(binding)
             self._binding = binding
@@ -335,7 +339,7 @@ class Program:
     def _specializes(self) -> bool:
         return bool(self._symbols) and self._specializer is not None and not self._any_size
 
-    def _specialized(self, sizes: Mapping[str, int], binding: Binding) -> Program:
+    def _specialized(self, sizes: Mapping[str, int], binding: Binding[Program]) -> Program:
         specializer = self._specializer
         assert specializer is not None, "asked for by callers that have one"
         key = tuple(sorted((name, size_key(size)) for name, size in sizes.items()))
@@ -358,25 +362,26 @@ class Program:
             case=self._cases.compiler,
         )
 
-    def _run(self, arrays: Mapping[str, Array], binding: Binding) -> dict[str, Array]:
+    def _run(self, arrays: Mapping[str, Array], binding: Binding[Program]) -> dict[str, Array]:
         self._refuse_unbound(binding)
         return self._ready(binding).run({name: arrays[name] for name in self._inputs})
 
-    def _ready(self, binding: Binding) -> Runner:
+    def _ready(self, binding: Binding[Program]) -> Runner:
         """The bind phase, run once."""
         with binding.lock:
             if binding.runner is None:
                 if self._executable is None:
                     unknown = ", ".join(self.plan.symbols)
                     raise BindError(
-                        f"{self.graph.name} has unknown sizes: {unknown}", hint="specialise it before it runs"
+                        f"{self.graph.name} has sizes that are not known: {unknown}",
+                        hint="specialise it before it runs",
                     )
                 with phase("bind"):
                     binding.runner = self._executable.bind(binding.params)
                 binding.quick, binding.quick_on_device = quick_runs(binding.runner)
             return binding.runner
 
-    def _refuse_unbound(self, binding: Binding) -> None:
+    def _refuse_unbound(self, binding: Binding[Program]) -> None:
         if len(binding.params) != len(self._declared):
             refuse_missing("parameter", binding.params, self._declared, "bind them: program.bind({name: array})")
 

@@ -11,7 +11,6 @@ import pytest
 
 import dovetail
 from dovetail import BindError, Builder, Graph, bf16, f32, library, ops
-from dovetail.errors import UnsupportedError
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.program import Program
@@ -20,20 +19,12 @@ from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer, CudaSt
 from dovetail.targets.cuda.run import CudaGraph
 from dovetail.targets.runtime.buffer import Allocator, Buffer, Stream
 from dovetail.targets.runtime.device_array import DeviceArray
+from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import SimulatedDriver
-
-
-def _missing() -> str:
-    try:
-        driver()
-    except UnsupportedError as error:
-        return str(error)
-    return ""
-
 
 DEVICES = [
     "simulated",
-    pytest.param("cuda", marks=pytest.mark.skipif(bool(_missing()), reason=f"no CUDA device: {_missing()}")),
+    pytest.param("cuda", marks=on_device),
 ]
 RANDOM = np.random.default_rng(7)
 
@@ -220,7 +211,7 @@ def test_memory_of_a_gpu_has_the_protocols_of_a_device(device: Device) -> None:
     assert "dltensor" in repr(buffer.__dlpack__())
 
 
-@pytest.mark.skipif(bool(_missing()), reason=f"no CUDA device: {_missing()}")
+@on_device
 def test_torch_reads_and_writes_device_arrays() -> None:
     torch: Any = pytest.importorskip("torch")
     program = compiled(Graph.of({"y": dovetail.input("x", bf16["n", 16]) * 2.0}), driver())

@@ -9,27 +9,16 @@ from pathlib import Path
 import pytest
 
 from dovetail import Graph, library, ops
-from dovetail.errors import UnsupportedError
 from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.value import Value
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.driver import driver
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.products import PRODUCTS
 
-
-def _missing() -> str:
-    try:
-        driver()
-    except UnsupportedError as error:
-        return str(error)
-    return ""
-
-
-on_device = pytest.mark.skipif(bool(_missing()), reason=f"no CUDA device: {_missing()}")
 MODELS: dict[str, Value] = {
     "square": ops.matmul(x_of(bf16, 4096, 4096), x_of(bf16, 4096, 4096, name="w")),
     "bert": library.linear(x_of(f16, 128, 768), x_of(f16, 768, 3072, name="w"), x_of(f16, 3072, name="b"), act="gelu"),

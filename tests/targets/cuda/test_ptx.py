@@ -18,6 +18,7 @@ from dovetail.targets.cuda.driver import Event, driver
 from dovetail.targets.cuda.memory import CudaBuffer
 from dovetail.targets.cuda.ptx_compiler import ARCHITECTURES, architecture_of, to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import CASES, Case
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.simulated import SimulatedDriver
@@ -30,17 +31,6 @@ ASSEMBLED = (
 )  # fmt: skip
 """Of each kind of kernel some; a device compiles them all."""
 EVERYWHERE = ("chains_bf16", "norms_f32_9x100", "moves_bf16_33x70", "sum_any")
-
-
-def _missing() -> str:
-    try:
-        driver()
-    except UnsupportedError as error:
-        return str(error)
-    return ""
-
-
-on_device = pytest.mark.skipif(bool(_missing()), reason=f"no CUDA device: {_missing()}")
 
 
 def compiled(case: Case, architecture: str) -> list[str]:
