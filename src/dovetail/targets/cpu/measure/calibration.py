@@ -64,7 +64,7 @@ search moves them into kernels that seem to be bound by memory: measured on rapi
 ENOUGH = 3
 """Rounds that must come near the best one before it counts: other tenants may use the machine in all others."""
 _MOST_ROUNDS = 8
-SECONDS = 2.4
+SECONDS = 2.7
 """What all rounds may take; the last one begins within it."""
 BUSY = 0.2
 """The share of the machine that others may use: a system that idles stays below it."""
