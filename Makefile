@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test exhaustive quick slow browser test-deep fuzz faults conformance models check page format golden bench clean
+.PHONY: help demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,12 @@ browser: ## install Chromium, which the tests of the report's page drive; Debian
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -qq -y chromium; \
 		else sudo apt-get update -qq && sudo apt-get install -qq -y chromium; fi; }
+
+test-cuda: ## run the tests of NVIDIA GPUs with the Python of the environment; needs a device
+	@PYTHONPATH=src:. $(PYTHON) -m pytest tests/targets/cuda -q $(ARGS)
+
+bench-cuda: ## measure models on an NVIDIA GPU beside torch, with the Python of the environment; ARGS="minilm_1x16 --compile"
+	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/models.py $(ARGS)
 
 test-deep: $(FOR_TEST) ## run the tests with many more random examples
 	@$(PYTEST) $(PARALLEL) --hypothesis-profile=deep $(ARGS)

@@ -101,5 +101,5 @@ def varied(feeds: Sequence[Mapping[str, Array]], count: int) -> Iterator[dict[st
 def _varied(array: Array, number: int, rng: np.random.Generator) -> Array:
     if array.dtype.kind == "f":
         spread = 0.05 * float(array.astype(np.float64).std())
-        return (array + rng.normal(0, spread, array.shape)).astype(array.dtype)
+        return np.asarray(array + rng.normal(0, spread, array.shape), array.dtype)
     return np.roll(array, number, -1) if array.ndim else array

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from zoo.inputs import page, picture, sound, strokes, tokens
+from zoo.inputs import page, picture, sound, strokes, tokens, varied
 from zoo.judge import CHANCE_OF_LARGEST, MOST, MOST_RUNS, Verdict, error, unit_of, verdicts
 from zoo.models import models
 
@@ -91,3 +91,12 @@ def test_what_chance_adds_to_the_errors_of_equally_accurate_runtimes(numbers: in
 def test_the_unit_is_of_the_dtype_of_the_output() -> None:
     for dtype, unit in ((np.float16, 2**-10), (np.float32, 2**-23), (np.int64, 2**-23)):
         assert unit_of(np.zeros(1, dtype)) == unit
+
+
+def test_feeds_without_axes_stay_arrays() -> None:
+    """onnxruntime takes no scalars of NumPy."""
+    (again,) = varied([{"x": np.zeros((2, 3), np.float32), "least": np.asarray(46.0, np.float32)}], 1)
+    assert {name: (type(x), x.dtype, x.shape) for name, x in again.items()} == {
+        "x": (np.ndarray, np.float32, (2, 3)),
+        "least": (np.ndarray, np.float32, ()),
+    }

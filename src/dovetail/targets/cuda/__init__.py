@@ -1,1 +1,1 @@
-"""The CUDA target: elementwise ops, rows, reductions and copies run there; the rest is planned and priced."""
+"""The CUDA target: kernels of the loop language on NVIDIA GPUs; what has none runs on the host."""

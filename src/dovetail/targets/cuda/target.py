@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: elementwise work, rows, reductions and copies run there; the rest is described and planned for."""
+"""NVIDIA GPUs as a target."""
 
 from __future__ import annotations
 

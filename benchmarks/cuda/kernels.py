@@ -1,6 +1,6 @@
 """Kernels for NVIDIA GPUs beside torch: bandwidth of maps, norms, softmax, reductions and transposes.
 
-    PYTHONPATH=src python3 benchmarks/ptx.py [name ...]
+    PYTHONPATH=src python3 benchmarks/cuda/kernels.py [name ...]
 
 Each kernel runs in a CUDA graph of ten launches; the median of the rounds counts, with ours and torch's interleaved.
 Bytes are those that must be read and written once. Where they fit L2, rates above the memory's are L2's.

@@ -1,6 +1,6 @@
 """Models on an NVIDIA GPU beside torch: fp16 encoders and decoders, and products of matrices beside cuBLAS.
 
-    PYTHONPATH=src python3 benchmarks/cuda.py [name ...] [--compile] [--kernels]
+    PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--compile] [--kernels]
 
 Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn;
 the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a
