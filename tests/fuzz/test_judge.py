@@ -85,6 +85,23 @@ def test_what_rounding_decides_is_not_judged(tmp_path: Path, monkeypatch: pytest
     assert not check(one, Way(), tmp_path)
 
 
+def test_convolutions_near_the_end_of_the_range_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for factor, judged in ((1e36, False), (1.0, True)):
+        builder = Builder("far")
+        x = builder.input("x", f32[1, 1, 4, 4])
+        kernel = np.full((1, 1, 3, 3), factor, np.float32)
+        one = case_of(
+            ops.conv(x, dovetail.constant(kernel), padding=(1, 1, 1, 1)), builder, x=np.ones((1, 1, 4, 4), np.float32)
+        )
+        with monkeypatch.context() as patched:
+            spoiled(patched, lambda y: np.full_like(y, np.inf))
+            if judged:
+                with pytest.raises(Wrong):
+                    check(one, Way(), tmp_path)
+            else:
+                assert not check(one, Way(), tmp_path)
+
+
 def test_a_case_comes_back(case: Case, tmp_path: Path) -> None:
     way = Way("greedy", ("fuse",), threads=1)
     store(replace(case, wanted={"a/b": np.ones(2, dovetail.bf16.numpy)}), way, tmp_path)
