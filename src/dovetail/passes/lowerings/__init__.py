@@ -5,8 +5,11 @@ from dovetail.passes.lowerings.broadcast import spell_broadcast
 from dovetail.passes.lowerings.control import lower_if, lower_scan, lower_while
 from dovetail.passes.lowerings.conv_transpose import lower_conv_transpose
 from dovetail.passes.lowerings.dot import lower_dot
+from dovetail.passes.lowerings.narrow_conv import lower_narrow_conv
 
 LOWERINGS: dict[str, Lowering] = {
+    "conv": lower_narrow_conv,
+    "conv_bias_act": lower_narrow_conv,
     "conv_transpose": lower_conv_transpose,
     "dot": lower_dot,
     "if": lower_if,

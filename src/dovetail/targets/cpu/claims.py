@@ -12,6 +12,7 @@ from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.lowerings.conv_transpose import is_a_convolution
+from dovetail.passes.lowerings.narrow_conv import is_narrow
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
@@ -27,6 +28,11 @@ _TRANSPOSED = Condition(
     "a convolution makes the phases of the stride as channels, without zeros between pixels",
     # Phases with fewer taps than others multiply pixels by 0, and an infinite one gives NaN.
     strict=False,
+)
+_WIDE = Condition(
+    "convolution_is_not_of_16_bit_floats",
+    lambda value: not is_narrow(value),
+    "kernels with register tiles convolve f32; operands are widened, and the result is rounded once",
 )
 
 
@@ -44,6 +50,8 @@ CLAIMS = Claims(
         **{op.name: () for op in EVERYWHERE},
         region.name: (),
         conv_transpose.name: (_TRANSPOSED,),
+        ops.conv.name: (_WIDE,),
+        library.conv_bias_act.name: (_WIDE,),
     },
     dtypes=EVERY,
     # LLVM takes quadratic time for more pointers, and for longer expressions.
