@@ -11,6 +11,7 @@ import dovetail
 from dovetail import Graph, library, ops
 from dovetail.ir.dtype import DType, bf16, f16, f32
 from dovetail.ir.leaf import input
+from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 
 
@@ -28,14 +29,16 @@ def test_sums_are_rounded_once(dtype: DType, made: Callable[[Value, Value, Value
     x, w, b = input("x", dtype[1, 8, 9, 9]), input("w", dtype[16, 8, 3, 3]), input("b", dtype[16, 1, 1])
     graph = Graph.of({"y": made(x, w, b)})
     rng = np.random.default_rng(3)
-    shapes = {str(v.attrs["name"]): v.shape for v in graph.inputs}
-    feeds = {name: rng.normal(size=shape).astype(dtype.numpy) for name, shape in shapes.items()}
+    feeds: dict[str, Array] = {
+        name: rng.normal(size=shape).astype(dtype.numpy)
+        for name, shape in (("x", (1, 8, 9, 9)), ("w", (16, 8, 3, 3)), ("b", (16, 1, 1)))
+    }
     program = dovetail.compile(graph, target="cpu")
     found = program.run(feeds)["y"]
     exact = dovetail.evaluate(graph, feeds, lift=True)["y"].astype(np.float64)
     assert found.dtype == dtype.numpy
     unit = float(np.finfo(np.float16).eps) / 2 if dtype is f16 else 2.0**-8
     assert (np.abs(found.astype(np.float64) - exact) <= 1.01 * unit * np.abs(exact) + 1e-5).all()
-    leaves = [input(str(v.attrs["name"]), f32[v.shape]) for v in (x, w, b)]
-    wide = dovetail.compile(Graph.of({"y": made(leaves[0], leaves[1], leaves[2])}))
+    x, w, b = input("x", f32[1, 8, 9, 9]), input("w", f32[16, 8, 3, 3]), input("b", f32[16, 1, 1])
+    wide = dovetail.compile(Graph.of({"y": made(x, w, b)}))
     assert len(program.plan.phase("run")) <= len(wide.plan.phase("run")) + 3, "what is added are casts"
