@@ -69,6 +69,7 @@ def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard, s
                 check(graph, report, miss, options)
 
 
+@pytest.mark.exhaustive
 def test_some_hints_are_given() -> None:
     """The law above is not kept by silence."""
     given: set[str] = set()
