@@ -14,6 +14,7 @@ import numpy as np
 
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.literal import Array
+from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.ir import Kernel
 from tests.targets.cuda.lockstep import Machine
 
@@ -80,6 +81,7 @@ class SimulatedDriver:
     """Has the functions of the driver that programs call."""
 
     name = "simulated"
+    description = H200
 
     def __init__(self) -> None:
         self.memory: dict[int, Array] = {}

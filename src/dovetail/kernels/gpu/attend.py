@@ -101,7 +101,7 @@ class _Writer:
         device: GpuDevice,
     ) -> None:
         self.step, self.problem, self.bindings, self.locations = step, problem, bindings, locations
-        self.dtype = step.value.dtype
+        self.dtype, self.device = step.value.dtype, device
         tile = self.block = AttendTile.of(problem, self.dtype, device)
         self.warps, self.threads, self.rows, self.keys = tile.warps, tile.threads, tile.rows, tile.keys
         self.d, self.dv, self.lead = tile.d, tile.dv, tile.lead
@@ -164,7 +164,7 @@ class _Writer:
             case _:
                 return SharedTile("v_tile", self.dtype, self.dv, self.keys // CHUNK, self.stages)
 
-    def job(self) -> Job:
+    def job(self) -> Job | Refused:
         a = self.problem
         blocks = floordiv(a.queries + (self.rows - 1), self.rows)
         shape = (*a.lead, a.heads, blocks)
@@ -186,6 +186,8 @@ class _Writer:
             ),
         )
         shared = shared_bytes(allocations)
+        if shared > self.device.shared_bytes:
+            return Refused("tiles_fit_shared_memory", f"{shared:,} bytes", f"at most {self.device.shared_bytes:,}")
         launch = Launch(product(shape), self.threads, shared if shared > STATIC_BYTES else 0)
         kernel = Kernel("attend", tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
         return Job(kernel, self.bindings, Tiles(product(shape), self.rows))

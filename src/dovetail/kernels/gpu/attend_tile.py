@@ -119,7 +119,7 @@ def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
     while warps > 1 and heads * -(-queries // (16 * warps)) < device.multiprocessors:
         warps //= 2
     rows = max(a.d, a.dv) * 2 * 2 * KEYS
-    most = max(1, SPLIT_BYTES // (2 * rows))
+    most = max(1, min(SPLIT_BYTES, device.shared_bytes * 3 // 4) // (2 * rows))
     splits = 1
     while 2 * splits * warps <= MOST_WARPS and 2 * splits <= most and splits * KEYS < keys:
         splits *= 2

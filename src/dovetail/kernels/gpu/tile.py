@@ -110,6 +110,7 @@ def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDev
 
     grouped = any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
     fitting = [t for t in (*(GROUP_TILES if grouped else ()), *TILES) if t.warp_columns % (CHUNK * streams) == 0]
+    fitting = [t for t in fitting if t.shared_bytes <= device.shared_bytes]
     return min(fitting, key=cycles)
 
 

@@ -13,8 +13,9 @@ from functools import cache
 from typing import Any, Protocol
 
 from dovetail.errors import UnsupportedError
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.targets.cuda.ptx_compiler import architecture_of, to_ptx
+from dovetail.targets.cuda.ptx_compiler import architecture_of, tensor_core_shapes, to_ptx
 
 _LIBRARY = "libcuda.so.1"
 MOST_BLOCKS = 2**31 - 1
@@ -23,7 +24,7 @@ _DYNAMIC_SHARED_BYTES = 8
 """The number of the function attribute for dynamic shared memory."""
 _RELAXED = 2
 """A capture that other threads of the process do not disturb."""
-_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
+_MULTIPROCESSORS, _L2_BYTES, _MAJOR, _MINOR, _SHARED_BYTES = 16, 38, 75, 76, 97
 """Numbers of device attributes."""
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -191,6 +192,11 @@ class Device(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def description(self) -> GpuDevice:
+        """What kernels are selected by."""
+        ...
+
     def call(self, name: str, *arguments: Any) -> None:
         """A function of the driver's interface, by its name."""
         ...
@@ -231,6 +237,14 @@ class Driver:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self.device)
         self.capability = (self._attribute(_MAJOR), self._attribute(_MINOR))
         self.multiprocessors = self._attribute(_MULTIPROCESSORS)
+        architecture = architecture_of(self.capability)
+        self.description = GpuDevice(
+            architecture,
+            self.multiprocessors,
+            shared_bytes=self._attribute(_SHARED_BYTES),
+            l2_bytes=self._attribute(_L2_BYTES),
+            tensor_core_shapes=tensor_core_shapes(architecture),
+        )
 
     @property
     def name(self) -> str:

@@ -41,6 +41,11 @@ def architecture_of(capability: tuple[int, int]) -> str:
     return max(runs, key=lambda name: int(name.removeprefix("sm_")))
 
 
+def tensor_core_shapes(architecture: str) -> tuple[tuple[int, int, int], ...]:
+    """M×N×K of the matrix instructions that kernels use: by warps everywhere, by warpgroups on sm_90a alone."""
+    return ((16, 8, 16), (64, 256, 16)) if architecture == "sm_90a" else ((16, 8, 16),)
+
+
 @cache
 def _target() -> Any:
     for option in nvvm.OPTIONS:
@@ -66,4 +71,4 @@ def to_ptx(text: str, architecture: str) -> str:
     return str(machine.emit_assembly(module))
 
 
-__all__ = ["ARCHITECTURES", "architecture_of", "to_ptx"]
+__all__ = ["ARCHITECTURES", "architecture_of", "tensor_core_shapes", "to_ptx"]

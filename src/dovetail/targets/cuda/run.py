@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 from dovetail.errors import UnsupportedError
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
@@ -27,10 +29,12 @@ def locations_of(plan: Plan) -> TensorLocations:
     return TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS)
 
 
-def steps_of(plan: Plan, split: SplitLimits = SPLIT) -> tuple[tuple[Step, tuple[GpuKernel, ...]], ...]:
+def steps_of(
+    plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200
+) -> tuple[tuple[Step, tuple[GpuKernel, ...]], ...]:
     """The kernels of each step of the run phase, in its order; none where the step runs on the host."""
     locations = locations_of(plan)
-    found = tuple([(step, make_kernels(step, locations, split)) for step in plan.phase("run")])
+    found = tuple([(step, make_kernels(step, locations, split, device)) for step in plan.phase("run")])
     late = {name for step in plan.phase("run") for name in fresh_symbols(step.value)}
     if late:
         raise UnsupportedError(
@@ -40,9 +44,9 @@ def steps_of(plan: Plan, split: SplitLimits = SPLIT) -> tuple[tuple[Step, tuple[
     return found
 
 
-def kernels_of(plan: Plan, split: SplitLimits = SPLIT) -> tuple[tuple[Step, GpuKernel], ...]:
+def kernels_of(plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
-    return tuple([(step, kernel) for step, kernels in steps_of(plan, split) for kernel in kernels])
+    return tuple([(step, kernel) for step, kernels in steps_of(plan, split, device) for kernel in kernels])
 
 
 class CudaGraph:
@@ -55,8 +59,8 @@ class CudaGraph:
     def bind(self, params: Mapping[str, Array]) -> CudaRunner:
         """Run the bind phase on the host, compile the kernels, and upload parameters and constants."""
         plan = self.plan
-        steps = steps_of(plan)
         device = self.device()
+        steps = steps_of(plan, device=device.description)
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)

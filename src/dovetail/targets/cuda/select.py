@@ -21,6 +21,7 @@ from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.gpu.attend import offer_attend
 from dovetail.kernels.gpu.contract import offer_contract
+from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.loops.ir import Kernel
@@ -85,9 +86,11 @@ class GpuKernel:
     """The pointers to the error flag of a run."""
 
 
-def make_kernels(step: Step, locations: TensorLocations, split: SplitLimits = SPLIT) -> tuple[GpuKernel, ...]:
+def make_kernels(
+    step: Step, locations: TensorLocations, split: SplitLimits = SPLIT, device: GpuDevice = H200
+) -> tuple[GpuKernel, ...]:
     """The kernels of a step, in the order in which they run; none where no family takes it."""
-    job = TABLE.select(step, locations, None, CLAIMS.machine)
+    job = TABLE.select(step, locations, device, CLAIMS.machine)
     return () if job is None else _scheduled(job, step, locations, split)
 
 
