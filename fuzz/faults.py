@@ -182,6 +182,12 @@ def signals(count: int, folder: Path) -> list[str]:
     def raises(signum: int, frame: FrameType | None) -> None:
         raise _Struck
 
+    def swallowed(lost: sys.UnraisableHookArgs) -> None:
+        # Python drops what is raised in a weak reference's callback or a destructor, also what a signal handler raises.
+        if not isinstance(lost.exc_value, _Struck):
+            report(lost)
+
+    report, sys.unraisablehook = sys.unraisablehook, swallowed
     before = signal.signal(signal.SIGALRM, raises)
     try:
         while struck < count:
@@ -198,6 +204,7 @@ def signals(count: int, folder: Path) -> list[str]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = report
     return broken
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,31 @@ def test_a_child_that_hangs_or_fails_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     assert forked(lambda: time.sleep(60)) is None
     assert forked(lambda: os._exit(3)) == 3
     assert forked(lambda: None) == 0
+
+
+def test_a_signal_that_a_callback_swallows_breaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile, struck = dovetail.compile, list[int]()
+
+    class Dying:
+        """Its weak reference's callback is where the signal arrives."""
+
+    def strikes(_: object) -> None:
+        if callable(signal.getsignal(signal.SIGALRM)):
+            struck.append(1)
+            signal.raise_signal(signal.SIGALRM)
+
+    def dying(*given: object, **options: object) -> dovetail.Program:
+        thing = Dying()
+        watch = weakref.ref(thing, strikes)
+        del thing
+        assert watch() is None
+        return compile(*given, **options)  # pyright: ignore
+
+    monkeypatch.setattr(dovetail, "compile", dying)
+    before = sys.unraisablehook
+    assert faults.signals(3, tmp_path) == []
+    assert struck
+    assert sys.unraisablehook is before
 
 
 def test_a_broken_graph_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
