@@ -61,7 +61,7 @@ def attempt(read: Callable[[Path], None], path: Path) -> str:
     def alarm(signum: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"{path.name} takes longer than {SECONDS} s")
 
-    signal.signal(signal.SIGALRM, alarm)
+    before = signal.signal(signal.SIGALRM, alarm)
     signal.alarm(SECONDS)
     try:
         with np.errstate(all="ignore"):
@@ -74,6 +74,7 @@ def attempt(read: Callable[[Path], None], path: Path) -> str:
         return "".join(traceback.format_exception(error))
     finally:
         signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,12 @@ def test_damaged_files_end_well(kind: str, tmp_path: Path) -> None:
     for seed in range(4):
         assert run_file(kind, seed, tmp_path) == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_the_alarm_of_a_file_is_gone_after_it(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    assert files.attempt(lambda path: None, tmp_path / "read") == ""
+    assert signal.getsignal(signal.SIGALRM) is before
 
 
 @pytest.mark.parametrize("kind", KINDS)
