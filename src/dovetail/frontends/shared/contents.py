@@ -36,6 +36,15 @@ class Follower:
 
     def __init__(self) -> None:
         self._known: dict[Value, Contents | None] = {}
+        self._counts: dict[Size, Value] = {}
+
+    def note_count(self, size: Size, number: Value) -> None:
+        """Say which number the run computes for a new symbol."""
+        self._counts[size] = number
+
+    def count_of(self, size: Size) -> Value | None:
+        """The number that the run computes for a symbol; None for other sizes."""
+        return self._counts.get(size)
 
     def contents(self, value: Value) -> Contents | None:
         """What the value holds in every run, or None."""

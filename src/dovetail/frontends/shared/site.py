@@ -57,7 +57,9 @@ class Site(ABC):
         found = self.sizes(value)
         if found is not None:
             return generate.iota(size=found[0])
-        return generate.counting(value, count=self.fresh(name))
+        count = self.fresh(name)
+        self.follower.note_count(count, value)
+        return generate.counting(value, count=count)
 
     def array(self, value: Value, name: str) -> Array:
         """What a value holds, as an array."""

@@ -56,23 +56,27 @@ def test_rounding_errors_do_not_grow_with_the_depth(rows: int) -> None:
     assert np.std(found - exact) < np.std(chain - exact) / 2
 
 
-@pytest.mark.parametrize("deep", [193, 1030, 2500])
-def test_vectors_of_512_bits_sum_the_same_blocks_for_every_row_count(
-    deep: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bits", "registers"), WIDTHS)
+@pytest.mark.parametrize("deep", [0, 1, 6, 100, 192, 193, 1030, 2500])
+def test_blocks_are_summed_the_same_for_every_row_count(
+    deep: int, bits: int, registers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KC depends on the row count there: a call is a part of a block, a block or two. LLVM splits wide vectors here."""
-    wide = replace(host(), vector_bits=512, vector_registers=32)
+    """With 512 bits KC depends on the row count: a call is a part of a block, a block or two.
+
+    LLVM splits vectors that are too wide here. Of 60 columns the last panel is not full.
+    """
+    wide = replace(host(), vector_bits=bits, vector_registers=registers)
     monkeypatch.setattr(backend, "host_device", lambda: replace(wide.device, capabilities=()))
     rng = np.random.default_rng(deep)
     x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((130, deep), (deep, 60)))
     graph = Graph.of(ops.matmul(input("x", f32[symbol("m"), deep]), param("w", f32[deep, 60])))
     runner = native.NativeGraph(make_plan(graph, target=CPU)).bind({"w": w})
     (whole,) = runner.run({"x": x}).values()
-    for rows in (1, 2, 4, 5, 9, 17, 40, 55, 56, 64):
+    for rows in (0, 1, 2, 4, 5, 6, 7, 9, 10, 17, 40, 55, 56, 64):
         (found,) = runner.run({"x": x[:rows]}).values()
         assert np.array_equal(found, whole[:rows])
     exact = x.astype(np.float64) @ w.astype(np.float64)
-    assert np.std(whole - exact) < 2**-24 * np.std(exact) * (min(deep, 512) + deep / 512) ** 0.5
+    assert np.std(whole - exact) <= 2**-24 * np.std(exact) * (min(deep, 512) + deep / 512) ** 0.5
 
 
 @pytest.mark.parametrize(("bits", "registers"), WIDTHS)

@@ -10,6 +10,7 @@ from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.shared.computed import numbers_in, size_value, sizes_or_run
+from dovetail.frontends.shared.slice_assignment import slice_assignment
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim
 from dovetail.ir.dtype import i64
@@ -53,6 +54,10 @@ def scatter_elements(
     n: Node, x: Value, indices: Value, updates: Value, *, axis: int = 0, reduction: str = "none"
 ) -> Value:
     """x with each update written at its position, with the position along the axis replaced by its index."""
+    at = axis_from_end(axis, x.rank)
+    assigned = slice_assignment(n, x, indices, updates, at) if reduction == "none" else None
+    if assigned is not None:
+        return assigned
     return ops.scatter_elements(x, indices, updates, axis=axis, reduction=_reduction(n, reduction))
 
 

@@ -13,7 +13,7 @@ from functools import cache
 
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import FALSE, I1, I64, Int, Ptr
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, micro_kernel_signature, micro_kernel_text
@@ -94,6 +94,29 @@ class _Block(Builder):
         self._write()
 
     def _write(self) -> None:
+        # Shared by all products of small matrices, where integer divisions would show.
+        small = self.and_(self.icmp("sle", _ROWS, self.tile.rows), self.icmp("ne", _DEPTH, 0))
+        small = self.and_(small, self.icmp("sle", _DEPTH, min(kc_of(self.tile), GEMM.kc_prefetching)))
+        with self.when(small):
+            self._one_part()
+        with self.unless(small):
+            self._all_parts()
+
+    def _one_part(self) -> None:
+        """A product of one row tile and one block."""
+        self._prefetch_c(I64("0"), I64("0"), _ROWS)
+        also: list[Int | I1 | Ptr] = []
+        if not self.tile.calls_are_blocks:
+            also = [self.round_up(_DEPTH, GEMM.unroll), _SUMS, TRUE, TRUE]
+        micro = micro_kernel_signature(self.tile, prefetching=False)
+        self.call(micro, _ROWS, _A, _STRIDE, _B, _SUMS, _DEPTH, TRUE, *also)
+        self._finish(I64("0"), _ROWS)
+
+    def _finish(self, row: I64, end: I64) -> None:
+        """Run the epilogue on the sums of these rows."""
+        self.emit(f"call void %epilogue(ptr {_WORDS}, i64 {row}, i64 {end}, ptr null)")
+
+    def _all_parts(self) -> None:
         tile = self.tile
         tiles = self.udiv(self.add(_ROWS, tile.rows - 1), tile.rows)
         some = self.smax(tiles, 1)
@@ -144,16 +167,19 @@ class _Block(Builder):
             end = self.add(row, self.add(each, self.zext(self.icmp("slt", i, more))))
             row, end = self._uneven(i, row, end, uneven)
             rows = self.sub(end, row)
-            with self.unless(prefetching):
-                first = self._share(rows, part.number, part.count)
-                last = self._share(rows, self.add(part.number, 1), part.count)
-                self._prefetch_c(row, first, last)
+            if tile.calls_are_blocks:
+                with self.when(final):
+                    self._prefetch_c(row, I64("0"), rows)
+            else:
+                with self.unless(prefetching):
+                    first = self._share(rows, part.number, part.count)
+                    last = self._share(rows, self.add(part.number, 1), part.count)
+                    self._prefetch_c(row, first, last)
             size = self.mul(part.steps, tile.row_bytes)
             share = self.ptr_add(self.ptr_add(b, size), self.udiv(self.mul(size, i), some))
             self._accumulate(a, b, row, rows, part, fresh, final, prefetching, share)
             with self.when(final):
-                words = f"ptr {_WORDS}, i64 {row}, i64 {self.add(row, rows)}, ptr null"
-                self.emit(f"call void %epilogue({words})")
+                self._finish(row, self.add(row, rows))
 
     def _uneven(self, i: I64, row: I64, end: I64, uneven: I1) -> tuple[I64, I64]:
         """Of two tiles the first takes as many rows as it can: it reads the panel first, and has more time for it."""

@@ -60,14 +60,15 @@ class Shape:
         return 4 * self.tile.columns // self.streams
 
 
-def gemm_code(shape: Shape, epilogue: Kernel) -> KernelCode:
-    """The kernel with its epilogue."""
-    driver = _Driver(shape, epilogue)
+def gemm_code(shape: Shape, epilogue: Kernel, whole: Kernel | None = None) -> KernelCode:
+    """The kernel with its epilogue; `whole` is the same for full panels, with the same words."""
+    epilogues = [epilogue, *([] if whole is None else [whole])]
+    driver = _Driver(shape, epilogue, epilogues[-1])
     part, block = block_function(shape.tile)
     own = [driver.function(DRIVER, attributes="nounwind")]
     if shape.fetched:
-        own.append(ahead_function(epilogue, shape.fetched, shape.width, shape.tile.line))
-    code = assemble_with("gemm", own, [epilogue])
+        own += [ahead_function(e, shape.fetched, shape.width, shape.tile.line) for e in epilogues]
+    code = assemble_with("gemm", own, epilogues)
     return KernelCode(code.name, code.text, (*code.uses, block.declaration), (part,))
 
 
@@ -79,10 +80,10 @@ def words_bytes(kernel: Kernel) -> int:
 class _Driver(Builder):
     """The function that goes through cells."""
 
-    def __init__(self, shape: Shape, epilogue: Kernel) -> None:
+    def __init__(self, shape: Shape, epilogue: Kernel, whole: Kernel) -> None:
         super().__init__()
         self.shape = shape
-        self.epilogue = epilogue
+        self.epilogue, self.whole = epilogue, whole
         self.given = Words.load(self, WORDS, shape.pointers, shape.sizes)
         self.sums = self.ptr_add(SCRATCH, words_bytes(epilogue))
         packed = self.alloca("i64")
@@ -115,8 +116,8 @@ class _Driver(Builder):
         b = self._panel(panel, column, columns, offsets)
         self._epilogue_words(first, column, columns, offsets)
         for name in shape.fetched:
-            self._prefetch(name, self._corner(name, first, column, offsets))
-        self._multiply(a, pitch, b, count, first, column, offsets)
+            self._prefetch(name, self._corner(name, first, column, offsets), count)
+        self._multiply(a, pitch, b, count, self._corner("c", first, column, offsets), columns)
 
     def _offsets(self, matrix: I64) -> dict[str, I64]:
         """For each pointer, the bytes before a matrix of the batch."""
@@ -199,21 +200,33 @@ class _Driver(Builder):
         given += [columns if size == LIVE else self.size(str(size)) for size in self.epilogue.sizes]
         store_words(self, given, SCRATCH)
 
-    def _multiply(
-        self, a: Ptr, pitch: I64, b: Ptr, count: I64, first: I64, column: I64, offsets: dict[str, I64]
-    ) -> None:
+    def _multiply(self, a: Ptr, pitch: I64, b: Ptr, count: I64, c: Ptr, columns: I64) -> None:
         """Multiply the rows of the cell with its panel, and run the epilogue."""
-        width = self.shape.width
-        c = self._corner("c", first, column, offsets)
-        epilogue = Ptr(f"@{ahead_name(self.epilogue) if self.shape.fetched else inner_name(self.epilogue)}")
-        _, block = block_function(self.shape.tile)
+        shape = self.shape
+        any_width, whole = (
+            Ptr(f"@{ahead_name(e) if shape.fetched else inner_name(e)}") for e in (self.epilogue, self.whole)
+        )
+        is_whole = self.icmp("eq", columns, shape.tile.columns // shape.streams)
+        epilogue = any_width if whole == any_width else self.select_ptr(is_whole, whole, any_width)
+        _, block = block_function(shape.tile)
         self.call(
-            block, a, pitch, b, count, self.size("deep"), self.sums, c, self.size("c_row"), width, epilogue, SCRATCH
+            block,
+            a,
+            pitch,
+            b,
+            count,
+            self.size("deep"),
+            self.sums,
+            c,
+            self.size("c_row"),
+            shape.width,
+            epilogue,
+            SCRATCH,
         )
 
-    def _prefetch(self, name: str, corner: Ptr) -> None:
+    def _prefetch(self, name: str, corner: Ptr, count: I64) -> None:
         """Prefetch what the epilogue of the first tile reads; the epilogue prefetches the others."""
-        with self.loop(0, self.shape.tile.rows) as row:
+        with self.loop(0, self.smin(count, self.shape.tile.rows)) as row:
             prefetch_row(self, corner, self.mul(row, self.size(f"{name}_row")), self.shape.width, self.shape.tile.line)
 
     def _corner(self, name: str, first: I64, column: I64, offsets: dict[str, I64]) -> Ptr:

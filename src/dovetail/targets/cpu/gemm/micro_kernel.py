@@ -224,11 +224,14 @@ class _MicroKernel(VectorBuilder):
         state = self._start()
         state.vectors[:] = [ZERO for _ in spots]
         self._walk(I64("0"), state)
-        before = [self.load(spot, self.bytes) for spot in spots]
-        before = [self.select_vec(_FRESH, ZERO, x) for x in before]
-        found = [self.fadd(x, y) for x, y in zip(before, state.vectors, strict=True)]
-        for spot, x in zip(spots, found, strict=True):
-            self.store(x, spot, self.bytes)
+        cells = list(zip(spots, state.vectors, strict=True))
+        with self.when(_FRESH):
+            for spot, x in cells:
+                self.store(x, spot, self.bytes)
+        with self.unless(_FRESH):
+            before = [self.load(spot, self.bytes) for spot in spots]
+            for (spot, x), y in zip(cells, before, strict=True):
+                self.store(self.fadd(y, x), spot, self.bytes)
 
     def _sum_parts(self) -> None:
         """A call that is a part of a block, or a block, or several where few rows leave registers for that."""

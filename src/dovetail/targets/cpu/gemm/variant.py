@@ -82,7 +82,8 @@ class _Writer:
         block = self._block()
         blocks = (count + (block - 1)) // block
         self.sizes |= {"rows": count, "blocks": blocks}
-        epilogue = self._epilogue()
+        epilogue = self._epilogue("epilogue", self._live())
+        whole = None if self._live() != LIVE else replace(self._epilogue("whole", self.width), sizes=epilogue.sizes)
         scratch = self._scratch(words_bytes(epilogue), smallest(count, block), rows, panels)
         shape = Shape(
             self.tile,
@@ -95,7 +96,7 @@ class _Writer:
             tuple(self.sizes),
             self._fetched(operands),
         )
-        code = gemm_code(shape, epilogue)
+        code = gemm_code(shape, epilogue, whole)
         template = code.template(self.bindings, tuple(self.sizes.values()), scratch)
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.bindings, Tiles(tiles, count * self.deep * self.tile.columns))
@@ -169,9 +170,8 @@ class _Writer:
         return tuple([f"d{i}" for i in range(len(self.body.results) - 1)])
 
     def _fetched(self, operands: tuple[str, ...]) -> tuple[str, ...]:
-        """The operands with rows of their own, where a region brought them in."""
-        own = [name for name in operands if self.sizes[f"{name}_row"] != 0]
-        return tuple(own) if self.step.value.op is region else ()
+        """The operands with rows of their own."""
+        return tuple([name for name in operands if self.sizes[f"{name}_row"] != 0])
 
     def _fold(self) -> tuple[Size, tuple[Size, ...]]:
         """Axes in front become rows where everything lies so; how many rows there are, and the axes that are left."""
@@ -207,8 +207,8 @@ class _Writer:
             end = end + pitch * block
         return end
 
-    def _epilogue(self) -> Kernel:
-        """The elementwise work on the sums of one panel, row by row."""
+    def _epilogue(self, kernel: str, live: Size) -> Kernel:
+        """The elementwise work on the sums of one panel, of which some columns are live, row by row."""
         at = (Name("row"), Name("column"))
         found: dict[Value, list[Expr]] = {}
         product = 0
@@ -231,9 +231,9 @@ class _Writer:
         for name, also, value in zip(self._others(), self.body.results[1:], more, strict=True):
             written = Tensor(name, also.dtype, (symbol(f"{name}_row"), also.dtype.itemsize))
             stores.append(Store(written, at, value))
-        body = (Loop("column", Extent(self._live()), tuple(stores), lanes=self.tile.lanes),)
+        body = (Loop("column", Extent(live), tuple(stores), lanes=self.tile.lanes),)
         pointers = ("sums", *(f"e{i}" for i in range(len(self.beside))), *self._others(), "c")
-        return Kernel("epilogue", pointers, (*self._others(), "c"), "row", body, sizes=tuple(sizes_in(body)))
+        return Kernel(kernel, pointers, (*self._others(), "c"), "row", body, sizes=tuple(sizes_in(body)))
 
     def _live(self) -> Size:
         """How many columns of a panel there are: a number where all panels are full."""
