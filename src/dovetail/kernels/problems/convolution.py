@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dovetail import ops
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import f32
+from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.problems.region_steps import Steps, find_convolution
@@ -85,11 +87,21 @@ class Convolution:
     act: Activation | Steps = "none"
     call: Value | None = None
     """The convolution inside a region; None where the value is one itself."""
+    region: Value | None = None
     has_row_steps: bool = False
     """Whether a region has steps that run on finished rows."""
     rows: RowEpilogue | None = None
     """Those steps, once they are code."""
     row_steps: RowSteps | None = None
+
+    @property
+    def is_rounded_to_16_bits(self) -> bool:
+        """Whether the steps of its region see no more of its result than a 16-bit float holds."""
+        if self.call is None or self.region is None:
+            return False
+        results = self.region.attrs["body"].results
+        readers = [v for v in walk(results) if self.call in v.operands]
+        return self.call not in results and all(v.op is ops.cast and v.dtype in (f16, bf16) for v in readers)
 
     @staticmethod
     def of(value: Value) -> Convolution | None:
@@ -101,7 +113,9 @@ class Convolution:
             if residual is not None and result.shape != _added_to(inside.call).shape:
                 return None
             act, above = inside.applied, inside.steps is None
-            return Convolution(result, given["x"], given["w"], given.get("b"), residual, act, inside.call, above)
+            return Convolution(
+                result, given["x"], given["w"], given.get("b"), residual, act, inside.call, value, above
+            )  # fmt: skip
         if value.op is conv_bias_act:
             call = conv_bias_act.of(value)
             if call.residual is not None and value.shape != _added_to(value).shape:

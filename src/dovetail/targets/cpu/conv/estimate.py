@@ -99,7 +99,7 @@ def _filters_in_lanes(of: ConvProblem, tile: RegisterTile, pixels: int, packed: 
 
 def _winograd(of: ConvProblem, tiler: Winograd, height: int, width: int) -> _Effort:
     scheme, lanes = tiler.scheme, tiler.tile.device.lanes
-    patches = -(-height // scheme.out) * -(-width // scheme.out)
+    patches = scheme.count(height, width, of.geometry.dilations)
     filters = -(-of.filters // tiler.tile.block) * tiler.tile.filters
     transforms = TRANSFORM * patches * scheme.spots * (of.channels + of.filters) / lanes
     return _Effort(patches * of.channels * scheme.spots * filters, transforms, lanes)

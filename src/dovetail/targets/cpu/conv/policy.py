@@ -117,6 +117,11 @@ class ConvLimits:
     pointwise: PointwiseLimits = PointwiseLimits()
     winograd_4: WinogradLimits = WinogradLimits(32, 32, range(28, 1 << 62))
     winograd_2: WinogradLimits = WinogradLimits(64, 48, range(20, 111))
+    winograd_5x5_4: WinogradLimits = WinogradLimits(16, 32, range(12, 1 << 62))
+    winograd_5x5_2: WinogradLimits = WinogradLimits(16, 32, range(16, 1 << 62))
+    winograd_waste: float = 0.9
+    """Products of 4×4 results by those of 2×2, at most: where a dilated window fills few patches, both need as many,
+    and smaller patches have fewer weights."""
 
 
 LIMITS = ConvLimits()

@@ -30,7 +30,7 @@ from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits, til
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rows import WithRows, with_rows
 from dovetail.targets.cpu.conv.transposed import offer_transposed
-from dovetail.targets.cpu.conv.winograd.scheme import FOUR, TWO, Scheme
+from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, Scheme
 from dovetail.targets.cpu.conv.winograd.variant import Winograd, winograd
 from dovetail.targets.runtime.selection import Row
 
@@ -39,7 +39,12 @@ Found: TypeAlias = list[Candidate] | Refused
 
 LEVEL = Refused("operands_of_the_epilogue_have_the_layout_of_the_result", "other strides")
 FILLED = "filters_fill_lanes"
-WINOGRAD: dict[Scheme, WinogradLimits] = {FOUR: LIMITS.winograd_4, TWO: LIMITS.winograd_2}
+WINOGRAD: dict[Scheme, WinogradLimits] = {
+    FOUR: LIMITS.winograd_4,
+    TWO: LIMITS.winograd_2,
+    FIVE_FOUR: LIMITS.winograd_5x5_4,
+    FIVE_TWO: LIMITS.winograd_5x5_2,
+}
 
 
 def _filled(filters: int, tile: RegisterTile) -> int:
@@ -68,11 +73,19 @@ def _between(condition: str, found: int, least: int, most: int | None = None) ->
 
 def _winograd(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
     of = problem.geometry
-    if (of.window, of.strides, of.dilations, problem.groups) != ((3, 3), (1, 1), (1, 1), 1) or found.x.rank != 4:
-        return Refused("window_is_a_plain_3x3", f"{of.window}, strides {of.strides}, {problem.groups} groups")
+    schemes = {s: limits for s, limits in WINOGRAD.items() if of.window == (s.taps, s.taps)}
+    if not schemes or (of.strides, problem.groups) != ((1, 1), 1) or found.x.rank != 4:
+        found_window = f"{of.window}, strides {of.strides}, {problem.groups} groups"
+        return Refused("window_is_3x3_or_5x5_without_strides", found_window)
     if not problem.is_level:
         return LEVEL
-    fitting = [s for s, of in WINOGRAD.items() if problem.channels >= of.channels and problem.filters >= of.filters]
+    fitting = [
+        s
+        for s, least in schemes.items()
+        if problem.channels >= least.channels
+        and problem.filters >= least.filters
+        and (s.keeps_f32 or found.is_rounded_to_16_bits)
+    ]
     if not fitting:
         least = LIMITS.winograd_4
         sizes = f"{problem.channels} channels and {problem.filters} filters"
@@ -185,9 +198,7 @@ def declined(of: ConvProblem, tiler: ConvTiler) -> Refused | None:
     pixels = height * width
     match tiler:
         case Winograd():
-            out, patches = tiler.scheme.out, WINOGRAD[tiler.scheme].patches
-            count = -(-height // out) * -(-width // out)
-            return _between("patches_pay_for_weights", count, patches.start, min(patches.stop - 1, 1 << 30))
+            return _winograd_declines(of, height, width, tiler.scheme)
         case Depthwise():
             return _depthwise_declines(of, tiler)
         case FewChannels():
@@ -210,6 +221,18 @@ def declined(of: ConvProblem, tiler: ConvTiler) -> Refused | None:
             return few or _between("channels_pay_for_rows", of.channels, fewest)
         case _:
             return None
+
+
+def _winograd_declines(of: ConvProblem, height: int, width: int, scheme: Scheme) -> Refused | None:
+    limits, dilations = WINOGRAD[scheme].patches, of.geometry.dilations
+    count = scheme.count(height, width, dilations)
+    if dilations == (1, 1):
+        return _between("patches_pay_for_weights", count, limits.start, min(limits.stop - 1, 1 << 30))
+    smaller = Scheme(2, scheme.taps)
+    most = LIMITS.winograd_waste * smaller.count(height, width, dilations) * smaller.spots
+    if scheme != smaller and count * scheme.spots > most:
+        return Refused("dilated_window_fills_patches", f"{count} patches of {scheme.spots}", f"{most:.0f} products")
+    return _between("patches_pay_for_weights", count, limits.start)
 
 
 def _depthwise_declines(of: ConvProblem, tiler: Depthwise) -> Refused | None:

@@ -87,7 +87,6 @@ def test_it_serves_only_where_it_wins() -> None:
         around((1, 64, 56, 56), 3),
         around((1, 64, 7, 7), 64),
         around((1, 64, 56, 56), 64, strides=(2, 2)),
-        around((1, 64, 56, 56), 64, dilations=(2, 2)),
     ]:
         assert not {"winograd", "winograd_2"} & {*kernels_of(graph)}
 

@@ -38,8 +38,7 @@ def write_deinterleaved(
     """Pack what a block sees of one channel; where pixels are not contiguous, phase by phase."""
     line = t.sub(t.mul(first_row, apart), a.above)
     column = t.sub(t.mul(first_column, apart), a.before)
-    # The last patch sees a few lines after its own.
-    lines = t.add(t.mul(t.sub(of.rows, 1), apart), t.sub(a.window_rows, apart))
+    lines = t.add(t.mul(t.sub(a.block_rows, 1), apart), a.window_rows)
     pitch, plane = t.mul(of.pitch, 4), t.mul(of.plane, 4)
     dense = t.icmp("eq", a.column_step, 4)
     with t.when(dense):

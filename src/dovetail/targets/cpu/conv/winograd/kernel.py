@@ -1,4 +1,4 @@
-"""3×3 convolution by Winograd's scheme, with filters in the lanes of vectors.
+"""Convolution by Winograd's scheme, with filters in the lanes of vectors.
 
 Patches of pixels are transformed to as many elements each; for each of these spots there is one matrix product, patches
 by channels by filters; its sums are transformed back and transposed. A tile is one block of filters for some patches of
@@ -7,11 +7,12 @@ one image, in successive rows of a block of patches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, NULL, Ptr
+from dovetail.codegen.llvm.handles import I64, NULL, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
@@ -21,6 +22,12 @@ from dovetail.targets.cpu.conv.patches import PatchLayout, WindowArgs, pack_phas
 from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_sums, write_finished
 from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 from dovetail.targets.cpu.conv.winograd.deinterleave import deinterleave, write_deinterleaved
+from dovetail.targets.cpu.conv.winograd.dilated import (
+    dilated_layout,
+    pack_runs,
+    write_dilated,
+    write_dilated_offsets,
+)
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, Scheme, along_both
 
 
@@ -60,16 +67,20 @@ def arguments(epilogue: Epilogue) -> Arguments[WinogradArgs]:
     return arguments_of(WinogradArgs, epilogue, "r_image")
 
 
-def winograd_code(scheme: Scheme, tile: RegisterTile) -> KernelCode:
+def winograd_code(scheme: Scheme, tile: RegisterTile, dilated: bool = False) -> KernelCode:
     """The kernel; the pixels of `tile` are patches."""
-    own = [_transform_input(scheme, tile), _transform_output(scheme, tile), _kernel(scheme, tile)]
-    shared = [
-        transpose_sums(tile),
-        pack_phase(tile.device),
-        deinterleave(tile.device, scheme.out),
-        broadcast_tiles(tile),
-    ]
-    return assemble("winograd" if scheme == FOUR else "winograd_2", own, shared)
+    own = [_transform_input(scheme, tile), _transform_output(scheme, tile, dilated), _kernel(scheme, tile, dilated)]
+    device = tile.device
+    packing = [pack_runs(device)] if dilated else [pack_phase(device), deinterleave(device, scheme.out)]
+    shared = [transpose_sums(tile), *packing, broadcast_tiles(tile)]
+    return assemble(kernel_name(scheme, dilated), own, shared)
+
+
+def kernel_name(scheme: Scheme, dilated: bool) -> str:
+    """What the kernel is called."""
+    window = "" if scheme.taps == FOUR.taps else f"_{scheme.taps}x{scheme.taps}"
+    out = "" if scheme.out == FOUR.out else f"_{scheme.out}"
+    return f"winograd{window}{out}{'_dilated' if dilated else ''}"
 
 
 _TRANSFORM_INPUT = Signature(
@@ -87,6 +98,9 @@ _TRANSFORM_OUTPUT = Signature(
         Parameter("ptr", "onto", "noalias"), Parameter("i64", "line_step"), Parameter("i64", "count"),
     ),
 )  # fmt: skip
+_TRANSFORM_DILATED = replace(
+    _TRANSFORM_OUTPUT, parameters=(*_TRANSFORM_OUTPUT.parameters, Parameter("i64", "dilation"))
+)
 
 
 def _transform_input(scheme: Scheme, tile: RegisterTile) -> Function:
@@ -103,31 +117,48 @@ def _transform_input(scheme: Scheme, tile: RegisterTile) -> Function:
     return t.function(_TRANSFORM_INPUT, linkage="internal")
 
 
-def _transform_output(scheme: Scheme, tile: RegisterTile) -> Function:
+def _transform_output(scheme: Scheme, tile: RegisterTile, dilated: bool) -> Function:
     """Transform sums [spot][patch][filter] back to results [line][pixel][filter]."""
     t = VectorBuilder(tile.device)
-    wide = 4 * tile.block
-    with t.loop(0, I64("%count")) as patch, t.loop(0, tile.filters) as vector:
+    wide, count = 4 * tile.block, I64("%count")
+    if not dilated:
+        with t.loop(0, count) as patch:
+            pixels = [wide * i for i in range(scheme.out)]
+            _transform_back(t, scheme, tile, patch, t.mul(patch, scheme.out * wide), pixels)
+        return t.function(_TRANSFORM_OUTPUT, linkage="internal")
+    dilation = I64("%dilation")
+    with t.loop(0, count, step=dilation) as first, t.loop(0, t.smin(dilation, t.sub(count, first))) as phase:
+        pixels = [t.mul(dilation, wide * i) for i in range(scheme.out)]
+        onto = t.mul(t.add(t.mul(first, scheme.out), phase), wide)
+        _transform_back(t, scheme, tile, t.add(first, phase), onto, pixels)
+    return t.function(_TRANSFORM_DILATED, linkage="internal")
+
+
+def _transform_back(
+    t: VectorBuilder, scheme: Scheme, tile: RegisterTile, patch: I64, onto: I64, pixels: Sequence[Int]
+) -> None:
+    """Transform the sums of one patch; `pixels` are the offsets of a line's results."""
+    with t.loop(0, tile.filters) as vector:
         by = t.mul(vector, t.bytes)
-        source = t.ptr_add(Ptr("%sums"), t.add(t.mul(patch, wide), by))
+        source = t.ptr_add(Ptr("%sums"), t.add(t.mul(patch, 4 * tile.block), by))
         sums = [t.load(t.ptr_add(source, t.mul(I64("%spot_step"), spot))) for spot in range(scheme.spots)]
-        target = t.ptr_add(Ptr("%onto"), t.add(t.mul(patch, scheme.out * wide), by))
+        target = t.ptr_add(Ptr("%onto"), t.add(onto, by))
         for i, x in enumerate(along_both(t, scheme.back, sums)):
             line = t.ptr_add(target, t.mul(I64("%line_step"), i // scheme.out))
-            t.store(x, t.ptr_add(line, wide * (i % scheme.out)))
-    return t.function(_TRANSFORM_OUTPUT, linkage="internal")
+            t.store(x, t.ptr_add(line, pixels[i % scheme.out]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Strides:
     """Bytes between channels and between spots of patches, between spots of sums, lines of results, and channels of the
-    result."""
+    result; pixels between lines of a patch in the result."""
 
     channel: I64
     spot: I64
     sums: I64
     line: I64
     area: I64
+    pitch: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,29 +176,30 @@ class _Part:
     lower: I64
 
 
-def _kernel(scheme: Scheme, tile: RegisterTile) -> Function:
+def _kernel(scheme: Scheme, tile: RegisterTile, dilated: bool) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
     declared = arguments(tile.epilogue)
     a = declared.load(t, WORDS, SCRATCH)
     rows = RowTarget.of(writer_of(t, declared, tile.epilogue, a.y), a.rows)
-    of = patch_layout(t, a)
+    of = dilated_layout(t, a) if dilated else patch_layout(t, a)
     channel_step = t.mul(t.mul(a.block_rows, a.block_columns), 4)
     # One vector more, which the last channel may overwrite, and so that spots fall on several sets of the cache.
     spot_step = t.add(t.mul(t.ceil_div(t.mul(channel_step, a.channels), 64), 64), t.bytes)
     sums_step = t.add(t.mul(a.part, 4 * tile.block), t.bytes)
     line_step = t.mul(a.block_columns, scheme.out * 4 * tile.block)
-    write_tap_offsets(t, a, of, a.taps)
+    (write_dilated_offsets if dilated else write_tap_offsets)(t, a, of, a.taps)
     blocks, area = t.ceil_div(a.filters, tile.block), t.mul(t.mul(a.result_height, a.result_width), 4)
-    strides = _Strides(channel_step, spot_step, sums_step, line_step, area)
+    pitch = t.mul(a.result_width, a.dilation_rows) if dilated else a.result_width
+    strides = _Strides(channel_step, spot_step, sums_step, line_step, area, pitch)
     with t.loop(BEGIN, END) as number:
         filter_block, left = t.srem(number, blocks), t.sdiv(number, blocks)
         part = _part(t, a, left)
         with t.when(once_for(t, SCRATCH, 0, left)), t.loop(0, a.channels) as channel:
-            _enter(t, scheme, a, of, strides, part, channel)
+            _enter(t, scheme, a, of, strides, part, channel, dilated)
         _multiply(t, scheme, tile, a, strides, part, filter_block)
         with t.loop(part.upper, part.lower) as row:
-            _leave(t, scheme, tile, a, strides, part, filter_block, row, rows)
+            _leave(t, scheme, tile, a, strides, part, filter_block, row, rows, dilated)
     return kernel_function(t)
 
 
@@ -186,12 +218,22 @@ def _part(t: VectorBuilder, a: WinogradArgs, number: I64) -> _Part:
 
 
 def _enter(
-    t: VectorBuilder, scheme: Scheme, a: WinogradArgs, of: PatchLayout, strides: _Strides, part: _Part, channel: I64
+    t: VectorBuilder,
+    scheme: Scheme,
+    a: WinogradArgs,
+    of: PatchLayout,
+    strides: _Strides,
+    part: _Part,
+    channel: I64,
+    dilated: bool,
 ) -> None:
     """Transform the patches of one channel."""
     source = t.ptr_add(t.ptr_add(a.x, t.mul(part.image, a.image_step)), t.mul(channel, a.channel_step))
     first_row = t.add(part.top, part.upper)
-    write_deinterleaved(t, a, of, scheme.out, source, a.seen, first_row, part.first_column)
+    if dilated:
+        write_dilated(t, a, of, source, a.seen, first_row, part.first_column)
+    else:
+        write_deinterleaved(t, a, of, scheme.out, source, a.seen, first_row, part.first_column)
     onto = t.ptr_add(a.patches, t.mul(channel, strides.channel))
     rows = t.sub(part.lower, part.upper)
     t.call(_TRANSFORM_INPUT, a.seen, a.taps, onto, strides.spot, rows, part.columns, of.pitch)
@@ -233,6 +275,7 @@ def _leave(
     filter_block: I64,
     row: I64,
     rows: RowTarget | None,
+    dilated: bool,
 ) -> None:
     """Transform the sums of one row of patches back, and transpose them."""
     out, block = scheme.out, tile.block
@@ -242,9 +285,16 @@ def _leave(
     here = t.ptr_add(a.sums, t.mul(t.sub(begin, part.start), 4 * block))
     line = t.mul(t.mul(t.sub(row, part.upper), out), strides.line)
     onto = t.ptr_add(a.results, t.add(line, t.mul(column, out * 4 * block)))
-    t.call(_TRANSFORM_OUTPUT, here, strides.sums, onto, strides.line, length)
-    first_line, first_pixel = t.mul(t.add(part.top, row), out), t.mul(t.add(part.first_column, column), out)
-    lines = t.smin(out, t.sub(a.result_height, first_line))
+    if dilated:
+        t.call(_TRANSFORM_DILATED, here, strides.sums, onto, strides.line, length, a.dilation_columns)
+        patch, apart = t.add(part.top, row), a.dilation_rows
+        first_line = t.add(t.mul(t.mul(t.sdiv(patch, apart), apart), out), t.srem(patch, apart))
+        first_pixel = t.mul(t.add(part.first_column, column), out)
+        lines = t.smin(out, t.ceil_div(t.sub(a.result_height, first_line), apart))
+    else:
+        t.call(_TRANSFORM_OUTPUT, here, strides.sums, onto, strides.line, length)
+        first_line, first_pixel = t.mul(t.add(part.top, row), out), t.mul(t.add(part.first_column, column), out)
+        lines = t.smin(out, t.sub(a.result_height, first_line))
     pixels = t.smin(t.mul(length, out), t.sub(a.result_width, first_pixel))
     corner = t.add(t.mul(first_line, a.result_width), first_pixel)
     with t.loop(0, lines) as line:
@@ -272,7 +322,7 @@ def _write_line(
         with t.when(t.icmp("sgt", own, 0)):
             bias = t.ptr_add(a.b, t.mul(first, 4)) if tile.epilogue.bias else NULL
             channel = t.mul(first, strides.area)
-            pixel = t.add(corner, t.mul(line, a.result_width))
+            pixel = t.add(corner, t.mul(line, strides.pitch))
             at = t.add(channel, t.mul(pixel, 4))
             target = t.ptr_add(a.y, t.add(t.mul(t.mul(part.image, a.filters), strides.area), at))
             residual = t.ptr_add(t.ptr_add(a.r, t.mul(part.image, a.r_image)), at) if tile.epilogue.residual else NULL
@@ -282,6 +332,6 @@ def _write_line(
             )
     if rows is not None:
         first = t.mul(filter_block, block)
-        pixel = t.add(corner, t.mul(line, a.result_width))
+        pixel = t.add(corner, t.mul(line, strides.pitch))
         held = t.smin(block, t.sub(a.filters, first))
         rows.write(t, t.mul(pixels, 4), held, pixels, (part.image, first, pixel))

@@ -1,5 +1,8 @@
-"""Winograd's schemes F(4×4, 3×3) and F(2×2, 3×3): 36 multiplications for 4×4 results instead of 144, or 16 for 2×2
-instead of 36."""
+"""Winograd's schemes F(m×m, r×r): m+r-1 squared multiplications for m×m results of an r×r window.
+
+F(4×4, 3×3) takes 36 instead of 144, F(2×2, 3×3) 16 instead of 36, F(2×2, 5×5) 36 instead of 100 and F(4×4, 5×5) 64
+instead of 400.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from dovetail.codegen.llvm.handles import Vec
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.ir.literal import Array
 
-NEAR, FAR = 0.75, 1.5
-"""Points of the wider scheme, each with both signs: with these it loses least in f32."""
+PAIRS: dict[int, tuple[float, ...]] = {4: (1.0,), 6: (0.75, 1.5), 8: (0.5, 1.0, 2.0)}
+"""By pixels of a patch along an axis: interpolation points, each with both signs, with which f32 loses least."""
 
 Transform: TypeAlias = Callable[[VectorBuilder, Sequence[Vec]], list[Vec]]
 """A transform of vectors along one axis."""
@@ -22,41 +25,75 @@ Transform: TypeAlias = Callable[[VectorBuilder, Sequence[Vec]], list[Vec]]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Results of a patch along an axis: four or two."""
+    """Results of a patch and taps of the window, both along an axis."""
 
     out: int
+    taps: int = 3
+
+    @property
+    def pairs(self) -> tuple[float, ...]:
+        """The interpolation points above 0; their negatives, 0 and infinity are the others."""
+        return PAIRS[self.patch]
 
     @property
     def points(self) -> tuple[float, ...]:
         """The interpolation points, infinity left out."""
-        return (0.0, NEAR, -NEAR, FAR, -FAR) if self.out == 4 else (0.0, 1.0, -1.0)
+        return (0.0, *[x for p in self.pairs for x in (p, -p)])
 
     @property
-    def into(self) -> Transform:
-        """How pixels are transformed."""
-        return _four_into if self.out == 4 else _two_into
-
-    @property
-    def back(self) -> Transform:
-        """How sums are transformed."""
-        return _four_back if self.out == 4 else _two_back
+    def name(self) -> str:
+        return f"{self.out}×{self.out}"
 
     @property
     def patch(self) -> int:
         """Pixels along an axis that the results of a patch see."""
-        return self.out + 2
+        return self.out + self.taps - 1
 
     @property
     def spots(self) -> int:
         """Elements of a transformed patch."""
         return self.patch**2
 
+    @property
+    def keeps_f32(self) -> bool:
+        """Whether results are as near as f32 needs them: the error grows with the number of points."""
+        return self.patch <= 6
+
+    def patches(self, size: int, dilation: int) -> int:
+        """Patches along an axis: each takes every `dilation`-th pixel, and `dilation` of them interleave."""
+        full, rest = divmod(size, self.out * dilation)
+        return full * dilation + min(dilation, rest)
+
+    def count(self, height: int, width: int, dilations: tuple[int, int]) -> int:
+        """Patches of an image."""
+        return self.patches(height, dilations[0]) * self.patches(width, dilations[1])
+
     def weights(self, w: Array) -> Array:
-        """[m, c, 3, 3] as [m, c, spots]."""
-        rows = [[p**j / np.prod([p - q for q in self.points if q != p]) for j in range(3)] for p in self.points]
-        g = np.array([*rows, [0.0, 0.0, 1.0]])
+        """[m, c, r, r] as [m, c, spots]."""
+        taps = range(self.taps)
+        rows = [[p**j / np.prod([p - q for q in self.points if q != p]) for j in taps] for p in self.points]
+        g = np.array([*rows, [0.0] * (self.taps - 1) + [1.0]])
         # One product along both axes: NumPy has a fast one of matrices, and none of three tensors.
-        return w.reshape((*w.shape[:2], 9)).astype(np.float64) @ np.kron(g, g).T
+        return w.reshape((*w.shape[:2], self.taps**2)).astype(np.float64) @ np.kron(g, g).T
+
+    def into(self, t: VectorBuilder, d: Sequence[Vec]) -> list[Vec]:
+        """Transform pixels: rows are the coefficients of products of (x - point)."""
+        every = _coefficients(self.pairs)
+        found = [_sum(t, every, d[0::2])]
+        for point in self.pairs:
+            others = _coefficients([p for p in self.pairs if p != point])
+            even, odd = _sum(t, others, d[2::2]), _sum(t, others, d[1:-1:2])
+            found += [_add(t, point, odd, even), _add(t, -point, odd, even)]
+        return [*found, _sum(t, every, d[1::2])]
+
+    def back(self, t: VectorBuilder, m: Sequence[Vec]) -> list[Vec]:
+        """Transform sums: powers of the points."""
+        both = list(zip(m[1:-1:2], m[2:-1:2], strict=True))
+        even, odd = [t.fadd(x, y) for x, y in both], [t.fsub(x, y) for x, y in both]
+        found = [t.fadd(m[0], _sum(t, [1.0] * len(even), even))]
+        for power in range(1, self.out):
+            found.append(_sum(t, [p**power for p in self.pairs], odd if power % 2 else even))
+        return [*found[:-1], t.fadd(found[-1], m[-1])]
 
 
 def along_both(t: VectorBuilder, transform: Transform, values: Sequence[Vec]) -> list[Vec]:
@@ -66,33 +103,28 @@ def along_both(t: VectorBuilder, transform: Transform, values: Sequence[Vec]) ->
     return [x for row in zip(*columns, strict=True) for x in transform(t, row)]
 
 
-def _four_into(t: VectorBuilder, d: Sequence[Vec]) -> list[Vec]:
-    near, far = NEAR**2, FAR**2
-    whole, middle = t.constant(near * far), t.constant(-near - far)
-    found = [t.fma(whole, d[0], t.fma(middle, d[2], d[4]))]
-    for point, other in ((NEAR, far), (FAR, near)):
-        even = t.fma(t.constant(-other), d[2], d[4])
-        odd = t.fma(t.constant(-other), d[1], d[3])
-        found += [t.fma(t.constant(point), odd, even), t.fma(t.constant(-point), odd, even)]
-    return [*found, t.fma(whole, d[1], t.fma(middle, d[3], d[5]))]
+def _coefficients(points: Sequence[float]) -> list[float]:
+    """Of the product of x² - p² over points p, by ascending powers of x²."""
+    found = [1.0]
+    for p in points:
+        found = [a - p * p * b for a, b in zip([0.0, *found], [*found, 0.0], strict=True)]
+    return found
 
 
-def _four_back(t: VectorBuilder, m: Sequence[Vec]) -> list[Vec]:
-    even = [t.fadd(m[1], m[2]), t.fadd(m[3], m[4])]
-    odd = [t.fsub(m[1], m[2]), t.fsub(m[3], m[4])]
-    found = [t.fadd(m[0], t.fadd(even[0], even[1]))]
-    for power in (1, 2, 3):
-        near, far = odd if power % 2 else even
-        found.append(t.fma(t.constant(NEAR**power), near, t.fmul(t.constant(FAR**power), far)))
-    return [*found[:3], t.fadd(found[3], m[5])]
+def _sum(t: VectorBuilder, factors: Sequence[float], values: Sequence[Vec]) -> Vec:
+    """Values by factors, added up from the last to the first."""
+    last = values[-1] if factors[-1] == 1 else t.fmul(t.constant(factors[-1]), values[-1])
+    for factor, x in zip(factors[-2::-1], values[-2::-1], strict=True):
+        last = _add(t, factor, x, last)
+    return last
 
 
-def _two_into(t: VectorBuilder, d: Sequence[Vec]) -> list[Vec]:
-    return [t.fsub(d[2], d[0]), t.fadd(d[1], d[2]), t.fsub(d[2], d[1]), t.fsub(d[3], d[1])]
-
-
-def _two_back(t: VectorBuilder, m: Sequence[Vec]) -> list[Vec]:
-    return [t.fadd(m[0], t.fadd(m[1], m[2])), t.fadd(t.fsub(m[1], m[2]), m[3])]
+def _add(t: VectorBuilder, factor: float, x: Vec, y: Vec) -> Vec:
+    """factor · x + y."""
+    if abs(factor) == 1:
+        return t.fadd(x, y) if factor == 1 else t.fsub(y, x)
+    return t.fma(t.constant(factor), x, y)
 
 
 FOUR, TWO = Scheme(4), Scheme(2)
+FIVE_FOUR, FIVE_TWO = Scheme(4, 5), Scheme(2, 5)

@@ -1,8 +1,9 @@
-"""3×3 convolution by Winograd's scheme: how its work is tiled."""
+"""Convolution by Winograd's scheme: how its work is tiled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -26,11 +27,12 @@ from dovetail.targets.runtime.aligned import aligned
 
 
 def winograd(found: Convolution, problem: ConvProblem, device: CpuDevice, scheme: Scheme) -> Candidate:
-    """The kernel of a 3×3 convolution by one of the schemes."""
+    """The kernel of a convolution by one of the schemes."""
     tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
-    w = Packed(found.w, f"winograd {scheme.out} {tile.block}", TransformedWeights(scheme, tile.block))
-    tiler, name = Winograd(problem, scheme, tile), f"winograd {scheme.out}×{scheme.out}"
-    return Candidate(bindings(found, w, tile.block), tiler, lambda: winograd_code(scheme, tile), name)
+    w = Packed(found.w, f"winograd {scheme.name} {tile.block}", TransformedWeights(scheme, tile.block))
+    tiler, dilated = Winograd(problem, scheme, tile), problem.geometry.dilations != (1, 1)
+    code = partial(winograd_code, scheme, tile, dilated)
+    return Candidate(bindings(found, w, tile.block), tiler, code, f"winograd {scheme.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +50,18 @@ class Winograd:
         """The tiling of sizes that are known."""
         scheme, tile, device = self.scheme, self.tile, self.tile.device
         height, width = known(of.geometry.out[0]), known(of.geometry.out[1])
-        down, across = -(-height // scheme.out), -(-width // scheme.out)
+        dilations = of.geometry.dilations
+        down, across = scheme.patches(height, dilations[0]), scheme.patches(width, dilations[1])
         window, apart = (scheme.patch, scheme.patch), (scheme.out, scheme.out)
         pixels = ConvGeometry(
-            of.geometry.sizes, of.geometry.steps, (down, across), window, apart, (1, 1), of.geometry.before
+            of.geometry.sizes, of.geometry.steps, (down, across), window, apart, dilations, of.geometry.before
         )
         above, below = BLOCKS.winograd.share
         room = device.caches.l2_room * above // below // (4 * scheme.spots * of.channels)
         others = -(-of.filters // tile.block)
         room = max(device.lanes, room)
-        patches = _patches(down, across, min(room, _shared(down * across, across, room, of.images, others, tile)))
+        room = min(room, _shared(down * across, across, room, of.images, others, tile))
+        patches = _patches(down, across, room) if dilations == (1, 1) else _rows(down, across, room, dilations[1])
         blocks = patches.blocks
         most = known(blocks.rows) * known(blocks.columns)
         transformed = -(-4 * most * of.channels // 64) * 64 + 4 * device.lanes
@@ -107,6 +111,14 @@ def _patches(height: int, width: int, room: int) -> Patches:
     return Patches(Blocks(rows, columns, down, across), rows, 1, rows * columns)
 
 
+def _rows(height: int, width: int, room: int, dilation: int) -> Patches:
+    """Blocks whose columns are a multiple of the dilation: only then are their pixels contiguous."""
+    groups, across = _cut(-(-width // dilation), max(1, room // dilation))
+    columns = groups * dilation
+    rows, down = _cut(height, max(1, room // columns))
+    return Patches(Blocks(rows, columns, down, across), rows, 1, rows * columns)
+
+
 def _shared(count: int, width: int, room: int, images: Size, others: int, tile: RegisterTile) -> int:
     """Patches of a part where every thread has one, if it holds a register tile: whole rows, or three at least."""
     least, most = -(-count // room), -(-count // tile.pixels)
@@ -121,7 +133,7 @@ def _cut(size: int, most: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class TransformedWeights:
-    """Weights [m, c, 3, 3] as [block of filters][spot][c][filter], transformed; 0 in what is left of the last block."""
+    """Weights [m, c, r, r] as [block of filters][spot][c][filter], transformed; 0 in what is left of the last block."""
 
     scheme: Scheme
     block: int
