@@ -20,7 +20,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bf16, f16, f32
 from dovetail.ir.leaf import input
 from dovetail.targets.cuda.driver import Function, Module, driver
-from dovetail.targets.cuda.ptx_compiler import architecture_of, to_ptx
+from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import kernels_of
 
 LAUNCHES, ROUNDS, REPLAYS = 10, 7, 20
@@ -148,7 +148,7 @@ def prepared(case: Case, tensors: Mapping[str, Any], torch: Any) -> tuple[Callab
         for value in step.results:
             if value not in held:
                 held[value] = torch.empty(_number(value.tensor.bytes), dtype=torch.uint8, device="cuda")
-        module = Module(device, to_ptx(made.text, architecture_of(device.capability)))
+        module = Module(device, to_ptx(made.text, device.architecture).encode())
         function = module.function(made.kernel.name)
         kept += [module, held, workspace]
         shape = made.kernel.launch

@@ -9,7 +9,9 @@ DovetailError
 ├── ParseError            text that is not a graph, with line and column
 ├── LoadError             a file that is not what it says it is
 ├── BindError             arrays, parameters or symbols that do not fit a program
-│   └── SizeError         sizes that break what a program takes for granted
+│   ├── SizeError         sizes that break what a program takes for granted
+│   └── OutOfMemoryError  a run that needs more memory than its device has free
+├── DeviceError           a device that failed while it worked; programs on it are bound again
 ├── OptionError           an unknown pass, rule or setting
 ├── UnsupportedError      an operator, type or target that we do not have
 │   └── NeedsValueError   an input or a size whose value decides the structure of a model
@@ -87,6 +89,23 @@ class SizeError(BindError):
         super().__init__(message, hint=hint, where=where)
 
 
+class OutOfMemoryError(BindError):
+    """A run that needs more memory than its device has free; `needed` and `free` are bytes."""
+
+    def __init__(self, message: str, *, needed: int, free: int, hint: str = "", where: str = "") -> None:
+        self.needed = needed
+        self.free = free
+        super().__init__(message, hint=hint, where=where)
+
+
+class DeviceError(DovetailError):
+    """A device that failed while it worked; `is_lost` says whether programs on it must be bound again."""
+
+    def __init__(self, message: str, *, is_lost: bool = False, hint: str = "", where: str = "") -> None:
+        self.is_lost = is_lost
+        super().__init__(message, hint=hint, where=where)
+
+
 class OptionError(DovetailError):
     """An unknown pass, rule or setting."""
 
@@ -129,12 +148,14 @@ class CheckError(DovetailError):
 __all__ = [
     "BindError",
     "CheckError",
+    "DeviceError",
     "DovetailError",
     "GateError",
     "GraphError",
     "LoadError",
     "NeedsValueError",
     "OptionError",
+    "OutOfMemoryError",
     "ParseError",
     "SizeError",
     "SizeLimitError",

@@ -52,19 +52,48 @@ def llama_layer(
     `groups` query heads share one head of keys and values. With a cache the keys and values of this call are put
     after those of earlier ones; they are further results where the next call wants them.
     """
-    y = rms_norm(x, gain1, eps=eps)
-    q, k, v = split_heads(y @ wq, heads), split_heads(y @ wk, kv_heads), split_heads(y @ wv, kv_heads)
-    if q_gain is not None:
-        q = rms_norm(q, q_gain, eps=eps)
-    if k_gain is not None:
-        k = rms_norm(k, k_gain, eps=eps)
-    q, k = rope.body(q, cos, sin), rope.body(k, cos, sin)
+    q, k, v = projected(x, gain1, wq, wk, wv, cos, sin, q_gain, k_gain, heads=heads, kv_heads=kv_heads, eps=eps)
     if past_k is not None:
         k = ops.concat(past_k, k, axis=-2)
     if past_v is not None:
         v = ops.concat(past_v, v, axis=-2)
     fill = float("-inf") if causal else None
     attended = attention.body(q, k, v, mask, scale=scale, groups=groups, causal=causal, fill=fill)
-    middle = x + merge_heads(attended) @ wo
-    result = middle + swiglu_ffn.body(rms_norm(middle, gain2, eps=eps), up, gate, down)
+    result = finished(x, attended, wo, gain2, up, gate, down, eps=eps)
     return (result, k, v) if keep_cache else result
+
+
+def projected(
+    x: Value,
+    gain: Value,
+    wq: Value,
+    wk: Value,
+    wv: Value,
+    cos: Value,
+    sin: Value,
+    q_gain: Value | None,
+    k_gain: Value | None,
+    *,
+    heads: int,
+    kv_heads: int,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """Queries, keys and values of a layer's normalised input, by heads; queries and keys are rotated."""
+    y = rms_norm(x, gain, eps=eps)
+    q, k, v = split_heads(y @ wq, heads), split_heads(y @ wk, kv_heads), split_heads(y @ wv, kv_heads)
+    if q_gain is not None:
+        q = rms_norm(q, q_gain, eps=eps)
+    if k_gain is not None:
+        k = rms_norm(k, k_gain, eps=eps)
+    return rope.body(q, cos, sin), rope.body(k, cos, sin), v
+
+
+def finished(
+    x: Value, attended: Value, wo: Value, gain: Value, up: Value, gate: Value, down: Value, *, eps: float
+) -> Value:
+    """The result of a layer: its input with what was attended to, then with a gated feed-forward of that."""
+    middle = x + merge_heads(attended) @ wo
+    return middle + swiglu_ffn.body(rms_norm(middle, gain, eps=eps), up, gate, down)
+
+
+__all__ = ["finished", "llama_layer", "projected"]

@@ -3,6 +3,7 @@
 from dovetail.models.bert import BertShape, bert
 from dovetail.models.checkpoints import bert_shape, bert_weights
 from dovetail.models.llama import LlamaShape, llama, llama_step
+from dovetail.models.llama_cache import llama_cached
 from dovetail.models.resnet import ResnetShape, resnet
 from dovetail.models.unet import unet
 from dovetail.models.weights import random_weights
@@ -15,6 +16,7 @@ __all__ = [
     "bert_shape",
     "bert_weights",
     "llama",
+    "llama_cached",
     "llama_step",
     "random_weights",
     "resnet",

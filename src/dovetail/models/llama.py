@@ -50,12 +50,12 @@ def llama(
     with builder.recording():
         ids = builder.input("input_ids", i64[batch, seq])
         with scope("rope"):
-            cos, sin = _angles(of, ops.iota(size=ids.shape[-1]))
-        x = _embed(builder, of, ids)
+            cos, sin = angles(of, ops.iota(size=ids.shape[-1]))
+        x = embed(builder, of, ids)
         for index in range(of.layers):
             with scope(f"layers.{index}"):
                 x = _layer(builder, of, x, cos, sin, f"layers.{index}", policy)
-        builder.output("logits", _head(builder, of, x))
+        builder.output("logits", head(builder, of, x))
     return builder.graph()
 
 
@@ -68,8 +68,8 @@ def llama_step(
     with builder.recording():
         ids, position = builder.input("input_ids", i64[batch, 1]), builder.input("position", i64[1])
         with scope("rope"):
-            cos, sin = _angles(of, position)
-        x = _embed(builder, of, ids)
+            cos, sin = angles(of, position)
+        x = embed(builder, of, ids)
         for index in range(of.layers):
             cache = of.dtype[batch, of.kv_heads, past, of.width]
             old = tuple(builder.input(f"past_{side}.{index}", cache) for side in "kv")
@@ -78,11 +78,11 @@ def llama_step(
                 x = result[0]
                 for number, side in enumerate("kv"):
                     builder.output(f"new_{side}.{index}", result[number + 1])
-        builder.output("logits", _head(builder, of, x))
+        builder.output("logits", head(builder, of, x))
     return builder.graph()
 
 
-def _angles(of: LlamaShape, positions: Value) -> tuple[Value, Value]:
+def angles(of: LlamaShape, positions: Value) -> tuple[Value, Value]:
     """Cosine and sine for each position, both halves of a head alike."""
     rates = of.theta ** -(np.arange(0, of.width, 2) / of.width)
     turns = ops.unsqueeze(ops.cast(positions, dtype=f32), axes=(-1,)) * leaf.constant(rates, f32)
@@ -90,27 +90,21 @@ def _angles(of: LlamaShape, positions: Value) -> tuple[Value, Value]:
     return ops.cast(ops.cos(both), dtype=of.dtype), ops.cast(ops.sin(both), dtype=of.dtype)
 
 
-def _embed(builder: Builder, of: LlamaShape, ids: Value) -> Value:
+def embed(builder: Builder, of: LlamaShape, ids: Value) -> Value:
+    """The embedding of each token."""
     with scope("embedding"):
         return ops.gather(builder.param("embedding", of.dtype[of.vocabulary, of.hidden]), ids, axis=0)
 
 
-def _head(builder: Builder, of: LlamaShape, x: Value) -> Value:
+def head(builder: Builder, of: LlamaShape, x: Value) -> Value:
+    """The logits of each position."""
     with scope("head"):
         gain = builder.param("norm.gain", of.dtype[of.hidden])
         return rms_norm(x, gain, eps=of.eps) @ builder.param("head", of.dtype[of.hidden, of.vocabulary])
 
 
-def _layer(
-    builder: Builder,
-    of: LlamaShape,
-    x: Value,
-    cos: Value,
-    sin: Value,
-    name: str,
-    policy: Policy,
-    past: tuple[Value, ...] = (),
-) -> Value:
+def layer_weights(builder: Builder, of: LlamaShape, name: str) -> tuple[list[Value], Value | None, Value | None]:
+    """The parameters of a layer in the order of `llama_layer`, then the gains of queries and keys."""
     hidden, narrow = of.hidden, of.kv_heads * of.width
     types = {
         "norm1.gain": of.dtype[hidden],
@@ -126,6 +120,20 @@ def _layer(
     weights = [builder.param(f"{name}.{part}", type) for part, type in types.items()]
     gains = [builder.param(f"{name}.{side}_norm.gain", of.dtype[of.width]) for side in "qk"] if of.normed_heads else []
     q_gain, k_gain = gains or (None, None)
+    return weights, q_gain, k_gain
+
+
+def _layer(
+    builder: Builder,
+    of: LlamaShape,
+    x: Value,
+    cos: Value,
+    sin: Value,
+    name: str,
+    policy: Policy,
+    past: tuple[Value, ...] = (),
+) -> Value:
+    weights, q_gain, k_gain = layer_weights(builder, of, name)
     past_k, past_v = past or (None, None)
     groups = of.heads // of.kv_heads
     return llama_layer.build(
@@ -147,3 +155,6 @@ def _layer(
         causal=not past,
         keep_cache=bool(past),
     )
+
+
+__all__ = ["LlamaShape", "angles", "embed", "head", "layer_weights", "llama", "llama_step"]

@@ -219,4 +219,4 @@ def test_the_driver_copies_and_times() -> None:
     back = np.zeros_like(array)
     buffer.copy_to_host(back)
     assert (back == array).all() and end.seconds_since(start) >= 0
-    assert device.multiprocessors > 0 and device.name
+    assert device.description.multiprocessors > 0 and device.name

@@ -1,4 +1,4 @@
-"""The CUDA driver through ctypes: modules, launches, streams and events of the first device.
+"""The CUDA driver and its first device: code, launches, streams and events.
 
 Nothing is loaded before the first use. Without a driver or a device there is a typed error, which names the reason.
 """
@@ -6,63 +6,34 @@ Nothing is loaded before the first use. Without a driver or a device there is a 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from ctypes import c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
+import os
+import threading
+from collections.abc import Sequence
+from ctypes import c_char_p, c_float, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
-from dovetail.errors import UnsupportedError
+from dovetail.errors import DeviceError, DovetailError, UnsupportedError
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.loops.ir import Kernel
+from dovetail.targets.cuda.api import OLDEST, Functions, error_of, library, too_old
 from dovetail.targets.cuda.ptx_compiler import architecture_of, tensor_core_shapes, to_ptx
+from dovetail.targets.cuda.select import GpuKernel
 
-_LIBRARY = "libcuda.so.1"
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first axis."""
+DEFAULT_STREAM = 0
+"""All work with arrays that stay on the device is on it, in order."""
 _DYNAMIC_SHARED_BYTES = 8
 """The number of the function attribute for dynamic shared memory."""
-_RELAXED = 2
-"""A capture that other threads of the process do not disturb."""
-_MULTIPROCESSORS, _L2_BYTES, _MAJOR, _MINOR, _SHARED_BYTES = 16, 38, 75, 76, 97
+_CLOCK_KHZ, _MULTIPROCESSORS, _MEMORY_CLOCK_KHZ, _BUS_BITS, _L2_BYTES = 13, 16, 36, 37, 38
+_MAJOR, _MINOR, _SHARED_BYTES = 75, 76, 97
 """Numbers of device attributes."""
-
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cuInit": (c_uint,),
-    "cuDeviceGet": (c_void_p, c_int),
-    "cuDeviceGetName": (c_void_p, c_int, c_int),
-    "cuDeviceGetAttribute": (c_void_p, c_int, c_int),
-    "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
-    "cuCtxSetCurrent": (c_void_p,),
-    "cuCtxSynchronize": (),
-    "cuModuleLoadData": (c_void_p, c_char_p),
-    "cuModuleUnload": (c_void_p,),
-    "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
-    "cuMemAlloc_v2": (c_void_p, c_size_t),
-    "cuMemFree_v2": (c_void_p,),
-    "cuMemcpyHtoDAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
-    "cuMemcpyDtoHAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
-    "cuMemcpyDtoDAsync_v2": (c_void_p, c_void_p, c_size_t, c_void_p),
-    "cuMemAllocHost_v2": (c_void_p, c_size_t),
-    "cuMemFreeHost": (c_void_p,),
-    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
-    "cuStreamBeginCapture_v2": (c_void_p, c_int),
-    "cuStreamEndCapture": (c_void_p, c_void_p),
-    "cuGraphInstantiateWithFlags": (c_void_p, c_void_p, ctypes.c_ulonglong),
-    "cuGraphLaunch": (c_void_p, c_void_p),
-    "cuGraphExecDestroy": (c_void_p,),
-    "cuGraphDestroy": (c_void_p,),
-    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
-    "cuStreamCreate": (c_void_p, c_uint),
-    "cuStreamDestroy_v2": (c_void_p,),
-    "cuStreamSynchronize": (c_void_p,),
-    "cuEventCreate": (c_void_p, c_uint),
-    "cuEventDestroy_v2": (c_void_p,),
-    "cuEventRecord": (c_void_p, c_void_p),
-    "cuEventSynchronize": (c_void_p,),
-    "cuEventElapsedTime": (c_void_p, c_void_p, c_void_p),
-    "cuGetErrorString": (c_int, c_void_p),
-}
+_PTX_INPUT = 1
+_LOG, _LOG_BYTES = 5, 6
+"""Linker options: a buffer for its messages, and the size of that."""
+_NON_BLOCKING = 1
+_EXTERNAL = 1
+"""An event that a captured stream records whenever the graph runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,35 +46,53 @@ class Function:
     """What it was loaded from, which stays loaded as long as this."""
 
     def launch(
-        self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = 0
+        self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = DEFAULT_STREAM
     ) -> None:
         """Launch it with 64-bit arguments: addresses and sizes."""
-        if grid == 0:
-            return
-        values = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
-        first = ctypes.addressof(values)
-        pointers = (c_void_p * max(1, len(arguments)))(*[first + 8 * i for i in range(len(arguments))])
+        Launch(self, grid, block, shared_bytes, arguments).enqueue(stream)
+
+
+class Launch:
+    """A launch with its arguments in memory that the driver reads; they may change between launches."""
+
+    __slots__ = ("block", "function", "grid", "pointers", "shared_bytes", "words")
+
+    def __init__(self, function: Function, grid: int, block: int, shared_bytes: int, arguments: Sequence[int]) -> None:
         if grid > MOST_BLOCKS:
             raise UnsupportedError(
                 f"a grid of {grid:,} blocks", hint=f"a launch has at most {MOST_BLOCKS:,}; split the inputs"
             )
-        shape = (grid, 1, 1, block, 1, 1)
-        self.driver.call("cuLaunchKernel", self.handle, *shape, shared_bytes, stream, pointers, None)
+        self.function, self.grid, self.block, self.shared_bytes = function, grid, block, shared_bytes
+        count = max(1, len(arguments))
+        self.words = (ctypes.c_int64 * count)(*arguments)
+        first = ctypes.addressof(self.words)
+        self.pointers = (c_void_p * count)(*[first + 8 * i for i in range(count)])
+
+    def enqueue(self, stream: int) -> None:
+        """Launch it; a grid without blocks is no launch."""
+        if self.grid:
+            shape = (self.grid, 1, 1, self.block, 1, 1)
+            self.function.driver.call(
+                "cuLaunchKernel", self.function.handle, *shape, self.shared_bytes, stream, self.pointers, None
+            )
 
 
 class Module:
-    """Loaded PTX; the driver has compiled it for the device."""
+    """Loaded code: machine code, or PTX that the driver assembles for the device."""
 
-    def __init__(self, driver: Driver, ptx: str) -> None:
+    def __init__(self, driver: Driver, code: bytes) -> None:
         self.driver = driver
         self.handle = 0
         found = c_void_p()
-        driver.call("cuModuleLoadData", ctypes.byref(found), ptx.encode() + b"\0")
+        driver.call("cuModuleLoadData", ctypes.byref(found), code + b"\0")
         self.handle = found.value or 0
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str, shared_bytes: int = 0) -> Function:
+        """A kernel by name, with leave to take dynamic shared memory."""
         found = c_void_p()
         self.driver.call("cuModuleGetFunction", ctypes.byref(found), self.handle, name.encode())
+        if shared_bytes:
+            self.driver.call("cuFuncSetAttribute", found.value or 0, _DYNAMIC_SHARED_BYTES, shared_bytes)
         return Function(self.driver, found.value or 0, self)
 
     def __del__(self) -> None:
@@ -112,138 +101,98 @@ class Module:
 
 
 class Event:
-    """A point in a stream, with its time."""
+    """A point of a stream, for times."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.handle = 0
         found = c_void_p()
         driver.call("cuEventCreate", ctypes.byref(found), 0)
         self.handle = found.value or 0
 
-    def record(self, stream: int = 0) -> None:
-        self.driver.call("cuEventRecord", self.handle, stream)
+    def record(self, stream: int = DEFAULT_STREAM, *, captured: bool = False) -> None:
+        """Record it; where the stream is captured, each run of the graph does."""
+        if captured:
+            self.driver.call("cuEventRecordWithFlags", self.handle, stream, _EXTERNAL)
+        else:
+            self.driver.call("cuEventRecord", self.handle, stream)
+
+    def synchronize(self) -> None:
+        """Wait until the device has passed it; one that was never recorded is passed."""
+        self.driver.call("cuEventSynchronize", self.handle)
 
     def seconds_since(self, start: Event) -> float:
         """The time between two events; waits for this one."""
-        self.driver.call("cuEventSynchronize", self.handle)
+        self.synchronize()
         found = c_float()
         self.driver.call("cuEventElapsedTime", ctypes.byref(found), start.handle, self.handle)
         return found.value / 1e3
 
     def __del__(self) -> None:
-        self.driver.quietly("cuEventDestroy_v2", self.handle)
+        if self.handle:
+            self.driver.quietly("cuEventDestroy_v2", self.handle)
 
 
-class GraphExec:
-    """Work that one call enqueues, on a stream of its own that keeps the order with the default stream."""
+class OwnStream:
+    """A stream that waits for no other, for runs that share no memory with others."""
 
-    def __init__(self, driver: Driver, enqueue: Callable[[int], None]) -> None:
+    def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.handle = self.stream = 0
-        stream, graph, found = c_void_p(), c_void_p(), c_void_p()
-        driver.call("cuStreamCreate", ctypes.byref(stream), 0)
-        self.stream = stream.value or 0
-        driver.call("cuStreamBeginCapture_v2", self.stream, _RELAXED)
-        try:
-            enqueue(self.stream)
-        finally:
-            driver.call("cuStreamEndCapture", self.stream, ctypes.byref(graph))
-        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(found), graph, 0)
-        driver.call("cuGraphDestroy", graph)
+        self.handle = 0
+        found = c_void_p()
+        driver.call("cuStreamCreate", ctypes.byref(found), _NON_BLOCKING)
         self.handle = found.value or 0
-
-    def launch(self) -> None:
-        self.driver.call("cuGraphLaunch", self.handle, self.stream)
-
-    def synchronize(self) -> None:
-        """Wait for the last launch."""
-        self.driver.call("cuStreamSynchronize", self.stream)
 
     def __del__(self) -> None:
         if self.handle:
-            self.driver.quietly("cuGraphExecDestroy", self.handle)
-        if self.stream:
-            self.driver.quietly("cuStreamDestroy_v2", self.stream)
+            self.driver.quietly("cuStreamDestroy_v2", self.handle)
 
 
-class Replayable(Protocol):
-    """Captured work."""
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a GPU says of itself."""
 
-    def launch(self) -> None: ...
-
-    def synchronize(self) -> None:
-        """Wait for the last launch."""
-        ...
-
-
-class Launchable(Protocol):
-    """A kernel that is ready to run."""
-
-    def launch(
-        self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = 0
-    ) -> None:
-        """Launch it with 64-bit arguments: addresses and sizes."""
-        ...
-
-
-class Device(Protocol):
-    """What programs use of a driver; tests have one without a GPU."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> GpuDevice:
-        """What kernels are selected by."""
-        ...
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """A function of the driver's interface, by its name."""
-        ...
-
-    def quietly(self, name: str, *arguments: Any) -> None:
-        """The same without errors."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait for all that was launched."""
-        ...
-
-    def load(self, kernel: Kernel, text: str) -> Launchable:
-        """Compile and load a kernel from its LLVM text."""
-        ...
-
-    def capture(self, enqueue: Callable[[int], None]) -> Replayable:
-        """What a function enqueues on the stream that it is given, as a graph."""
-        ...
+    name: str
+    capability: tuple[int, int]
+    driver: str
+    """The newest CUDA that the driver runs, such as 12.8."""
+    multiprocessors: int
+    memory_bytes: int
+    clock_hertz: float
+    memory_bytes_per_second: float
+    """By the memory's clock and the width of its bus: what no program reaches."""
+    l2_bytes: int
+    shared_bytes: int
 
 
 class Driver:
     """The driver with the primary context of the first device, which other libraries of the process share."""
 
-    def __init__(self) -> None:
-        try:
-            self._library = ctypes.CDLL(_LIBRARY)
-        except OSError as missing:
-            raise UnsupportedError(f"there is no CUDA driver: {missing}", hint="install NVIDIA's driver") from None
-        for name, kinds in _SIGNATURES.items():
-            function = getattr(self._library, name)
-            function.argtypes, function.restype = kinds, c_int
+    def __init__(self, functions: Functions | None = None, *, fresh: bool = False) -> None:
+        """`fresh` gives up the context that the process has, after a device was lost."""
+        self.functions = library() if functions is None else functions
+        self.process = os.getpid()
+        self.lost: DeviceError | None = None
+        """Why the context cannot be used any more."""
         self._context = c_void_p()
         self._call("cuInit", 0)
-        device = c_int()
-        self._call("cuDeviceGet", ctypes.byref(device), 0)
-        self.device = device.value
+        self.version = self._number("cuDriverGetVersion")
+        if self.version < OLDEST:
+            raise too_old(f"it runs CUDA {self._dotted()}")
+        if not self._number("cuDeviceGetCount"):
+            raise error_of("cuDeviceGetCount", 100, "no device")
+        self.device = self._number("cuDeviceGet", 0)
+        if fresh:
+            self._call("cuDevicePrimaryCtxReset_v2", self.device)
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self.device)
         self.capability = (self._attribute(_MAJOR), self._attribute(_MINOR))
-        self.multiprocessors = self._attribute(_MULTIPROCESSORS)
-        architecture = architecture_of(self.capability)
+        self.architecture = architecture_of(self.capability)
         self.description = GpuDevice(
-            architecture,
-            self.multiprocessors,
+            self.architecture,
+            self._attribute(_MULTIPROCESSORS),
             shared_bytes=self._attribute(_SHARED_BYTES),
             l2_bytes=self._attribute(_L2_BYTES),
-            tensor_core_shapes=tensor_core_shapes(architecture),
+            tensor_core_shapes=tensor_core_shapes(self.architecture),
         )
 
     @property
@@ -252,53 +201,130 @@ class Driver:
         self.call("cuDeviceGetName", text, len(text), self.device)
         return text.value.decode()
 
-    def _attribute(self, number: int) -> int:
+    @property
+    def card(self) -> Card:
+        """What the device says of itself."""
+        memory = c_size_t()
+        self.call("cuDeviceTotalMem_v2", ctypes.byref(memory), self.device)
+        # The memory transfers at both edges of its clock.
+        rate = 2e3 * self._attribute(_MEMORY_CLOCK_KHZ) * self._attribute(_BUS_BITS) / 8
+        return Card(
+            self.name,
+            self.capability,
+            self._dotted(),
+            self.description.multiprocessors,
+            memory.value,
+            1e3 * self._attribute(_CLOCK_KHZ),
+            rate,
+            self.description.l2_bytes,
+            self.description.shared_bytes,
+        )
+
+    def _dotted(self) -> str:
+        return f"{self.version // 1000}.{self.version % 1000 // 10}"
+
+    def _number(self, name: str, *arguments: int) -> int:
         found = c_int()
-        self._call("cuDeviceGetAttribute", ctypes.byref(found), number, self.device)
+        self._call(name, ctypes.byref(found), *arguments)
         return found.value
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        status = int(getattr(self._library, name)(*arguments))
-        if status:
-            raise UnsupportedError(f"{name}: {self._reason(status)}", hint="see what `nvidia-smi` says of the device")
+    def _attribute(self, number: int) -> int:
+        return self._number("cuDeviceGetAttribute", number, self.device)
 
-    def _reason(self, status: int) -> str:
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = self.functions[name](*arguments)
+        if status:
+            raise self._error(name, status)
+
+    def _error(self, name: str, status: int) -> DovetailError:
         text = c_char_p()
-        self._library.cuGetErrorString(status, ctypes.byref(text))
-        return f"{(text.value or b'unknown error').decode()} ({status})"
+        self.functions["cuGetErrorString"](status, ctypes.byref(text))
+        error = error_of(name, status, (text.value or b"unknown error").decode())
+        if isinstance(error, DeviceError) and error.is_lost:
+            self.lost = error
+        return error
+
+    def status_of(self, name: str, *arguments: Any) -> int:
+        """The error code of a function of the driver in the context of the device; 0 where it succeeds."""
+        if self.lost is not None:
+            raise self.lost
+        self.functions["cuCtxSetCurrent"](self._context)
+        return self.functions[name](*arguments)
 
     def call(self, name: str, *arguments: Any) -> None:
         """A function of the driver in the context of the device; an error is raised as what the driver says."""
-        self._call("cuCtxSetCurrent", self._context)
-        self._call(name, *arguments)
+        status = self.status_of(name, *arguments)
+        if status:
+            raise self._error(name, status)
 
     def quietly(self, name: str, *arguments: Any) -> None:
-        """The same where an error helps no one: memory that is freed while the process ends."""
-        self._library.cuCtxSetCurrent(self._context)
-        getattr(self._library, name)(*arguments)
+        """The same where an error helps no one: memory that is freed while the process ends, or with its device."""
+        if self.lost is None and self.process == os.getpid():
+            self.functions["cuCtxSetCurrent"](self._context)
+            self.functions[name](*arguments)
 
-    def load(self, kernel: Kernel, text: str) -> Function:
-        """Compile and load a kernel from its LLVM text."""
-        found = Module(self, to_ptx(text, architecture_of(self.capability))).function(kernel.name)
-        if kernel.launch is not None and kernel.launch.shared_bytes:
-            self.call("cuFuncSetAttribute", found.handle, _DYNAMIC_SHARED_BYTES, kernel.launch.shared_bytes)
-        return found
+    def free_memory(self) -> tuple[int, int]:
+        """The bytes of the device that are free, and all of them."""
+        free, total = c_size_t(), c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
 
-    def capture(self, enqueue: Callable[[int], None]) -> GraphExec:
-        """What a function enqueues on the stream that it is given, as a graph."""
-        return GraphExec(self, enqueue)
+    def ptx(self, made: GpuKernel) -> str:
+        """A kernel as PTX for the device: LLVM compiles it."""
+        return to_ptx(made.text, self.architecture)
+
+    def assembled(self, ptx: str) -> bytes:
+        """PTX as machine code of the device, by the driver's linker; other threads run meanwhile."""
+        log = ctypes.create_string_buffer(4096)
+        options = (c_int * 2)(_LOG, _LOG_BYTES)
+        values = (c_void_p * 2)(ctypes.addressof(log), len(log))
+        state, code, size = c_void_p(), c_void_p(), c_size_t()
+        self.call("cuLinkCreate_v2", 2, options, values, ctypes.byref(state))
+        try:
+            text = ptx.encode() + b"\0"
+            self.call("cuLinkAddData_v2", state, _PTX_INPUT, text, len(text), b"kernel", 0, None, None)
+            self.call("cuLinkComplete", state, ctypes.byref(code), ctypes.byref(size))
+            return ctypes.string_at(code.value or 0, size.value)
+        except DeviceError as error:
+            if error.is_lost:
+                raise
+            said = log.value.decode(errors="replace").strip()
+            raise DeviceError(f"{error.message}: {said}", hint=error.hint) from None
+        finally:
+            self.quietly("cuLinkDestroy", state)
 
     def synchronize(self) -> None:
         """Wait for all that was launched."""
         self.call("cuCtxSynchronize")
 
+    def wait_for(self, stream: int) -> None:
+        """Wait for all that was enqueued on a stream."""
+        self.call("cuStreamSynchronize", stream)
 
-@cache
-def driver() -> Driver:
-    """The driver of this process."""
-    return Driver()
 
+class _Current:
+    """The driver of this process: another one after its device was lost."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._driver: Driver | None = None
+
+    def __call__(self) -> Driver:
+        with self._lock:
+            found = self._driver
+            if found is not None and found.process != os.getpid():
+                raise UnsupportedError(
+                    "CUDA does not work in a process that was forked from one that uses it",
+                    hint='start processes with multiprocessing.get_context("spawn")',
+                )
+            if found is None or found.lost is not None:
+                self._driver = found = Driver(fresh=found is not None)
+            return found
+
+
+driver = _Current()
+"""Gives the driver of this process."""
 
 __all__ = [
-    "MOST_BLOCKS", "Device", "Driver", "Event", "Function", "GraphExec", "Launchable", "Module", "Replayable", "driver",
+    "DEFAULT_STREAM", "MOST_BLOCKS", "Card", "Driver", "Event", "Function", "Launch", "Module", "OwnStream", "driver",
 ]  # fmt: skip

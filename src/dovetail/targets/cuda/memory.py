@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.errors import OutOfMemoryError
 from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
-from dovetail.targets.cuda.driver import Device
+from dovetail.targets.cuda.api import OUT_OF_MEMORY
+from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
 
 NAME = "cuda:0"
 """The device whose memory this is: the first one."""
@@ -21,13 +23,9 @@ _INDEX = 0
 class CudaBuffer:
     """Memory of the device; it is freed with this object."""
 
-    def __init__(self, device: Device, nbytes: int) -> None:
+    def __init__(self, device: Driver, nbytes: int) -> None:
         self._driver, self._nbytes = device, nbytes
-        self._address = 0
-        if nbytes:
-            found = c_void_p()
-            device.call("cuMemAlloc_v2", ctypes.byref(found), nbytes)
-            self._address = found.value or 0
+        self._address = _allocated(device, "cuMemAlloc_v2", nbytes) if nbytes else 0
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +51,8 @@ class CudaBuffer:
         """Copy a dense array to an offset of this buffer; the array may change as soon as this returns."""
         assert source.flags.c_contiguous and offset + source.nbytes <= self._nbytes, "the array is dense and fits"
         if source.nbytes:
-            self._driver.call("cuMemcpyHtoDAsync_v2", self._address + offset, source.ctypes.data, source.nbytes, 0)
+            target = self._address + offset
+            self._driver.call("cuMemcpyHtoDAsync_v2", target, source.ctypes.data, source.nbytes, DEFAULT_STREAM)
 
     def copy_to_host(self, target: Array) -> None:
         """Fill a dense array from the start of this buffer, after all work that was enqueued before."""
@@ -63,14 +62,15 @@ class CudaBuffer:
         """Fill a dense array from an offset of this buffer, after all work that was enqueued before."""
         assert target.flags.c_contiguous and offset + target.nbytes <= self._nbytes, "the array is dense and fits"
         if target.nbytes:
-            self._driver.call("cuMemcpyDtoHAsync_v2", target.ctypes.data, self._address + offset, target.nbytes, 0)
-            self._driver.synchronize()
+            source = self._address + offset
+            self._driver.call("cuMemcpyDtoHAsync_v2", target.ctypes.data, source, target.nbytes, DEFAULT_STREAM)
+            self._driver.wait_for(DEFAULT_STREAM)
 
     def copy_from_device(self, address: int, count: int) -> None:
         """Copy bytes at an address of the device to the start of this buffer, in the order of the stream."""
         assert count <= self._nbytes, "the bytes fit"
         if count and address != self._address:
-            self._driver.call("cuMemcpyDtoDAsync_v2", self._address, address, count, 0)
+            self._driver.call("cuMemcpyDtoDAsync_v2", self._address, address, count, DEFAULT_STREAM)
 
     def __dlpack__(self, *, stream: int | None = None) -> Any:
         from dovetail.targets.runtime import dlpack
@@ -87,10 +87,40 @@ class CudaBuffer:
             self._driver.quietly("cuMemFree_v2", self._address)
 
 
+class PinnedBuffer:
+    """Memory of the host that the device reads and writes by itself, at the same address."""
+
+    def __init__(self, device: Driver, nbytes: int) -> None:
+        self._device = device
+        self.address = _allocated(device, "cuMemAllocHost_v2", max(nbytes, 1))
+        self.array: Array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self.address))
+
+    def __del__(self) -> None:
+        if getattr(self, "address", 0):
+            self._device.quietly("cuMemFreeHost", self.address)
+
+
+def _allocated(device: Driver, name: str, nbytes: int) -> int:
+    """The address of new memory; where there is not enough, the error says how much there is."""
+    found = c_void_p()
+    if device.status_of(name, ctypes.byref(found), nbytes) == OUT_OF_MEMORY:
+        free, total = device.free_memory()
+        where = NAME if name == "cuMemAlloc_v2" else "the host for copies to and from the device"
+        raise OutOfMemoryError(
+            f"{nbytes:,} bytes of {where} are needed, and {free:,} of {total:,} bytes of {NAME} are free",
+            needed=nbytes,
+            free=free,
+            hint="free device arrays and programs that are not needed, or run smaller inputs",
+        )
+    if not found.value:
+        device.call(name, ctypes.byref(found), nbytes)
+    return found.value or 0
+
+
 class CudaAllocator:
     """Allocates memory of one device."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Driver) -> None:
         self._device = device
 
     def allocate(self, nbytes: int) -> CudaBuffer:
@@ -109,7 +139,7 @@ class CudaAllocator:
 class CudaStream:
     """The default stream of the device: all kernels and copies run on it, in order."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Driver) -> None:
         self._device = device
 
     def enqueue(self, work: Callable[[], None]) -> None:
@@ -120,4 +150,4 @@ class CudaStream:
         self._device.synchronize()
 
 
-__all__ = ["NAME", "CudaAllocator", "CudaBuffer", "CudaStream"]
+__all__ = ["NAME", "CudaAllocator", "CudaBuffer", "CudaStream", "PinnedBuffer"]

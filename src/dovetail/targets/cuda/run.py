@@ -6,7 +6,9 @@ its results back, which the report prices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from threading import Lock
 
 from dovetail.errors import UnsupportedError
 from dovetail.ir.literal import Array
@@ -16,11 +18,16 @@ from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cuda.driver import Device, Launchable, driver
+from dovetail.targets.cuda.bound_plan import LoadedKernel, OnHost
+from dovetail.targets.cuda.code import modules_of, ptx_of
+from dovetail.targets.cuda.driver import Driver, Function, driver
 from dovetail.targets.cuda.loops import LOOPS, SPLIT
-from dovetail.targets.cuda.runner import CudaRunner, Launch, OnHost
+from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.select import GpuKernel, make_kernels
+from dovetail.targets.cuda.stored import Steps
 from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.step_signature import moved_bindings, step_signature
+from dovetail.targets.runtime.store import Store
 
 
 def locations_of(plan: Plan) -> TensorLocations:
@@ -32,16 +39,36 @@ def locations_of(plan: Plan) -> TensorLocations:
 def steps_of(
     plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200
 ) -> tuple[tuple[Step, tuple[GpuKernel, ...]], ...]:
-    """The kernels of each step of the run phase, in its order; none where the step runs on the host."""
+    """The kernels of each step of the run phase, in its order; none where the step runs on the host.
+
+    Layers repeat: steps with equal signatures share their kernels.
+    """
     locations = locations_of(plan)
-    found = tuple([(step, make_kernels(step, locations, split, device)) for step in plan.phase("run")])
+    known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
+    found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
+    for step in plan.phase("run"):
+        signature = step_signature(step, locations)
+        was = known.get(signature)
+        kernels = None if was is None else _rebound(was[1], was[0], step)
+        if kernels is None:
+            kernels = make_kernels(step, locations, split, device)
+            known.setdefault(signature, (step, kernels))
+        found.append((step, kernels))
     late = {name for step in plan.phase("run") for name in fresh_symbols(step.value)}
     if late:
         raise UnsupportedError(
             f"{plan.graph.name} has sizes that a run finds while it runs: {', '.join(sorted(late))}",
             hint='compile it with target="cpu" to run it',
         )
-    return found
+    return tuple(found)
+
+
+def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step) -> tuple[GpuKernel, ...] | None:
+    """The kernels of a step for one with an equal signature; None where they bind what it does not have."""
+    moved = [moved_bindings(made.bindings, was, now) for made in kernels]
+    if any(bindings is None for bindings in moved):
+        return None
+    return tuple([replace(made, bindings=b) for made, b in zip(kernels, moved, strict=True) if b is not None])
 
 
 def kernels_of(plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200) -> tuple[tuple[Step, GpuKernel], ...]:
@@ -50,30 +77,49 @@ def kernels_of(plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200)
 
 
 class CudaGraph:
-    """A plan and its kernels, which are compiled when the plan is bound: only then a device is needed."""
+    """A plan and its kernels, which are compiled when they are needed: only then a device is."""
 
-    def __init__(self, plan: Plan, device: Callable[[], Device] = driver) -> None:
-        self.plan = plan
-        self.device = device
+    def __init__(
+        self,
+        plan: Plan,
+        device: Callable[[], Driver] = driver,
+        store: Store | None = None,
+        built: tuple[Steps, dict[str, str]] | None = None,
+    ) -> None:
+        """`built` is what another process compiled: kernels by step, and their PTX."""
+        self.plan, self.device, self.store = plan, device, store
+        self._built = built
+        self._lock = Lock()
+
+    def built(self, device: Driver) -> tuple[Steps, dict[str, str]]:
+        """The kernels of each step of the run phase, and the PTX of each of their texts."""
+        with self._lock:
+            if self._built is None:
+                steps = tuple([kernels for _, kernels in steps_of(self.plan, device=device.description)])
+                self._built = steps, ptx_of([made for kernels in steps for made in kernels], device, self.store)
+            return self._built
 
     def bind(self, params: Mapping[str, Array]) -> CudaRunner:
-        """Run the bind phase on the host, compile the kernels, and upload parameters and constants."""
+        """Run the bind phase on the host, load the kernels, and upload parameters and constants."""
         plan = self.plan
         device = self.device()
-        steps = steps_of(plan, device=device.description)
+        steps, ptx = self.built(device)
+        modules = modules_of(ptx.values(), device, self.store)
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)
         memory.reserve("scratch", plan.scratch_size)
         memory.run(plan.phase("bind"))
         memory.release("scratch")
-        loaded: dict[str, Launchable] = {}
-        work: list[Launch | OnHost] = []
-        for step, kernels in steps:
+        work: list[LoadedKernel | OnHost] = []
+        functions: dict[str, Function] = {}
+        for step, kernels in zip(plan.phase("run"), steps, strict=True):
             for made in kernels:
-                if made.text not in loaded:
-                    loaded[made.text] = device.load(made.kernel, made.text)
-                work.append(Launch(made, loaded[made.text]))
+                if made.text not in functions:
+                    shape = made.kernel.launch
+                    shared = 0 if shape is None else shape.shared_bytes
+                    functions[made.text] = modules[ptx[made.text]].function(made.kernel.name, shared)
+                work.append(LoadedKernel(step, made, functions[made.text]))
             if not kernels:
                 work.append(OnHost(step))
         return CudaRunner(plan, device, memory, params, tuple(work))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from dovetail.errors import UnsupportedError
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
 from dovetail.targets.cuda.claims import CLAIMS, claims
-from dovetail.targets.target import Considered, Executable, Target
+from dovetail.targets.runtime.store import store_of
+from dovetail.targets.target import Considered, Executable, Serializer, Target
+
+if TYPE_CHECKING:
+    from dovetail.targets.cuda.driver import Driver
 
 
-def _compile(plan: Plan, settings: Settings) -> Executable:
-    """Code generation for GPUs is imported when a program is compiled for one."""
-    from dovetail.targets.cuda.run import CudaGraph
+def _driver() -> Driver:
+    """The driver of this process; code generation for GPUs is imported when a program is compiled for one."""
+    from dovetail.targets.cuda.driver import driver
 
-    return CudaGraph(plan)
+    return driver()
 
 
 def _considered(plan: Plan, step: Step) -> Sequence[Considered]:
@@ -24,6 +30,50 @@ def _considered(plan: Plan, step: Step) -> Sequence[Considered]:
     return TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
 
 
-TARGET = Target("cuda", claims, _compile, any_size=True, considered=_considered)
+def target_for(device: Callable[[], Driver]) -> Target:
+    """The target with its device; programs can be compiled without one, and are stored with one."""
 
-__all__ = ["TARGET"]
+    def compiled(plan: Plan, settings: Settings) -> Executable:
+        from dovetail.targets.cuda.run import CudaGraph
+
+        return CudaGraph(plan, device, store_of(settings))
+
+    def made_from() -> Mapping[str, str]:
+        from dovetail.targets.cuda.code import toolchain
+
+        try:
+            found = repr(device().description)
+        except UnsupportedError:
+            found = "none"
+        return {**toolchain(), "device": found}
+
+    def to_bytes(executable: Executable) -> bytes | None:
+        from dovetail.targets.cuda import stored
+        from dovetail.targets.cuda.run import CudaGraph
+
+        assert isinstance(executable, CudaGraph), "made here"
+        try:
+            here = device()
+        except UnsupportedError:
+            return None
+        return stored.to_bytes(executable.plan, *executable.built(here))
+
+    def from_bytes(plan: Plan, content: bytes, settings: Settings) -> Executable:
+        from dovetail.targets.cuda import stored
+        from dovetail.targets.cuda.run import CudaGraph
+
+        return CudaGraph(plan, device, store_of(settings), stored.from_bytes(plan, content))
+
+    return Target(
+        "cuda",
+        claims,
+        compiled,
+        any_size=True,
+        considered=_considered,
+        serializer=Serializer(made_from, to_bytes, from_bytes),
+    )
+
+
+TARGET = target_for(_driver)
+
+__all__ = ["TARGET", "target_for"]

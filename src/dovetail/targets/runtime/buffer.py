@@ -183,5 +183,9 @@ class BufferPool(Allocator[B]):
         else:
             self._allocator.free(buffer)
 
+    def clear(self) -> None:
+        """Let go of all free buffers."""
+        self._free.clear()
+
 
 __all__ = ["Allocator", "Buffer", "BufferPool", "HostAllocator", "HostBuffer", "HostStream", "Stream"]

@@ -36,7 +36,7 @@ class NotSerializable(Exception):
 
 def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend) -> bytes:
     """Jobs whose kernels are in memory, with their code."""
-    writer = _Writer({value: index for index, value in enumerate(plan.graph.values)}, backend.records)
+    writer = Writer({value: index for index, value in enumerate(plan.graph.values)}, backend.records)
     # Steps with equal signatures share a kernel: its modules are written once.
     kernels = {id(job.kernel): job for job in kernels_of(jobs)}
     modules = {at: backend.code.modules(job) for at, job in kernels.items()}
@@ -57,7 +57,7 @@ def from_bytes(plan: Plan, content: bytes, backend: Backend, store: Store | None
     """
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
-    reader = _Reader(plan.graph.values, backend.records)
+    reader = Reader(plan.graph.values, backend.records)
     builder = builder_of(plan, backend) if _CONTROL in head["jobs"] else None
     jobs = [
         builder.control(step) if builder is not None and spelled == _CONTROL else reader.read(spelled)
@@ -84,7 +84,7 @@ def _bare(kernel: Kernel | Template, name: str) -> Template:
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class Writer:
     """Spells what jobs hold as JSON."""
 
     number: Mapping[Value, int]
@@ -117,8 +117,8 @@ class _Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads what `_Writer` spelled. A kind that is neither built in nor registered is refused."""
+class Reader:
+    """Reads what `Writer` spelled. A kind that is neither built in nor registered is refused."""
 
     values: Sequence[Value]
     records: Registry
@@ -146,13 +146,13 @@ class _Reader:
         return parse_size(parts[0])
 
 
-_Read: TypeAlias = Callable[[_Reader, list[Any]], Any]
+_Read: TypeAlias = Callable[[Reader, list[Any]], Any]
 _BUILT_IN: Mapping[str, _Read] = {
-    "size": _Reader.read_size,
-    "value": _Reader.read_value,
-    "item": _Reader.read_item,
-    "tuple": _Reader.read_tuple,
-    "map": _Reader.read_map,
+    "size": Reader.read_size,
+    "value": Reader.read_value,
+    "item": Reader.read_item,
+    "tuple": Reader.read_tuple,
+    "map": Reader.read_map,
 }
 
-__all__ = ["NotSerializable", "from_bytes", "to_bytes"]
+__all__ = ["NotSerializable", "Reader", "Writer", "from_bytes", "to_bytes"]

@@ -17,7 +17,8 @@ def step_signature(step: Step, locations: TensorLocations) -> Hashable:
     roots: dict[Value, int] = {}
     operands = tuple([_operand(v, locations, roots) for v in value.operands])
     over = None if step.over is None else roots.get(locations(step.over).root, -1)
-    return value.op, value.attrs_key, value.type, operands, over
+    results = tuple([(at.offset, at.strides) for at in map(locations, step.results)])
+    return value.op, value.attrs_key, value.type, operands, results, over
 
 
 def _operand(value: Value, locations: TensorLocations, roots: dict[Value, int]) -> Hashable:
@@ -35,16 +36,31 @@ def _operand(value: Value, locations: TensorLocations, roots: dict[Value, int]) 
 
 def rebound(job: Job, was: Step, now: Step) -> Job | None:
     """The job of a step for one with an equal signature; None where it binds what neither step reads nor makes."""
-    move: dict[Value, Value] = {}
-    for old, new in zip(_tensors(was), _tensors(now), strict=True):
-        if move.setdefault(old, new) is not new:
-            return None
+    move = _moves(was, now)
+    if move is None:
+        return None
     bindings = _moved(job.bindings, move)
     moved = [(variant, _moved(variant.bindings, move)) for variant in job.variants]
     if bindings is None:
         return None
     variants = tuple([replace(variant, bindings=new) for variant, new in moved if new is not None])
     return replace(job, bindings=bindings, variants=variants) if len(variants) == len(moved) else None
+
+
+def moved_bindings(bindings: Mapping[str, Value], was: Step, now: Step) -> dict[str, Value] | None:
+    """The bindings of a step's kernel for a step with an equal signature; None as in `rebound`."""
+    move = _moves(was, now)
+    known = None if move is None else _all(list(bindings.values()), move)
+    return None if known is None else dict(zip(bindings, known, strict=True))
+
+
+def _moves(was: Step, now: Step) -> dict[Value, Value] | None:
+    """The tensors of one step by those of another; None where one would be two."""
+    move: dict[Value, Value] = {}
+    for old, new in zip(_tensors(was), _tensors(now), strict=True):
+        if move.setdefault(old, new) is not new:
+            return None
+    return move
 
 
 def _tensors(step: Step) -> tuple[Value, ...]:
@@ -69,4 +85,4 @@ def _all(values: Sequence[Value], move: Mapping[Value, Value]) -> list[Value] | 
     return [move[v] for v in values] if all([v in move for v in values]) else None
 
 
-__all__ = ["rebound", "step_signature"]
+__all__ = ["moved_bindings", "rebound", "step_signature"]

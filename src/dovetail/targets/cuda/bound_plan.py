@@ -1,0 +1,115 @@
+"""A plan whose parameters are on the device: what all its runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from dovetail.errors import OutOfMemoryError
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.spec import ALIGNMENT
+from dovetail.plan.plan import Plan, Step
+from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Function
+from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer
+from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.runtime.buffer import BufferPool
+from dovetail.targets.runtime.device_array import Lease
+from dovetail.targets.runtime.feeds import found_leaf
+from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.prepared_call import chained, fresh_results
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedKernel:
+    """A kernel of a step, loaded."""
+
+    step: Step
+    kernel: GpuKernel
+    function: Function
+
+
+@dataclass(frozen=True, slots=True)
+class OnHost:
+    """A step without a kernel."""
+
+    step: Step
+
+
+class BoundPlan:
+    """A plan with its kernels and parameters on the device."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: Driver,
+        kept: Memory,
+        params: Mapping[str, Array],
+        work: tuple[LoadedKernel | OnHost, ...],
+    ) -> None:
+        self.plan, self.kept, self.work, self.driver = plan, kept, work, device
+        self.loaded = [one for one in work if isinstance(one, LoadedKernel)]
+        self.captures = len(work) == len(self.loaded)
+        """Whether a run is launches alone, so that a graph can hold it."""
+        self.allocator = CudaAllocator(device)
+        self.pool: BufferPool[CudaBuffer] = BufferPool(self.allocator)
+        self.reclaim: Callable[[], None] = device.synchronize
+        """Gives memory of earlier runs back to the pool."""
+        self.symbolic = [
+            found_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
+        ]
+        self.fresh = fresh_results(plan)
+        self.apart = chained(plan, self.fresh.values())
+        self.donated = {d.output: d for d in plan.donations}
+        self.is_checked = any(one.kernel.checks for one in self.loaded)
+        self.inputs = {str(v.attrs["name"]): v for v in plan.graph.inputs}
+        self.fixed, self._held = self._uploaded()
+
+    def _uploaded(self) -> tuple[dict[Value | str, int], CudaBuffer]:
+        """The addresses of parameters and constants, and the one buffer that holds them."""
+        inputs = frozenset(self.inputs.values())
+        contents: dict[Value | str, Array] = {"bound": self.kept.pools["bound"]}
+        for one in self.loaded:
+            for value in one.kernel.bindings.values():
+                root = self.plan.locate(value).root
+                if root not in inputs and root not in self.plan.slots and root not in contents:
+                    content, start = self.kept.place(root)
+                    contents[root] = content[start:]
+        ends, end = dict[Value | str, int](), 0
+        for root, content in contents.items():
+            ends[root] = end
+            end += -(-content.nbytes // ALIGNMENT) * ALIGNMENT
+        try:
+            buffer = self.allocator.allocate(end)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(
+                f"the parameters of {self.plan.graph.name} take {end:,} bytes of {NAME}, and {error.free:,} are free",
+                needed=end,
+                free=error.free,
+                hint="free device arrays and programs that are not needed, or use a narrower dtype",
+            ) from None
+        for root, content in contents.items():
+            buffer.upload(np.ascontiguousarray(content), ends[root])
+        # Runs on streams of their own do not wait for the default stream.
+        self.driver.wait_for(DEFAULT_STREAM)
+        return {root: buffer.address + at for root, at in ends.items()}, buffer
+
+    def new(self, nbytes: int) -> CudaBuffer:
+        """Memory of the device; where it is short, that of earlier runs is given up."""
+        count = max(nbytes, ALIGNMENT)
+        try:
+            return self.pool.allocate(count)
+        except OutOfMemoryError:
+            self.reclaim()
+            self.pool.clear()
+            return self.pool.allocate(count)
+
+    def lease(self, buffer: CudaBuffer, check: Callable[[], None] | None = None) -> Lease:
+        """An owner of a buffer, which gives it back to the pool."""
+        return Lease(buffer, partial(self.pool.free, buffer), check)
+
+
+__all__ = ["BoundPlan", "LoadedKernel", "OnHost"]

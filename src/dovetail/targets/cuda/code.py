@@ -1,0 +1,88 @@
+"""Machine code of GPU kernels: LLVM text to PTX to what the device runs, kept in the store between processes.
+
+PTX is found by the text, the architecture and LLVM; machine code by the PTX, the architecture and the driver. Kernels
+are compiled in threads: LLVM and the driver's assembler run without Python's lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import llvmlite  # pyright: ignore[reportMissingTypeStubs]
+
+from dovetail.codegen.llvm import nvvm
+from dovetail.errors import DovetailError
+from dovetail.targets.cuda.driver import Driver, Module
+from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.runtime.store import Key, Store
+from dovetail.version import __version__
+
+MOST_THREADS = 8
+"""Threads that compile for one program."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def toolchain() -> Mapping[str, str]:
+    """What decides the PTX of a text."""
+    return {"llvm": str(llvmlite.__version__), "options": " ".join(nvvm.OPTIONS), "dovetail": __version__}
+
+
+def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: Store | None) -> dict[str, str]:
+    """The PTX of each distinct kernel by its text."""
+    distinct = {made.text: made for made in kernels}
+
+    def compiled(made: GpuKernel) -> str:
+        parts = {"text": _digest(made.text.encode()), "architecture": device.architecture, **toolchain()}
+        return _kept(store, Key("ptx", parts), lambda: device.ptx(made).encode()).decode()
+
+    return dict(zip(distinct, _in_threads(compiled, distinct.values()), strict=True))
+
+
+def modules_of(ptx: Iterable[str], device: Driver, store: Store | None) -> dict[str, Module]:
+    """Loaded code by its PTX."""
+    distinct = list(dict.fromkeys(ptx))
+    return dict(zip(distinct, _in_threads(lambda text: _module(text, device, store), distinct), strict=True))
+
+
+def _module(ptx: str, device: Driver, store: Store | None) -> Module:
+    parts = {"ptx": _digest(ptx.encode()), "architecture": device.architecture, "driver": str(device.version)}
+    key = Key("cubin", parts)
+    try:
+        return Module(device, _kept(store, key, lambda: device.assembled(ptx)))
+    except DovetailError:
+        if device.lost is not None:
+            raise
+    # A linker that does not take the PTX, or code in the store that the driver refuses: the driver assembles it.
+    return Module(device, ptx.encode())
+
+
+def _kept(store: Store | None, key: Key, make: Callable[[], bytes]) -> bytes:
+    """What the store has, or what is made and put there; a damaged entry is none."""
+    found = None if store is None else store.get(key)
+    if found is None:
+        found = make()
+        if store is not None:
+            store.put(key, found)
+    return found
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=20).hexdigest()
+
+
+def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """The results of work for each item, in their order; the first error is raised."""
+    listed = list(items)
+    threads = min(len(listed), MOST_THREADS, os.cpu_count() or 1)
+    if threads <= 1:
+        return [work(item) for item in listed]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, listed))
+
+
+__all__ = ["modules_of", "ptx_of", "toolchain"]

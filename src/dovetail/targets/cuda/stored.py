@@ -1,0 +1,55 @@
+"""Compiled plans of GPUs as bytes: launches with what their pointers point to, and the PTX of each kernel."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+
+from dovetail.kernels.loops.ir import Kernel, Launch
+from dovetail.plan.plan import Plan
+from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.runtime.registry import Registry
+from dovetail.targets.runtime.serial import NotSerializable, Reader, Writer
+
+_LENGTH = struct.Struct("<Q")
+RECORDS = Registry({"gpu.kernel": GpuKernel, "loops": Kernel, "launch": Launch})
+"""The dataclasses that a stored plan may hold."""
+
+Steps = tuple[tuple[GpuKernel, ...], ...]
+
+
+def to_bytes(plan: Plan, steps: Steps, ptx: dict[str, str]) -> bytes | None:
+    """The kernels of each step of the run phase, whose texts are PTX; None where they cannot be spelled."""
+    writer = Writer({value: index for index, value in enumerate(plan.graph.values)}, RECORDS)
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(ptx.values()))}
+    try:
+        spelled = [[writer.spell(_bare(made, str(numbers[ptx[made.text]]))) for made in kernels] for kernels in steps]
+    except NotSerializable:
+        return None
+    texts = [text.encode() for text in numbers]
+    head = json.dumps({"steps": spelled, "texts": [len(t) for t in texts]}, separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *texts])
+
+
+def from_bytes(plan: Plan, content: bytes) -> tuple[Steps, dict[str, str]]:
+    """What `to_bytes` was given of an equal plan: kernels without their loops, and PTX by their texts."""
+    start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+    head = json.loads(content[_LENGTH.size : start])
+    reader = Reader(plan.graph.values, RECORDS)
+    steps = tuple([tuple([reader.read(spelled) for spelled in kernels]) for kernels in head["steps"]])
+    if len(steps) != len(plan.phase("run")):
+        raise ValueError("a stored plan has the kernels of each step")
+    ptx: dict[str, str] = {}
+    for number, size in enumerate(head["texts"]):
+        ptx[str(number)] = content[start : start + size].decode()
+        start += size
+    return steps, ptx
+
+
+def _bare(made: GpuKernel, text: str) -> GpuKernel:
+    """A kernel without its loops: what a run needs."""
+    return replace(made, kernel=replace(made.kernel, body=()), text=text)
+
+
+__all__ = ["RECORDS", "Steps", "from_bytes", "to_bytes"]

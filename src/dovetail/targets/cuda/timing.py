@@ -1,0 +1,71 @@
+"""Times of steps on the device: events between the launches of a run, as marks on the clock of the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from dovetail.plan.marks import Mark
+from dovetail.plan.plan import Step
+from dovetail.targets.cuda.bound_plan import LoadedKernel
+from dovetail.targets.cuda.driver import Event
+from dovetail.targets.cuda.frame import Frame
+from dovetail.targets.cuda.graph import LaunchGraph
+
+
+def run_timed(frame: Frame) -> list[Mark]:
+    """Launch the kernels of a run, wait for them, and say when each step ran."""
+    return _as_graph(frame) if frame.bound.captures and frame.launches else _one_by_one(frame)
+
+
+def _as_graph(frame: Frame) -> list[Mark]:
+    """A graph with events between its nodes: the device does not wait for the host between two kernels."""
+    driver = frame.driver
+    events = [Event(driver) for _ in range(len(frame.launches) + 1)]
+    graph = LaunchGraph(driver, frame.launches, events)
+    driver.wait_for(frame.stream)
+    started = time.perf_counter_ns()
+    graph.launch(frame.stream)
+    driver.wait_for(frame.stream)
+    at = [started + int(1e9 * event.seconds_since(events[0])) for event in events]
+    spans = [(one.step, at[i], at[i + 1], False) for i, one in enumerate(frame.bound.loaded)]
+    return list(_merged(spans))
+
+
+def _one_by_one(frame: Frame) -> list[Mark]:
+    """Launches with events around each, and steps on the host between them."""
+    driver = frame.driver
+    first = Event(driver)
+    driver.wait_for(frame.stream)
+    started = time.perf_counter_ns()
+    first.record(frame.stream)
+    launches = iter(frame.launches)
+    spans: list[tuple[Step, int, int, bool]] = []
+    for one in frame.bound.work:
+        if isinstance(one, LoadedKernel):
+            begin, end = Event(driver), Event(driver)
+            begin.record(frame.stream)
+            next(launches).enqueue(frame.stream)
+            end.record(frame.stream)
+            from_, until = (started + int(1e9 * event.seconds_since(first)) for event in (begin, end))
+            spans.append((one.step, from_, until, False))
+        else:
+            begun = time.perf_counter_ns()
+            frame.on_host(one.step)
+            spans.append((one.step, begun, time.perf_counter_ns(), True))
+    return list(_merged(spans))
+
+
+def _merged(spans: list[tuple[Step, int, int, bool]]) -> Iterator[Mark]:
+    """One mark for each step, from the first of its kernels to the last."""
+    for index, (step, begin, end, on_host) in enumerate(spans):
+        if index and spans[index - 1][0] is step:
+            continue
+        for later in spans[index + 1 :]:
+            if later[0] is not step:
+                break
+            end = later[2]
+        yield Mark(step, begin, end, on_host)
+
+
+__all__ = ["run_timed"]

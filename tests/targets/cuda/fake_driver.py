@@ -1,0 +1,411 @@
+"""The functions of the CUDA driver without a GPU. Kernels run on the machine in NumPy, as late as the driver allows.
+
+Work waits in the queue of its stream until the host waits for it, so that a copy or an overwrite that comes too early
+gives wrong results. An address that is not allocated is what it is on a device: an error that every later call repeats.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dovetail.ir.dim import Dim, Size
+from dovetail.ir.literal import Array
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.targets.cuda.api import NAMES, KernelNodeParams
+from tests.targets.cuda.lockstep import Machine
+
+FIRST, APART = 1 << 40, 1 << 20
+CAPACITY = 1 << 30
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE, INVALID_HANDLE, ILLEGAL_ADDRESS = 1, 2, 200, 400, 700
+ATTRIBUTES = {13: 1_980_000, 16: 132, 36: 3_201_000, 37: 6144, 38: 50 << 20, 75: 9, 76: 0, 97: 227 << 10}
+"""Those of an H200."""
+_SECONDS = 1e-6
+"""Of a launch."""
+
+
+class _IllegalAddress(Exception):
+    """A kernel or a copy leaves what is allocated."""
+
+
+class _SizedMachine(Machine):
+    """A machine that is given sizes as a launch gives them: by argument."""
+
+    def __init__(
+        self, kernel: Kernel, buffers: dict[str, tuple[Array, int]], grid: int, numbers: dict[Dim, int]
+    ) -> None:
+        self.numbers = numbers
+        self.launched = grid
+        super().__init__(kernel, buffers, {})
+
+    def size(self, size: Size) -> int:
+        assert self.kernel.launch is not None
+        if size is self.kernel.launch.grid:
+            return self.launched
+        return size if isinstance(size, int) else self.numbers[size]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A launch with its arguments, or an event that is recorded."""
+
+    kernel: Kernel | None
+    grid: int = 0
+    arguments: tuple[int, ...] = ()
+    event: int = 0
+
+
+@dataclass(slots=True)
+class _Graph:
+    nodes: dict[int, _Node] = field(default_factory=dict[int, _Node])
+    disabled: set[int] = field(default_factory=set[int])
+
+
+def digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+class FakeLibrary(Mapping[str, Callable[..., int]]):
+    """The driver's functions by name; each gives an error code."""
+
+    def __init__(self, capacity: int = CAPACITY, version: int = 12_080, devices: int = 1) -> None:
+        self.capacity, self.version, self.devices = capacity, version, devices
+        self.kernels: dict[str, Kernel] = {}
+        """The kernels that PTX and machine code name by their digests."""
+        self.log: list[str] = []
+        self.fail: dict[str, int] = {}
+        """Functions that fail, and with which error code."""
+        self.sticky = 0
+        self.clock = 0.0
+        self.next = 0
+        self.end = FIRST
+        self.capturing: dict[int, _Graph] = {}
+        self.objects: dict[int, Any] = {}
+        """Modules, functions, graphs, events, streams and linkers by handle."""
+        self.kept: list[Any] = []
+        self.others: dict[int, Array] = {}
+        """Memory of another card."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self.memory: dict[int, Array] = {}
+        self.pinned: dict[int, Array] = {}
+        self.queues: dict[int, list[Callable[[], None]]] = {}
+
+    def __getitem__(self, name: str) -> Callable[..., int]:
+        return lambda *arguments: self._called(name, arguments)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+    def _called(self, name: str, arguments: tuple[Any, ...]) -> int:
+        assert name in NAMES, f"{name} has no signature"
+        if name == "cuGetErrorString":
+            arguments[1]._obj.value = b"fake error %d" % arguments[0]
+            return 0
+        if name != "cuCtxSetCurrent":
+            self.log.append(name)
+        if name in self.fail:
+            return self.fail[name]
+        if self.sticky and not name.startswith(("cuInit", "cuDevice", "cuDriver")):
+            return self.sticky
+        try:
+            return getattr(self, f"_{name}")(*arguments) or 0
+        except _IllegalAddress:
+            self.sticky = ILLEGAL_ADDRESS
+            return self.sticky
+
+    def _handle(self, thing: Any) -> int:
+        self.next += 8
+        self.objects[self.next] = thing
+        return self.next
+
+    # Devices and contexts
+
+    def _cuInit(self, _: int) -> None: ...
+
+    def _cuDriverGetVersion(self, found: Any) -> None:
+        found._obj.value = self.version
+
+    def _cuDeviceGetCount(self, found: Any) -> None:
+        found._obj.value = self.devices
+
+    def _cuDeviceGet(self, found: Any, index: int) -> None:
+        found._obj.value = index
+
+    def _cuDeviceGetName(self, text: Any, _size: int, _device: int) -> None:
+        text.value = b"NVIDIA Fake"
+
+    def _cuDeviceGetAttribute(self, found: Any, number: int, _device: int) -> None:
+        found._obj.value = ATTRIBUTES[number]
+
+    def _cuDeviceTotalMem_v2(self, found: Any, _device: int) -> None:
+        found._obj.value = self.capacity
+
+    def _cuDevicePrimaryCtxRetain(self, found: Any, _device: int) -> None:
+        found._obj.value = 77
+
+    def _cuDevicePrimaryCtxReset_v2(self, _device: int) -> None:
+        self.sticky = 0
+        self._reset()
+
+    def _cuCtxSetCurrent(self, context: Any) -> None:
+        assert _number(context) == 77, "the context of the device"
+
+    # Waiting
+
+    def _drain(self, stream: int) -> None:
+        queue = self.queues.get(stream, [])
+        while queue:
+            queue.pop(0)()
+
+    def _cuCtxSynchronize(self) -> None:
+        for stream in list(self.queues):
+            self._drain(stream)
+
+    def _cuStreamSynchronize(self, stream: Any) -> None:
+        self._drain(_number(stream))
+
+    def _enqueue(self, stream: int, work: Callable[[], None]) -> None:
+        self.queues.setdefault(stream, []).append(work)
+
+    # Memory
+
+    def found(self, address: int) -> tuple[Array, int]:
+        """The bytes that hold an address, and its offset in them."""
+        for start, content in (*self.memory.items(), *self.pinned.items()):
+            if start <= address < start + max(1, len(content)):
+                return content, address - start
+        raise _IllegalAddress
+
+    def part(self, address: int, count: int) -> Array:
+        content, at = self.found(address)
+        if at + count > len(content):
+            raise _IllegalAddress
+        return content[at : at + count]
+
+    def _cuMemAlloc_v2(self, pointer: Any, count: int) -> int:
+        if count + sum(map(len, self.memory.values())) > self.capacity:
+            return OUT_OF_MEMORY
+        address = self.end
+        self.end += -(-count // APART) * APART + APART
+        self.memory[address] = np.full(count, 0xA5, np.uint8)
+        pointer._obj.value = address
+        return 0
+
+    def _cuMemFree_v2(self, address: Any) -> int:
+        self._cuCtxSynchronize()
+        return 0 if self.memory.pop(_number(address), None) is not None else INVALID_VALUE
+
+    def _cuMemGetInfo_v2(self, free: Any, total: Any) -> None:
+        free._obj.value = self.capacity - sum(map(len, self.memory.values()))
+        total._obj.value = self.capacity
+
+    def _cuMemAllocHost_v2(self, pointer: Any, count: int) -> None:
+        made = np.full(count, 0xA5, np.uint8)
+        self.pinned[made.ctypes.data] = made
+        pointer._obj.value = made.ctypes.data
+
+    def _cuMemFreeHost(self, address: int) -> None:
+        self._cuCtxSynchronize()
+        del self.pinned[address]
+
+    def _cuMemcpyHtoDAsync_v2(self, target: int, source: int, count: int, stream: int) -> None:
+        assert stream not in self.capturing
+        if self._is_pinned(source):
+            self._enqueue(stream, lambda: self._write(target, self.part(source, count)))
+        else:
+            content = _host(source, count).copy()
+            self._enqueue(stream, lambda: self._write(target, content))
+
+    def _write(self, target: int, content: Array) -> None:
+        self.part(target, len(content))[:] = content
+
+    def _cuMemcpyDtoHAsync_v2(self, target: int, source: int, count: int, stream: int) -> None:
+        if self._is_pinned(target):
+            self._enqueue(stream, lambda: self._write(target, self.part(source, count)))
+        else:
+            self._drain(stream)
+            _host(target, count)[:] = self.part(source, count)
+
+    def _cuMemcpyDtoDAsync_v2(self, target: int, source: int, count: int, stream: int) -> None:
+        self._enqueue(stream, lambda: self._write(target, self.part(source, count).copy()))
+
+    def _is_pinned(self, address: int) -> bool:
+        return any(start <= address < start + len(content) for start, content in self.pinned.items())
+
+    def _cuPointerGetAttribute(self, found: Any, attribute: int, address: int) -> int:
+        here = any(start <= address < start + len(content) for start, content in self.memory.items())
+        there = any(start <= address < start + len(content) for start, content in self.others.items())
+        if not (here or there or self._is_pinned(address)):
+            return INVALID_VALUE
+        kind = 1 if self._is_pinned(address) else 2
+        found._obj.value = {2: kind, 9: int(there)}[attribute]
+        return 0
+
+    # Code
+
+    def _cuLinkCreate_v2(self, _count: int, _options: Any, _values: Any, found: Any) -> None:
+        found._obj.value = self._handle(b"")
+
+    def _cuLinkAddData_v2(self, link: Any, kind: int, text: bytes, size: int, *_: Any) -> int:
+        assert kind == 1 and size == len(text)
+        if b".entry" not in text:
+            return 218
+        self.objects[_number(link)] = b"\x7fELF" + text.partition(b"\n")[0].removeprefix(b"// ")
+        return 0
+
+    def _cuLinkComplete(self, link: Any, code: Any, size: Any) -> None:
+        made = ctypes.create_string_buffer(self.objects[_number(link)])
+        self.kept.append(made)
+        code._obj.value, size._obj.value = ctypes.addressof(made), len(made) - 1
+
+    def _cuLinkDestroy(self, link: Any) -> None:
+        del self.objects[_number(link)]
+
+    def _cuModuleLoadData(self, found: Any, code: bytes) -> int:
+        name = (
+            code.rstrip(b"\0")
+            .partition(b"\n")[0]
+            .removeprefix(b"\x7fELF")
+            .removeprefix(b"// ")
+            .decode(errors="replace")
+        )
+        if name not in self.kernels:
+            return INVALID_IMAGE
+        found._obj.value = self._handle(self.kernels[name])
+        return 0
+
+    def _cuModuleUnload(self, module: int) -> None:
+        del self.objects[module]
+
+    def _cuModuleGetFunction(self, found: Any, module: int, name: bytes) -> int:
+        kernel = self.objects[module]
+        found._obj.value = self._handle(kernel)
+        return 0 if kernel.name == name.decode() else 500
+
+    def _cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:
+        assert attribute == 8 and 0 < value <= ATTRIBUTES[97] and isinstance(self.objects[function], Kernel)
+
+    # Launches, streams and graphs
+
+    def _run(self, node: _Node) -> None:
+        self.clock += _SECONDS
+        if node.kernel is None:
+            self.objects[node.event] = self.clock
+            return
+        kernel = node.kernel
+        self.log.append(f"launch {kernel.name}")
+        buffers = {name: self.found(at) for name, at in zip(kernel.pointers, node.arguments, strict=False)}
+        numbers = dict(zip(kernel.sizes, node.arguments[len(kernel.pointers) :], strict=True))
+        _SizedMachine(kernel, buffers, node.grid, numbers).run()
+
+    def _node(self, function: Any, grid: int, block: int, shared: int, pointers: int) -> _Node:
+        kernel = self.objects[_number(function)]
+        assert kernel.launch is not None and block == kernel.launch.block and shared == kernel.launch.shared_bytes
+        assert grid > 0, "a grid has a block"
+        count = len(kernel.pointers) + len(kernel.sizes)
+        places = (ctypes.c_void_p * count).from_address(pointers)
+        return _Node(kernel, grid, tuple([ctypes.c_int64.from_address(at or 0).value for at in places]))
+
+    def _add(self, stream: int, node: _Node) -> None:
+        graph = self.capturing.get(stream)
+        if graph is None:
+            self._enqueue(stream, lambda: self._run(node))
+        else:
+            graph.nodes[self._handle(None)] = node
+
+    def _cuLaunchKernel(self, function: int, x: int, y: int, z: int, bx: int, by: int, bz: int, *rest: Any) -> None:
+        shared, stream, pointers, extra = rest
+        assert (y, z, by, bz, extra) == (1, 1, 1, 1, None)
+        self._add(_number(stream), self._node(function, x, bx, shared, ctypes.addressof(pointers)))
+
+    def _cuStreamCreate(self, found: Any, _flags: int) -> None:
+        found._obj.value = self._handle("stream")
+
+    def _cuStreamDestroy_v2(self, stream: Any) -> None:
+        self._drain(_number(stream))
+        assert self.objects.pop(_number(stream)) == "stream"
+
+    def _cuStreamBeginCapture_v2(self, stream: Any, _mode: int) -> None:
+        assert _number(stream), "the default stream is not captured"
+        self.capturing[_number(stream)] = _Graph()
+
+    def _cuStreamGetCaptureInfo_v2(
+        self, stream: int, status: Any, _id: Any, _graph: Any, nodes: Any, count: Any
+    ) -> None:
+        last = list(self.capturing[stream].nodes)[-1]
+        array = (ctypes.c_void_p * 1)(last)
+        self.kept.append(array)
+        pointer = ctypes.cast(array, ctypes.POINTER(ctypes.c_void_p))
+        ctypes.memmove(nodes, ctypes.byref(pointer), 8)
+        status._obj.value, count._obj.value = 1, 1
+
+    def _cuStreamEndCapture(self, stream: Any, found: Any) -> None:
+        found._obj.value = self._handle(self.capturing.pop(_number(stream)))
+
+    def _cuGraphInstantiateWithFlags(self, found: Any, graph: int, _flags: int) -> None:
+        found._obj.value = self._handle(_Graph(dict(self.objects[graph].nodes)))
+
+    def _cuGraphExecKernelNodeSetParams_v2(self, graph: int, node: int, params: Any) -> int:
+        given: KernelNodeParams = params._obj
+        was = self.objects[graph].nodes[node]
+        made = self._node(given.function, given.grid_x, given.block_x, given.shared_bytes, given.arguments or 0)
+        assert made.kernel is was.kernel, "a node keeps its function"
+        self.objects[graph].nodes[node] = made
+        return 0
+
+    def _cuGraphNodeSetEnabled(self, graph: int, node: int, enabled: int) -> None:
+        disabled = self.objects[graph].disabled
+        (disabled.discard if enabled else disabled.add)(node)
+
+    def _cuGraphLaunch(self, graph: int, stream: int) -> None:
+        found: _Graph = self.objects[graph]
+        for handle, node in found.nodes.items():
+            if handle not in found.disabled:
+                self._enqueue(stream, lambda node=node: self._run(node))
+
+    def _cuGraphExecDestroy(self, graph: int) -> None:
+        del self.objects[graph]
+
+    def _cuGraphDestroy(self, graph: int) -> None:
+        del self.objects[graph]
+
+    def _cuEventCreate(self, found: Any, _flags: int) -> None:
+        found._obj.value = self._handle(0.0)
+
+    def _cuEventDestroy_v2(self, event: int) -> None:
+        del self.objects[event]
+
+    def _cuEventRecord(self, event: int, stream: int) -> None:
+        assert stream not in self.capturing, "it would not be a node"
+        self._enqueue(stream, lambda: self._run(_Node(None, event=event)))
+
+    def _cuEventRecordWithFlags(self, event: int, stream: int, flags: int) -> None:
+        assert flags == 1
+        self._add(stream, _Node(None, event=event))
+
+    def _cuEventSynchronize(self, _event: int) -> None:
+        self._cuCtxSynchronize()
+
+    def _cuEventElapsedTime(self, found: Any, start: int, end: int) -> None:
+        found._obj.value = 1e3 * (self.objects[end] - self.objects[start])
+
+
+def _number(handle: Any) -> int:
+    return int((handle.value if isinstance(handle, ctypes.c_void_p) else handle) or 0)
+
+
+def _host(address: int, count: int) -> Array:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
+
+
+__all__ = ["FakeLibrary", "digest"]

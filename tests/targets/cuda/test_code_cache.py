@@ -1,0 +1,101 @@
+"""Machine code of GPU kernels is kept by what it is made from, and made anew where an entry is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Graph, f32, library, ops
+from dovetail.runtime.program import Program
+from dovetail.targets.cuda.driver import Driver, driver
+from dovetail.targets.runtime import store as stores
+from tests.targets.cuda.devices import on_device
+from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
+
+X = np.random.default_rng(3).normal(size=(5, 40)).astype(np.float32)
+
+
+def layered() -> Graph:
+    x = h = dovetail.input("x", f32["n", 40])
+    for _ in range(3):
+        h = library.softmax(ops.tanh(h) * 2.0)
+    return Graph.of({"y": h + x})
+
+
+@pytest.fixture(params=["simulated", pytest.param("cuda", marks=on_device)])
+def device(request: pytest.FixtureRequest) -> Driver:
+    return SimulatedDriver() if request.param == "simulated" else driver()
+
+
+def compiled(device: Driver, folder: Path) -> Program:
+    """As a new process would."""
+    stores._store.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    return dovetail.compile(layered(), target=target_of(device), cache=str(folder))
+
+
+def check(program: Program) -> None:
+    expected = dovetail.evaluate(layered(), {"x": X}, lift=True)["y"]
+    np.testing.assert_allclose(program(x=X)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def kinds(folder: Path) -> dict[str, int]:
+    return stores.Store(folder, 1 << 30).status().entries
+
+
+def test_the_second_process_compiles_nothing(device: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(compiled(device, tmp_path))
+    found = kinds(tmp_path)
+    assert found["program"] == 1 and found["ptx"] == found["cubin"] >= 2
+
+    def refuse(*_: object) -> str:
+        raise AssertionError("it is kept")
+
+    for name in ("ptx", "assembled"):
+        monkeypatch.setattr(type(device), name, refuse)
+    monkeypatch.setattr("dovetail.targets.cuda.run.make_kernels", refuse)
+    check(compiled(device, tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["program", "ptx", "cubin"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_a_damaged_entry_is_made_anew(kind: str, damage: str, tmp_path: Path) -> None:
+    device = SimulatedDriver()
+    check(compiled(device, tmp_path))
+    for file in tmp_path.glob(f"**/*.{kind}"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(content if damage == "flipped" else content[: len(content) // 2])
+    check(compiled(device, tmp_path))
+    check(compiled(device, tmp_path))
+
+
+def test_code_that_the_driver_refuses_is_assembled_by_it(tmp_path: Path) -> None:
+    device = SimulatedDriver()
+    device.library.fail["cuLinkComplete"] = 218
+    check(compiled(device, tmp_path))
+    assert "cubin" not in kinds(tmp_path)
+
+
+def test_another_driver_and_another_card_have_entries_of_their_own(tmp_path: Path) -> None:
+    first = SimulatedDriver()
+    check(compiled(first, tmp_path))
+    was = kinds(tmp_path)
+    newer = SimulatedDriver(FakeLibrary(version=13_000))
+    newer.library.kernels |= first.library.kernels
+    check(compiled(newer, tmp_path))
+    now = kinds(tmp_path)
+    assert (now["ptx"], now["cubin"]) == (was["ptx"], 2 * was["cubin"]), "the PTX serves, its machine code does not"
+    assert newer.compiled == 0
+
+
+def test_layers_share_kernels() -> None:
+    device = SimulatedDriver()
+    program = dovetail.compile(layered(), target=target_of(device), cache="off")
+    program(x=X)
+    assert device.compiled == device.log.count("cuModuleLoadData") < device.log.count("cuLaunchKernel")
