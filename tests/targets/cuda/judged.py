@@ -12,7 +12,6 @@ from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import Step, make_plan
-from dovetail.targets.cuda.loops import SPLIT
 from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
@@ -67,7 +66,7 @@ def _missing(step: Step) -> tuple[GpuKernel, ...]:
     raise AssertionError(f"there is no kernel for {step.value.op.name}")
 
 
-def in_lockstep(case: Case, feeds: Mapping[str, Array], split: SplitLimits = SPLIT) -> dict[str, Array]:
+def in_lockstep(case: Case, feeds: Mapping[str, Array], split: SplitLimits | None = None) -> dict[str, Array]:
     """The outputs of a case on the machine in NumPy."""
     plan = make_plan(Graph.of(case.outputs), target="cuda")
     memory = Memory(plan, prove=True)

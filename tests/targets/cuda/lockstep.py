@@ -273,6 +273,8 @@ class Machine:
     def apply(self, op: str, xs: list[Array], dtype: DType) -> Array:
         if op == "cast":
             return np.asarray(_OPS["cast"].meaning(xs[0], dtype=dtype)).astype(dtype.numpy)
+        if op == "bitcast":
+            return xs[0].view(dtype.numpy)
         if op in ("exp_falling", "near_exp", "fma"):
             return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
         found: Any = _OPS[op.removeprefix("fold_")].meaning(*xs)

@@ -17,7 +17,7 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.driver import Device, Launchable, driver
-from dovetail.targets.cuda.loops import LOOPS, SPLIT
+from dovetail.targets.cuda.loops import LOOPS
 from dovetail.targets.cuda.runner import CudaRunner, Launch, OnHost
 from dovetail.targets.cuda.select import GpuKernel, make_kernels
 from dovetail.targets.runtime.memory import Memory
@@ -30,7 +30,7 @@ def locations_of(plan: Plan) -> TensorLocations:
 
 
 def steps_of(
-    plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200
+    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
 ) -> tuple[tuple[Step, tuple[GpuKernel, ...]], ...]:
     """The kernels of each step of the run phase, in its order; none where the step runs on the host."""
     locations = locations_of(plan)
@@ -44,7 +44,9 @@ def steps_of(
     return found
 
 
-def kernels_of(plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200) -> tuple[tuple[Step, GpuKernel], ...]:
+def kernels_of(
+    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
+) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
     return tuple([(step, kernel) for step, kernels in steps_of(plan, split, device) for kernel in kernels])
 

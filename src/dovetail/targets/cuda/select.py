@@ -30,7 +30,8 @@ from dovetail.kernels.spec import ALIGNMENT, Job, Status, TensorLocations
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.loops import LOOPS, SHAPE, SPLIT
+from dovetail.targets.cuda.data_kinds import DATA_KINDS
+from dovetail.targets.cuda.loops import LOOPS, SHAPE, split_limits
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
 
@@ -67,6 +68,7 @@ TABLE: Table[GpuDevice | None] = Table(
         ),
         _kind("copy", lambda v: v.op in (ops.merge, ops.concat, ops.pad), Row("move", offer_move)),
         _kind("fill", lambda v: v.op in (ops.extent, ops.iota, ops.random_bits), Row("fill", offer_fill)),
+        *DATA_KINDS,
     )
 )
 """The kernel families that run on a GPU."""
@@ -87,11 +89,14 @@ class GpuKernel:
 
 
 def make_kernels(
-    step: Step, locations: TensorLocations, split: SplitLimits = SPLIT, device: GpuDevice = H200
+    step: Step, locations: TensorLocations, split: SplitLimits | None = None, device: GpuDevice = H200
 ) -> tuple[GpuKernel, ...]:
-    """The kernels of a step, in the order in which they run; none where no family takes it."""
+    """The kernels of a step, in the order in which they run; none where no family takes it.
+
+    `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
+    """
     job = TABLE.select(step, locations, device, CLAIMS.machine)
-    return () if job is None else _scheduled(job, step, locations, split)
+    return () if job is None else _scheduled(job, step, locations, split or split_limits(device))
 
 
 def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLimits) -> tuple[GpuKernel, ...]:
