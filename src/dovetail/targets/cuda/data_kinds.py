@@ -10,7 +10,9 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.grid_sample import offer_grid_sample
 from dovetail.kernels.families.lut_cast import offer_table
 from dovetail.kernels.families.quantise import offer_quantise
+from dovetail.kernels.families.reduce import offer_reduce
 from dovetail.kernels.families.resize import offer_resize
+from dovetail.kernels.gpu.scan import offer_scan, offer_serial_scan
 from dovetail.ops.detection import grid_sample
 from dovetail.ops.resize import resize
 from dovetail.targets.runtime.selection import Kind, Row
@@ -26,6 +28,13 @@ def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[GpuDevice | None
 
 
 DATA_KINDS: tuple[Kind[GpuDevice | None], ...] = (
+    _kind("arg reduction", _is(ops.arg_max, ops.arg_min), Row("reduce", offer_reduce)),
+    _kind(
+        "scan",
+        _is(ops.cum_sum, ops.cum_prod, ops.cum_max, ops.cum_min),
+        Row("scan", offer_scan),
+        Row("reduce", offer_serial_scan),
+    ),
     _kind("narrow cast", _is(ops.cast, ops.cast_f8), Row("table", offer_table)),
     _kind("quantisation", _is(ops.quantise, ops.dequantise), Row("quantise", offer_quantise)),
     _kind("resize", _is(resize), Row("resize", offer_resize)),
