@@ -31,10 +31,18 @@ def in_passes(
 
 
 def for_each(
-    name: str, shape: tuple[Size, ...], pointers: Sequence[str], written: Sequence[str], body: Sequence[Statement]
+    name: str,
+    shape: tuple[Size, ...],
+    pointers: Sequence[str],
+    written: Sequence[str],
+    body: Sequence[Statement],
+    width: int = 1,
 ) -> tuple[Kernel, Size]:
-    """A kernel that runs a body at every index of a shape, under `j0`, `j1` and so on, in any order."""
-    boxes = Flat(shape, 1, THREADS)
+    """A kernel that runs a body at every index of a shape, under `j0`, `j1` and so on, in any order.
+
+    A thread takes `width` neighbours along the last axis.
+    """
+    boxes = Flat(shape, width, THREADS)
     statements = (*boxes.head(Name("tile")), *boxes.nest(body))
     made = Kernel(name, tuple(pointers), tuple(written), "tile", statements, sizes=sizes_in(statements))
     return made, boxes.tiles

@@ -13,7 +13,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.gpu.policy import ROTATED_QUERIES, WIDEST
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
-from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, MemoryRules
+from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
 
@@ -78,7 +78,7 @@ CLAIMS = Claims(
     batches_regions=True,
     broadcasts="explicit",
     memory=MemoryRules(
-        in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE),
+        in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),
     ),
 )

@@ -13,6 +13,7 @@ from dovetail.kernels.families.quantise import offer_quantise
 from dovetail.kernels.families.reduce import offer_reduce
 from dovetail.kernels.families.resize import offer_resize
 from dovetail.kernels.gpu.scan import offer_scan, offer_serial_scan
+from dovetail.kernels.gpu.scatter import offer_scatter
 from dovetail.kernels.gpu.sort import offer_sort
 from dovetail.ops.detection import grid_sample
 from dovetail.ops.resize import resize
@@ -36,6 +37,7 @@ DATA_KINDS: tuple[Kind[GpuDevice | None], ...] = (
         Row("scan", offer_scan),
         Row("reduce", offer_serial_scan),
     ),
+    _kind("scatter", _is(ops.scatter_elements, ops.scatter_nd), Row("scatter", offer_scatter)),
     _kind("sort", _is(ops.sort, ops.top_k), Row("sort", offer_sort)),
     _kind("narrow cast", _is(ops.cast, ops.cast_f8), Row("table", offer_table)),
     _kind("quantisation", _is(ops.quantise, ops.dequantise), Row("quantise", offer_quantise)),
