@@ -64,7 +64,8 @@ TABLE: Table[GpuDevice | None] = Table(
         _kind("copy", lambda v: v.op in (ops.merge, ops.concat, ops.pad), Row("move", offer_move)),
         _kind("fill", lambda v: v.op in (ops.extent, ops.iota, ops.random_bits), Row("fill", offer_fill)),
         *DATA_KINDS,
-    )
+    ),
+    on_host="host",
 )
 """The kernel families that run on a GPU."""
 
