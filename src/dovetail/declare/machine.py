@@ -82,6 +82,18 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
+class HostStep:
+    """What a step of a device costs that runs on the host: copies there and back, and NumPy between them."""
+
+    seconds: float
+    """Of a step without elements: the host waits for the device, and the device for the host."""
+    bytes_per_second: float
+
+    def of(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
+        return self.seconds + estimate(cost.bytes, sizes) / self.bytes_per_second
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Peak arithmetic, the bandwidth of main memory and of the levels before it, and what starting a kernel costs."""
 
@@ -104,6 +116,8 @@ class Machine:
     """Where the figures come from."""
     is_host: bool = False
     """Whether they are this host's, so that a step costs what the kernel variant for this processor does."""
+    host_step: HostStep | None = None
+    """Of a device: what a step without a kernel costs; None where it costs what the op does."""
 
     def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The time of one kernel."""

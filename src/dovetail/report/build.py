@@ -201,7 +201,9 @@ def _kernel(
         absorbed=kernels.absorbed[kernel],
         flops=estimate(cost.flops, sizes),
         bytes=estimate(cost.bytes, sizes),
-        seconds=machine.seconds(priced, sizes),
+        seconds=machine.host_step.of(cost, sizes)
+        if by.on_host and machine.host_step is not None
+        else machine.seconds(priced, sizes),
         floor_seconds=machine.floor(priced, sizes),
         on_host=by.on_host,
         form=by.variant or "",

@@ -10,9 +10,10 @@ import numpy as np
 from dovetail import Graph
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import Step, make_plan
-from dovetail.targets.cuda.loops import SPLIT
 from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
@@ -67,15 +68,17 @@ def _missing(step: Step) -> tuple[GpuKernel, ...]:
     raise AssertionError(f"there is no kernel for {step.value.op.name}")
 
 
-def in_lockstep(case: Case, feeds: Mapping[str, Array], split: SplitLimits = SPLIT) -> dict[str, Array]:
-    """The outputs of a case on the machine in NumPy."""
+def in_lockstep(
+    case: Case, feeds: Mapping[str, Array], split: SplitLimits | None = None, device: GpuDevice = H200
+) -> dict[str, Array]:
+    """The outputs of a case on the machine in NumPy, by kernels for a device."""
     plan = make_plan(Graph.of(case.outputs), target="cuda")
     memory = Memory(plan, prove=True)
     memory.give(plan.graph.parameters, {})
     memory.reserve("bound", plan.bound_size)
     memory.give(plan.graph.inputs, feeds)
     memory.reserve("arena", plan.arena_size)
-    kernels = [(step, made) for step, several in steps_of(plan, split) for made in several or _missing(step)]
+    kernels = [(step, made) for step, several in steps_of(plan, split, device) for made in several or _missing(step)]
     workspace = memory.allocate(max([memory.number(made.workspace_bytes) for _, made in kernels], default=0))
     for _, made in kernels:
         buffers: dict[str, tuple[Array, int]] = {}

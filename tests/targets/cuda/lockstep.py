@@ -21,6 +21,7 @@ from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
+    AtomicUpdate,
     AwaitCopies,
     AwaitProducts,
     Barrier,
@@ -30,6 +31,7 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     FenceShared,
+    FromLane,
     Kernel,
     Load,
     LoadMatrices,
@@ -118,6 +120,15 @@ class Machine:
                     rows = self.apply(op, [rows, rows[:, np.arange(LANES) ^ distance]], dtype)
                     distance //= 2
                 self.names[name] = np.where(mask, rows.reshape(-1), self.names[name])
+            case FromLane(name, source, lane, _):
+                warps = mask.reshape(-1, LANES)
+                assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
+                asked = self.value(lane, mask)
+                assert ((asked >= 0) & (asked < LANES))[mask].all(), "a warp has the lane"
+                found = self.names[source][self.threads // LANES * LANES + np.where(mask, asked, 0)]
+                self.names[name] = np.where(mask, found, self.names.get(name, found))
+            case AtomicUpdate(tensor, at, op, value):
+                self.update(tensor, self.address(tensor, at, mask), op, self.value(value, mask), mask)
             case CopyAsync():
                 self.copy(statement, mask)
             case CommitCopies():
@@ -136,6 +147,16 @@ class Machine:
                 assert mask.all(), "whole warpgroups wait"
             case MultiplyShared():
                 self.multiply_shared(statement, mask)
+
+    def update(self, tensor: Tensor, address: Array, op: str, value: Array, mask: Array) -> None:
+        """Atomic updates; threads come in reverse, since kernels must not depend on their order."""
+        assert tensor.space == "global" and tensor.dtype.bits in (32, 64) and tensor.dtype.is_integer
+        item = tensor.dtype.itemsize
+        assert not (address[mask] % item).any(), "atomic updates are aligned"
+        buffer = self.buffers[tensor.pointer][0]
+        for at, x in zip(address[mask][::-1], value[mask][::-1], strict=True):
+            one = buffer[at : at + item].view(tensor.dtype.numpy)
+            one[...] = self.apply(op, [one, np.asarray([x], tensor.dtype.numpy)], tensor.dtype)
 
     def copy(self, statement: CopyAsync, mask: Array) -> None:
         """Copies arrive when they are waited for; until then shared memory holds what was there, spoiled."""
@@ -273,6 +294,8 @@ class Machine:
     def apply(self, op: str, xs: list[Array], dtype: DType) -> Array:
         if op == "cast":
             return np.asarray(_OPS["cast"].meaning(xs[0], dtype=dtype)).astype(dtype.numpy)
+        if op == "bitcast":
+            return xs[0].view(dtype.numpy)
         if op in ("exp_falling", "near_exp", "fma"):
             return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
         found: Any = _OPS[op.removeprefix("fold_")].meaning(*xs)

@@ -16,6 +16,7 @@ from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_
+from dovetail.kernels.loops.exchange import Exchange
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
@@ -76,7 +77,7 @@ class Printer:
                 case _:
                     self.threaded(statement)
 
-    def threaded(self, statement: Alloc | Barrier | AllReduce | Matrix) -> None:
+    def threaded(self, statement: Alloc | Barrier | AllReduce | Exchange | Matrix) -> None:
         """What only threads of a GPU's block do."""
         raise GraphError(f"{type(statement).__name__} in a kernel for a CPU", hint="schedule the kernel for a GPU")
 
@@ -99,11 +100,15 @@ class Printer:
     def set(self, statement: Set) -> None:
         dtype = statement.value.dtype
         value = self.taken(statement) if self.reassociate else self.value(Requantiser().rewritten(statement.value))
-        if statement.name not in self.slots:
-            self.slots[statement.name] = (self.text.alloca(scalar.spelled(dtype)), dtype)
-        slot, declared = self.slots[statement.name]
+        self.keep(statement.name, value, dtype)
+
+    def keep(self, name: str, value: str, dtype: DType) -> None:
+        """Keep a scalar under a name."""
+        if name not in self.slots:
+            self.slots[name] = (self.text.alloca(scalar.spelled(dtype)), dtype)
+        slot, declared = self.slots[name]
         if declared is not dtype:
-            raise GraphError(f"{statement.name} is {declared.name} and {dtype.name} at once", hint="cast it first")
+            raise GraphError(f"{name} is {declared.name} and {dtype.name} at once", hint="cast it first")
         self.text.emit(f"store {scalar.spelled(dtype)} {value}, ptr {slot}")
 
     def taken(self, statement: Set) -> str:

@@ -18,6 +18,7 @@ BLOCK = "llvm.nvvm.read.ptx.sreg.ctaid.x"
 BLOCKS = "llvm.nvvm.read.ptx.sreg.nctaid.x"
 BARRIER = "llvm.nvvm.barrier0"
 SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
+SHUFFLE_INDEX = "llvm.nvvm.shfl.sync.idx.i32"
 
 COPY = "llvm.nvvm.cp.async.cg.shared.global.16.s"
 """16 bytes to shared memory past L1; bytes beyond a count are zeros."""

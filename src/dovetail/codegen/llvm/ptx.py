@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from dovetail.codegen.llvm import nvvm, scalar, tensor_cores
+from dovetail.codegen.llvm import exchange, nvvm, scalar, tensor_cores
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
 from dovetail.errors import GraphError
-from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.ir.dtype import f32
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, shared_bytes
+from dovetail.kernels.loops.exchange import AtomicUpdate, Exchange, FromLane
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllReduce,
@@ -37,6 +38,7 @@ from dovetail.kernels.loops.ir import (
     Matrix,
     MultiplyMatrices,
     MultiplyShared,
+    Name,
     Number,
     Tensor,
     ThreadIndex,
@@ -150,7 +152,7 @@ class _Printer(Printer):
             found = self.text.let(_quotient(nvvm.NEAR_QUOTIENT, x, y))
         return scalar.cast(self.text, found, f32, expr.dtype)
 
-    def threaded(self, statement: Alloc | Barrier | AllReduce | Matrix) -> None:
+    def threaded(self, statement: Alloc | Barrier | AllReduce | Exchange | Matrix) -> None:
         match statement:
             case CopyAsync():
                 inside = self.value(statement.inside)
@@ -192,6 +194,15 @@ class _Printer(Printer):
                 self.text.emit(f"call void @{nvvm.BARRIER}()")
             case AllReduce():
                 self.all_reduce(statement)
+            case FromLane():
+                found = self.value(Name(statement.source, statement.dtype))
+                lane = self.value(statement.lane)
+                self.keep(statement.name, exchange.from_lane(self.text, found, statement.dtype, lane), statement.dtype)
+            case AtomicUpdate():
+                value = self.value(statement.value)
+                address = self.address(statement.tensor, statement.at)
+                pointer = self.pointer(statement.tensor)
+                exchange.atomic_update(self.text, statement.op, pointer, address, value, statement.tensor.dtype)
 
     def allocate(self, statement: Alloc) -> None:
         name, kind = statement.pointer, f"[{statement.count} x {scalar.stored(statement.dtype)}]"
@@ -218,34 +229,10 @@ class _Printer(Printer):
         found = self.text.let(f"load {kind}, ptr {slot}")
         distance = (statement.group or LANES) // 2
         while distance:
-            other = self.shuffled(found, dtype, distance)
+            other = exchange.from_partner(self.text, found, dtype, distance)
             found = scalar.apply(self.text, op, [found, other], [dtype, dtype], dtype, CONTRACTED)
             distance //= 2
         self.text.emit(f"store {kind} {found}, ptr {slot}")
-
-    def shuffled(self, x: str, dtype: DType, distance: int) -> str:
-        """The scalar of the lane whose number differs in one bit."""
-        if dtype is bool_:
-            moved = self.exchanged(self.text.let(f"zext i1 {x} to i32"), distance)
-            return self.text.let(f"trunc i32 {moved} to i1")
-        bits, kind = dtype.bits, scalar.spelled(dtype)
-        raw = x if kind == f"i{bits}" else self.text.let(f"bitcast {kind} {x} to i{bits}")
-        if bits == 64:
-            low = self.exchanged(self.text.let(f"trunc i64 {raw} to i32"), distance)
-            shifted = self.text.let(f"lshr i64 {raw}, 32")
-            high = self.exchanged(self.text.let(f"trunc i64 {shifted} to i32"), distance)
-            upper = self.text.let(f"shl i64 {self.wide(high)}, 32")
-            found = self.text.let(f"or i64 {upper}, {self.wide(low)}")
-        elif bits == 32:
-            found = self.exchanged(raw, distance)
-        else:
-            moved = self.exchanged(self.text.let(f"zext i{bits} {raw} to i32"), distance)
-            found = self.text.let(f"trunc i32 {moved} to i{bits}")
-        return found if kind == f"i{bits}" else self.text.let(f"bitcast i{bits} {found} to {kind}")
-
-    def exchanged(self, x: str, distance: int) -> str:
-        self.text.use(f"declare i32 @{nvvm.SHUFFLE}(i32, i32, i32, i32)")
-        return self.text.let(f"call i32 @{nvvm.SHUFFLE}(i32 -1, i32 {x}, i32 {distance}, i32 {LANES - 1})")
 
 
 def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product as every
 from typing import TypeAlias
 
@@ -31,6 +32,7 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
+from dovetail.kernels.loops.tiling import Flat
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 
 Tap: TypeAlias = tuple[Expr, Expr]
@@ -48,7 +50,51 @@ def offer_grid_sample(of: StepProblem[object]) -> Offer | Refused:
     taps = _TAPS[value.attrs["mode"]] ** (value.rank - 2)
     if taps > FAMILIES.grid_taps:
         return Refused("taps_are_few", str(taps), f"at most {FAMILIES.grid_taps}")
-    return Offer(lambda: _job(value, of.locations))
+    made = _by_thread if of.locations.target.tiles.is_shared else _job
+    return Offer(lambda: made(value, of.locations))
+
+
+def _by_thread(value: Value, locations: TensorLocations) -> Job:
+    """A thread finds the taps of a pixel and samples a few channels; adjacent threads have adjacent pixels."""
+    x, grid = value.operands
+    total = f64 if value.dtype is f64 else f32
+    read, by, written = (locations(v).strides for v in (x, grid, value))
+    group = FAMILIES.grid_channels
+    boxes = Flat(
+        (value.shape[0], (x.shape[1] + (group - 1)) // group, *value.shape[2:]), 1, locations.target.tiles.threads
+    )
+    image, channels, *pixel = boxes.at
+    places = [
+        Load(Tensor("grid", grid.dtype, by[:-1], by[-1] * (x.rank - 3 - a)), (image, *pixel)) for a in range(x.rank - 2)
+    ]
+    taps, found = _taps(value, places, read)
+    for t, (offset, weight) in enumerate(taps):
+        found += [Set(f"tap{t}", offset), Set(f"weight{t}", _cast(weight, total))]
+    first = mul(channels, Extent(group))
+    found += [Set("first", first)]
+    count = minimum(Extent(group), Call("sub", (Extent(x.shape[1]), Name("first")), i64))
+    source = Tensor("x", x.dtype, (read[0], read[1], 1))
+    channel = add(Name("first"), Name("c"))
+    sampled = [(Load(source, (image, channel, Name(f"tap{t}"))), Name(f"weight{t}", total)) for t in range(len(taps))]
+    store = Store(
+        Tensor("y", value.dtype, written), (image, channel, *pixel), _cast(_weighted(sampled, total), value.dtype)
+    )
+    body = (*boxes.head(Name("tile")), *boxes.nest([*found, Loop("c", count, (store,))]))
+    kernel = Kernel("grid_sample", ("x", "grid", "y"), ("y",), "tile", body, sizes=sizes_in(body))
+    work = boxes.work * len(taps) * (group + 4)
+    return Job(kernel, {"x": x, "grid": grid, "y": value}, Tiles(boxes.tiles, work))
+
+
+def _weighted(sampled: Sequence[tuple[Expr, Expr]], total: DType) -> Expr:
+    """The sum of elements times their weights."""
+    result: Expr | None = None
+    for element, weight in sampled:
+        # A tap without weight does not count: 0 times infinity would be NaN.
+        empty = Call("equal", (weight, Number(0, total)), bool_)
+        term = Call("where", (empty, Number(0, total), Call("mul", (_cast(element, total), weight), total)), total)
+        result = term if result is None else Call("add", (result, term), total)
+    assert result is not None, "a pixel has at least one tap"
+    return result
 
 
 def _job(value: Value, locations: TensorLocations) -> Job:
@@ -82,15 +128,11 @@ def _job(value: Value, locations: TensorLocations) -> Job:
         found.append(Store(to_weight, (Name("i"),), _cast(weight, total)))
 
     source = Tensor("x", x.dtype, (read[0], read[1], 1))
-    result: Expr | None = None
-    for at_offset, at_weight in zip(offsets, weights, strict=True):
-        element = _cast(Load(source, (rows[0], Name("c"), Load(at_offset, (Name("i"),)))), total)
-        weight = Load(at_weight, (Name("i"),))
-        # A tap without weight does not count: 0 times infinity would be NaN.
-        empty = Call("equal", (weight, Number(0, total)), bool_)
-        term = Call("where", (empty, Number(0, total), Call("mul", (element, weight), total)), total)
-        result = term if result is None else Call("add", (result, term), total)
-    assert result is not None, "a pixel has at least one tap"
+    sampled = [
+        (Load(source, (rows[0], Name("c"), Load(at_offset, (Name("i"),)))), Load(at_weight, (Name("i"),)))
+        for at_offset, at_weight in zip(offsets, weights, strict=True)
+    ]
+    result = _weighted(sampled, total)
     target = Tensor("y", value.dtype, (written[0], written[1], *to_pixel))
     at = (rows[0], Name("c"), *rows[1:], add(Name("start"), Name("i")))
     store = Store(target, at, _cast(result, value.dtype))

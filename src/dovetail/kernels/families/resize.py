@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import product as every
 
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import DType, bool_, f32, f64, i64
+from dovetail.ir.dtype import FLOATS, DType, bool_, f32, f64, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -24,6 +25,7 @@ from dovetail.kernels.loops.ir import (
     indices,
     sizes_in,
 )
+from dovetail.kernels.loops.tiling import Flat
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 
 
@@ -33,16 +35,21 @@ def offer_resize(of: StepProblem[object]) -> Offer | Refused:
     if value.attrs["coordinates"] == "tf_crop_and_resize":
         return Refused("coordinates_are_compiled", "tf_crop_and_resize")
     attrs, dtype = value.attrs, value.dtype
+    target = of.locations.target
     plain = not attrs["antialias"] and not attrs["exclude_outside"]
-    is_linear = attrs["mode"] == "linear" and plain and dtype is f32
-    if not is_linear and (attrs["mode"] != "nearest" or not of.locations.target.scalars.has_dtype(dtype)):
-        return Refused("mode_is_compiled", f"{attrs['mode']} of {dtype.name}", "nearest, or plain linear of f32")
+    is_linear = attrs["mode"] == "linear" and plain and dtype in (FLOATS if target.tiles.is_shared else (f32,))
+    if not is_linear and (attrs["mode"] != "nearest" or not target.scalars.has_dtype(dtype)):
+        floats = "floats" if target.tiles.is_shared else "f32"
+        return Refused("mode_is_compiled", f"{attrs['mode']} of {dtype.name}", f"nearest, or plain linear of {floats}")
     return Offer(lambda: _job(value, of.locations))
 
 
 def _job(value: Value, locations: TensorLocations) -> Job:
     x = value.operands[0]
-    at = (*indices(value.shape[:-1], Name("tile")), Name("i"))
+    tiles = locations.target.tiles
+    flat = Flat(value.shape, 1, tiles.threads) if tiles.is_shared else None
+    at = (*indices(value.shape[:-1], Name("tile")), Name("i")) if flat is None else flat.at
+    total = f64 if value.dtype is f64 else f32
     outside: list[Statement] = []
     inside: list[Statement] = []
     picks: list[list[tuple[Expr, Expr | None]]] = [[(index, None)] for index in at]
@@ -50,25 +57,33 @@ def _job(value: Value, locations: TensorLocations) -> Job:
     for number, axis in enumerate(axes):
         place = axis + value.rank
         # What depends on the row alone is found once for the row.
-        body = inside if axis == -1 else outside
-        picks[place] = _picked(value, number, at[place], f"p{number}", body)
+        body = inside if axis == -1 or flat is not None else outside
+        picks[place] = _picked(value, number, at[place], f"p{number}", body, total)
     source = Tensor("x", x.dtype, locations(x).strides)
     found: Expr | None = None
     for pick in every(*picks):
         element: Expr = Load(source, tuple(index for index, _ in pick))
         for weight in [w for _, w in pick if w is not None]:
             # What has no weight is not counted: 0 times infinity would be NaN.
-            empty = Call("equal", (weight, Number(0, f32)), bool_)
-            element = Call("where", (empty, Number(0, f32), Call("mul", (element, weight), f32)), f32)
-        found = element if found is None else Call("add", (found, element), f32)
+            empty = Call("equal", (weight, Number(0, total)), bool_)
+            product_of = Call("mul", (cast_to(element, total), weight), total)
+            element = Call("where", (empty, Number(0, total), product_of), total)
+        found = element if found is None else Call("add", (found, element), total)
     assert found is not None, "an axis has at least one pick"
-    store = Store(Tensor("y", value.dtype, locations(value).strides), at, found)
-    body = (*outside, Loop("i", Extent(value.shape[-1]), (*inside, store)))
+    store = Store(Tensor("y", value.dtype, locations(value).strides), at, cast_to(found, value.dtype))
+    if flat is None:
+        body = (*outside, Loop("i", Extent(value.shape[-1]), (*inside, store)))
+        launch = Tiles(product(value.shape[:-1]), value.shape[-1] * 4)
+    else:
+        body = (*flat.head(Name("tile")), *flat.nest([*inside, store]))
+        launch = Tiles(flat.tiles, flat.work * 4)
     kernel = Kernel("resize", ("x", "y"), ("y",), "tile", body, sizes=sizes_in(body))
-    return Job(kernel, {"x": x, "y": value}, Tiles(product(value.shape[:-1]), value.shape[-1] * 4))
+    return Job(kernel, {"x": x, "y": value}, launch)
 
 
-def _picked(value: Value, number: int, at: Expr, name: str, body: list[Statement]) -> list[tuple[Expr, Expr | None]]:
+def _picked(
+    value: Value, number: int, at: Expr, name: str, body: list[Statement], total: DType
+) -> list[tuple[Expr, Expr | None]]:
     """Which elements along an axis a result is made of, with their weights; statements that find them go to a body."""
     attrs = value.attrs
     axis: int = attrs["axes"][number]
@@ -85,9 +100,9 @@ def _picked(value: Value, number: int, at: Expr, name: str, body: list[Statement
     share = Call("sub", (where, low), f64)
     body.append(Set(name, _inside(low, length)))
     body.append(Set(f"{name}n", _inside(Call("add", (low, Number(1, f64)), f64), length)))
-    body.append(Set(f"{name}w", Call("cast", (share,), f32)))
-    body.append(Set(f"{name}v", Call("cast", (Call("sub", (Number(1, f64), share), f64),), f32)))
-    return [(Name(name), Name(f"{name}v", f32)), (Name(f"{name}n"), Name(f"{name}w", f32))]
+    body.append(Set(f"{name}w", cast_to(share, total)))
+    body.append(Set(f"{name}v", cast_to(Call("sub", (Number(1, f64), share), f64), total)))
+    return [(Name(name), Name(f"{name}v", total)), (Name(f"{name}n"), Name(f"{name}w", total))]
 
 
 def _inside(at: Expr, length: Size) -> Expr:

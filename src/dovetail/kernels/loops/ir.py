@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, i64
+from dovetail.kernels.loops.exchange import AtomicUpdate, Exchange, FromLane
 from dovetail.kernels.loops.expr import Call, Expr, Extent, Load, LoopKind, Name, Number, Space, Tensor, ThreadIndex
 from dovetail.kernels.loops.matrix import (
     AwaitCopies,
@@ -95,7 +96,7 @@ class AllReduce:
     """Neighbouring lanes that combine, a power of two; None for all of a warp."""
 
 
-Statement: TypeAlias = Store | Set | Loop | When | Alloc | Barrier | AllReduce | Matrix
+Statement: TypeAlias = Store | Set | Loop | When | Alloc | Barrier | AllReduce | Exchange | Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +238,11 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case MultiplyShared():
                 yield from _of_tensors(part.sums, part.left, part.right)
                 pending += [*part.left_at, *part.right_at]
+            case AtomicUpdate():
+                yield from _of_tensors(part.tensor)
+                pending += [part.value, *part.at]
+            case FromLane():
+                pending.append(part.lane)
             case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce():
                 pass
             case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts():
@@ -249,8 +255,9 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 
 
 __all__ = [
-    "ONE", "ZERO", "AllReduce", "Alloc", "AwaitCopies", "AwaitProducts", "Barrier", "Call", "CommitCopies", "CopyAsync",
-    "Expr", "Extent", "FenceShared", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix",
-    "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Set", "Space", "Statement", "Store", "Tensor",
-    "ThreadIndex", "When", "add", "collapsed", "indices", "minimum", "mul", "sizes_in", "stretched",
+    "ONE", "ZERO", "AllReduce", "Alloc", "AtomicUpdate", "AwaitCopies", "AwaitProducts", "Barrier", "Call",
+    "CommitCopies", "CopyAsync", "Expr", "Extent", "FenceShared", "FromLane", "Kernel", "Launch", "Load",
+    "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Set",
+    "Space", "Statement", "Store", "Tensor", "ThreadIndex", "When", "add", "collapsed", "indices", "minimum", "mul",
+    "sizes_in", "stretched",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dovetail import library, ops
 from dovetail.declare.cost import Machine, Peak
 from dovetail.declare.fused import FusedOp
+from dovetail.declare.machine import HostStep
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import bf16, c64, f16
 from dovetail.ir.value import Value
@@ -55,6 +56,8 @@ H200 = Machine(
     bytes_per_second=4.0e12,
     launch_seconds=1.0e-6,
     peaks=(*_TENSOR_CORES, *_WIDE),
+    # Pageable copies at some 10 GB/s each way and NumPy at a few; an estimate, which nothing has measured.
+    host_step=HostStep(seconds=4.0e-5, bytes_per_second=2.0e9),
 )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dovetail.codegen.llvm.ptx import LANES, SUPPORT
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.policy import LoopTarget, TilePolicy
 from dovetail.kernels.loops.split_reduce import SplitLimits
 
 SHAPE = GpuShape(lanes=LANES)
-MULTIPROCESSORS = 132
-"""Of an H100 or H200; a device with fewer runs the blocks of a split reduction in more than one wave."""
-SPLIT = SplitLimits(blocks=4 * MULTIPROCESSORS, bundle_blocks=2 * MULTIPROCESSORS, elements=8192)
 LOOPS = LoopTarget(
     SUPPORT,
     TilePolicy(
@@ -26,4 +24,11 @@ LOOPS = LoopTarget(
     ),
 )
 
-__all__ = ["LOOPS", "SHAPE", "SPLIT"]
+
+def split_limits(device: GpuDevice) -> SplitLimits:
+    """When rows are split: four blocks for each multiprocessor of the device, or two that take a bundle of rows."""
+    blocks = device.multiprocessors
+    return SplitLimits(blocks=4 * blocks, bundle_blocks=2 * blocks, elements=8192)
+
+
+__all__ = ["LOOPS", "SHAPE", "split_limits"]

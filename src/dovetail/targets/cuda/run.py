@@ -21,7 +21,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.code import modules_of, ptx_of
 from dovetail.targets.cuda.driver import Driver, Function, driver
-from dovetail.targets.cuda.loops import LOOPS, SPLIT
+from dovetail.targets.cuda.loops import LOOPS
 from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.select import GpuKernel, make_kernels
 from dovetail.targets.cuda.stored import Steps
@@ -37,7 +37,7 @@ def locations_of(plan: Plan) -> TensorLocations:
 
 
 def steps_of(
-    plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200
+    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
 ) -> tuple[tuple[Step, tuple[GpuKernel, ...]], ...]:
     """The kernels of each step of the run phase, in its order; none where the step runs on the host.
 
@@ -71,7 +71,9 @@ def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step) -> tuple[GpuK
     return tuple([replace(made, bindings=b) for made, b in zip(kernels, moved, strict=True) if b is not None])
 
 
-def kernels_of(plan: Plan, split: SplitLimits = SPLIT, device: GpuDevice = H200) -> tuple[tuple[Step, GpuKernel], ...]:
+def kernels_of(
+    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
+) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
     return tuple([(step, kernel) for step, kernels in steps_of(plan, split, device) for kernel in kernels])
 

@@ -1,8 +1,8 @@
-"""Which kernels a step becomes on an NVIDIA GPU: one, or two for a reduction of few long rows."""
+"""Which kernels a step becomes on an NVIDIA GPU: mostly one; few long rows and scattered updates take several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -16,11 +16,11 @@ from dovetail.kernels.families.fill import offer_fill
 from dovetail.kernels.families.gather import offer_gather
 from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
-from dovetail.kernels.families.reduce import offer_reduce
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.gpu.attend import offer_attend
 from dovetail.kernels.gpu.contract import offer_contract
+from dovetail.kernels.gpu.passes import Passes
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import schedule
@@ -30,7 +30,8 @@ from dovetail.kernels.spec import ALIGNMENT, Job, Status, TensorLocations
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.loops import LOOPS, SHAPE, SPLIT
+from dovetail.targets.cuda.data_kinds import DATA_KINDS
+from dovetail.targets.cuda.loops import LOOPS, SHAPE, split_limits
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
 
@@ -55,11 +56,6 @@ TABLE: Table[GpuDevice | None] = Table(
             Row("rows", offer_rows),
             Row("weave", offer_weave),
         ),
-        _kind(
-            "reduction",
-            lambda v: v.op in (ops.arg_max, ops.arg_min, ops.cum_sum, ops.cum_prod, ops.cum_max, ops.cum_min),
-            Row("reduce", offer_reduce),
-        ),
         _kind("attention", lambda v: v.op in (library.attention, library.rope_attention), Row("attend", offer_attend)),
         _kind("contraction", _is_a_contraction, Row("contract", offer_contract)),
         _kind(
@@ -67,7 +63,9 @@ TABLE: Table[GpuDevice | None] = Table(
         ),
         _kind("copy", lambda v: v.op in (ops.merge, ops.concat, ops.pad), Row("move", offer_move)),
         _kind("fill", lambda v: v.op in (ops.extent, ops.iota, ops.random_bits), Row("fill", offer_fill)),
-    )
+        *DATA_KINDS,
+    ),
+    on_host="host",
 )
 """The kernel families that run on a GPU."""
 
@@ -87,11 +85,14 @@ class GpuKernel:
 
 
 def make_kernels(
-    step: Step, locations: TensorLocations, split: SplitLimits = SPLIT, device: GpuDevice = H200
+    step: Step, locations: TensorLocations, split: SplitLimits | None = None, device: GpuDevice = H200
 ) -> tuple[GpuKernel, ...]:
-    """The kernels of a step, in the order in which they run; none where no family takes it."""
+    """The kernels of a step, in the order in which they run; none where no family takes it.
+
+    `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
+    """
     job = TABLE.select(step, locations, device, CLAIMS.machine)
-    return () if job is None else _scheduled(job, step, locations, split)
+    return () if job is None else _scheduled(job, step, locations, split or split_limits(device))
 
 
 def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLimits) -> tuple[GpuKernel, ...]:
@@ -100,6 +101,8 @@ def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLi
     checks = tuple([name for name, v in job.bindings.items() if isinstance(v, Status)])
     if not isinstance(kernel, Kernel) or len(bindings) + len(checks) != len(job.bindings):
         return ()
+    if isinstance(job, Passes):
+        return _passes(job, bindings, checks, step, locations)
     if kernel.launch is not None:
         return (_printed(kernel, bindings, step, locations),)
     if checks:
@@ -108,13 +111,33 @@ def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLi
     split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
     if split is None:
         return (_printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings, step, locations),)
-    places: dict[str, Size] = {}
-    end: Size = 0
-    for partial in split.partials:
-        places[partial.pointer] = end
-        end = (end + partial.nbytes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+    places, end = _placed({partial.pointer: partial.nbytes for partial in split.partials})
     kernels = schedule(split.first, split.pieces, SHAPE), schedule(split.second, job.tiled.tiles, SHAPE)
     return tuple([replace(_printed(k, bindings, step, locations, places), workspace_bytes=end) for k in kernels])
+
+
+def _passes(
+    job: Passes, bindings: Mapping[str, Value], checks: Sequence[str], step: Step, locations: TensorLocations
+) -> tuple[GpuKernel, ...]:
+    places, end = _placed(job.workspace)
+    found: list[GpuKernel] = []
+    for kernel, tiles in job.passes:
+        shaped = schedule(kernel, tiles, SHAPE) if kernel.launch is None else kernel
+        own = {name: at for name, at in places.items() if name in shaped.pointers}
+        told = tuple([name for name in checks if name in shaped.pointers])
+        made = _printed(shaped, bindings, step, locations, own)
+        found.append(replace(made, workspace_bytes=end, checks=told))
+    return tuple(found)
+
+
+def _placed(workspace: Mapping[str, Size]) -> tuple[dict[str, Size], Size]:
+    """The offset of each array in the workspace, and the bytes of all."""
+    places: dict[str, Size] = {}
+    end: Size = 0
+    for name, nbytes in workspace.items():
+        places[name] = end
+        end = (end + nbytes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+    return places, end
 
 
 def _printed(

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dovetail.errors import UnsupportedError
+from dovetail.ir.dim import Size
+from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan, Step
+from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.cuda.claims import CLAIMS, claims
 from dovetail.targets.runtime.store import store_of
@@ -28,6 +31,16 @@ def _considered(plan: Plan, step: Step) -> Sequence[Considered]:
     from dovetail.targets.cuda.select import TABLE
 
     return TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
+
+
+def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
+    """The steps that run on the host, with the reason where a family raised."""
+    from dovetail.targets.cuda.run import locations_of
+    from dovetail.targets.cuda.select import TABLE
+
+    locations = locations_of(plan)
+    steps = [s for s in plan.phase("run") if TABLE.select(s, locations, None, CLAIMS.machine) is None]
+    return {step.value: Served(None, why=locations.refused.get(step.value, "")) for step in steps}
 
 
 def target_for(device: Callable[[], Driver]) -> Target:
@@ -69,6 +82,7 @@ def target_for(device: Callable[[], Driver]) -> Target:
         claims,
         compiled,
         any_size=True,
+        variants=_variants,
         considered=_considered,
         serializer=Serializer(made_from, to_bytes, from_bytes),
     )

@@ -1,0 +1,38 @@
+"""How threads of a GPU exchange scalars: between the lanes of a warp, and by atomic updates of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dovetail.ir.dtype import DType
+from dovetail.kernels.loops.expr import Expr, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FromLane:
+    """Keep under a name the scalar that another lane of the warp keeps under `source`; all lanes take part."""
+
+    name: str
+    source: str
+    lane: Expr
+    """From 0 to the last lane of the warp."""
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicUpdate:
+    """Combine an element of global memory, an integer of 32 or 64 bits, with a value.
+
+    Updates of one element by several threads all count, in any order.
+    """
+
+    tensor: Tensor
+    at: tuple[Expr, ...]
+    op: Literal["add", "maximum", "minimum"]
+    value: Expr
+
+
+Exchange: TypeAlias = FromLane | AtomicUpdate
+
+__all__ = ["AtomicUpdate", "Exchange", "FromLane"]
