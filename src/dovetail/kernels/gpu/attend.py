@@ -20,7 +20,6 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_result import written
 from dovetail.kernels.gpu.attend_softmax import weighted
 from dovetail.kernels.gpu.attend_tile import HALVES, KEYS, MINUS_INFINITY, AttendTile, f32_name, times
-from dovetail.kernels.gpu.contract import STATIC_BYTES
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
@@ -39,6 +38,7 @@ from dovetail.kernels.gpu.fragments import (
 )
 from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.tile import CHUNK, H200
+from dovetail.kernels.gpu.tile_writer import STATIC_BYTES
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (

@@ -1,0 +1,167 @@
+"""A kernel that computes tiles of sums and writes results: blocks, shared memory between sums and stores, bounds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+
+from dovetail.ir.dim import Size, floordiv, product
+from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.value import Value
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.fragments import both, divided, is_multiple, less, remainder, spread
+from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tiled import Element, Tiled
+from dovetail.kernels.loops.analysis import shared_bytes
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Launch,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    When,
+    add,
+    indices,
+    mul,
+    sizes_in,
+)
+from dovetail.kernels.spec import ALIGNMENT, Job, Tiles
+from dovetail.plan.plan import Step
+
+FEW = 16
+"""Sums of a thread up to which it writes its results where they are."""
+STATIC_BYTES = 48 << 10
+"""Shared memory that a kernel may have without a setting."""
+
+
+class TileWriter(ABC):
+    """The job of a step that is a product of matrices, while it is put together."""
+
+    name: str
+    """Of the kernel."""
+    step: Step
+    device: GpuDevice
+    bindings: Mapping[str, Value]
+    rows: Size
+    columns: Size
+    batch: tuple[Size, ...]
+    lead: tuple[Name, ...]
+    """The index along each axis of the batch."""
+    streams: int
+
+    @abstractmethod
+    def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
+        """The results at an index, which has the axes of the batch, a row and a column."""
+
+    def finished(self, tiled: Tiled) -> Job:
+        down = floordiv(self.rows + (tiled.rows - 1), tiled.rows)
+        across = floordiv(self.columns + (tiled.columns - 1), tiled.columns)
+        *front, block, strip = indices((*self.batch, across, down), Name("tile"))
+        statements = (
+            *tiled.allocations,
+            Loop(
+                "tile",
+                Extent(product(self.batch) * down * across),
+                (
+                    *(Set(name.name, index) for name, index in zip(self.lead, front, strict=True)),
+                    Set("side", mul(block, Extent(tiled.columns))),
+                    Set("top", mul(strip, Extent(tiled.rows))),
+                    *tiled.body,
+                    *self._epilogue(tiled),
+                ),
+                kind="block",
+            ),
+        )
+        shared = shared_bytes(tiled.allocations)
+        tiles = product(self.batch) * down * across
+        dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
+        launch = Launch(tiles, tiled.threads, dynamic, tiled.resident)
+        written = tuple(f"y{i}" for i in range(len(self.step.results)))
+        kernel = Kernel(
+            self.name, tuple(self.bindings), written, "tile", statements, sizes=sizes_in(statements), launch=launch
+        )
+        return Job(kernel, self.bindings, Tiles(tiles, tiled.rows * tiled.columns))
+
+    def _epilogue(self, tiled: Tiled) -> list[Statement]:
+        """The results: element by element where a thread has few, else through shared memory, in vectors."""
+        if tiled.staged is None or (len(tiled.elements) <= FEW and tiled.planes == 1):
+            return [statement for element in tiled.elements for statement in self._placed(tiled, element)]
+        row, own = divided(Name("own"), tiled.columns // CHUNK), remainder(Name("own"), tiled.columns // CHUNK)
+        groups = [self._group(tiled, Name("row"), own, row)]
+        if not is_multiple(self.columns, CHUNK):
+            groups = [
+                [
+                    Loop(
+                        "e",
+                        Extent(CHUNK),
+                        tuple(self._placed(tiled, self._staged(tiled, row, own, Name("e")))),
+                        kind="unrolled",
+                    )
+                ]
+            ]
+        count = tiled.rows * tiled.columns // CHUNK
+        return [
+            *self._to_shared(tiled),
+            Barrier(),
+            Loop("own", Extent(count), tuple(groups[0]), kind="thread", rolled=True),
+            Barrier(),
+        ]
+
+    def _to_shared(self, tiled: Tiled) -> list[Statement]:
+        """All sums of the block in shared memory, which the factors need no more."""
+        assert tiled.staged is not None, "there is room for them"
+        found: list[Statement] = []
+        for element in tiled.elements:
+            for s, value in enumerate(element.sums):
+                at = (tiled.plane, element.row, spread(element.column, s, self.streams))
+                found.append(Store(tiled.staged, at, value))
+        return found
+
+    def _staged(self, tiled: Tiled, row: Expr, group: Expr, e: Expr) -> Element:
+        """A sum in shared memory, by its row and its place in a group of eight columns."""
+        assert tiled.staged is not None, "there is room for them"
+        sums: list[Expr] = []
+        for s in range(self.streams):
+            block = add(mul(group, Extent(self.streams)), Extent(s))
+            at = (row, add(mul(block, Extent(CHUNK)), e))
+            total: Expr = Load(tiled.staged, (ZERO, *at))
+            for plane in range(1, tiled.planes):
+                total = Call("add", (total, Load(tiled.staged, (Extent(plane), *at))), f32)
+            sums.append(total)
+        return Element(row, add(mul(group, Extent(CHUNK)), e), tuple(sums))
+
+    def _inside(self, row: Expr, column: Expr, tiled: Tiled) -> Expr:
+        """Whether an element of a tile is one of the result; tiles may fit so that all are."""
+        found = [] if is_multiple(self.rows, tiled.rows) else [less(row, Extent(self.rows))]
+        found += [] if is_multiple(self.columns, tiled.columns) else [less(column, Extent(self.columns))]
+        return both(*found) if found else Number(True, bool_)
+
+    def _group(self, tiled: Tiled, at_row: Name, group: Expr, row: Expr) -> list[Statement]:
+        """Eight columns, which are all inside or all outside."""
+        column = add(Name("side"), mul(group, Extent(CHUNK)))
+        inside = self._inside(at_row, Name("first"), tiled)
+        each = self.stores(self._staged(tiled, row, group, Name("e")), (*self.lead, at_row, Name("column")))
+        body = Loop("e", Extent(CHUNK), (Set("column", add(Name("first"), Name("e"))), *each), kind="unrolled")
+        return [Set(at_row.name, add(Name("top"), row)), Set("first", column), When(inside, (body,))]
+
+    def _placed(self, tiled: Tiled, element: Element) -> Iterator[Statement]:
+        """The results of one element, if it is inside."""
+        row, column = Name("row"), Name("column")
+        yield Set("row", add(Name("top"), element.row))
+        yield Set("column", add(Name("side"), element.column))
+        inside = self._inside(row, column, tiled)
+        yield When(inside, tuple(self.stores(element, (*self.lead, row, column))))
+
+
+assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"
+
+__all__ = ["STATIC_BYTES", "TileWriter"]
