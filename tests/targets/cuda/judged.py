@@ -89,6 +89,9 @@ def in_lockstep(
                 continue
             buffer, start = memory.place(alias.root)
             buffers[name] = (buffer, start + memory.number(alias.offset))
+        for name, packed in made.packed.items():
+            content = np.ascontiguousarray(packed.pack(memory.view(packed.value)))
+            buffers[name] = (content.reshape(-1).view(np.uint8), 0)
         for name in made.checks:
             buffers[name] = (np.zeros(8, np.uint8), 0)
         for name, at in made.workspace.items():

@@ -61,7 +61,8 @@ class Writer(TileWriter):
         operands = list(dict.fromkeys(found.operand(v) for v in (found.left, *found.rights, *found.operands)))
         beneath = lying_beneath(step, locations)
         self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in beneath)}
-        self.bindings = {name: v for v, name in self.names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
+        self.bindings = {name: v for v, name in self.names.items()}
+        self.bindings |= {f"y{i}": v for i, v in enumerate(step.results)}
         self.names |= dict.fromkeys(beneath, "y0")
         depths = (found.left.shape[-1], *(right.shape[-2] for right in found.rights))
         self.depth = next((size for size in depths if isinstance(size, int)), depths[0])
@@ -109,11 +110,6 @@ class Writer(TileWriter):
     def _name(self, view: Value) -> str:
         return self.names[self.found.operand(view)]
 
-    def alignment(self, factor: Factor) -> int:
-        """The bytes that the start of a factor's operand is a multiple of."""
-        name = factor.tensor.pointer
-        return self.locations.alignment({name: self.bindings[name]})[name]
-
     def job(self) -> Job:
         dtypes = {v.dtype for v in (self.found.left, *self.found.rights)}
         if len(dtypes) == 1 and dtypes <= {f16, bf16}:
@@ -128,32 +124,13 @@ class Writer(TileWriter):
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
         engine = TensorCoreTile(tile, dtype, left, rights, axis if other else "", other if axis else "", self.depth)
-        return Tiled(
-            tile.rows,
-            tile.columns // self.streams,
-            tile.threads,
-            engine.body(),
-            engine.elements(),
-            engine.allocations(),
-            tile.by_warpgroup,
-            tile.resident(self.device),
-            engine.staged(),
-            tile.warps_deep,
-            engine.deep,
-        )
+        return engine.tiled(self.device)
 
     def _by_fma(self) -> Tiled:
         dtype = self.found.products[0].dtype
         total = f32 if dtype.is_float and dtype is not f64 else dtype
         engine = FmaTile.of(self.rows, self.columns, self.streams, product(self.batch), self.device, total)
-        return Tiled(
-            engine.rows,
-            engine.columns,
-            engine.threads,
-            engine.body(self.left(), self.rights(), self.depth),
-            [Element(row, column, sums) for row, column, sums in engine.elements()],
-            engine.allocations(),
-        )
+        return engine.tiled(self.left(), self.rights(), self.depth)
 
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         found, views = self.found, self.found.body.views

@@ -9,6 +9,7 @@ from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import Factor, divided, private, remainder, shared_by, unrolled, zeroed
+from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -89,6 +90,12 @@ class FmaTile:
             Alloc("b_row", self.dtype, self.streams * self.across * GROUP, "private"),
         ]
 
+    def tiled(self, left: Factor, rights: Sequence[Factor], depth: Size) -> Tiled:
+        """What a block does for a tile."""
+        elements = [Element(row, column, sums) for row, column, sums in self.elements()]
+        body, allocations = self.body(left, rights, depth), self.allocations()
+        return Tiled(self.rows, self.columns, self.threads, body, elements, allocations)
+
     def body(self, left: Factor, rights: Sequence[Factor], depth: Size) -> list[Statement]:
         k = mul(Name("round"), Extent(DEPTH))
         loads = self._loaded("a_tile", self.rows, left, Name("top"), k)
@@ -103,7 +110,7 @@ class FmaTile:
 
     def _loaded(self, name: str, rows: int, factor: Factor, first: Expr, k: Expr) -> list[Statement]:
         def one(own: Expr) -> list[Statement]:
-            by_k = factor.k_stride == factor.tensor.dtype.itemsize
+            by_k = factor.runs_along_k
             row, at = (
                 (divided(own, DEPTH), remainder(own, DEPTH)) if by_k else (remainder(own, rows), divided(own, rows))
             )

@@ -31,6 +31,7 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    indices,
     mul,
 )
 
@@ -99,16 +100,53 @@ class SharedTile:
 
 
 @dataclass(frozen=True, slots=True)
+class Coordinate:
+    """An index along an axis of a tensor that may be outside of it."""
+
+    index: Expr
+    size: Size | None = None
+    """Of the axis; None where the index is always on it."""
+    holds: Expr | None = None
+    """What else must hold for an element to be there; None where nothing must."""
+
+    @property
+    def conditions(self) -> list[Expr]:
+        found = [] if self.size is None else [less(Extent(-1), self.index), less(self.index, Extent(self.size))]
+        return found if self.holds is None else [*found, self.holds]
+
+    @property
+    def clamped(self) -> Expr:
+        """An index that is on the axis."""
+        if self.size is None:
+            return self.index
+        return Call("maximum", (ZERO, clamped(self.index, self.size)), i64)
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A factor whose elements are found by an index expression: its rows and its k are numbers of several axes."""
+
+    row_axes: tuple[Size, ...]
+    k_axes: tuple[Size, ...]
+    see: Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Coordinate, ...]]
+    """From an index along row axes and one along k axes to one of the tensor, after its leading axes."""
+    is_dense: bool = False
+    """Whether 8 elements of k from a multiple of 8 on are 16 aligned bytes, there or not there together."""
+
+
+@dataclass(frozen=True, slots=True)
 class Factor:
     """One side of a product in memory of the device: rows (of the left, columns of the right) along k."""
 
     tensor: Tensor
-    """Strides of leading axes, of rows and of k."""
+    """Strides of leading axes, of rows and of k; those that a gather gives indices for, where there is one."""
     lead: tuple[Expr, ...]
     rows: Size
     depth: Size
     read: Callable[[tuple[Expr, ...]], Expr] | None = None
     """An element where it is computed from the tensor; None where it is loaded."""
+    gather: Gather | None = None
+    """How elements are found; None where rows and k have strides."""
 
     @property
     def row_stride(self) -> Size:
@@ -123,6 +161,8 @@ class Factor:
         item = self.tensor.dtype.itemsize
         if self.read is not None or item != 2 or alignment % 16:
             return ""
+        if self.gather is not None:
+            return "k" if self.gather.is_dense else ""
         others = (self.tensor.offset, *self.tensor.strides[:-2])
         for axis, dense, along, size in (
             ("k", self.k_stride, self.row_stride, self.depth),
@@ -133,17 +173,31 @@ class Factor:
                 return axis
         return ""
 
-    def inside(self, row: Expr, k: Expr, rows: int) -> Expr:
-        """Whether there is an element at an index; tiles of `rows` rows may fit so that every row is there."""
-        along = less(k, Extent(self.depth))
-        return along if is_multiple(self.rows, rows) else both(less(row, Extent(self.rows)), along)
+    @property
+    def runs_along_k(self) -> bool:
+        """Whether neighbours along k are neighbours in memory."""
+        return self.k_stride == self.tensor.dtype.itemsize if self.gather is None else self.gather.is_dense
+
+    def _coordinates(self, row: Expr, k: Expr) -> tuple[Coordinate, ...]:
+        if self.gather is None:
+            return Coordinate(row), Coordinate(k)
+        return self.gather.see(indices(self.gather.row_axes, row), indices(self.gather.k_axes, k))
+
+    def source(self, row: Expr, k: Expr, rows: int) -> tuple[tuple[Expr, ...], Expr]:
+        """The index of an element and whether it is there; tiles of `rows` rows may fit so that every row is there."""
+        found = self._coordinates(row, k)
+        inside = [] if is_multiple(self.rows, rows) else [less(row, Extent(self.rows))]
+        inside += [less(k, Extent(self.depth)), *(c for one in found for c in one.conditions)]
+        return (*self.lead, *(one.index for one in found)), both(*inside)
 
     def element(self, row: Expr, k: Expr) -> Expr:
         """An element, and 0 outside; nothing is read there."""
-        at = (*self.lead, clamped(row, self.rows), clamped(k, self.depth))
+        seen = self._coordinates(clamped(row, self.rows), clamped(k, self.depth))
+        at = (*self.lead, *(one.clamped for one in seen))
         dtype = self.tensor.dtype
         found = Load(self.tensor, at) if self.read is None else self.read(at)
-        inside = both(less(row, Extent(self.rows)), less(k, Extent(self.depth)))
+        conditions = [c for one in seen for c in one.conditions]
+        inside = both(less(row, Extent(self.rows)), less(k, Extent(self.depth)), *conditions)
         return Call("where", (inside, found, Number(0, found.dtype)), found.dtype if self.read else dtype)
 
 
@@ -177,18 +231,16 @@ def copied(
     def by_k(own: Expr) -> list[Statement]:
         row, chunk = divided(own, tile.chunks), remainder(own, tile.chunks)
         column = add(k, mul(chunk, Extent(CHUNK)))
-        source = add(first, row)
-        inside = factor.inside(source, column, tile.lines // of)
+        source, inside = factor.source(add(first, row), column, tile.lines // of)
         target, place = tile.place(stage, spread(row, at, of), chunk)
-        return [CopyAsync(target, place, factor.tensor, (*factor.lead, source, column), inside)]
+        return [CopyAsync(target, place, factor.tensor, source, inside)]
 
     def by_row(own: Expr) -> list[Statement]:
         per = tile.chunks // of
         line, chunk = divided(own, per), remainder(own, per)
-        column, source = add(k, line), add(first, mul(chunk, Extent(CHUNK)))
-        inside = factor.inside(source, column, per * CHUNK)
+        source, inside = factor.source(add(first, mul(chunk, Extent(CHUNK))), add(k, line), per * CHUNK)
         target, place = tile.place(stage, line, add(mul(chunk, Extent(of)), Extent(at)))
-        return [CopyAsync(target, place, factor.tensor, (*factor.lead, source, column), inside)]
+        return [CopyAsync(target, place, factor.tensor, source, inside)]
 
     if axis == "k":
         return shared_by(threads, tile.lines // of * tile.chunks, by_k)
@@ -200,7 +252,7 @@ def stored(tile: SharedTile, factor: Factor, first: Expr, k: Expr, threads: int,
 
     def one(own: Expr) -> list[Statement]:
         depth = tile.chunks * CHUNK
-        by_row = factor.k_stride == factor.tensor.dtype.itemsize
+        by_row = factor.runs_along_k
         rows = tile.lines // of
         row, place = (
             (divided(own, depth), remainder(own, depth)) if by_row else (remainder(own, rows), divided(own, rows))
@@ -275,6 +327,7 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 
 __all__ = [
-    "LANE", "Factor", "SharedTile", "both", "copied", "divided", "is_multiple", "less", "load_left", "load_right",
-    "multiplied", "private", "remainder", "shared_by", "spread", "stored", "unrolled", "zeroed",
+    "LANE", "Coordinate", "Factor", "Gather", "SharedTile", "both", "copied", "divided", "is_multiple", "less",
+    "load_left", "load_right", "multiplied", "private", "remainder", "shared_by", "spread", "stored", "unrolled",
+    "zeroed",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import DType, f32
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import (
     Factor,
     SharedTile,
@@ -22,7 +23,7 @@ from dovetail.kernels.gpu.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, BlockTile
-from dovetail.kernels.gpu.tiled import Element
+from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -127,6 +128,23 @@ class TensorCoreTile:
     @property
     def fragments(self) -> tuple[Tensor, Tensor]:
         return private("a_fragment", self.dtype, self.down, 8), private("b_fragment", self.dtype, 1)
+
+    def tiled(self, device: GpuDevice) -> Tiled:
+        """What a block does for a tile."""
+        tile = self.tile
+        return Tiled(
+            tile.rows,
+            tile.columns // len(self.rights),
+            tile.threads,
+            self.body(),
+            self.elements(),
+            self.allocations(),
+            tile.by_warpgroup,
+            tile.resident(device),
+            self.staged(),
+            tile.warps_deep,
+            self.deep,
+        )
 
     def allocations(self) -> list[Alloc]:
         return [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import bool_, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fragments import both, divided, is_multiple, less, remainder, spread
+from dovetail.kernels.gpu.fragments import Factor, both, divided, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.analysis import shared_bytes
@@ -34,7 +34,7 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
-from dovetail.kernels.spec import ALIGNMENT, Job, Tiles
+from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 
 FEW = 16
@@ -50,13 +50,19 @@ class TileWriter(ABC):
     """Of the kernel."""
     step: Step
     device: GpuDevice
-    bindings: Mapping[str, Value]
+    bindings: dict[str, Binding]
+    locations: TensorLocations
     rows: Size
     columns: Size
     batch: tuple[Size, ...]
     lead: tuple[Name, ...]
     """The index along each axis of the batch."""
     streams: int
+
+    def alignment(self, factor: Factor) -> int:
+        """The bytes that the start of a factor's operand is a multiple of."""
+        bound = self.bindings[factor.tensor.pointer]
+        return self.locations.alignment({"": bound})[""] if isinstance(bound, Value) else ALIGNMENT
 
     @abstractmethod
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:

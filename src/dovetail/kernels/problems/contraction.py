@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail import ops
@@ -90,9 +90,9 @@ def find_products(of: StepProblem[object]) -> Contraction | Refused:
     return Contraction(body, products, parts, tuple(v for v in reads(body) if v in read))
 
 
-def epilogue_of(found: Contraction, known: Mapping[Value, list[Expr]]) -> list[Expr]:
+def epilogue_of(found: Contraction, known: Mapping[Value, Sequence[Expr]]) -> list[Expr]:
     """The results at one element; `known` has the sums and what is read, each once for every part of the columns."""
-    made = dict(known)
+    made: dict[Value, Sequence[Expr]] = dict(known)
     for value in found.body.order:
         if value in made:
             continue

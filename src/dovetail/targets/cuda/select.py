@@ -26,12 +26,13 @@ from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.split_reduce import SplitLimits, split_reduction
-from dovetail.kernels.spec import ALIGNMENT, Job, Status, TensorLocations
+from dovetail.kernels.spec import ALIGNMENT, Job, Packed, Status, TensorLocations
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.data_kinds import DATA_KINDS
 from dovetail.targets.cuda.loops import LOOPS, SHAPE, split_limits
+from dovetail.targets.cuda.windows import WINDOWS
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
 
@@ -57,6 +58,7 @@ TABLE: Table[GpuDevice | None] = Table(
             Row("weave", offer_weave),
         ),
         _kind("attention", lambda v: v.op in (library.attention, library.rope_attention), Row("attend", offer_attend)),
+        *WINDOWS,
         _kind("contraction", _is_a_contraction, Row("contract", offer_contract)),
         _kind(
             "gather", lambda v: v.op in (ops.gather, ops.gather_elements, ops.gather_nd), Row("gather", offer_gather)
@@ -82,6 +84,8 @@ class GpuKernel:
     workspace_bytes: Size = 0
     checks: tuple[str, ...] = ()
     """The pointers to the error flag of a run."""
+    packed: Mapping[str, Packed] = field(default_factory=dict[str, Packed])
+    """The pointers to weights that are packed when parameters are bound."""
 
 
 def make_kernels(
@@ -99,12 +103,15 @@ def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLi
     kernel = job.kernel
     bindings = {name: v for name, v in job.bindings.items() if isinstance(v, Value)}
     checks = tuple([name for name, v in job.bindings.items() if isinstance(v, Status)])
-    if not isinstance(kernel, Kernel) or len(bindings) + len(checks) != len(job.bindings):
+    packed = {name: v for name, v in job.bindings.items() if isinstance(v, Packed)}
+    if not isinstance(kernel, Kernel):
         return ()
     if isinstance(job, Passes):
         return _passes(job, bindings, checks, step, locations)
     if kernel.launch is not None:
-        return (_printed(kernel, bindings, step, locations),)
+        return (_printed(kernel, bindings, step, locations, packed=packed),)
+    if packed:
+        return ()
     if checks:
         made = _printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings, step, locations)
         return (replace(made, checks=checks),)
@@ -146,14 +153,16 @@ def _printed(
     step: Step,
     locations: TensorLocations,
     workspace: Mapping[str, Size] = MappingProxyType({}),
+    packed: Mapping[str, Packed] = MappingProxyType({}),
 ) -> GpuKernel:
     bindings = {name: v for name, v in bindings.items() if name in kernel.pointers}
     if step.over is not None:
         # The result takes the memory of an operand, which must then not be read through the read-only cache.
         beneath = {name for name, v in bindings.items() if locations(v).root in (step.over, step.value)}
         kernel = replace(kernel, shared=tuple(sorted(beneath)))
-    alignment = locations.alignment(bindings) | dict.fromkeys(workspace, ALIGNMENT)
-    return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace)
+    alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
+    packed = {name: v for name, v in packed.items() if name in kernel.pointers}
+    return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace, packed=packed)
 
 
 __all__ = ["TABLE", "GpuKernel", "make_kernels"]

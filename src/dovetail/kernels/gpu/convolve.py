@@ -1,0 +1,242 @@
+"""Convolve: an implicit GEMM, in which one factor is gathered from images: a row for each pixel of the result.
+
+k counts taps and channels. Where the channels of an image are dense in memory, k goes through the channels of a tap,
+and 16 bytes of them are copied at once for any stride, dilation and padding; else elements are loaded one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64, i64
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.families.contraction_loops import Along
+from dovetail.kernels.gpu.fma import FmaTile
+from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather
+from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
+from dovetail.kernels.gpu.tile import CHUNK, H200, tile_of
+from dovetail.kernels.gpu.tile_writer import TileWriter
+from dovetail.kernels.gpu.tiled import Element, Tiled
+from dovetail.kernels.loops.body import cast_to, lying_beneath
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Name,
+    Store,
+    Tensor,
+    add,
+    collapsed,
+    indices,
+    mul,
+    stretched,
+)
+from dovetail.kernels.problems.contraction import epilogue_of
+from dovetail.kernels.problems.windows import Windowed, find_windowed
+from dovetail.kernels.spec import ALIGNMENT, Job, Packed, TensorLocations
+from dovetail.ops.view import quotient
+from dovetail.plan.plan import Step
+
+BY_TAP = "filters_by_tap"
+"""The layout of packed filters: a row for each filter, in which the channels of a tap are neighbours."""
+
+
+def offer_convolve(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of a convolution as a product of matrices."""
+    found = of.once(find_windowed)
+    if isinstance(found, Refused):
+        return found
+    return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
+
+
+class Writer(TileWriter):
+    """The job of one convolution while it is put together."""
+
+    name = "convolve"
+    streams = 1
+
+    def __init__(self, step: Step, of: Windowed, locations: TensorLocations, device: GpuDevice) -> None:
+        self.step, self.of, self.locations, self.device = step, of, locations, device
+        self.found = of.contraction
+        self.images = of.x.shape[0]
+        self.out = tuple(axis.out for axis in of.axes)
+        first = step.results[0]
+        self.pixels_first = locations(first).strides[1] == first.dtype.itemsize and of.filters > 1
+        """Whether pixels are the rows of the product, and filters its columns, which are dense in the result."""
+        self.depth = of.channels * prod(of.window)
+        self.by_tap = self._channels_are_dense()
+        self.packs = self.by_tap and prod(of.window) > 1
+        operands = list(dict.fromkeys(self.found.operand(v) for v in (of.x, of.w, *self.found.operands)))
+        beneath = lying_beneath(step, locations)
+        self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in beneath)}
+        self.bindings = {name: v for v, name in self.names.items()}
+        if self.packs:
+            self._pack()
+        self.bindings |= {f"y{i}": v for i, v in enumerate(step.results)}
+        self.names |= dict.fromkeys(beneath, "y0")
+        sizes: tuple[Size, ...] = (of.groups,) if self.pixels_first else (self.images, of.groups)
+        self.kept = [n != 1 for n in sizes]
+        self.batch = tuple(n for n in sizes if n != 1)
+        self.lead = tuple(Name(f"b{i}") for i in range(len(self.batch)))
+        pixels = product((self.images, *self.out)) if self.pixels_first else product(self.out)
+        self.rows, self.columns = (pixels, of.filters) if self.pixels_first else (of.filters, pixels)
+        self.axes, self.strides = self._pixel_axes()
+
+    def _channels_are_dense(self) -> bool:
+        """Whether 8 channels of a pixel are 16 aligned bytes, and the filters are in that order or can be packed so."""
+        of, body = self.of, self.found.body
+        at = body.views[of.x]
+        item = of.x.dtype.itemsize
+        others = (at.offset, at.strides[0], *at.strides[2:])
+        dense = item == 2 and at.strides[1] == item and of.channels % CHUNK == 0
+        if not dense or any(quotient(size, ALIGNMENT) is None for size in others if size != 0):
+            return False
+        operand = self.found.operand(of.w)
+        return prod(of.window) == 1 or (of.w in body.arguments and self.locations.is_bound(operand))
+
+    def _pack(self) -> None:
+        """Let the kernel read filters that were packed when parameters were bound."""
+        operand, of = self.found.operand(self.of.w), self.of
+        transposed, groups = of.is_transposed, of.groups
+
+        def pack(w: Array) -> Array:
+            if transposed:
+                w = w.reshape((groups, of.channels, *w.shape[1:])).swapaxes(1, 2)
+                w = w.reshape((groups * of.filters, of.channels, *of.window))
+            return np.ascontiguousarray(np.moveaxis(w, 1, -1)).reshape(w.shape[0], -1)
+
+        mark = f"{BY_TAP}.transposed.{groups}" if transposed else BY_TAP
+        if all(self.found.operand(v) is not operand for v in (of.x, *self.found.operands)):
+            self.bindings.pop(self.names.pop(operand))
+        self.bindings["w"] = Packed(operand, mark, pack)
+
+    def _pixel_axes(self) -> tuple[tuple[Size, ...], dict[str, tuple[Size, ...]]]:
+        """The axes that pixels are counted along, and strides of what the epilogue reads and writes: batch, pixels,
+        filters."""
+        body, shape = self.found.body, self.of.value.shape
+        whole = {f"y{i}": self.locations(r).strides for i, r in enumerate(self.step.results)}
+        for i, view in enumerate(self.found.operands):
+            whole[f"e{i}"] = stretched(body.views[view].strides, view.shape, shape)
+        count = 0 if self.pixels_first else 1
+        pixels = [tuple([s[0], *s[2:]][count:]) for s in whole.values()]
+        axes, strides = collapsed((self.images, *self.out)[count:], pixels)
+        found: dict[str, tuple[Size, ...]] = {}
+        for (name, s), along in zip(whole.items(), strides, strict=True):
+            found[name] = (*self._batched(s[0], s[1] * self.of.filters), *along, s[1])
+        return axes, found
+
+    def _batched(self, image: Size, group: Size) -> list[Size]:
+        """The strides of the axes of the batch."""
+        every = [group] if self.pixels_first else [image, group]
+        return [stride for stride, keeps in zip(every, self.kept, strict=True) if keeps]
+
+    def pixels(self) -> Factor:
+        """The factor that is gathered from images."""
+        of, at = self.of, self.found.body.views[self.of.x]
+        image, channel, *spatial = at.strides
+        lead = self._batched(image, channel * of.channels)
+        count = 0 if self.pixels_first else 1
+        shape: tuple[Size, ...] = (self.images, *self.out)[count:]
+        name, dtype = self._name(of.x), of.x.dtype
+        rows = self.rows if self.pixels_first else self.columns
+        if of.is_point:
+            axes, (strides,) = collapsed(shape, [tuple([image, *spatial][count:])])
+            if len(axes) <= 1:
+                tensor = Tensor(name, dtype, (*lead, strides[0] if axes else 0, channel), at.offset)
+                return Factor(tensor, self.lead, rows, self.depth)
+        tensor = Tensor(name, dtype, (*lead, *[image, *spatial][count:], channel), at.offset)
+
+        def see(row: tuple[Expr, ...], k: tuple[Expr, ...]) -> tuple[Coordinate, ...]:
+            taps, c = (k[:-1], k[-1]) if self.by_tap else (k[1:], k[0])
+            images, places = row[: 1 - count], row[1 - count :]
+            seen = (_seen(a, o, tap, of.is_transposed) for a, o, tap in zip(of.axes, places, taps, strict=True))
+            return (*map(Coordinate, images), *seen, Coordinate(c))
+
+        k_axes = (*of.window, of.channels) if self.by_tap else (of.channels, *of.window)
+        return Factor(tensor, self.lead, rows, self.depth, gather=Gather(shape, k_axes, see, self.by_tap))
+
+    def filters(self) -> Factor:
+        """The factor of weights."""
+        of, dtype, item = self.of, self.of.w.dtype, self.of.w.dtype.itemsize
+        if self.packs:
+            row = self.depth * item
+            tensor = Tensor("w", dtype, (*self._batched(0, row * of.filters), row, item))
+            return Factor(tensor, self.lead, of.filters, self.depth)
+        at = self.found.body.views[of.w]
+        first, second, *taps = at.strides
+        row, channel = (second, first) if of.is_transposed else (first, second)
+        lead = self._batched(0, first * of.channels if of.is_transposed else first * of.filters)
+        k_shape, k_strides = (of.channels, *of.window), (channel, *taps)
+        if self.by_tap:
+            k_shape, k_strides = (*k_shape[1:], k_shape[0]), (*k_strides[1:], k_strides[0])
+        axes, (strides,) = collapsed(k_shape, [k_strides])
+        name = self._name(of.w)
+        if len(axes) <= 1:
+            tensor = Tensor(name, dtype, (*lead, row, strides[0] if axes else 0), at.offset)
+            return Factor(tensor, self.lead, of.filters, self.depth)
+        tensor = Tensor(name, dtype, (*lead, row, *strides), at.offset)
+        gather = Gather((of.filters,), axes, lambda r, k: tuple(map(Coordinate, (*r, *k))))
+        return Factor(tensor, self.lead, of.filters, self.depth, gather=gather)
+
+    def _name(self, view: Value) -> str:
+        return self.names[self.found.operand(view)]
+
+    def job(self) -> Job:
+        factors = (self.pixels(), self.filters())
+        left, right = factors if self.pixels_first else factors[::-1]
+        dtype = self.of.x.dtype
+        if dtype in (f16, bf16):
+            return self.finished(self._by_tensor_cores(left, right, dtype))
+        return self.finished(self._by_fma(left, right, dtype))
+
+    def _by_tensor_cores(self, left: Factor, right: Factor, dtype: DType) -> Tiled:
+        tile = tile_of(product(self.batch), self.rows, self.columns, 1, self.device)
+        axes = [factor.dense_axis(self.alignment(factor)) for factor in (left, right)]
+        if not all(axes):
+            axes = ["", ""]
+        engine = TensorCoreTile(tile, dtype, left, [right], axes[0], axes[1], self.depth)
+        return engine.tiled(self.device)
+
+    def _by_fma(self, left: Factor, right: Factor, dtype: DType) -> Tiled:
+        total = f32 if dtype.is_float and dtype is not f64 else dtype
+        engine = FmaTile.of(self.rows, self.columns, 1, product(self.batch), self.device, total)
+        return engine.tiled(left, [right], self.depth)
+
+    def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
+        *lead, row, column = at
+        pixel, filter = (row, column) if self.pixels_first else (column, row)
+        place = (*lead, *indices(self.axes, pixel), filter)
+        known: dict[Value, Sequence[Expr]] = {self.of.value: [cast_to(element.sums[0], self.of.value.dtype)]}
+        for i, view in enumerate(self.found.operands):
+            offset = self.found.body.views[view].offset
+            tensor = Tensor(self._name(view), view.dtype, self.strides[f"e{i}"], offset)
+            known[view] = [Load(tensor, place)]
+        for i, value in enumerate(epilogue_of(self.found, known)):
+            yield Store(Tensor(f"y{i}", self.step.results[i].dtype, self.strides[f"y{i}"]), place, value)
+
+
+def _seen(axis: Along, out: Expr, tap: Expr, transposed: bool) -> Coordinate:
+    """Where on an axis a tap looks for a pixel of the result."""
+    if not transposed:
+        is_inside = axis.stride == 1 and axis.before == 0 and axis.size == axis.out
+        return Coordinate(axis.place(out, tap), None if is_inside else axis.size)
+    # The pixel that a transposed convolution spreads there, if its stride comes by.
+    moved = Call("sub", (add(out, Extent(axis.before)), mul(tap, Extent(axis.dilation))), i64)
+    if axis.stride == 1:
+        return Coordinate(moved, axis.size)
+    start = Call("maximum", (ZERO, moved), i64)
+    whole = Call("equal", (Call("rem", (start, Extent(axis.stride)), i64), ZERO), bool_)
+    met = Call("bit_and", (whole, Call("less", (Extent(-1), moved), bool_)), bool_)
+    return Coordinate(Call("div", (start, Extent(axis.stride)), i64), axis.size, met)
+
+
+__all__ = ["offer_convolve"]
