@@ -30,10 +30,26 @@ class InPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelsLast:
+    """When the result of a step, [n, c, *spatial], is stored with its channels innermost (NHWC)."""
+
+    gains: Callable[[Value, int], bool]
+    """Whether the kernel of a step reads an operand, by index, faster in that layout."""
+    keeps: Callable[[Value, int], bool]
+    """Whether it reads the operand in any layout, and best in that of its result."""
+    writes: Callable[[Value], bool]
+    """Whether it writes its result in any layout."""
+    prefers: Callable[[Value], bool]
+    """Whether it writes its result faster in that layout."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRules:
     """What the kernels of a target may do with memory."""
 
     in_place: tuple[InPlace, ...] = ()
+    channels_last: ChannelsLast | None = None
+    """None where every image has its pixels innermost."""
     strided_results: frozenset[str] = frozenset()
     """Names of ops whose kernels write rows at any stride, each row dense."""
 
@@ -120,6 +136,7 @@ __all__ = [
     "NO_RULES",
     "PRODUCT_EPILOGUE",
     "UPDATE",
+    "ChannelsLast",
     "InPlace",
     "MemoryRules",
 ]

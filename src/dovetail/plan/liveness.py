@@ -11,7 +11,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.passes.memory_rules import NO_RULES, MemoryRules
-from dovetail.plan.alias import Alias, is_dense
+from dovetail.plan.alias import Alias, Strides, is_dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +125,27 @@ def may_overwrite(value: Value, aliases: Mapping[Value, Alias], rules: MemoryRul
     if not direct:
         return []
     found: dict[Value, bool] = {}
+    own = aliases.get(value)
+    layout = None if own is None or is_dense(value.tensor, own.strides) else own.strides
     for index, operand in enumerate(value.operands):
         alias = aliases.get(operand)
         root = operand if alias is None else alias.root
         # Another way to look at the same root would see elements that are already written over.
-        fits = index in direct and _same_elements(value.tensor, operand.tensor, alias)
+        fits = index in direct and _same_elements(value.tensor, layout, operand.tensor, alias)
         found[root] = fits and found.get(root, True)
     return [root for root, fits in found.items() if fits]
 
 
-def _same_elements(result: TensorType, type: TensorType, alias: Alias | None) -> bool:
-    """Whether element i of the operand is stored in the bytes of element i of a dense result."""
+def _same_elements(result: TensorType, layout: Strides | None, type: TensorType, alias: Alias | None) -> bool:
+    """Whether element i of the operand is stored in the bytes of element i of a result, dense or in a layout."""
     if type.dtype.itemsize != result.dtype.itemsize:
         return False
     if type.shape != result.shape and type.count != result.count:
         return False
+    if layout is not None:
+        if alias is None or alias.strides != layout or type.shape != result.shape:
+            return False
+        return alias.root.tensor.bytes == result.bytes
     if alias is None:
         return True
     return alias.root.tensor.bytes == result.bytes and is_dense(type, alias.strides)

@@ -23,7 +23,7 @@ from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.liveness import Flow, Measure, make_flow, results_of
 from dovetail.plan.manifest import Manifest, manifest_of
 from dovetail.plan.phases import Phase, bind_values
-from dovetail.plan.result_layout import permuted_results
+from dovetail.plan.result_layout import result_layouts
 from dovetail.plan.schedule import schedule
 
 
@@ -120,7 +120,7 @@ def make_plan(
     name, known = (target, NO_RULES) if isinstance(target, str) else (target.target, target.memory)
     rules = known if rules is None else rules
     manifest = manifest_of(graph)
-    aliases = find_aliases(graph.values, permuted_results(graph, rules.strided_results))
+    aliases = find_aliases(graph.values, result_layouts(graph, rules))
     bind = bind_values(graph)
     steps = [v for v in graph.values if v.op not in leaf.LEAVES and not is_view(v, aliases)]
     early = [v for v in steps if v in bind]

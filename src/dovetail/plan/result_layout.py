@@ -1,15 +1,54 @@
-"""Result layouts: a result that is only read permuted is stored in that order, which avoids a copy."""
+"""Result layouts: what is only read permuted is stored in that order, and images that convolutions read may be NHWC."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from dovetail import ops
+from dovetail.ir.dim import product
 from dovetail.ir.graph import Graph
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ops.region import anchor_of, region
+from dovetail.passes.memory_rules import ChannelsLast, MemoryRules
 from dovetail.plan.alias import Alias, Strides, dense_strides
+
+
+def result_layouts(graph: Graph, rules: MemoryRules) -> dict[Value, Alias]:
+    """Strides for the results that are not stored in the order of their axes."""
+    found = permuted_results(graph, rules.strided_results)
+    return found if rules.channels_last is None else found | channels_last(graph, rules.channels_last)
+
+
+def channels_last(graph: Graph, rule: ChannelsLast) -> dict[Value, Alias]:
+    """Strides for the images whose channels are innermost: no reader refuses, and one gains or the writer does."""
+    if not any(rule.prefers(v) or any(rule.gains(v, i) for i in range(len(v.operands))) for v in graph.values):
+        return {}
+    readers: dict[Value, list[tuple[Value, int]]] = {}
+    for value in graph.values:
+        for index, operand in enumerate(value.operands):
+            readers.setdefault(operand, []).append((value, index))
+    outputs = set(graph.outputs.values())
+    found: dict[Value, Alias] = {}
+    for value in reversed(graph.values):
+        if value in outputs or not isinstance(value.type, TensorType) or value.rank < 3 or not rule.writes(value):
+            continue
+        gains = rule.prefers(value)
+        for reader, index in readers.get(value, ()):
+            gains = gains or reader in found or rule.gains(reader, index)
+            if not rule.gains(reader, index) and not rule.keeps(reader, index):
+                break
+        else:
+            if gains and 0 not in value.shape:
+                found[value] = Alias(value, 0, channels_last_strides(value.tensor))
+    return found
+
+
+def channels_last_strides(type: TensorType) -> Strides:
+    """The strides of an image whose channels are innermost."""
+    item, channels = type.dtype.itemsize, type.shape[1]
+    pixels = dense_strides(TensorType(type.dtype, type.shape[2:]))
+    return (item * channels * product(type.shape[2:]), item, *(s * channels for s in pixels))
 
 
 def permuted_results(graph: Graph, strided: Collection[str]) -> dict[Value, Alias]:
@@ -54,4 +93,4 @@ def _strides(value: Value, permuted: Value) -> Strides:
     return tuple(found)
 
 
-__all__ = ["permuted_results"]
+__all__ = ["channels_last", "permuted_results", "result_layouts"]

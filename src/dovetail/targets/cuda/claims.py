@@ -17,6 +17,7 @@ from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE
+from dovetail.targets.cuda.images import CHANNELS_LAST
 
 _REWRITTEN = frozenset({"dot", "if", "while", "scan"})
 
@@ -82,6 +83,7 @@ CLAIMS = Claims(
     broadcasts="explicit",
     memory=MemoryRules(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
+        channels_last=CHANNELS_LAST,
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),
     ),
 )
