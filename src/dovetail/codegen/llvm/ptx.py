@@ -105,7 +105,7 @@ class _Printer(Printer):
 
     def marked(self, loop: Loop) -> str:
         """LLVM vectorises no loops for a GPU."""
-        return ""
+        return _ROLLED if loop.rolled else ""
 
     def iterations(self, statement: Loop) -> None:
         if statement.kind == "unrolled":
@@ -120,7 +120,7 @@ class _Printer(Printer):
             self.statements(statement.body)
         elif statement.kind in self.indices:
             first, step = self.indices[statement.kind], self.counts[statement.kind]
-            note = _ROLLED if statement.rolled else ""
+            note = self.marked(statement)
             with self.text.loop(I64(first), I64(self.value(statement.extent)), note, step=I64(step)) as variable:
                 self.names[statement.variable] = variable
                 self.statements(statement.body)

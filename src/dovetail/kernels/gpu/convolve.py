@@ -21,7 +21,7 @@ from dovetail.kernels.families.contraction_loops import Along
 from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import CHUNK, H200, tile_of
+from dovetail.kernels.gpu.tile import CHUNK, H200, BlockTile, split_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.body import cast_to, lying_beneath
@@ -195,15 +195,15 @@ class Writer(TileWriter):
         left, right = factors if self.pixels_first else factors[::-1]
         dtype = self.of.x.dtype
         if dtype in (f16, bf16):
-            return self.finished(self._by_tensor_cores(left, right, dtype))
+            tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
+            return self.finished(self._by_tensor_cores(left, right, dtype, tile, parts), parts)
         return self.finished(self._by_fma(left, right, dtype))
 
-    def _by_tensor_cores(self, left: Factor, right: Factor, dtype: DType) -> Tiled:
-        tile = tile_of(product(self.batch), self.rows, self.columns, 1, self.device)
+    def _by_tensor_cores(self, left: Factor, right: Factor, dtype: DType, tile: BlockTile, parts: int) -> Tiled:
         axes = [factor.dense_axis(self.alignment(factor)) for factor in (left, right)]
         if not all(axes):
             axes = ["", ""]
-        engine = TensorCoreTile(tile, dtype, left, [right], axes[0], axes[1], self.depth)
+        engine = TensorCoreTile(tile, dtype, left, [right], axes[0], axes[1], self.depth, parts)
         return engine.tiled(self.device)
 
     def _by_fma(self, left: Factor, right: Factor, dtype: DType) -> Tiled:

@@ -35,6 +35,8 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
+GATHERED = 8
+"""Elements that a thread gathers before it waits for the first: more take more registers than there are."""
 LANE = ThreadIndex("lane")
 
 
@@ -211,13 +213,18 @@ def clamped(index: Expr, size: Size) -> Expr:
     return Call("minimum", (index, Extent(size - 1)), i64)
 
 
-def shared_by(threads: int, count: int, body: Callable[[Expr], Sequence[Statement]]) -> list[Statement]:
-    """Iterations that the threads of a block share, unrolled."""
+def shared_by(
+    threads: int, count: int, body: Callable[[Expr], Sequence[Statement]], most: int | None = None
+) -> list[Statement]:
+    """Iterations that the threads of a block share, unrolled: all of a thread's, or `most` of them at a time."""
     turns = -(-count // threads)
-    own = add(mul(Name("turn"), Extent(threads)), ThreadIndex("thread"))
+    at_once = turns if most is None or turns % most else most
+    turn: Expr = Name("turn") if at_once == turns else add(mul(Name("turns"), Extent(at_once)), Name("turn"))
+    own = add(mul(turn, Extent(threads)), ThreadIndex("thread"))
     inner = tuple(body(Name("own")))
     guarded = inner if count % threads == 0 else (When(less(Name("own"), Extent(count)), inner),)
-    return [Loop("turn", Extent(turns), (Set("own", own), *guarded), kind="unrolled")]
+    loop = Loop("turn", Extent(at_once), (Set("own", own), *guarded), kind="unrolled")
+    return [loop] if at_once == turns else [Loop("turns", Extent(turns // at_once), (loop,), rolled=True)]
 
 
 def copied(
@@ -262,7 +269,8 @@ def stored(tile: SharedTile, factor: Factor, first: Expr, k: Expr, threads: int,
         target, there = tile.place(ZERO, spread(row, at, of), divided(place, CHUNK), remainder(place, CHUNK))
         return [Store(target, there, cast)]
 
-    return shared_by(threads, tile.lines // of * tile.chunks * CHUNK, one)
+    most = None if factor.gather is None else GATHERED
+    return shared_by(threads, tile.lines // of * tile.chunks * CHUNK, one, most)
 
 
 def spread(row: Expr, at: int, of: int) -> Expr:

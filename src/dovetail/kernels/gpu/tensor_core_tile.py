@@ -59,6 +59,8 @@ class TensorCoreTile:
     """The axis along which the left factor is copied; "" where elements are loaded one by one, of both factors."""
     right_axis: str
     depth: Size
+    parts: int = 1
+    """Into how many parts k goes; `part` says which one a block has."""
 
     @property
     def stages(self) -> int:
@@ -156,7 +158,9 @@ class TensorCoreTile:
 
     def body(self) -> list[Statement]:
         found: list[Statement] = [zeroed(self.sums, self.down * self.across * 4)]
-        rounds = floordiv(self.depth + (DEPTH - 1), DEPTH)
+        rounds = floordiv(self.depth + (DEPTH * self.parts - 1), DEPTH * self.parts)
+        if self.parts > 1:
+            found.append(Set("first_round", mul(Name("part"), Extent(rounds))))
         return [*found, *(self._pipelined(rounds) if self.left_axis else self._in_turn(rounds))]
 
     def _pipelined(self, rounds: Size) -> list[Statement]:
@@ -192,16 +196,20 @@ class TensorCoreTile:
         return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup else []
 
     def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
-        k = mul(number, Extent(DEPTH))
+        k = self._k(number)
         threads, of = self.tile.threads, len(self.rights)
         found = copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
         for at, right in enumerate(self.rights):
             found += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
         return found
 
+    def _k(self, number: Expr) -> Expr:
+        """The first element of k in a round of this block."""
+        return mul(number if self.parts == 1 else add(Name("first_round"), number), Extent(DEPTH))
+
     def _in_turn(self, rounds: Size) -> list[Statement]:
         """Load, wait, multiply, wait."""
-        k = mul(Name("round"), Extent(DEPTH))
+        k = self._k(Name("round"))
         threads, of = self.tile.threads, len(self.rights)
         loads = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
         for at, right in enumerate(self.rights):

@@ -91,27 +91,74 @@ STAGE_CYCLES, STEP_CYCLES, FRAGMENT_CYCLES = 180, 40, 4
 """Latency of a stage, of 16 elements of k in it, and of each 16×8 product of a warp."""
 
 
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Into how many parts k may go, each of them for blocks of its own."""
+SUM_CYCLES = 4000
+"""Cycles for a second kernel, which adds up the parts."""
+FEWEST_ROUNDS = 2
+"""Stages of a part."""
+
+
 def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> BlockTile:
     """The tile with the lowest estimate."""
-    count = batch if isinstance(batch, int) else 1
-    down = rows if isinstance(rows, int) else ROWS
-    across = streams * (columns if isinstance(columns, int) else ROWS)
+    work = _Work.of(batch, rows, columns, streams, device)
+    return min(_fitting(streams, device), key=lambda tile: work.stage_cycles(tile, 1))
 
-    def cycles(tile: BlockTile) -> float:
-        blocks = count * -(-down // tile.rows) * -(-across // tile.columns)
-        fit = tile.resident(device)
+
+def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevice) -> tuple[BlockTile, int]:
+    """The tile and the parts of k with the lowest estimate; one part where sizes are not known."""
+    work = _Work.of(batch, rows, columns, 1, device)
+    known = all(isinstance(size, int) for size in (batch, rows, columns))
+    rounds = -(-depth // DEPTH)
+    splits = [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
+        return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
+
+    return min([(tile, parts) for tile in _fitting(1, device) for parts in splits], key=cycles)
+
+
+def _fitting(streams: int, device: GpuDevice) -> list[BlockTile]:
+    """The tiles that a device has the instructions and the shared memory for."""
+    grouped = any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
+    fitting = [t for t in (*(GROUP_TILES if grouped else ()), *TILES) if t.warp_columns % (CHUNK * streams) == 0]
+    return [t for t in fitting if t.shared_bytes <= device.shared_bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A product on a device, as estimates see it."""
+
+    count: int
+    down: int
+    across: int
+    device: GpuDevice
+
+    @staticmethod
+    def of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> _Work:
+        count = batch if isinstance(batch, int) else 1
+        down = rows if isinstance(rows, int) else ROWS
+        across = streams * (columns if isinstance(columns, int) else ROWS)
+        return _Work(count, down, across, device)
+
+    def stage_cycles(self, tile: BlockTile, parts: int) -> float:
+        """Cycles of a stage of all blocks."""
+        blocks = parts * self.count * -(-self.down // tile.rows) * -(-self.across // tile.columns)
+        fit = tile.resident(self.device)
         # Blocks of one multiprocessor share its tensor cores, and hide each other's latency.
-        at_once = -(-blocks // device.multiprocessors)
+        at_once = -(-blocks // self.device.multiprocessors)
         product = GROUP_CYCLES if tile.by_warpgroup else MULTIPLY_CYCLES
         work = max(tile.rows * tile.columns * DEPTH * product, (tile.rows + tile.columns) * 2 * DEPTH * COPY_CYCLES)
         fragments = 1 if tile.by_warpgroup else tile.warp_rows // 16 * tile.warp_columns // 8
         latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
-    grouped = any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
-    fitting = [t for t in (*(GROUP_TILES if grouped else ()), *TILES) if t.warp_columns % (CHUNK * streams) == 0]
-    fitting = [t for t in fitting if t.shared_bytes <= device.shared_bytes]
-    return min(fitting, key=cycles)
+    def sum_cycles(self, parts: int) -> float:
+        """Cycles to write and read the sums of all parts."""
+        nbytes = 2 * 4 * parts * self.count * self.down * self.across
+        return nbytes * COPY_CYCLES / self.device.multiprocessors
 
 
-__all__ = ["CHUNK", "DEPTH", "GROUP_ROWS", "H200", "LANES", "TILES", "BlockTile", "tile_of"]
+__all__ = ["CHUNK", "DEPTH", "GROUP_ROWS", "H200", "LANES", "TILES", "BlockTile", "split_of", "tile_of"]

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import Factor, both, divided, is_multiple, less, remainder, spread
+from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.gpu.tiled import Element, Tiled
-from dovetail.kernels.loops.analysis import shared_bytes
+from dovetail.kernels.loops.analysis import pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
     Barrier,
@@ -28,6 +30,8 @@ from dovetail.kernels.loops.ir import (
     Set,
     Statement,
     Store,
+    Tensor,
+    ThreadIndex,
     When,
     add,
     indices,
@@ -35,8 +39,12 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tiles
+from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
+PARTIAL = "partial0"
+SUMMED, THREADS = 4, 128
+"""Neighbours that a thread sums up over all parts, and threads of a block that does."""
 FEW = 16
 """Sums of a thread up to which it writes its results where they are."""
 STATIC_BYTES = 48 << 10
@@ -58,6 +66,8 @@ class TileWriter(ABC):
     lead: tuple[Name, ...]
     """The index along each axis of the batch."""
     streams: int
+    _partial: Tensor | None = None
+    """Where sums go, if not to results."""
 
     def alignment(self, factor: Factor) -> int:
         """The bytes that the start of a factor's operand is a multiple of."""
@@ -68,17 +78,32 @@ class TileWriter(ABC):
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         """The results at an index, which has the axes of the batch, a row and a column."""
 
-    def finished(self, tiled: Tiled) -> Job:
+    def finished(self, tiled: Tiled, parts: int = 1) -> Job:
+        """The job; where k goes in parts, a kernel leaves sums of each in the workspace and a second adds them up."""
+        kernel = self._tiles(tiled, parts)
+        tiles = self._launched(kernel).grid
+        if parts == 1:
+            return Job(kernel, self.bindings, Tiles(tiles, tiled.rows * tiled.columns))
+        summed = self._summed(parts)
+        nbytes = parts * product(self.batch) * self.rows * self.columns * f32.itemsize
+        every = ((kernel, tiles), (summed, self._launched(summed).grid))
+        return in_passes(every, self.bindings, {PARTIAL: nbytes})
+
+    def _tiles(self, tiled: Tiled, parts: int) -> Kernel:
+        """The kernel with a tile for each block."""
+        batch, lead = (self.batch, self.lead) if parts == 1 else ((parts, *self.batch), (Name("part"), *self.lead))
+        self._partial = None if parts == 1 else self._parts()
         down = floordiv(self.rows + (tiled.rows - 1), tiled.rows)
         across = floordiv(self.columns + (tiled.columns - 1), tiled.columns)
-        *front, block, strip = indices((*self.batch, across, down), Name("tile"))
+        *front, block, strip = indices((*batch, across, down), Name("tile"))
+        tiles = product(batch) * down * across
         statements = (
             *tiled.allocations,
             Loop(
                 "tile",
-                Extent(product(self.batch) * down * across),
+                Extent(tiles),
                 (
-                    *(Set(name.name, index) for name, index in zip(self.lead, front, strict=True)),
+                    *(Set(name.name, index) for name, index in zip(lead, front, strict=True)),
                     Set("side", mul(block, Extent(tiled.columns))),
                     Set("top", mul(strip, Extent(tiled.rows))),
                     *tiled.body,
@@ -88,14 +113,52 @@ class TileWriter(ABC):
             ),
         )
         shared = shared_bytes(tiled.allocations)
-        tiles = product(self.batch) * down * across
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
         launch = Launch(tiles, tiled.threads, dynamic, tiled.resident)
-        written = tuple(f"y{i}" for i in range(len(self.step.results)))
-        kernel = Kernel(
-            self.name, tuple(self.bindings), written, "tile", statements, sizes=sizes_in(statements), launch=launch
-        )
-        return Job(kernel, self.bindings, Tiles(tiles, tiled.rows * tiled.columns))
+        written = self._results() if parts == 1 else (PARTIAL,)
+        return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written)
+
+    def _results(self) -> tuple[str, ...]:
+        return tuple(f"y{i}" for i in range(len(self.step.results)))
+
+    def _kernel(self, name: str, body: tuple[Statement, ...], launch: Launch, written: tuple[str, ...]) -> Kernel:
+        used = pointers_in(body)
+        pointers = [n for n in (PARTIAL, *self.bindings) if n in used and n not in written]
+        return Kernel(name, (*pointers, *written), written, "tile", body, sizes=sizes_in(body), launch=launch)
+
+    @staticmethod
+    def _launched(kernel: Kernel) -> Launch:
+        assert kernel.launch is not None, "a tile writer launches its kernels"
+        return kernel.launch
+
+    def _parts(self) -> Tensor:
+        """Sums of all parts in the workspace: parts, batch, rows, columns."""
+        return Tensor(PARTIAL, f32, dense_strides(TensorType(f32, (1, *self.batch, self.rows, self.columns))))
+
+    def _summed(self, parts: int) -> Kernel:
+        """The kernel that adds up the parts in one order and writes results, a few neighbours for each thread."""
+        width = SUMMED if is_multiple(self.columns, SUMMED) else 1
+        groups = product(self.batch) * self.rows * floordiv(self.columns, width)
+        tiles = floordiv(groups + (THREADS - 1), THREADS)
+        *front, group = indices((*self.batch, self.rows, floordiv(self.columns, width)), Name("own"))
+        column, at = Name("column"), (*self.lead, Name("row"), Name("column"))
+        partial = self._parts()
+        total: Expr = Load(partial, (ZERO, *at))
+        for part in range(1, parts):
+            total = Call("add", (total, Load(partial, (Extent(part), *at))), f32)
+        each = Set(column.name, add(mul(group, Extent(width)), Name("e")))
+        body = Loop("e", Extent(width), (each, *self.stores(Element(ZERO, ZERO, (total,)), at)), kind="unrolled")
+        names = (*self.lead, Name("row"))
+        found = (*(Set(n.name, index) for n, index in zip(names, front, strict=True)), body)
+        own = Set("own", add(mul(Name("tile"), Extent(THREADS)), ThreadIndex("thread")))
+        loop = Loop("tile", Extent(tiles), (own, When(less(Name("own"), Extent(groups)), found)), kind="block")
+        return self._kernel(f"{self.name}_sum", (loop,), Launch(tiles, THREADS), self._results())
+
+    def _written(self, element: Element, at: tuple[Expr, ...]) -> list[Store]:
+        """What becomes of a sum: results, or a sum of this part."""
+        if self._partial is None:
+            return [*self.stores(element, at)]
+        return [Store(self._partial, (Name("part"), *at), element.sums[0])]
 
     def _epilogue(self, tiled: Tiled) -> list[Statement]:
         """The results: element by element where a thread has few, else through shared memory, in vectors."""
@@ -155,7 +218,7 @@ class TileWriter(ABC):
         """Eight columns, which are all inside or all outside."""
         column = add(Name("side"), mul(group, Extent(CHUNK)))
         inside = self._inside(at_row, Name("first"), tiled)
-        each = self.stores(self._staged(tiled, row, group, Name("e")), (*self.lead, at_row, Name("column")))
+        each = self._written(self._staged(tiled, row, group, Name("e")), (*self.lead, at_row, Name("column")))
         body = Loop("e", Extent(CHUNK), (Set("column", add(Name("first"), Name("e"))), *each), kind="unrolled")
         return [Set(at_row.name, add(Name("top"), row)), Set("first", column), When(inside, (body,))]
 
@@ -165,7 +228,7 @@ class TileWriter(ABC):
         yield Set("row", add(Name("top"), element.row))
         yield Set("column", add(Name("side"), element.column))
         inside = self._inside(row, column, tiled)
-        yield When(inside, tuple(self.stores(element, (*self.lead, row, column))))
+        yield When(inside, tuple(self._written(element, (*self.lead, row, column))))
 
 
 assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"

@@ -6,7 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dovetail.ir.dtype import DType
-from dovetail.kernels.loops.ir import Alloc, Call, Expr, Extent, Kernel, Load, Loop, Name, Set, Statement, Store, When
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    Call,
+    CopyAsync,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    When,
+)
 
 _COMBINES = frozenset({"add", "mul", "fold_maximum", "fold_minimum", "maximum", "minimum", "bit_and", "bit_or"})
 
@@ -89,6 +103,9 @@ def pointers_in(body: Sequence[Statement]) -> set[str]:
                 used = (size,)
             case When(condition):
                 used = (condition,)
+            case CopyAsync(source=source, source_at=at, inside=inside):
+                found.add(source.pointer)
+                used = (inside, *at)
             case _:
                 used = ()
         found |= {load.tensor.pointer for expr in used for load in _loads(expr)}

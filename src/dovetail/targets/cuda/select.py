@@ -107,7 +107,7 @@ def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLi
     if not isinstance(kernel, Kernel):
         return ()
     if isinstance(job, Passes):
-        return _passes(job, bindings, checks, step, locations)
+        return _passes(job, bindings, packed, checks, step, locations)
     if kernel.launch is not None:
         return (_printed(kernel, bindings, step, locations, packed=packed),)
     if packed:
@@ -124,7 +124,12 @@ def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLi
 
 
 def _passes(
-    job: Passes, bindings: Mapping[str, Value], checks: Sequence[str], step: Step, locations: TensorLocations
+    job: Passes,
+    bindings: Mapping[str, Value],
+    packed: Mapping[str, Packed],
+    checks: Sequence[str],
+    step: Step,
+    locations: TensorLocations,
 ) -> tuple[GpuKernel, ...]:
     places, end = _placed(job.workspace)
     found: list[GpuKernel] = []
@@ -132,7 +137,7 @@ def _passes(
         shaped = schedule(kernel, tiles, SHAPE) if kernel.launch is None else kernel
         own = {name: at for name, at in places.items() if name in shaped.pointers}
         told = tuple([name for name in checks if name in shaped.pointers])
-        made = _printed(shaped, bindings, step, locations, own)
+        made = _printed(shaped, bindings, step, locations, own, packed)
         found.append(replace(made, workspace_bytes=end, checks=told))
     return tuple(found)
 
