@@ -73,8 +73,8 @@ def _job(value: Value, locations: TensorLocations) -> Job:
         )
     result: Expr = Load(kept, (i,))
     if value.op is ops.average_pool:
-        counted = cast_to(_counted(value, axes, (*at[2:], i)), f64 if total is f64 else f32)
-        result = Call("div", (result, counted), total)
+        count_of = cast_to(counted(value, axes, (*at[2:], i)), f64 if total is f64 else f32)
+        result = Call("div", (result, count_of), total)
     body: tuple[Statement, ...] = (
         *(Set(name.name, index) for name, index in zip(at, indices(shape[:-1], Name("tile")), strict=True)),
         Loop("i", Extent(last.out), (Store(kept, (i,), fold.first(total)),)),
@@ -90,7 +90,7 @@ def _job(value: Value, locations: TensorLocations) -> Job:
     return Job(kernel, {"x": x, "y": value}, Tiles(product(shape[:-1]), last.out * product(attrs["window"])))
 
 
-def _counted(value: Value, axes: list[Along], at: tuple[Expr, ...]) -> Expr:
+def counted(value: Value, axes: list[Along], at: tuple[Expr, ...]) -> Expr:
     """How many elements of the window count at a place: those of the array, or those of its padding too."""
     attrs, found = value.attrs, ONE
     for number, (axis, out) in enumerate(zip(axes, at, strict=True)):
@@ -109,4 +109,4 @@ def _taps_before(limit: Expr, base: Expr, dilation: int) -> Expr:
     return room if dilation == 1 else Call("div", (room, Extent(dilation)), i64)
 
 
-__all__ = ["offer_pool_loops"]
+__all__ = ["counted", "offer_pool_loops"]
