@@ -1,9 +1,11 @@
-"""The fused ops that every target with kernels of its own keeps."""
+"""What every target with kernels of its own claims alike: fused ops, and conditions on primitives."""
 
 from __future__ import annotations
 
 from dovetail import library
 from dovetail.declare.fused import FusedOp
+from dovetail.passes.claims import Condition
+from dovetail.passes.lowerings.conv_transpose import is_a_convolution
 
 EVERYWHERE: tuple[FusedOp[...], ...] = (
     library.silu,
@@ -26,3 +28,13 @@ EVERYWHERE: tuple[FusedOp[...], ...] = (
     library.rope_attention,
     library.conv_bias_act,
 )
+TRANSPOSED = Condition(
+    "no_convolution_computes_it",
+    lambda value: not is_a_convolution(value),
+    "a convolution makes the phases of the stride as channels, without zeros between pixels",
+    # Phases with fewer taps than others multiply pixels by 0, and an infinite one gives NaN.
+    strict=False,
+)
+"""Of a transposed convolution."""
+
+__all__ = ["EVERYWHERE", "TRANSPOSED"]

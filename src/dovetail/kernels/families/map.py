@@ -76,7 +76,8 @@ def _job(step: Step, locations: TensorLocations, body: Body) -> Job:
     leaves = {v: body.views[v] for v in reads(body)}
     whole = body.results[0].shape
     spread = [stretched(at.strides, v.shape, whole) for v, at in leaves.items()]
-    shape, strides = collapsed(whole, [*(locations(v).strides for v in step.results), *spread])
+    every = [*(locations(v).strides for v in step.results), *spread]
+    shape, strides = collapsed(*_in_order(whole, every))
     operands = list(dict.fromkeys(body.arguments[at.root] for at in leaves.values()))
     shared = lying_beneath(step, locations)
     names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
@@ -88,8 +89,9 @@ def _job(step: Step, locations: TensorLocations, body: Body) -> Job:
         for (v, at), s in zip(leaves.items(), strides[len(targets) :], strict=True)
     }
     if locations.target.tiles.is_shared:
-        every = [*targets, *tensors.values()]
-        width = vector_width(shape, every, locations.alignment(bindings), locations.target.tiles)
+        width = vector_width(
+            shape, [*targets, *tensors.values()], locations.alignment(bindings), locations.target.tiles
+        )
         boxes = Flat(shape, width, locations.target.tiles.threads)
         loads: dict[Value, Expr] = {v: Load(t, boxes.at) for v, t in tensors.items()}
         stores = [Store(t, boxes.at, e) for t, e in zip(targets, elementwise(body.results, loads), strict=True)]
@@ -99,6 +101,17 @@ def _job(step: Step, locations: TensorLocations, body: Body) -> Job:
     written = tuple(t.pointer for t in targets)
     kernel = Kernel("map", tuple(bindings), written, "tile", statements, sizes=sizes_in(statements))
     return Job(kernel, bindings, Tiles(tiles, work))
+
+
+def _in_order(
+    shape: tuple[Size, ...], strides: Sequence[tuple[Size, ...]]
+) -> tuple[tuple[Size, ...], list[tuple[Size, ...]]]:
+    """Axes in the order in which the first tensor has them in memory, where that is known."""
+    order = list(range(len(shape)))
+    first = [s for s in strides[0] if isinstance(s, int)]
+    if len(first) == len(order):
+        order.sort(key=lambda axis: -first[axis])
+    return tuple([shape[a] for a in order]), [tuple([s[a] for a in order]) for s in strides]
 
 
 def _tiled(

@@ -11,24 +11,16 @@ from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
-from dovetail.passes.lowerings.conv_transpose import is_a_convolution
 from dovetail.passes.lowerings.narrow_conv import is_narrow
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
-from dovetail.targets.claimed import EVERYWHERE
+from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
 from dovetail.targets.cpu.anchors import ANCHORS
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
 _REWRITTEN = frozenset({"dot"})
-_TRANSPOSED = Condition(
-    "no_convolution_computes_it",
-    lambda value: not is_a_convolution(value),
-    "a convolution makes the phases of the stride as channels, without zeros between pixels",
-    # Phases with fewer taps than others multiply pixels by 0, and an infinite one gives NaN.
-    strict=False,
-)
 _WIDE = Condition(
     "convolution_is_not_of_16_bit_floats",
     lambda value: not is_narrow(value),
@@ -49,7 +41,7 @@ CLAIMS = Claims(
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
         region.name: (),
-        conv_transpose.name: (_TRANSPOSED,),
+        conv_transpose.name: (TRANSPOSED,),
         ops.conv.name: (_WIDE,),
         library.conv_bias_act.name: (_WIDE,),
     },

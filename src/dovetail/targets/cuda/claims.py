@@ -16,8 +16,8 @@ from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
-from dovetail.targets.claimed import EVERYWHERE
-from dovetail.targets.cuda.images import CHANNELS_LAST
+from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
+from dovetail.targets.cuda.images import CHANNELS_LAST, CONVOLUTION, CONVOLVED
 
 _REWRITTEN = frozenset({"dot", "if", "while", "scan"})
 
@@ -74,12 +74,14 @@ CLAIMS = Claims(
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
         region.name: (),
+        ops.conv_transpose.name: (TRANSPOSED,),
         library.attention.name: _ATTENDED,
         library.rope_attention.name: (*_ATTENDED, _ROTATED),
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
     regions=RegionLimits(steps=32, inputs=16),
     batches_regions=True,
+    anchors=dict.fromkeys(CONVOLVED, CONVOLUTION),
     broadcasts="explicit",
     memory=MemoryRules(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
