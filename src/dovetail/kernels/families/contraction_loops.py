@@ -7,20 +7,19 @@ along a row of results, which is the innermost one, becomes vectors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail import library, ops
 from dovetail.ir.dim import Size, floordiv, product, smallest
-from dovetail.ir.dtype import DType, bool_, f32, f64, i64
+from dovetail.ir.dtype import DType, f32, f64, i64
 from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.families.policy import FAMILIES
+from dovetail.kernels.loops.along import Along, at_least_zero, sub, within
 from dovetail.kernels.loops.body import Body, cast_to, is_number, lying_beneath, not_compiled, reads
 from dovetail.kernels.loops.ir import (
-    ZERO,
     Call,
     Expr,
     Extent,
@@ -75,49 +74,6 @@ def _is_widened(factor: Value, body: Body) -> bool:
     inner = [v.operands[0] if v.op is ops.cast and v not in body.views else v for v in numbers]
     fits = all(is_number(v) or (v in body.views and v.tensor.count == 1) for v in inner)
     return fits and wide not in body.views and wide.op is ops.cast and wide.operands[0] in body.views
-
-
-def within(place: Expr, size: Size) -> Expr:
-    """Whether an index lies on an axis."""
-    return Call(
-        "bit_and", (Call("less", (Extent(-1), place), bool_), Call("less", (place, Extent(size)), bool_)), bool_
-    )
-
-
-def _sub(x: Expr, y: Expr) -> Expr:
-    if isinstance(x, Extent) and isinstance(y, Extent):
-        return Extent(x.size - y.size)
-    return x if y == ZERO else Call("sub", (x, y), i64)
-
-
-def at_least_zero(x: Expr) -> Expr:
-    """A whole number, and 0 where it is below."""
-    return Call("maximum", (ZERO, x), i64)
-
-
-@dataclass(frozen=True, slots=True)
-class Along:
-    """A spatial axis under a window: its size and that of the result, the stride, the dilation, the padding before."""
-
-    size: Size
-    out: Size
-    stride: int
-    dilation: int
-    before: Size
-
-    def place(self, out: Expr, tap: Expr) -> Expr:
-        """Which element a tap sees at a place of the window."""
-        return _sub(add(mul(out, Extent(self.stride)), mul(tap, Extent(self.dilation))), Extent(self.before))
-
-    def first(self, tap: Expr) -> Expr:
-        """The first place of the window at which a tap sees an element. What is cut off below 0 is 0 anyhow."""
-        reached = add(_sub(Extent(self.before), mul(tap, Extent(self.dilation))), Extent(self.stride - 1))
-        return minimum(Extent(self.out), at_least_zero(Call("div", (reached, Extent(self.stride)), i64)))
-
-    def end(self, tap: Expr) -> Expr:
-        """The place behind the last one at which a tap sees an element."""
-        left = _sub(Extent(self.size - 1 + self.before + self.stride), mul(tap, Extent(self.dilation)))
-        return minimum(Extent(self.out), at_least_zero(Call("div", (left, Extent(self.stride)), i64)))
 
 
 class _Plain:
@@ -218,7 +174,7 @@ class _Plain:
             of = (at[0], add(Name("group"), channel), *at_pixel, last.place(j, taps[-1]))
             summand = Call("mul", (Name(f"f{number}", self.total), self.read(x, of)), self.total)
             total = Call("add", (total, summand), self.total)
-        count = at_least_zero(_sub(last.end(taps[-1]), Name("first")))
+        count = at_least_zero(sub(last.end(taps[-1]), Name("first")))
         along = Loop("i", count, (Set("j", add(Name("first"), Name("i"))), Store(sums, (j,), total)))
         found: tuple[Statement, ...] = (Set("first", last.first(taps[-1])), *factors, along)
         found = (Loop(taps[-1].name, Extent(w.shape[-1]), found),)
@@ -251,8 +207,8 @@ class _Plain:
             *(Set(name.name, index) for name, index in zip(batch, front, strict=True)),
             Set("top", mul(block, Extent(FAMILIES.loops_rows))),
             Set("side", mul(strip, Extent(FAMILIES.loops_columns))),
-            Set("height", minimum(Extent(FAMILIES.loops_rows), _sub(Extent(rows), Name("top")))),
-            Set("width", minimum(Extent(FAMILIES.loops_columns), _sub(Extent(columns), Name("side")))),
+            Set("height", minimum(Extent(FAMILIES.loops_rows), sub(Extent(rows), Name("top")))),
+            Set("width", minimum(Extent(FAMILIES.loops_columns), sub(Extent(columns), Name("side")))),
             Loop("r", Name("height"), (Loop("i", Name("width"), (Store(sums, (r, i), Number(0, self.total)),)),)),
             Loop("k", Extent(depth), (Loop("r", Name("height"), each),)),
             Loop(
@@ -267,4 +223,4 @@ class _Plain:
         )
 
 
-__all__ = ["Along", "at_least_zero", "offer_contraction_loops", "within"]
+__all__ = ["offer_contraction_loops"]

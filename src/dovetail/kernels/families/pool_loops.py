@@ -7,7 +7,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, f32, f64, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.families.contraction_loops import Along, at_least_zero, within
+from dovetail.kernels.loops.along import Along, at_least_zero, within
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.folds import fold_of
 from dovetail.kernels.loops.ir import (

@@ -17,13 +17,13 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.families.contraction_loops import Along
 from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, H200, BlockTile, split_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
+from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
     ZERO,

@@ -22,9 +22,9 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.families.contraction_loops import Along
 from dovetail.kernels.families.pool_loops import counted
 from dovetail.kernels.gpu.fragments import Coordinate, both, divided, is_multiple, less, private, unrolled
+from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.folds import fold_of
 from dovetail.kernels.loops.ir import (

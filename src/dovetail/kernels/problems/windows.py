@@ -9,7 +9,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.families.contraction_loops import Along
+from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.body import is_compiled, is_number, reads
 from dovetail.kernels.problems.contraction import Contraction
 
