@@ -13,7 +13,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
-from dovetail.plan.plan import Step, make_plan
+from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
@@ -72,7 +72,13 @@ def in_lockstep(
     case: Case, feeds: Mapping[str, Array], split: SplitLimits | None = None, device: GpuDevice = H200
 ) -> dict[str, Array]:
     """The outputs of a case on the machine in NumPy, by kernels for a device."""
-    plan = make_plan(Graph.of(case.outputs), target="cuda")
+    return run_in_lockstep(make_plan(Graph.of(case.outputs), target="cuda"), feeds, split, device)
+
+
+def run_in_lockstep(
+    plan: Plan, feeds: Mapping[str, Array], split: SplitLimits | None = None, device: GpuDevice = H200
+) -> dict[str, Array]:
+    """The outputs of a plan on the machine in NumPy, by kernels for a device."""
     memory = Memory(plan, prove=True)
     memory.give(plan.graph.parameters, {})
     memory.reserve("bound", plan.bound_size)
@@ -100,4 +106,4 @@ def in_lockstep(
     return {name: memory.copied(v) for name, v in plan.graph.outputs.items()}
 
 
-__all__ = ["check", "drawn", "expected_of", "feeds_of", "in_lockstep"]
+__all__ = ["check", "drawn", "expected_of", "feeds_of", "in_lockstep", "run_in_lockstep"]

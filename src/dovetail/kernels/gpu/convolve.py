@@ -7,10 +7,13 @@ and 16 bytes of them are copied at once for any stride, dilation and padding; el
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from dataclasses import replace
+from math import ceil, prod
 
 import numpy as np
 
+from dovetail.declare.cost import kernel_cost
+from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64, i64
 from dovetail.ir.literal import Array
@@ -20,7 +23,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import CHUNK, H200, BlockTile, split_of
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, BlockTile, split_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.along import Along
@@ -50,12 +53,17 @@ BY_TAP = "filters_by_tap"
 """The layout of packed filters: a row for each filter, in which the channels of a tap are neighbours."""
 
 
+GATHER_COST = 8
+"""How much slower tensor cores are where elements are gathered one by one: the threads load, then they multiply."""
+
+
 def offer_convolve(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of a convolution as a product of matrices."""
     found = of.once(find_windowed)
     if isinstance(found, Refused):
         return found
-    return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
+    writer = Writer(of.step, found, of.locations, of.device or H200)
+    return Offer(writer.job, writer.cost, f"{writer.name}.{writer.way}")
 
 
 class Writer(TileWriter):
@@ -189,6 +197,27 @@ class Writer(TileWriter):
 
     def _name(self, view: Value) -> str:
         return self.names[self.found.operand(view)]
+
+    @property
+    def way(self) -> str:
+        """How factors come to be multiplied: copied or gathered for tensor cores, or by threads."""
+        if self.of.x.dtype not in (f16, bf16):
+            return "fma"
+        return "copied" if self.by_tap or self.of.is_point else "gathered"
+
+    def cost(self) -> Cost:
+        """The cost of the step with the work on elements of tiles that are not there, and on zeros of a transpose."""
+        cost = kernel_cost(self.step.value)
+        tile, _ = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
+        wasted = -(-self.depth // DEPTH) * DEPTH / self.depth
+        for size, of in ((self.rows, tile.rows), (self.columns, tile.columns)):
+            wasted *= -(-size // of) * of / size if isinstance(size, int) and size > 0 else 1.0
+        if self.of.is_transposed:
+            wasted *= prod(axis.stride for axis in self.of.axes)
+        if self.way == "gathered":
+            wasted *= GATHER_COST
+        work = cost.dense * ceil(wasted)
+        return replace(cost, flops=cost.flops - cost.dense + work, dense=work)
 
     def job(self) -> Job:
         factors = (self.pixels(), self.filters())

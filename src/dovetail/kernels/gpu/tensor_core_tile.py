@@ -134,6 +134,8 @@ class TensorCoreTile:
     def tiled(self, device: GpuDevice) -> Tiled:
         """What a block does for a tile."""
         tile = self.tile
+        # Gathering one by one takes registers for indices.
+        gathers = not self.left_axis and any(f.gather is not None for f in (self.left, *self.rights))
         return Tiled(
             tile.rows,
             tile.columns // len(self.rights),
@@ -142,7 +144,7 @@ class TensorCoreTile:
             self.elements(),
             self.allocations(),
             tile.by_warpgroup,
-            tile.resident(device),
+            1 if gathers else tile.resident(device),
             self.staged(),
             tile.warps_deep,
             self.deep,
