@@ -35,7 +35,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
-GATHERED = 8
+GATHERED = 4
 """Elements that a thread gathers before it waits for the first: more take more registers than there are."""
 LANE = ThreadIndex("lane")
 
