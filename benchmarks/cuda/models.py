@@ -1,10 +1,11 @@
-"""Models on an NVIDIA GPU beside torch: fp16 encoders and decoders, and products of matrices beside cuBLAS.
+"""Models on an NVIDIA GPU beside torch: fp16 networks, and products of matrices and convolutions beside cuBLAS, cuDNN.
 
     PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--compile] [--kernels]
 
 Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn;
 the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a
-CUDA graph and, with --compile, torch.compile. Errors are relative L2 against float64 on the same rounded weights.
+CUDA graph and, with --compile, torch.compile; torch has images with channels innermost, and cuDNN searches its
+algorithms. Errors are relative L2 against float64 on the same rounded weights.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 import dovetail
+from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
 from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, encoder
 from dovetail.bench.workloads import Shape, feeds_for
 
@@ -36,6 +38,9 @@ MODELS: Mapping[str, tuple[Shape, Callable[[], onnx.ModelProto]]] = {
     "bert_32x128": (BERT_BASE, lambda: encoder(BERT_BASE, 32, 128)),
     "prefill_1x512": (Decoder(), lambda: decoder(Decoder(), 512)),
     "one_token_512": (Decoder(), lambda: decoder(Decoder(), 1, 512)),
+    "resnet50_1": (Resnet(), lambda: resnet(Resnet())),
+    "resnet50_32": (Resnet(), lambda: batched(resnet(Resnet()), 32)),
+    "unet_block": (UnetBlock(), lambda: unet_block(UnetBlock())),
 }
 PRODUCTS = (
     (4096, 4096, 4096),
@@ -46,6 +51,19 @@ PRODUCTS = (
     (128, 768, 3072),
 )
 """Rows, depth, columns."""
+CONVOLUTIONS = (
+    (1, 3, 64, 224, 7, 2),
+    (1, 64, 64, 56, 3, 1),
+    (1, 256, 256, 14, 3, 1),
+    (1, 512, 512, 7, 3, 1),
+    (32, 64, 64, 56, 3, 1),
+    (32, 256, 64, 56, 1, 1),
+    (32, 128, 128, 56, 3, 2),
+    (32, 256, 256, 14, 3, 1),
+    (32, 512, 512, 7, 3, 1),
+    (1, 128, 128, 32, 3, 1),
+)
+"""Layers of ResNet-50 and of the U-Net block: images, channels, filters, size, window, stride."""
 
 
 def half(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -68,6 +86,13 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
                 rounded(attribute.t)
             if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
                 attribute.i = TensorProto.FLOAT16
+    return model
+
+
+def batched(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
+    """The model for more images at once; it has no shapes but those of its inputs."""
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = images
     return model
 
 
@@ -201,6 +226,43 @@ def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
     )
 
 
+def convolution(torch: Any, images: int, channels: int, filters: int, size: int, window: int, stride: int) -> None:
+    """One line for a convolution with bias and ReLU between two others, beside cuDNN."""
+    around, rng = window // 2, np.random.default_rng(0)
+    w, b = (
+        (rng.normal(size=s) / (channels * window**2) ** 0.5).astype(np.float16)
+        for s in ((filters, channels, window, window), (filters, 1, 1))
+    )
+    # With channels innermost on both sides, as between two layers.
+    x = dovetail.input("x", dovetail.f16[images, size, size, channels])
+    image = dovetail.ops.permute(x, order=(-4, -1, -3, -2))
+    made = dovetail.ops.conv(image, dovetail.constant(w), strides=stride, padding=around)
+    y = dovetail.ops.permute(dovetail.ops.relu(made + dovetail.constant(b)), order=(-4, -2, -1, -3))
+    program = dovetail.compile(dovetail.Graph.of({"y": dovetail.ops.mul(y, y)}), target="cuda")
+    ours = program.to_device({"x": rng.normal(size=(images, size, size, channels)).astype(np.float16)})
+    there = torch.from_dlpack(ours["x"]).permute(0, 3, 1, 2)
+    weight = torch.from_numpy(w).cuda().contiguous(memory_format=torch.channels_last)
+    bias = torch.from_numpy(b.reshape(-1)).cuda()
+
+    def theirs() -> Any:
+        return torch.relu(torch.nn.functional.conv2d(there, weight, bias, stride, around)).square()
+
+    times = raced(torch, {"dovetail": lambda: program.run(ours, outputs="device"), "cudnn": graphed(torch, theirs)})
+    exact = torch.nn.functional.conv2d(there.double(), weight.double(), bias.double(), stride, around).relu().square()
+    exact = exact.permute(0, 2, 3, 1)
+    found = torch.from_dlpack(program.run(ours, outputs="device")["y"])
+    error = float((found.double() - exact).norm() / exact.norm())
+    other = float((theirs().permute(0, 2, 3, 1).double() - exact).norm() / exact.norm())
+    out = (size + 2 * around - window) // stride + 1
+    rate = 2 * images * out * out * filters * channels * window**2 / times["dovetail"] / 1e12
+    print(
+        f"bench conv_{images}x{channels}x{size}_{filters}x{window}_s{stride} target=cuda dtype=f16 "
+        f"dovetail={times['dovetail'] * 1e3:.4f} cudnn={times['cudnn'] * 1e3:.4f} "
+        f"ratio={times['cudnn'] / times['dovetail']:.2f} tflops={rate:.0f} error={error:.1e} cudnn_error={other:.1e}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", nargs="*")
@@ -220,6 +282,10 @@ def main() -> None:
         for rows, depth, columns in PRODUCTS:
             product(torch, rows, depth, columns, "bf16")
         product(torch, 4096, 4096, 4096, "f32")
+    torch.backends.cudnn.benchmark = True
+    if not args.name or "convolutions" in args.name:
+        for sizes in CONVOLUTIONS:
+            convolution(torch, *sizes)
     for name in MODELS:
         if not args.name or name in args.name:
             model(torch, name, compiled=args.compile, kernels=args.kernels)

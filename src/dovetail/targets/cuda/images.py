@@ -38,7 +38,13 @@ def _is_read(anchor: Value, value: Value, index: int, place: int) -> bool:
 
 
 def _gains(value: Value, index: int) -> bool:
-    """Tensor cores copy 16 bytes of channels at once, of images whose filters are known when parameters are bound."""
+    """Tensor cores copy 16 bytes of channels at once, of images whose filters are known when parameters are bound.
+
+    A permutation that makes channels the last axis is a view of such an image.
+    """
+    if value.op is ops.permute:
+        order: tuple[int, ...] = value.attrs["order"]
+        return order[-value.rank + 1 :] == (*range(2 - value.rank, 0), 1 - value.rank)
     anchor = _convolution(value)
     if anchor is None or not _is_read(anchor, value, index, 0) or anchor.dtype not in (f16, bf16):
         return False
