@@ -12,20 +12,24 @@ from hypothesis import given
 
 import dovetail
 from dovetail import Graph, ops
+from dovetail.ir import leaf
 from dovetail.ir.dtype import bf16, f16, f32, f64, i32
+from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu import tile
 from dovetail.kernels.gpu.tile import H200, split_of
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.ptx_compiler import ARCHITECTURES, tensor_core_shapes, to_ptx
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.run import CudaGraph, kernels_of, steps_of
 from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.target import TARGET
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.images import LAYERS, convolutions, image, networks, pools, weights
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep, run_in_lockstep
+from tests.targets.cuda.simulated import SimulatedDriver
 
 REGISTERS = 255
 """Of a thread, at most."""
@@ -102,6 +106,35 @@ def test_images_between_convolutions_have_channels_innermost() -> None:
     assert plan.locate(second).strides == (1568, 98, 14, 2), "outputs are dense"
     copies = [made for _, made in kernels_of(plan) if made.kernel.name == "convolve"]
     assert [sorted(made.packed) for made in copies] == [[], ["w"]]
+
+
+def _network() -> tuple[Graph, dict[str, Array]]:
+    """Packed filters of both kinds, and a step in the middle that no kernel takes."""
+    x, w = x_of(f16, 2, 8, 5, 6), weights(f16, 16, 8, 3, 3)
+    first = ops.rem(ops.conv(x, w, padding=1), leaf.scalar(2.0, f16))
+    second = ops.conv(first, weights(f16, 16, 1, 3, 3), groups=16)
+    graph = Graph.of({"y": ops.conv(second, weights(f16, 8, 16, 3, 3), padding=1)})
+    return graph, feeds_of(graph, {})
+
+
+def test_runs_pack_filters_and_keep_layouts() -> None:
+    graph, feeds = _network()
+    plan = make_plan(graph, target=CLAIMS)
+    kernels = [made.kernel.name for _, made in kernels_of(plan)]
+    assert kernels == ["convolve", "depthwise", "convolve"], "the remainder runs on the host"
+    found = CudaGraph(plan, SimulatedDriver).bind({}).run(feeds)
+    check(Case(dict(graph.outputs), scale=16.0), found, feeds)
+
+
+def test_packed_filters_are_stored() -> None:
+    graph, _ = _network()
+    plan = make_plan(graph, target=CLAIMS)
+    steps = tuple(kernels for _, kernels in steps_of(plan))
+    content = to_bytes(plan, steps, {made.text: made.text for kernels in steps for made in kernels})
+    assert content is not None
+    again, _ = from_bytes(plan, content)
+    packed = [dict(made.packed) for kernels in again for made in kernels]
+    assert packed == [dict(made.packed) for kernels in steps for made in kernels] and any(packed)
 
 
 def test_reports_say_which_kernel_convolves() -> None:

@@ -10,18 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
-import numpy as np
-
 from dovetail.declare.cost import kernel_cost
 from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64, i64
-from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather
+from dovetail.kernels.gpu.packed_filters import FiltersByTap
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, BlockTile, split_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
@@ -48,10 +46,6 @@ from dovetail.kernels.problems.windows import Windowed, find_windowed
 from dovetail.kernels.spec import ALIGNMENT, Job, Packed, TensorLocations
 from dovetail.ops.view import quotient
 from dovetail.plan.plan import Step
-
-BY_TAP = "filters_by_tap"
-"""The layout of packed filters: a row for each filter, in which the channels of a tap are neighbours."""
-
 
 GATHER_COST = 8
 """How much slower tensor cores are where elements are gathered one by one: the threads load, then they multiply."""
@@ -114,18 +108,10 @@ class Writer(TileWriter):
     def _pack(self) -> None:
         """Let the kernel read filters that were packed when parameters were bound."""
         operand, of = self.found.operand(self.of.w), self.of
-        transposed, groups = of.is_transposed, of.groups
-
-        def pack(w: Array) -> Array:
-            if transposed:
-                w = w.reshape((groups, of.channels, *w.shape[1:])).swapaxes(1, 2)
-                w = w.reshape((groups * of.filters, of.channels, *of.window))
-            return np.ascontiguousarray(np.moveaxis(w, 1, -1)).reshape(w.shape[0], -1)
-
-        mark = f"{BY_TAP}.transposed.{groups}" if transposed else BY_TAP
+        pack = FiltersByTap(of.groups, of.is_transposed)
         if all(self.found.operand(v) is not operand for v in (of.x, *self.found.operands)):
             self.bindings.pop(self.names.pop(operand))
-        self.bindings["w"] = Packed(operand, mark, pack)
+        self.bindings["w"] = Packed(operand, pack.layout, pack)
 
     def _pixel_axes(self) -> tuple[tuple[Size, ...], dict[str, tuple[Size, ...]]]:
         """The axes that pixels are counted along, and strides of what the epilogue reads and writes: batch, pixels,

@@ -10,20 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
 from dovetail import ops
 from dovetail.declare.cost import kernel_cost
 from dovetail.declare.machine import MAP, Cost
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
-from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.pool_loops import counted
 from dovetail.kernels.gpu.fragments import Coordinate, both, divided, is_multiple, less, private, unrolled
+from dovetail.kernels.gpu.packed_filters import DepthwiseByTap
 from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.folds import fold_of
@@ -59,8 +57,6 @@ from dovetail.plan.alias import dense_strides
 THREADS = 128
 UNROLLED = 32
 """Taps up to which the code of each is written out."""
-TAPS_FIRST = "depthwise_by_tap"
-"""The layout of packed depthwise filters: the channels of a tap are neighbours."""
 _E = Name("e")
 
 
@@ -307,7 +303,7 @@ def _depthwise(of: StepProblem[GpuDevice | None], found: Windowed) -> Job:
         others = (found.x, *contraction.operands)
         if all(contraction.operand(v) is not filters for v in others):
             del bindings[names[filters]]
-        bindings["w"] = Packed(filters, TAPS_FIRST, _by_tap)
+        bindings["w"] = Packed(filters, DepthwiseByTap().layout, DepthwiseByTap())
         *taps, channel = dense_strides(TensorType(found.w.dtype, (*found.window, found.groups)))
         weights = Tensor("w", found.w.dtype, (channel, *taps))
     bindings |= {f"y{i}": r for i, r in enumerate(step.results)}
@@ -334,10 +330,6 @@ def _depthwise(of: StepProblem[GpuDevice | None], found: Windowed) -> Job:
         slide.each(*stores),
     ]
     return slide.job("depthwise", bindings, tuple(f"y{i}" for i in range(len(step.results))), statements)
-
-
-def _by_tap(w: Array) -> Array:
-    return np.ascontiguousarray(np.moveaxis(w[:, 0], 0, -1))
 
 
 __all__ = ["offer_depthwise", "offer_pool"]

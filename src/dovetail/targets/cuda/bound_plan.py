@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from dovetail.targets.runtime.device_array import Lease
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.prepared_call import chained, fresh_results
+
+Base: TypeAlias = Value | str | tuple[Value | str, ...]
+"""What an address is known for: a tensor, a pool of memory, or packed weights by their key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +72,21 @@ class BoundPlan:
         self.inputs = {str(v.attrs["name"]): v for v in plan.graph.inputs}
         self.fixed, self._held = self._uploaded()
 
-    def _uploaded(self) -> tuple[dict[Value | str, int], CudaBuffer]:
-        """The addresses of parameters and constants, and the one buffer that holds them."""
+    def _uploaded(self) -> tuple[dict[Base, int], CudaBuffer]:
+        """The addresses of parameters, constants and packed weights, and the one buffer that holds them."""
         inputs = frozenset(self.inputs.values())
-        contents: dict[Value | str, Array] = {"bound": self.kept.pools["bound"]}
+        contents: dict[Base, Array] = {"bound": self.kept.pools["bound"]}
         for one in self.loaded:
             for value in one.kernel.bindings.values():
                 root = self.plan.locate(value).root
                 if root not in inputs and root not in self.plan.slots and root not in contents:
                     content, start = self.kept.place(root)
                     contents[root] = content[start:]
-        ends, end = dict[Value | str, int](), 0
+            for packed in one.kernel.packed.values():
+                if packed.key not in contents:
+                    made = packed.pack(*(self.kept.view(v) for v in (packed.value, *packed.beside)))
+                    contents[packed.key] = np.ascontiguousarray(made).reshape(-1).view(np.uint8)
+        ends, end = dict[Base, int](), 0
         for root, content in contents.items():
             ends[root] = end
             end += -(-content.nbytes // ALIGNMENT) * ALIGNMENT
@@ -112,4 +120,4 @@ class BoundPlan:
         return Lease(buffer, partial(self.pool.free, buffer), check)
 
 
-__all__ = ["BoundPlan", "LoadedKernel", "OnHost"]
+__all__ = ["Base", "BoundPlan", "LoadedKernel", "OnHost"]

@@ -18,7 +18,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.spec import ALIGNMENT
 from dovetail.plan.alias import Alias, is_dense
 from dovetail.plan.plan import Step
-from dovetail.targets.cuda.bound_plan import BoundPlan, LoadedKernel
+from dovetail.targets.cuda.bound_plan import Base, BoundPlan, LoadedKernel
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Event, Launch, OwnStream
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer
@@ -28,7 +28,6 @@ from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
 
 Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
-Base: TypeAlias = Value | str
 """Memory that arguments point into: of an input, of an output, or one of the frame's own by name."""
 
 MOST_PINNED = 1 << 26
@@ -112,6 +111,8 @@ class Frame:
             return _WORKSPACE, self.memory.number(made.workspace[name])
         if name in made.checks:
             return _STATUS, 0
+        if name in made.packed:
+            return made.packed[name].key, 0
         return self._located(self.plan.locate(made.bindings[name]))
 
     def _located(self, alias: Alias) -> tuple[Base, int]:
@@ -231,11 +232,13 @@ class Frame:
         given = {v: self.downloaded(v) for v in step.operands}
         made = evaluate_values(step.results, given, sizes=self.memory.sizes, limit=self.plan.memory_limit)
         for result, array in zip(step.results, made, strict=True):
-            dense = np.ascontiguousarray(array, result.dtype.numpy)
-            if dense.nbytes:
-                self._copy(
-                    "cuMemcpyHtoDAsync_v2", self.address(self.plan.locate(result)), dense.ctypes.data, dense.nbytes
-                )
+            if array.size:
+                alias = self.plan.locate(result)
+                # A result may be stored in another order of its axes, without gaps.
+                raw = np.empty(array.size * result.dtype.itemsize, np.uint8)
+                strides = tuple(map(self.memory.number, alias.strides))
+                np.ndarray(array.shape, result.dtype.numpy, raw, 0, strides)[...] = array
+                self._copy("cuMemcpyHtoDAsync_v2", self.address(alias), raw.ctypes.data, raw.nbytes)
 
     def downloaded(self, value: Value) -> Array:
         """A tensor on the host, in memory of its own, after all that was enqueued before."""

@@ -65,10 +65,13 @@ def steps_of(
 
 def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step) -> tuple[GpuKernel, ...] | None:
     """The kernels of a step for one with an equal signature; None where they bind what it does not have."""
-    moved = [moved_bindings(made.bindings, was, now) for made in kernels]
-    if any(bindings is None for bindings in moved):
-        return None
-    return tuple([replace(made, bindings=b) for made, b in zip(kernels, moved, strict=True) if b is not None])
+    found: list[GpuKernel] = []
+    for made in kernels:
+        bindings, packed = moved_bindings(made.bindings, was, now), moved_bindings(made.packed, was, now)
+        if bindings is None or packed is None:
+            return None
+        found.append(replace(made, bindings=bindings, packed=packed))
+    return tuple(found)
 
 
 def kernels_of(

@@ -6,6 +6,7 @@ import json
 import struct
 from dataclasses import replace
 
+from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap
 from dovetail.kernels.loops.ir import Kernel, Launch
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.select import GpuKernel
@@ -13,7 +14,15 @@ from dovetail.targets.runtime.registry import Registry
 from dovetail.targets.runtime.serial import NotSerializable, Reader, Writer
 
 _LENGTH = struct.Struct("<Q")
-RECORDS = Registry({"gpu.kernel": GpuKernel, "loops": Kernel, "launch": Launch})
+RECORDS = Registry(
+    {
+        "gpu.kernel": GpuKernel,
+        "loops": Kernel,
+        "launch": Launch,
+        "gpu.pack.by_tap": FiltersByTap,
+        "gpu.pack.depthwise": DepthwiseByTap,
+    }
+)
 """The dataclasses that a stored plan may hold."""
 
 Steps = tuple[tuple[GpuKernel, ...], ...]

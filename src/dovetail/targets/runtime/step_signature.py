@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar, cast
 
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.kernels.spec import Binding, Job, Packed, Status, TensorLocations
 from dovetail.plan.plan import Step
+
+B = TypeVar("B", Value, Packed)
 
 
 def step_signature(step: Step, locations: TensorLocations) -> Hashable:
@@ -47,11 +50,10 @@ def rebound(job: Job, was: Step, now: Step) -> Job | None:
     return replace(job, bindings=bindings, variants=variants) if len(variants) == len(moved) else None
 
 
-def moved_bindings(bindings: Mapping[str, Value], was: Step, now: Step) -> dict[str, Value] | None:
+def moved_bindings(bindings: Mapping[str, B], was: Step, now: Step) -> dict[str, B] | None:
     """The bindings of a step's kernel for a step with an equal signature; None as in `rebound`."""
     move = _moves(was, now)
-    known = None if move is None else _all(list(bindings.values()), move)
-    return None if known is None else dict(zip(bindings, known, strict=True))
+    return None if move is None else cast("dict[str, B] | None", _moved(bindings, move))
 
 
 def _moves(was: Step, now: Step) -> dict[Value, Value] | None:
