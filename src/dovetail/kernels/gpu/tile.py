@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.ir.dim import Size
 from dovetail.kernels.device import GpuDevice
@@ -96,7 +96,9 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 SUM_CYCLES = 4000
 """Cycles for a second kernel, which adds up the parts."""
 FEWEST_ROUNDS = 2
-"""Stages of a part."""
+"""Rounds of a part."""
+FEWEST_STAGES, MOST_STAGES = 3, 8
+"""Stages in shared memory: one that is multiplied, one that a warpgroup may still read, and copies in flight."""
 
 
 def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> BlockTile:
@@ -106,7 +108,10 @@ def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDev
 
 
 def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevice) -> tuple[BlockTile, int]:
-    """The tile and the parts of k with the lowest estimate; one part where sizes are not known."""
+    """The tile and the parts of k with the lowest estimate; one part where sizes are not known.
+
+    It has as many stages as its share of the shared memory holds: where blocks are few, more copies are in flight.
+    """
     work = _Work.of(batch, rows, columns, 1, device)
     known = all(isinstance(size, int) for size in (batch, rows, columns))
     rounds = -(-depth // DEPTH)
@@ -117,7 +122,12 @@ def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevi
         sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
 
-    return min([(tile, parts) for tile in _fitting(1, device) for parts in splits], key=cycles)
+    tile, parts = min([(tile, parts) for tile in _fitting(1, device) for parts in splits], key=cycles)
+    blocks = parts * work.blocks(tile)
+    at_once = min(-(-blocks // device.multiprocessors), tile.resident(device)) if known else tile.resident(device)
+    room = device.shared_bytes // max(1, at_once) // replace(tile, stages=1).shared_bytes
+    stages = min(MOST_STAGES, -(-rounds // parts) + 2, room)
+    return replace(tile, stages=max(FEWEST_STAGES, stages)), parts
 
 
 def _fitting(streams: int, device: GpuDevice) -> list[BlockTile]:
@@ -143,9 +153,12 @@ class _Work:
         across = streams * (columns if isinstance(columns, int) else ROWS)
         return _Work(count, down, across, device)
 
+    def blocks(self, tile: BlockTile) -> int:
+        return self.count * -(-self.down // tile.rows) * -(-self.across // tile.columns)
+
     def stage_cycles(self, tile: BlockTile, parts: int) -> float:
         """Cycles of a stage of all blocks."""
-        blocks = parts * self.count * -(-self.down // tile.rows) * -(-self.across // tile.columns)
+        blocks = parts * self.blocks(tile)
         fit = tile.resident(self.device)
         # Blocks of one multiprocessor share its tensor cores, and hide each other's latency.
         at_once = -(-blocks // self.device.multiprocessors)
