@@ -7,10 +7,11 @@ the row, so that eight rows of one column of chunks are in different banks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bool_, i64
+from dovetail.ir.dtype import DType, bool_, i64, u32
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -183,7 +184,7 @@ class Factor:
     def _coordinates(self, row: Expr, k: Expr) -> tuple[Coordinate, ...]:
         if self.gather is None:
             return Coordinate(row), Coordinate(k)
-        return self.gather.see(indices(self.gather.row_axes, row), indices(self.gather.k_axes, k))
+        return self.gather.see(_divided(self.gather.row_axes, row), _divided(self.gather.k_axes, k))
 
     def source(self, row: Expr, k: Expr, rows: int) -> tuple[tuple[Expr, ...], Expr]:
         """The index of an element and whether it is there; tiles of `rows` rows may fit so that every row is there."""
@@ -194,13 +195,38 @@ class Factor:
 
     def element(self, row: Expr, k: Expr) -> Expr:
         """An element, and 0 outside; nothing is read there."""
-        seen = self._coordinates(clamped(row, self.rows), clamped(k, self.depth))
-        at = (*self.lead, *(one.clamped for one in seen))
+        inside = both(less(row, Extent(self.rows)), less(k, Extent(self.depth)))
+        if self.gather is not None:
+            return self._gathered(row, k, inside)
+        at = (*self.lead, clamped(row, self.rows), clamped(k, self.depth))
         dtype = self.tensor.dtype
         found = Load(self.tensor, at) if self.read is None else self.read(at)
-        conditions = [c for one in seen for c in one.conditions]
-        inside = both(less(row, Extent(self.rows)), less(k, Extent(self.depth)), *conditions)
         return Call("where", (inside, found, Number(0, found.dtype)), found.dtype if self.read else dtype)
+
+    def _gathered(self, row: Expr, k: Expr, inside: Expr) -> Expr:
+        """An element that is found by an index expression; the first of the tensor is read where there is none."""
+        seen = self._coordinates(row, k)
+        inside = both(inside, *(c for one in seen for c in one.conditions))
+        count = len(self.lead)
+        bytes_to = ZERO
+        for stride, one in zip(self.tensor.strides[count:], seen, strict=True):
+            bytes_to = add(bytes_to, mul(one.index, Extent(stride)))
+        there = Call("where", (inside, bytes_to, ZERO), i64)
+        flat = replace(self.tensor, strides=(*self.tensor.strides[:count], 1))
+        return Call("where", (inside, Load(flat, (*self.lead, there)), Number(0, flat.dtype)), flat.dtype)
+
+
+def _divided(shape: tuple[Size, ...], flat: Expr) -> tuple[Expr, ...]:
+    """The index along each axis of the element with a number; by 32-bit divisions where sizes are known and fit."""
+    known = [size for size in shape if isinstance(size, int)]
+    if len(known) < len(shape) or prod(known) >= 1 << 31:
+        return indices(shape, flat)
+    found: list[Expr] = []
+    left: Expr = Call("cast", (flat,), u32)
+    for size in reversed(known[1:]):
+        found.append(ZERO if size == 1 else Call("cast", (Call("rem", (left, Number(size, u32)), u32),), i64))
+        left = left if size == 1 else Call("div", (left, Number(size, u32)), u32)
+    return (*([Call("cast", (left,), i64)] if shape else []), *reversed(found))
 
 
 def is_multiple(size: Size, of: int) -> bool:
