@@ -95,7 +95,7 @@ def networks(draw: st.DrawFn) -> Case:
         channels = y.shape[1]
         assert isinstance(channels, int)
         filters = draw(st.sampled_from((8, 16, 20)))
-        match draw(st.integers(0, 6)):
+        match draw(st.integers(0, 7)):
             case 0:
                 y = ops.max_pool(y, window=2)
             case 1:
@@ -109,6 +109,9 @@ def networks(draw: st.DrawFn) -> Case:
                 y = made if number % 2 else ops.relu(made)
             case 5:
                 y = ops.conv(y, weights(f16, filters, channels, 1, 1))
+            case 6:
+                normed = library.layer_norm(ops.merge(y, axis=-1, count=2), eps=1e-3)
+                y = ops.sigmoid(ops.reshape(normed * 0.5 + 1.0, y.shape))
             case _:
                 y = ops.conv(y, weights(f16, filters, channels, 3, 3), padding=1, strides=draw(st.integers(1, 2)))
     match draw(st.sampled_from(("image", "mean", "flat"))):

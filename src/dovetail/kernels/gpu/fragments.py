@@ -36,8 +36,8 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
-GATHERED = 4
-"""Elements that a thread gathers before it waits for the first: more take more registers than there are."""
+GATHERED = 8
+"""Elements that a thread gathers before it waits for the first; all of a stage take more registers than there are."""
 LANE = ThreadIndex("lane")
 
 

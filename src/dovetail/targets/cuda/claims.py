@@ -17,7 +17,8 @@ from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
-from dovetail.targets.cuda.images import CHANNELS_LAST, CONVOLUTION, CONVOLVED
+from dovetail.targets.cuda.anchors import ANCHORS
+from dovetail.targets.cuda.images import CHANNELS_LAST
 
 _REWRITTEN = frozenset({"dot", "if", "while", "scan"})
 
@@ -81,7 +82,7 @@ CLAIMS = Claims(
     dtypes=tuple(d for d in EVERY if d is not c64),
     regions=RegionLimits(steps=32, inputs=16),
     batches_regions=True,
-    anchors=dict.fromkeys(CONVOLVED, CONVOLUTION),
+    anchors=ANCHORS,
     broadcasts="explicit",
     memory=MemoryRules(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),

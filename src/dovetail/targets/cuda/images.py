@@ -10,10 +10,7 @@ from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.ops.region import anchor_of, is_prologue, region
-from dovetail.passes.claims import Anchor, Condition
 from dovetail.passes.memory_rules import ChannelsLast
-from dovetail.plan.alias import locate
-from dovetail.plan.plan import Step
 
 POOLS = (ops.max_pool, ops.average_pool, ops.lp_pool)
 CONVOLVED = tuple(op.name for op in (ops.conv, ops.conv_transpose, library.conv_bias_act))
@@ -82,27 +79,6 @@ def _prefers(value: Value) -> bool:
     return anchor is not None and anchor.dtype in (f16, bf16) and isinstance(filters, int) and filters % CHUNK == 0
 
 
-def _takes_steps(value: Value) -> bool:
-    """Whether a kernel computes a region around a convolution; what it checks is imported when there is one."""
-    from dovetail.kernels.choice import Refused, StepProblem
-    from dovetail.kernels.problems.windows import find_windowed
-    from dovetail.kernels.spec import TensorLocations
-    from dovetail.targets.cuda.loops import LOOPS
-
-    dense = TensorLocations(lambda v: locate(v, {}), (), target=LOOPS)
-    return not isinstance(find_windowed(StepProblem(Step(value.op.name, value, "run"), dense, None)), Refused)
-
-
-CONVOLUTION = Anchor(
-    epilogue=(
-        Condition(
-            "steps_follow_a_convolution",
-            _takes_steps,
-            "a step makes a tensor of another shape, has no compiled form, or reads through a view of no strides",
-        ),
-    )
-)
-"""Which elementwise steps the kernels of convolutions take in."""
 CHANNELS_LAST = ChannelsLast(_gains, _keeps, _writes, _prefers)
 
-__all__ = ["CHANNELS_LAST", "CONVOLUTION", "CONVOLVED", "POOLS", "is_convolved"]
+__all__ = ["CHANNELS_LAST", "CONVOLVED", "POOLS", "is_convolved"]
