@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, prod
+from typing import Literal, TypeAlias
 
 from dovetail.declare.cost import kernel_cost
 from dovetail.declare.machine import Cost
@@ -21,7 +22,7 @@ from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather
 from dovetail.kernels.gpu.packed_filters import FiltersByTap
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, BlockTile, split_of
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, split_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.along import Along
@@ -47,17 +48,66 @@ from dovetail.kernels.spec import ALIGNMENT, Job, Packed, TensorLocations
 from dovetail.ops.view import quotient
 from dovetail.plan.plan import Step
 
+Way: TypeAlias = Literal["copied", "gathered", "fma"]
+"""How factors come to be multiplied."""
+TENSOR_CORE_DTYPES = (f16, bf16)
 GATHER_COST = 8
 """How much slower tensor cores are where elements are gathered one by one: the threads load, then they multiply."""
 
 
-def offer_convolve(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
-    """The kernel of a convolution as a product of matrices."""
+def offer_copied(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of a convolution on tensor cores whose factors are copied to shared memory in 16 bytes."""
+    found = _on_tensor_cores(of)
+    if isinstance(found, Refused):
+        return found
+    refused = _not_copied(found, of.locations)
+    if refused is not None and not found.is_point:
+        return refused
+    writer = Writer(of.step, found, of.locations, of.device or H200, "copied")
+    return Offer(writer.job, writer.cost) if all(writer.dense_axes()) else Refused("factors_are_aligned")
+
+
+def offer_gathered(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of a convolution on tensor cores whose factors are loaded element by element."""
+    found = _on_tensor_cores(of)
+    if isinstance(found, Refused):
+        return found
+    writer = Writer(of.step, found, of.locations, of.device or H200, "gathered")
+    return Offer(writer.job, writer.cost)
+
+
+def offer_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of a convolution whose elements are multiplied one by one."""
     found = of.once(find_windowed)
     if isinstance(found, Refused):
         return found
-    writer = Writer(of.step, found, of.locations, of.device or H200)
-    return Offer(writer.job, writer.cost, f"{writer.name}.{writer.way}")
+    if found.x.dtype in TENSOR_CORE_DTYPES:
+        return Refused("tensor_cores_lack_the_dtype", found.x.dtype.name)
+    writer = Writer(of.step, found, of.locations, of.device or H200, "fma")
+    return Offer(writer.job, writer.cost)
+
+
+def _on_tensor_cores(of: StepProblem[GpuDevice | None]) -> Windowed | Refused:
+    found = of.once(find_windowed)
+    if isinstance(found, Windowed) and found.x.dtype not in TENSOR_CORE_DTYPES:
+        return Refused("tensor_cores_have_the_dtype", found.x.dtype.name, "f16 or bf16")
+    return found
+
+
+def _not_copied(of: Windowed, locations: TensorLocations) -> Refused | None:
+    """Why 8 channels of a tap are not 16 aligned bytes of both factors; None where they are."""
+    body, item = of.contraction.body, of.x.dtype.itemsize
+    at, operand = body.views[of.x], of.contraction.operand(of.w)
+    if at.strides[1] != item:
+        return Refused("channels_are_innermost", f"{at.strides[1]} bytes from one to the next", str(item))
+    if of.channels % CHUNK:
+        return Refused("channels_fill_16_bytes", str(of.channels), f"a multiple of {CHUNK}")
+    others = (at.offset, at.strides[0], *at.strides[2:])
+    if any(quotient(size, ALIGNMENT) is None for size in others if size != 0):
+        return Refused("pixels_are_aligned", ", ".join(map(str, others)), f"multiples of {ALIGNMENT} bytes")
+    if prod(of.window) > 1 and not (of.w in body.arguments and locations.is_bound(operand)):
+        return Refused("filters_are_bound", "filters that a run computes or is given")
+    return None
 
 
 class Writer(TileWriter):
@@ -66,8 +116,8 @@ class Writer(TileWriter):
     name = "convolve"
     streams = 1
 
-    def __init__(self, step: Step, of: Windowed, locations: TensorLocations, device: GpuDevice) -> None:
-        self.step, self.of, self.locations, self.device = step, of, locations, device
+    def __init__(self, step: Step, of: Windowed, locations: TensorLocations, device: GpuDevice, way: Way) -> None:
+        self.step, self.of, self.locations, self.device, self.way = step, of, locations, device, way
         self.found = of.contraction
         self.images = of.x.shape[0]
         self.out = tuple(axis.out for axis in of.axes)
@@ -75,7 +125,7 @@ class Writer(TileWriter):
         self.pixels_first = locations(first).strides[1] == first.dtype.itemsize and of.filters > 1
         """Whether pixels are the rows of the product, and filters its columns, which are dense in the result."""
         self.depth = of.channels * prod(of.window)
-        self.by_tap = self._channels_are_dense()
+        self.by_tap = way == "copied" and _not_copied(of, locations) is None
         self.packs = self.by_tap and prod(of.window) > 1
         operands = list(dict.fromkeys(self.found.operand(v) for v in (of.x, of.w, *self.found.operands)))
         beneath = lying_beneath(step, locations)
@@ -92,18 +142,6 @@ class Writer(TileWriter):
         pixels = product((self.images, *self.out)) if self.pixels_first else product(self.out)
         self.rows, self.columns = (pixels, of.filters) if self.pixels_first else (of.filters, pixels)
         self.axes, self.strides = self._pixel_axes()
-
-    def _channels_are_dense(self) -> bool:
-        """Whether 8 channels of a pixel are 16 aligned bytes, and the filters are in that order or can be packed so."""
-        of, body = self.of, self.found.body
-        at = body.views[of.x]
-        item = of.x.dtype.itemsize
-        others = (at.offset, at.strides[0], *at.strides[2:])
-        dense = item == 2 and at.strides[1] == item and of.channels % CHUNK == 0
-        if not dense or any(quotient(size, ALIGNMENT) is None for size in others if size != 0):
-            return False
-        operand = self.found.operand(of.w)
-        return prod(of.window) == 1 or (of.w in body.arguments and self.locations.is_bound(operand))
 
     def _pack(self) -> None:
         """Let the kernel read filters that were packed when parameters were bound."""
@@ -184,13 +222,6 @@ class Writer(TileWriter):
     def _name(self, view: Value) -> str:
         return self.names[self.found.operand(view)]
 
-    @property
-    def way(self) -> str:
-        """How factors come to be multiplied: copied or gathered for tensor cores, or by threads."""
-        if self.of.x.dtype not in (f16, bf16):
-            return "fma"
-        return "copied" if self.by_tap or self.of.is_point else "gathered"
-
     def cost(self) -> Cost:
         """The cost of the step with the work on elements of tiles that are not there, and on zeros of a transpose."""
         cost = kernel_cost(self.step.value)
@@ -205,21 +236,25 @@ class Writer(TileWriter):
         work = cost.dense * ceil(wasted)
         return replace(cost, flops=cost.flops - cost.dense + work, dense=work)
 
-    def job(self) -> Job:
-        factors = (self.pixels(), self.filters())
-        left, right = factors if self.pixels_first else factors[::-1]
-        dtype = self.of.x.dtype
-        if dtype in (f16, bf16):
-            tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
-            return self.finished(self._by_tensor_cores(left, right, dtype, tile, parts), parts)
-        return self.finished(self._by_fma(left, right, dtype))
+    def factors(self) -> tuple[Factor, Factor]:
+        """Left and right."""
+        pixels, filters = self.pixels(), self.filters()
+        return (pixels, filters) if self.pixels_first else (filters, pixels)
 
-    def _by_tensor_cores(self, left: Factor, right: Factor, dtype: DType, tile: BlockTile, parts: int) -> Tiled:
-        axes = [factor.dense_axis(self.alignment(factor)) for factor in (left, right)]
-        if not all(axes):
-            axes = ["", ""]
-        engine = TensorCoreTile(tile, dtype, left, [right], axes[0], axes[1], self.depth, parts)
-        return engine.tiled(self.device)
+    def dense_axes(self) -> tuple[str, str]:
+        """The axes along which the factors are copied."""
+        left, right = [factor.dense_axis(self.alignment(factor)) for factor in self.factors()]
+        return left, right
+
+    def job(self) -> Job:
+        left, right = self.factors()
+        dtype = self.of.x.dtype
+        if self.way == "fma":
+            return self.finished(self._by_fma(left, right, dtype))
+        tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
+        axes = self.dense_axes() if self.way == "copied" else ("", "")
+        engine = TensorCoreTile(tile, dtype, left, [right], *axes, self.depth, parts)
+        return self.finished(engine.tiled(self.device), parts)
 
     def _by_fma(self, left: Factor, right: Factor, dtype: DType) -> Tiled:
         total = f32 if dtype.is_float and dtype is not f64 else dtype
@@ -254,4 +289,4 @@ def _seen(axis: Along, out: Expr, tap: Expr, transposed: bool) -> Coordinate:
     return Coordinate(Call("div", (start, Extent(axis.stride)), i64), axis.size, met)
 
 
-__all__ = ["offer_convolve"]
+__all__ = ["offer_copied", "offer_fma", "offer_gathered"]
