@@ -12,6 +12,7 @@ from dovetail import Value, library, ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import FLOATS, DType, bf16, f16, f32, f64, i32, u8
 from dovetail.ir.leaf import constant
+from dovetail.ops.resize import resize
 from tests.targets.cuda.graphs import Case, x_of
 
 
@@ -95,7 +96,7 @@ def networks(draw: st.DrawFn) -> Case:
         channels = y.shape[1]
         assert isinstance(channels, int)
         filters = draw(st.sampled_from((8, 16, 20)))
-        match draw(st.integers(0, 7)):
+        match draw(st.integers(0, 9)):
             case 0:
                 y = ops.max_pool(y, window=2)
             case 1:
@@ -109,6 +110,10 @@ def networks(draw: st.DrawFn) -> Case:
                 y = made if number % 2 else ops.relu(made)
             case 5:
                 y = ops.conv(y, weights(f16, filters, channels, 1, 1))
+            case 8:
+                y = resize(y, axes=(-2, -1), scales=(2.0, 1.5), mode="linear")
+            case 7:
+                y = ops.pad(y, leaf.scalar(0.5, f16), axis=draw(st.sampled_from((-1, -2, -3))), before=1, after=7)
             case 6:
                 normed = library.layer_norm(ops.merge(y, axis=-1, count=2), eps=1e-3)
                 y = ops.sigmoid(ops.reshape(normed * 0.5 + 1.0, y.shape))

@@ -25,6 +25,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     add,
     collapsed,
+    in_memory_order,
     indices,
     minimum,
     mul,
@@ -77,7 +78,7 @@ def _job(step: Step, locations: TensorLocations, body: Body) -> Job:
     whole = body.results[0].shape
     spread = [stretched(at.strides, v.shape, whole) for v, at in leaves.items()]
     every = [*(locations(v).strides for v in step.results), *spread]
-    shape, strides = collapsed(*_in_order(whole, every))
+    shape, strides = collapsed(*in_memory_order(whole, every))
     operands = list(dict.fromkeys(body.arguments[at.root] for at in leaves.values()))
     shared = lying_beneath(step, locations)
     names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
@@ -101,17 +102,6 @@ def _job(step: Step, locations: TensorLocations, body: Body) -> Job:
     written = tuple(t.pointer for t in targets)
     kernel = Kernel("map", tuple(bindings), written, "tile", statements, sizes=sizes_in(statements))
     return Job(kernel, bindings, Tiles(tiles, work))
-
-
-def _in_order(
-    shape: tuple[Size, ...], strides: Sequence[tuple[Size, ...]]
-) -> tuple[tuple[Size, ...], list[tuple[Size, ...]]]:
-    """Axes in the order in which the first tensor has them in memory, where that is known."""
-    order = list(range(len(shape)))
-    first = [s for s in strides[0] if isinstance(s, int)]
-    if len(first) == len(order):
-        order.sort(key=lambda axis: -first[axis])
-    return tuple([shape[a] for a in order]), [tuple([s[a] for a in order]) for s in strides]
 
 
 def _tiled(

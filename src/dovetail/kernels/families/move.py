@@ -11,7 +11,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Op, Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.policy import FAMILIES
-from dovetail.kernels.loops.ir import Kernel, Load, Store, Tensor, collapsed, sizes_in
+from dovetail.kernels.loops.ir import Kernel, Load, Store, Tensor, collapsed, in_memory_order, sizes_in
 from dovetail.kernels.loops.policy import TilePolicy
 from dovetail.kernels.loops.tiling import Turn, cut, cut_square, in_turn, transposed, vector_width, word
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
@@ -105,7 +105,7 @@ def _job(value: Value, pieces: Sequence[Piece], tiles: TilePolicy, alignment: Ma
 
 def _copied(piece: Piece, name: str, number: int, tiles: TilePolicy, alignment: Mapping[str, int]) -> Turn:
     dtype = word(piece.operand.dtype)
-    shape, (target, source) = collapsed(piece.shape, [piece.target, piece.source])
+    shape, (target, source) = collapsed(*in_memory_order(piece.shape, [piece.target, piece.source]))
     across = _crosswise(shape, source, target, dtype.itemsize)
     if across is not None and tiles.is_shared and any(_is_thin(shape[a]) for a in across):
         across = None

@@ -186,6 +186,17 @@ def collapsed(
     return tuple(size for size, _ in axes), [tuple(steps[i] for _, steps in axes) for i in range(len(strides))]
 
 
+def in_memory_order(
+    shape: tuple[Size, ...], strides: Sequence[tuple[Size, ...]]
+) -> tuple[tuple[Size, ...], list[tuple[Size, ...]]]:
+    """The same elements with axes in the order in which the first tensor has them in memory, where that is known."""
+    order = list(range(len(shape)))
+    first = [s for s in strides[0] if isinstance(s, int)]
+    if len(first) == len(order):
+        order.sort(key=lambda axis: -first[axis])
+    return tuple([shape[a] for a in order]), [tuple([s[a] for a in order]) for s in strides]
+
+
 def stretched(strides: tuple[Size, ...], shape: Sequence[Size], to: Sequence[Size]) -> tuple[Size, ...]:
     """The strides of a tensor that is broadcast to a shape: 0 where it is repeated."""
     lead = (0,) * (len(to) - len(shape))
@@ -258,6 +269,6 @@ __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AtomicUpdate", "AwaitCopies", "AwaitProducts", "Barrier", "Call",
     "CommitCopies", "CopyAsync", "Expr", "Extent", "FenceShared", "FromLane", "Kernel", "Launch", "Load",
     "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Set",
-    "Space", "Statement", "Store", "Tensor", "ThreadIndex", "When", "add", "collapsed", "indices", "minimum", "mul",
-    "sizes_in", "stretched",
+    "Space", "Statement", "Store", "Tensor", "ThreadIndex", "When", "add", "collapsed", "in_memory_order", "indices",
+    "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -10,9 +10,12 @@ from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.ops.region import anchor_of, is_prologue, region
+from dovetail.ops.resize import resize
 from dovetail.passes.memory_rules import ChannelsLast
 
 POOLS = (ops.max_pool, ops.average_pool, ops.lp_pool)
+FOLLOWERS = (*POOLS, ops.concat, ops.pad, resize)
+"""Ops whose kernels read and write images in any layout."""
 CONVOLVED = tuple(op.name for op in (ops.conv, ops.conv_transpose, library.conv_bias_act))
 """Names of ops whose kernels are convolutions."""
 
@@ -53,8 +56,8 @@ def _gains(value: Value, index: int) -> bool:
 
 
 def _keeps(value: Value, index: int) -> bool:
-    """Elementwise steps, pools, epilogues and depthwise filters; a mean over pixels adds up channels side by side."""
-    if value.op.elementwise or value.op in POOLS or value.op is ops.concat:
+    """Elementwise steps, copies, pools, epilogues and depthwise filters; a mean of pixels has channels side by side."""
+    if value.op.elementwise or value.op in FOLLOWERS:
         return True
     if value.op in (ops.reduce_mean, ops.reduce_sum, ops.reduce_max):
         return tuple(sorted(value.attrs["axes"])) == tuple(range(2 - value.operands[0].rank, 0))
@@ -66,7 +69,7 @@ def _keeps(value: Value, index: int) -> bool:
 
 
 def _writes(value: Value) -> bool:
-    if value.op.elementwise or value.op in POOLS or value.op is ops.concat or is_convolved(value):
+    if value.op.elementwise or value.op in FOLLOWERS or is_convolved(value):
         return True
     inner = [v for v in value.attrs["body"].values if v.operands] if value.op is region else []
     return bool(inner) and all(v.op.elementwise or is_prologue(v) for v in inner)
