@@ -152,7 +152,7 @@ def pack_phase(device: CpuDevice) -> Function:
     low = t.smax(0, t.ceil_div(t.sub(0, first_column), column_stride))
     high = t.ceil_div(t.sub(width, first_column), column_stride)
     inside_columns = t.smax(0, t.sub(high, low))
-    # Contiguous columns that are all inside the image are copied as they are, but for the tail.
+    # With masked loads, contiguous columns that are all inside the image are copied as they are, but for the tail.
     reaches = t.icmp("sle", t.add(first_column, columns), width)
     begins = t.icmp("sge", first_column, 0)
     whole = t.and_(dense, t.and_(reaches, begins))
@@ -162,14 +162,21 @@ def pack_phase(device: CpuDevice) -> Function:
         count, limit = t.select_int(inside, inside_columns, 0), t.select_int(inside, width, 0)
         source = t.ptr_add(x, t.mul(line, row_step))
         target = t.ptr_add(s, t.mul(row, pitch))
-        plain = t.and_(whole, inside)
-        with t.when(plain):
-            begin = t.ptr_add(source, t.mul(first_column, 4))
-            with t.loop(0, t.sdiv(columns, lanes)) as vector:
-                by = t.mul(vector, t.bytes)
-                t.store(t.load(t.ptr_add(begin, by)), t.ptr_add(target, by))
-        done = t.mul(t.sdiv(columns, lanes), lanes)
-        with t.steps(t.select_int(plain, done, 0), columns, lanes) as column:
+        if device.has("masked_memory"):
+            copied = t.and_(whole, inside)
+            with t.when(copied):
+                begin = t.ptr_add(source, t.mul(first_column, 4))
+                with t.loop(0, t.sdiv(columns, lanes)) as vector:
+                    by = t.mul(vector, t.bytes)
+                    t.store(t.load(t.ptr_add(begin, by)), t.ptr_add(target, by))
+            done = t.select_int(copied, t.mul(t.sdiv(columns, lanes), lanes), 0)
+        else:
+            own = t.select_int(inside, t.smax(0, t.sub(t.smin(high, columns), low)), 0)
+            copied = t.and_(dense, t.or_(t.icmp("eq", own, 0), t.icmp("sge", own, lanes)))
+            with t.when(copied):
+                _copy_row(t, source, target, t.add(first_column, low), low, own, columns)
+            done = t.select_int(copied, columns, 0)
+        with t.steps(done, columns, lanes) as column:
             mask = t.lanes_within(t.sub(column, low), count)
             start = t.add(first_column, t.mul(column, column_stride))
             pixel = t.ptr_add(source, t.mul(start, element))
@@ -182,6 +189,24 @@ def pack_phase(device: CpuDevice) -> Function:
             with t.unless(strided_by_shuffles):
                 t.store(t.gather(mask, pixel, step, nothing), here)
     return t.function(pack_phase_signature(lanes))
+
+
+def _copy_row(t: VectorBuilder, source: Ptr, target: Ptr, first: I64, low: I64, own: I64, columns: I64) -> None:
+    """Copy `own` contiguous elements to `low`, with zeros around: none, or at least as many as a vector has.
+
+    Vectors overlap where masks would be needed. The last may reach into the row below, which is packed after it.
+    """
+    lanes, some = t.lanes, t.icmp("ne", own, 0)
+    with t.steps(0, t.select_int(some, low, columns), lanes) as column:
+        t.store(ZERO, t.element(target, "float", column))
+    with t.when(some):
+        begin, onto = t.element(source, "float", first), t.element(target, "float", low)
+        last = t.sub(own, lanes)
+        with t.steps(0, last, lanes) as column:
+            t.store(t.load(t.element(begin, "float", column)), t.element(onto, "float", column))
+        t.store(t.load(t.element(begin, "float", last)), t.element(onto, "float", last))
+        with t.steps(t.add(low, own), columns, lanes) as column:
+            t.store(ZERO, t.element(target, "float", column))
 
 
 def _every(t: VectorBuilder, stride: int, pixel: Ptr, start: I64, width: I64, nothing: Vec) -> Vec:

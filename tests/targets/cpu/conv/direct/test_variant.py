@@ -63,6 +63,15 @@ def test_every_number_of_filters(filters: int, channels: int) -> None:
     check(square(channels, 9, filters, 1), {"x": normal(1, channels, 9, 9)})
 
 
+@pytest.mark.parametrize("before", [0, 3, 9])
+@pytest.mark.parametrize("after", [0, 2, 7])
+def test_rows_of_every_width_with_zeros_around(before: int, after: int) -> None:
+    """Rows shorter than a vector, and vectors that overlap at the end of a row."""
+    padding = (1, before, 2, after)
+    graph = network((1, 2, "h", "w"), (12, 2, 4, 1), padding=padding, dilations=(2, 1))
+    check(graph, *({"x": normal(1, 2, 5, width)} for width in range(1, 14)))
+
+
 @pytest.mark.parametrize(
     "window",
     [

@@ -34,9 +34,10 @@ class DirectTile:
     def of(
         device: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, zero_stuffed: bool = False
     ) -> DirectTile:
-        """As many accumulators as registers hold next to their operands."""
+        """As many accumulators as registers hold next to their operands, with filters cut evenly: 12 are 6 and 6."""
         shape = tiles_of(device)
-        rows = min(shape.direct_filters, filters)
+        tiles = -(-filters // shape.direct_filters)
+        rows = -(-filters // tiles)
         vectors = max(1, min(BLOCKS.direct.most_vectors, (device.registers - shape.direct_spare) // rows))
         return DirectTile(device, rows, vectors, epilogue, point, zero_stuffed)
 
