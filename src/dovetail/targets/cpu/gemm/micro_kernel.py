@@ -220,18 +220,16 @@ class _MicroKernel(VectorBuilder):
 
     def _sum_block(self, sums: Ptr) -> None:
         """A call that is a block."""
-        spots = self._spots(sums)
         state = self._start()
-        state.vectors[:] = [ZERO for _ in spots]
+        state.vectors[:] = [ZERO for _ in self.cells]
         self._walk(I64("0"), state)
-        cells = list(zip(spots, state.vectors, strict=True))
+        cells = list(zip(self._spots(sums), state.vectors, strict=True))
         with self.when(_FRESH):
             for spot, x in cells:
                 self.store(x, spot, self.bytes)
         with self.unless(_FRESH):
-            before = [self.load(spot, self.bytes) for spot in spots]
-            for (spot, x), y in zip(cells, before, strict=True):
-                self.store(self.fadd(y, x), spot, self.bytes)
+            for spot, x in cells:
+                self.store(self.fadd(self.load(spot, self.bytes), x), spot, self.bytes)
 
     def _sum_parts(self) -> None:
         """A call that is a part of a block, or a block, or several where few rows leave registers for that."""

@@ -22,6 +22,7 @@ from dovetail.ops.control import FAMILY as CONTROL
 from dovetail.ops.control import MOST_TRIPS, check_trips, if_
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.targets.runtime.control.host_chunks import Chunk, chunk_of, run_chunks
 from dovetail.targets.runtime.control.plan import body_graph
 from dovetail.targets.runtime.control.records import ENDLESS
 from dovetail.targets.runtime.interpreter import known_size
@@ -40,6 +41,11 @@ class Executable(Protocol):
     @property
     def plan(self) -> Plan: ...
 
+    @property
+    def on_host(self) -> tuple[Step, ...]:
+        """The steps that have no kernel."""
+        ...
+
     def bind(self, params: Mapping[str, Array]) -> Runner: ...
 
 
@@ -53,6 +59,10 @@ class BoundBody:
 
 Bodies: TypeAlias = dict[tuple[Value, Subgraph], BoundBody]
 """The bodies that one binding of a plan has run."""
+
+
+_BOUND = np.empty(0, np.uint8)
+"""Stands for an argument that is known at bind time."""
 
 
 class HostBody:
@@ -82,6 +92,7 @@ class HostControl:
         self._outer = outer
         self._compiled: dict[tuple[Subgraph, tuple[int, ...]], Executable] = {}
         self._bound = {r for step in outer.phase("bind") for r in step.results}
+        self._chunks: dict[Value, Chunk | None] = {}
 
     def run(self, step: Step, memory: Memory, bodies: Bodies, status: int = 0) -> bool:
         """Run a step that branches or loops, after compiled code set this status; False for other steps."""
@@ -90,17 +101,39 @@ class HostControl:
             return False
         if status == ENDLESS:
             check_trips(MOST_TRIPS)
-        attrs = {
-            name: self._attribute(a, op.kinds[name].name == "fresh", step, memory, bodies)
-            for name, a in step.value.attrs.items()
-        }
-        results = op.compute(*[memory.view(v) for v in step.operands], **attrs)
-        arrays = results if isinstance(results, tuple) else (results,)
+        arrays = self._by_chunks(step, memory, bodies)
+        if arrays is None:
+            attrs = {
+                name: self._attribute(a, op.kinds[name].name == "fresh", step, memory, bodies)
+                for name, a in step.value.attrs.items()
+            }
+            results = op.compute(*[memory.view(v) for v in step.operands], **attrs)
+            arrays = results if isinstance(results, tuple) else (results,)
         named = list(zip(step.results, arrays, strict=True))
         memory.solve([Found(step.name, v.tensor, a.shape) for v, a in named])
         for value, array in named:
             memory.view(value)[...] = array
         return True
+
+    def _by_chunks(self, step: Step, memory: Memory, bodies: Bodies) -> tuple[Array, ...] | None:
+        """The results of a loop whose trips run as compiled code, several at a time; None for other steps."""
+        value = step.value
+        if value not in self._chunks:
+            found = chunk_of(value)
+            compiled = None if found is None else self._compiled_body(found.body, step)[0]
+            self._chunks[value] = found if compiled is not None and not compiled.on_host else None
+        chunk = self._chunks[value]
+        if chunk is None:
+            return None
+        key = value, chunk.body
+        if key not in bodies:
+            bodies[key] = self._body(chunk.body, step, memory)
+        bound = bodies[key]
+        taken = {i for i, _ in bound.taken}
+        operands = [memory.view(v) if i in taken else _BOUND for i, v in enumerate(step.operands)]
+        return run_chunks(
+            chunk, operands, memory.sizes, lambda given, sizes: HostBody(chunk.body, bound, sizes)(*given)
+        )
 
     def _attribute(self, attr: Any, fresh: bool, step: Step, memory: Memory, bodies: Bodies) -> Any:
         if isinstance(attr, Subgraph):
@@ -115,21 +148,29 @@ class HostControl:
 
     def _body(self, body: Subgraph, step: Step, memory: Memory) -> BoundBody:
         """A body whose weights are bound, so that its kernels read them packed."""
-        value = step.value
-        before = 1 if value.op is if_ else 0
-        first = int(value.attrs.get("carries", 0)) + int(value.attrs.get("scanned", 0))
-        operands = step.operands[before:]
-        known = tuple(i for i, v in enumerate(operands) if i >= first and self._is_bound(v))
-        if (body, known) not in self._compiled:
-            plan = make_plan(body_graph(body, known), target=self._outer.target, rules=self._outer.rules)
-            self._compiled[body, known] = self._compile(plan)
-        compiled = self._compiled[body, known]
+        compiled, known = self._compiled_body(body, step)
+        operands = _passed(step)
         read = {str(v.attrs["name"]) for v in compiled.plan.graph.parameters}
         params = {f"a{i}": np.array(memory.view(operands[i])) for i in known if f"a{i}" in read}
         taken = tuple((i, f"a{i}") for i in range(len(operands)) if i not in known)
         return BoundBody(compiled.bind(params), taken)
 
+    def _compiled_body(self, body: Subgraph, step: Step) -> tuple[Executable, tuple[int, ...]]:
+        """A compiled body, and the indices of its arguments that are known at bind time."""
+        attrs = step.value.attrs
+        first = int(attrs.get("carries", 0)) + int(attrs.get("scanned", 0))
+        known = tuple(i for i, v in enumerate(_passed(step)) if i >= first and self._is_bound(v))
+        if (body, known) not in self._compiled:
+            plan = make_plan(body_graph(body, known), target=self._outer.target, rules=self._outer.rules)
+            self._compiled[body, known] = self._compile(plan)
+        return self._compiled[body, known], known
+
     def _is_bound(self, value: Value) -> bool:
         """Whether the bind phase of the outer plan knows an operand."""
         root = self._outer.locate(value).root
         return value.tensor.is_static and (root.op in (leaf.PARAM, leaf.CONST) or root in self._bound)
+
+
+def _passed(step: Step) -> tuple[Value, ...]:
+    """The operands that the bodies of a step take."""
+    return step.operands[1 if step.value.op is if_ else 0 :]

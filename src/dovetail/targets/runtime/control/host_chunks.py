@@ -1,0 +1,106 @@
+"""Loops whose number of trips the run finds, and that stack outputs of every trip: several trips at a time.
+
+The size of the stacked outputs is known after the loop. The host runs chunks, each a compiled scan of a known length
+whose trips do nothing once the condition has failed, and joins their outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.ir import leaf
+from dovetail.ir.dim import Size, evaluate, symbol, symbols
+from dovetail.ir.dtype import i64
+from dovetail.ir.graph import Subgraph, walk_into
+from dovetail.ir.inline import inline
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.ops import build, tracing
+from dovetail.ops.control import MOST_TRIPS, check_trips, while_
+from dovetail.passes.specialize import fresh_symbols
+
+FIRST_CHUNK, CHUNK_GROWTH, MOST_CHUNK = 4, 4, 1024
+"""Trips of the first chunk, how much longer the next one is, and the longest."""
+CHUNK_BYTES = 16 << 20
+"""Stacked outputs of a chunk, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Several trips of a loop as a sub-graph of its operands.
+
+    The results are the carries, the stacked outputs, the number of trips, and whether the condition holds after them.
+    """
+
+    value: Value
+    body: Subgraph
+    length: str
+    """The symbol of its length: that of the trips."""
+
+
+def chunk_of(value: Value) -> Chunk | None:
+    """The chunk of a loop; None where the run finds other sizes than the number of trips, or none."""
+    if value.op is not while_ or value.attrs["trips"] is None or value.attrs["places"]:
+        return None
+    condition: Subgraph = value.attrs["condition"]
+    body: Subgraph = value.attrs["body"]
+    trips: Size = value.attrs["trips"]
+    length = next((name for name in symbols(trips) if trips == symbol(name)), None)
+    inside = walk_into((*condition.results, *body.results))
+    if length is None or any(True for v in inside for _ in fresh_symbols(v)):
+        return None
+    carries = int(value.attrs["carries"])
+
+    def running(*operands: Value) -> tuple[Value, ...]:
+        return inline(body, operands)
+
+    def stopped(*operands: Value) -> tuple[Value, ...]:
+        return (*operands[:carries], *(build.zeros(v.shape, v.dtype) for v in body.results[carries:]))
+
+    def trip(*slots: Value) -> tuple[Value, ...]:
+        done, *operands = slots
+        (holds,) = inline(condition, operands)
+        results = tracing.cond(holds, running, stopped, *operands)
+        return (done + ops.cast(holds, dtype=i64), *results)
+
+    def chunk(*operands: Value) -> tuple[Value, ...]:
+        given, captures = operands[:carries], operands[carries:]
+        found = tracing.scan(trip, [leaf.scalar(0, i64), *given], captures=captures, length=trips)
+        done, *after = found.carries
+        return (*after, *found.outputs, done, *inline(condition, (*after, *captures)))
+
+    return Chunk(value, tracing.subgraph(chunk, body.arguments), length)
+
+
+RunChunk: TypeAlias = Callable[[Sequence[Array], Mapping[str, int]], Sequence[Array]]
+"""Runs one chunk, given the operands of the loop and all sizes."""
+
+
+def run_chunks(chunk: Chunk, operands: Sequence[Array], sizes: Mapping[str, int], run: RunChunk) -> tuple[Array, ...]:
+    """What the loop gives, as its meaning says."""
+    value = chunk.value
+    carries = int(value.attrs["carries"])
+    stacked: Sequence[Value] = value.attrs["body"].results[carries:]
+    limit: Size | None = value.attrs["limit"]
+    most = None if limit is None else evaluate(limit, sizes)
+    bytes_of_trip = sum(evaluate(v.tensor.bytes, sizes) for v in stacked)
+    longest = max(1, min(MOST_CHUNK, CHUNK_BYTES // max(1, bytes_of_trip)))
+    carried, captures = operands[:carries], operands[carries:]
+    outputs: list[list[Array]] = [[] for _ in stacked]
+    total, length = 0, FIRST_CHUNK
+    while True:
+        check_trips(total)
+        length = min(length, longest, (MOST_TRIPS if most is None else min(most, MOST_TRIPS)) - total)
+        *results, done, holds = run([*carried, *captures], {**sizes, chunk.length: length})
+        carried = results[:carries]
+        for parts, part in zip(outputs, results[carries:], strict=True):
+            parts.append(part[: int(done)])
+        total += int(done)
+        if not holds or total == most:
+            return (*carried, *(p[0] if len(p) == 1 else np.concatenate(p) for p in outputs), holds)
+        length *= CHUNK_GROWTH
