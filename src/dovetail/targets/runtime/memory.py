@@ -112,7 +112,8 @@ class Memory:
     def copied(self, value: Value) -> Array:
         """A tensor in new memory; a broadcast tensor takes more bytes there than in its view."""
         view = self.view(value)
-        check_fits(view.nbytes, f"a result of {self.plan.graph.name}, {value.type},", self.plan.memory_limit)
+        plan = self.plan
+        check_fits(view.nbytes, lambda: f"a result of {plan.graph.name}, {value.type},", plan.memory_limit)
         return np.array(view, order="C")
 
     def results(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

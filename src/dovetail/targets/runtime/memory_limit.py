@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from dovetail.errors import BindError
 
 ALWAYS_FITS = 1 << 26
-"""Up to so many bytes nobody asks the machine."""
+"""Bytes up to which the machine is not asked."""
 
 _MEMORY = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/statm")
 
 
-def check_fits(count: int, what: str, limit: int = 0) -> None:
-    """Refuse more bytes than the limit, or than the machine has left where there is none."""
+def check_fits(count: int, what: str | Callable[[], str], limit: int = 0) -> None:
+    """Refuse more bytes than the limit, or than the machine has left where there is none; `what` takes them."""
     if not limit and count <= ALWAYS_FITS:
         return
     most = limit or available()
     if count > most:
+        taker = what if isinstance(what, str) else what()
         raise BindError(
-            f"{what} takes {count:,} bytes, and {most:,} {'are allowed' if limit else 'are left on this machine'}",
+            f"{taker} takes {count:,} bytes, and {most:,} {'are allowed' if limit else 'are left on this machine'}",
             hint="run it with smaller inputs" + (", or with a larger memory_limit" if limit else ""),
         )
 

@@ -21,7 +21,7 @@ from dovetail.targets.runtime.control import host, host_chunks
 from tests.tolerances import assert_close
 
 SIZE = 6
-COUNTS = [0, 1, 3, 4, 5, 20, 21, 90]
+COUNTS = [0, 1, 7, 8, 9, 24, 25, 90]
 """Trips: none, some, and around the ends of chunks."""
 
 
@@ -88,13 +88,13 @@ def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_number_of_trips(threads: int, by_chunks: list[int]) -> None:
     check(loop(), COUNTS, threads=threads)
-    assert by_chunks[:3] == [4, 4, 4] and max(by_chunks) == 256
+    assert by_chunks[:3] == [8, 8, 8] and max(by_chunks) == 64
 
 
-@pytest.mark.parametrize("limit", [0, 1, 4, 7])
+@pytest.mark.parametrize("limit", [0, 1, 8, 13])
 def test_a_limit_stops_it(limit: int, by_chunks: list[int]) -> None:
-    check(loop(limit=limit), [0, 3, 4, 7, 30])
-    assert max(by_chunks) <= max(4, limit)
+    check(loop(limit=limit), [0, 7, 8, 13, 30])
+    assert max(by_chunks) <= 8
 
 
 def test_a_loop_inside_the_body() -> None:

@@ -24,7 +24,7 @@ from dovetail.ops import build, tracing
 from dovetail.ops.control import MOST_TRIPS, check_trips, while_
 from dovetail.passes.specialize import fresh_symbols
 
-FIRST_CHUNK, CHUNK_GROWTH, MOST_CHUNK = 4, 4, 1024
+FIRST_CHUNK, CHUNK_GROWTH, MOST_CHUNK = 8, 2, 1024
 """Trips of the first chunk, how much longer the next one is, and the longest."""
 CHUNK_BYTES = 16 << 20
 """Stacked outputs of a chunk, at most."""
