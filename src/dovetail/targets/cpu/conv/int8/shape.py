@@ -25,11 +25,35 @@ def is_by_channels(channels: int, taps: int) -> bool:
     return taps == 1 or 8 * padded <= 9 * channels
 
 
+def strip_of(tile: ByteTile, pixels: Size, images: Size, filters: int, threads: int) -> int:
+    """Pixels of a strip: as long as caches allow, and equally long, so that threads share strips and pack none twice.
+
+    `images` counts groups too. Where sizes are not known, the longest.
+    """
+    longest = max(1, INT8.strip // tile.nr)
+    if not isinstance(pixels, int) or not isinstance(images, int) or 0 in (pixels, images):
+        return longest * tile.nr
+    panels = -(-pixels // tile.nr)
+    least = -(-panels // longest)
+
+    def time(strips: int) -> float:
+        """Of one thread, in products of a panel; a strip that threads share is packed by each."""
+        length = -(-panels // strips)
+        count = -(-panels // length) * images
+        packed = count // threads + (1 if count % threads else 0)
+        return length * (count * filters / threads + packed * INT8.packing)
+
+    best = min(range(least, min(panels, least + threads - 1) + 1), key=time)
+    return -(-panels // best) * tile.nr
+
+
 @dataclass(frozen=True, slots=True)
 class ByteImage:
     """What the code depends on. Sizes are numbers, or arguments of the kernel."""
 
     tile: ByteTile
+    strip: int
+    """Pixels of a strip, in whole panels."""
     channels: int
     """Of a group."""
     filters: int
@@ -69,11 +93,6 @@ class ByteImage:
         return self.taps * -(-self.channels // 4) if self.by_channels else self.tile.steps(self.deep)
 
     @property
-    def strip(self) -> int:
-        """Pixels of a strip, in whole panels."""
-        return max(1, INT8.strip // self.tile.nr) * self.tile.nr
-
-    @property
     def tiles(self) -> int:
         """Tiles of rows of a group."""
         return -(-self.filters // self.tile.mr)
@@ -100,4 +119,4 @@ class ByteImage:
         return {**offsets, "end": end}
 
 
-__all__ = ["VECTOR", "ByteImage", "is_by_channels"]
+__all__ = ["VECTOR", "ByteImage", "is_by_channels", "strip_of"]
