@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.ir.dim import Size
@@ -102,8 +103,23 @@ class ByteImage:
         """Blocks of filters of a group."""
         return -(-self.filters // INT8.filters)
 
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """Rows of the image that a strip sees and their width, padded, where both are known and are few bytes.
+
+        Four channels of them are interleaved once for all taps.
+        """
+        width = self.sizes["out_width"]
+        if self.taps == 1 or not self.by_channels or not isinstance(width, int) or width == 0:
+            return None
+        (down, across), (stride, step) = self.window, self.strides
+        most = (self.strip - 2) // width + 2
+        rows = (most - 1) * stride + (down - 1) * self.dilations[0] + 1
+        columns = (width - 1) * step + (across - 1) * self.dilations[1] + 1
+        return (rows, columns) if -(-self.channels // 4) * 4 * rows * columns <= INT8.lines else None
+
     def layout(self, epilogue: Kernel) -> dict[str, int]:
-        """Offsets in the workspace: words of the epilogue, sums, sums of pixels, four rows, panels, and the end."""
+        """Offsets in the workspace: words of the epilogue, sums, sums of pixels, four rows, panels, lines, the end."""
         pitch, mr = 4 * self.strip, self.tile.mr
         sizes = {
             "words": words_bytes(epilogue),
@@ -112,6 +128,7 @@ class ByteImage:
             # A copy may write a vector beyond the last pixel.
             "four": 4 * self.strip + VECTOR,
             "panels": self.strip * 4 * self.steps,
+            "lines": 0 if self.lines is None else -(-self.channels // 4) * 4 * prod(self.lines) + 4 * VECTOR,
         }
         offsets, end = dict[str, int](), HEAD
         for name, size in sizes.items():
