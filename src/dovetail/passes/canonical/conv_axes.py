@@ -10,6 +10,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.ops import build, elementwise
+from dovetail.passes.canonical.images import is_of_conv
 from dovetail.passes.canonical.rule import listed, rule
 
 _LONGEST = 12
@@ -198,18 +199,7 @@ def _axes_apart(value: Value) -> list[Value]:
     # Pixels of a row stay next to each other; channels that come last are another rule's.
     if not apart or len(orders) > 1 or any(order[-2:] != (-2, -1) for order in orders):
         return []
-    return views if inner.known_type is not None and inner.rank in (3, 4) and _is_of_conv(inner) else []
-
-
-def _is_of_conv(value: Value) -> bool:
-    """Whether it is the result of a convolution, maybe with elementwise ops after it."""
-    for _ in range(_LONGEST):
-        if value.op is ops.conv:
-            return True
-        if not value.op.elementwise or not value.operands:
-            return False
-        value = next((v for v in value.operands if v.rank == value.rank), value.operands[0])
-    return False
+    return views if inner.known_type is not None and inner.rank in (3, 4) and is_of_conv(inner) else []
 
 
 def _under(value: Value, views: Sequence[Value]) -> Value | None:
