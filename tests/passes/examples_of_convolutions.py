@@ -26,6 +26,11 @@ def _pointwise(x: Value) -> Value:
     return build.reshape(made, (2, 5, 2, 3, 2))
 
 
+def _apart(images: Value) -> Value:
+    """Six images of five channels as two of three planes each."""
+    return build.transpose(build.reshape(images, (2, 3, *images.shape[1:])), (0, 2, 1, 3, 4))
+
+
 def _along_planes(x: Value) -> Value:
     order = (0, 2, 1, 3, 4)
     images = ops.merge(build.transpose(x, order), axis=-4, count=2)
@@ -55,6 +60,15 @@ CONVOLUTIONS: tuple[Example, ...] = (
         lambda x: ops.conv(x, _filters(x, 1, 2, 2)),
         _along_planes,
         shape=(2, 3, 4, 3, 2),
+        **_DTYPES,
+    ),
+    Example(
+        "third_axis_later",
+        lambda x: ops.tanh(_apart(ops.conv(x, _filters(x, 2, 2)))) + leaf.param("b", x.dtype[5, 1, 1, 1]),
+        lambda x: _apart(
+            ops.tanh(ops.conv(x, _filters(x, 2, 2))) + ops.squeeze(leaf.param("b", x.dtype[5, 1, 1, 1]), axes=(-3,))
+        ),
+        shape=(6, 3, 4, 3),
         **_DTYPES,
     ),
     Example(

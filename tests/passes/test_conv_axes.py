@@ -88,6 +88,45 @@ def test_windows_along_three_axes_of_any_size(window: tuple[int, int, int]) -> N
     assert ranks(check(y, (1, 4, 5, 6, 7), (2, 4, 3, 8, 3), (1, 4, 1, 1, 1))) == [2]
 
 
+WINDOWS = [(3, 3, 3), (3, 1, 1), (1, 3, 3), (1, 1, 1)]
+
+
+def _biased(x: Value, window: tuple[int, int, int], number: int) -> Value:
+    """A convolution of four channels to as many, with its bias."""
+    w, b = param(f"w{number}", f32[4, 4, *window]), param(f"b{number}", f32[4, 1, 1, 1])
+    return ops.conv(x, w * 0.1, padding=tuple(n // 2 for n in window)) + b
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("sizes", [(1, 5, 6, 7), (2, 3, 6, 7)], ids=["one", "batch"])
+def test_bias_residual_and_activation_are_in_the_epilogue(
+    window: tuple[int, int, int], sizes: tuple[int, int, int, int]
+) -> None:
+    n, *pixels = sizes
+    x = ops.relu(_biased(input("x", f32[n, 4, *pixels]), window, 0))
+    y = ops.relu(_biased(ops.relu(_biased(x, window, 1)), window, 2) + x)
+    assert set(ranks(check(y, (n, 4, *pixels)))) <= {1, 2}
+    kernels = dovetail.compile(Graph.of(y)).report.kernels
+    found = [k.op for k in kernels if k.phase == "run" and k.op not in ("pad", "concat", "merge")]
+    assert found == ["conv_bias_act"] * 3
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_steps_after_three_axes_of_any_size(window: tuple[int, int, int]) -> None:
+    """A scale for each channel, a number, and an operand that is no view of a vector."""
+    x = input("x", f32["n", 4, "d", "h", "w"])
+    y = ops.tanh(_biased(x, window, 0) * param("s", f32[1, 4, 1, 1, 1]) * 0.5)
+    if window != (1, 1, 1):
+        y = y + x
+    check(y, (1, 4, 5, 6, 7), (2, 4, 3, 8, 3), (1, 4, 1, 1, 1))
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 1), (6, 1), (7,), (2, 1, 1, 1, 1)], ids=str)
+def test_vectors_along_other_axes_stay_right(shape: tuple[int, ...]) -> None:
+    y = ops.conv(input("x", f32[2, 4, 5, 6, 7]), param("w", f32[4, 4, 3, 3, 3]), padding=1)
+    check(ops.relu(y + param("v", f32[shape])), (2, 4, 5, 6, 7))
+
+
 def test_a_width_of_one_is_one_axis() -> None:
     y = ops.conv(input("x", f32[2, 4, 30, 1]), param("w", f32[6, 4, 5, 1]), padding=(2, 0))
     assert ranks(check(y, (2, 4, 30, 1))) == [1]

@@ -14,11 +14,14 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f64, i8, i32, u16, u64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
+from dovetail.kernels.loops.ir import Kernel, Loop, Statement
 from dovetail.kernels.spec import Job
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
+from dovetail.targets.runtime.build import builder_of
 from tests.kernels.native import bits, compiled, near
 
 LENGTHS = (1, 2, 7, 16, 17, 33, 100, 2049)
@@ -77,6 +80,23 @@ def test_group_norms(groups: int, shape: tuple[int, ...]) -> None:
     }
     feeds = {"x": normal(*shape), "gain": normal(channels, 1, 1), "bias": normal(channels, 1, 1, seed=1)}
     near(compiled(outputs), feeds)
+
+
+@pytest.mark.parametrize("pixels", [(28, 28), ("h", "w")], ids=["known", "symbolic"])
+def test_pixels_of_a_group_are_one_loop(pixels: tuple[int | str, int | str]) -> None:
+    """Rows of pixels follow each other in memory: the innermost loop goes through all pixels of a channel."""
+    x, gain = input("x", f32[1, 12, *pixels]), input("gain", f32[12, 1, 1])
+    graph = Graph.of({"y": library.group_norm(x, gain, groups=3, eps=EPS)})
+    plan = make_plan(graph, target=CPU)
+    job = builder_of(plan, BACKEND).job(plan.phase("run")[-1])
+    assert isinstance(job, Job) and isinstance(job.kernel, Kernel)
+    assert _depth(job.kernel.body) == 2, "channels of a group, and pixels"
+
+
+def _depth(body: tuple[Statement, ...]) -> int:
+    """Loops inside each other, those over blocks of one axis left out."""
+    inner = [(_depth(s.body), s.variable != "block") for s in body if isinstance(s, Loop)]
+    return max((depth + counts for depth, counts in inner), default=0)
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16, f64])

@@ -59,11 +59,16 @@ def _cut(w: Writer, x: str, source: DType, target: DType) -> str:
     return w.let(f"select i1 {over}, {there} {high}, {there} {found}")
 
 
-def cast_whole(w: Writer, x: str, source: DType, target: DType) -> str:
-    """A float as an integer where it is known to be in range, or NaN, which becomes 0."""
-    here, there = spelled(source), spelled(target)
-    safe = w.let(f"select i1 {w.let(f'fcmp ord {here} {x}, {x}')}, {here} {x}, {here} {literal(0, source)}")
-    return w.let(f"trunc i32 {w.let(f'fptosi {here} {safe} to i32')} to {there}")
+def anchor(w: Writer, x: str, by: str) -> str:
+    """A sum that rounds to an integer: no flag lets LLVM take it apart."""
+    return w.let(f"fadd float {x}, {by}")
+
+
+def low_bits(w: Writer, x: str, zero: str, target: DType) -> str:
+    """The integer in the low bits of an anchored float, plus a zero point; NaN becomes 0."""
+    bits = w.let(f"add i32 {w.let(f'bitcast float {x} to i32')}, {zero}")
+    safe = w.let(f"select i1 {w.let(f'fcmp ord float {x}, {x}')}, i32 {bits}, i32 0")
+    return w.let(f"trunc i32 {safe} to {spelled(target)}")
 
 
 def _rounded_to_odd(w: Writer, x: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from dovetail.codegen.llvm.casts import bitcast, cast, cast_whole
+from dovetail.codegen.llvm.casts import anchor, bitcast, cast, low_bits
 from dovetail.codegen.llvm.types import NARROW, Writer, is_compiled, literal, spelled, stored, suffix
 from dovetail.errors import UnsupportedError
 from dovetail.ir.dtype import ALL, DType, bool_, f16, f32
@@ -16,8 +16,10 @@ def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: D
     """One primitive on scalars; `flags` go to sums and products of floats."""
     if op == "cast":
         return cast(w, operands[0], given[0], result)
-    if op == "cast_whole":
-        return cast_whole(w, operands[0], given[0], result)
+    if op == "anchor":
+        return anchor(w, operands[0], operands[1])
+    if op == "low_bits":
+        return low_bits(w, operands[0], operands[1], result)
     if op == "bitcast":
         return bitcast(w, operands[0], given[0], result)
     if op == "where":

@@ -41,9 +41,10 @@ class Axes:
         return tuple(f for axis in self.of(value) for f in axis)
 
     def strides(self, value: Value, strides: Sequence[Size]) -> dict[int, Size]:
-        """How far each factor steps, given how far each axis does."""
+        """How far each factor steps, given how far each axis does; in the order of axes, which loops keep."""
         found: dict[int, Size] = {}
         for axis, stride in zip(self.of(value), strides, strict=True):
+            found |= dict.fromkeys(axis, 0)
             step = stride
             for factor in reversed(axis):
                 found[factor] = step

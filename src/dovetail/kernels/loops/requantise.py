@@ -3,6 +3,9 @@
 Quantisation is spelled clip(round(x / scale) + zero point) and a cast. The quotient by a known scale becomes a product
 with its reciprocal in two parts, where a test of every rounding boundary shows that the integers stay the same. What is
 dequantised again stays a float.
+
+Adding 1.5 · 2²³ rounds to an integer, ties to even, and leaves it in the low bits of the float: one addition, where
+instructions that round or convert are slow on many processors.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ _SMALLEST, _LARGEST = 1e-20, 1e20
 """Between these, a scale times such an integer is a normal number."""
 _NEAR = 4
 """Floats that are tested on either side of a rounding boundary."""
+ANCHOR = 1.5 * 2**23
+"""An even integer: floats around it are the integers."""
 _NARROW = 8
 """Bits of the integers that quantisation gives, at most: their boundaries are few enough to test."""
 
@@ -61,12 +66,11 @@ class Requantiser:
         return expr if same else Call(expr.op, given, expr.dtype)
 
     def _quantised(self, expr: Call) -> Expr | None:
-        """A clipped value as an integer: `cast_whole` needs no range check."""
+        """A clipped value as an integer, without a range check."""
         clipped = self._clipped(expr)
         if clipped is None:
             return None
-        whole = clipped.quotient if clipped.zero == 0 else clipped.moved(0)
-        return Call("cast_whole", (whole,), expr.dtype)
+        return Call("low_bits", (clipped.anchored, Number(clipped.zero, i32)), expr.dtype)
 
     def _dequantised(self, expr: Call) -> Expr | None:
         """The integers of a quantised value minus a zero point, as floats: they were floats before. NaN became 0."""
@@ -133,14 +137,14 @@ class Requantiser:
             inner = Call(op, (inner, Number(float(edge), f32)), f32)
         main, rest = (Number(part, f32) for part in parts)
         made = Call("fma", (inner, main, Call("mul", (inner, rest), f32)), f32)
-        return _Rounded(Call("round", (made,), f32), int(zero), int(low), int(high))
+        return _Rounded(Call("anchor", (made, Number(ANCHOR, f32)), f32), int(zero), int(low), int(high))
 
 
 @dataclass(slots=True)
 class _Rounded:
-    """Rounded quotients before the zero point is added, and the range of their sums; NaN stays."""
+    """Rounded quotients plus ANCHOR, before the zero point is added, and the range of their sums; NaN stays."""
 
-    quotient: Expr
+    anchored: Expr
     zero: int
     low: int
     high: int
@@ -150,8 +154,7 @@ class _Rounded:
         """The integers minus a number, as floats."""
         by = self.zero - minus
         if by not in self.sums:
-            # Adding 0.0 makes 0.0 of -0.0: integers have one zero.
-            self.sums[by] = Call("add", (self.quotient, Number(float(by), f32)), f32)
+            self.sums[by] = Call("anchor", (self.anchored, Number(by - ANCHOR, f32)), f32)
         return self.sums[by]
 
 
@@ -202,4 +205,4 @@ def _fma(x: NDArray[np.float32], by: np.float32, plus: NDArray[np.float32]) -> N
     return (bits + np.where(even, np.where(outward, 1, -1), 0)).view(np.float64).astype(np.float32)
 
 
-__all__ = ["Requantiser", "reciprocal"]
+__all__ = ["ANCHOR", "Requantiser", "reciprocal"]

@@ -10,6 +10,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.ops import build, elementwise
+from dovetail.passes.canonical.images import is_of_conv
 from dovetail.passes.canonical.rule import listed, rule
 
 _LONGEST = 12
@@ -53,8 +54,11 @@ def _one_tap(value: Value, a: int) -> int | None:
 
 @rule(ops.conv)
 def adjacent_points_as_one_axis(value: Value) -> Value | None:
-    """Adjacent axes along which a convolution reads its own pixel only are one axis."""
-    if not _is_known(value) or value.rank < 5:
+    """Adjacent axes along which a convolution reads its own pixel only are one axis.
+
+    The first axis of an image that comes out of a batch goes back there instead.
+    """
+    if not _is_known(value) or value.rank < 5 or any(v.op is ops.permute for v in _axes_apart(value.operands[0])):
         return None
     x, w = value.operands
     count = value.rank - 2
@@ -165,6 +169,73 @@ def _is_conv_under_axes(value: Value) -> bool:
             return False
         inner = max(inner.operands, key=lambda v: v.rank)
     return False
+
+
+@rule(*elementwise.FAMILY)
+def third_axis_later(value: Value) -> Value | None:
+    """What is done to a convolution along fewer axes is done before axes that were joined are taken apart again."""
+    if value.known_type is None:
+        return None
+    views = next((views for v in value.operands if (views := _axes_apart(v))), None)
+    if views is None or views[0].shape != value.shape:
+        return None
+    bare = [_under(v, views) for v in value.operands]
+    if any(v is None for v in bare):
+        return None
+    made = value.with_operands(tuple([v for v in bare if v is not None]))
+    for view in reversed(views):
+        made = view.with_operands((made,))
+    return made
+
+
+def _axes_apart(value: Value) -> list[Value]:
+    """The views that take axes of a convolution's result out of its batch or its pixels, the last one first."""
+    views, inner = list[Value](), value
+    while inner.op in (ops.permute, ops.split, ops.unsqueeze) and inner.known_type is not None:
+        views.append(inner)
+        (inner,) = inner.operands
+    orders = [v.attrs["order"] for v in views if v.op is ops.permute]
+    apart = orders or any(v.op is ops.split for v in views)
+    # Pixels of a row stay next to each other; channels that come last are another rule's.
+    if not apart or len(orders) > 1 or any(order[-2:] != (-2, -1) for order in orders):
+        return []
+    return views if inner.known_type is not None and inner.rank in (3, 4) and is_of_conv(inner) else []
+
+
+def _under(value: Value, views: Sequence[Value]) -> Value | None:
+    """What becomes a value, or one that is broadcast to it, by views; None where that is no view of a vector."""
+    if value.known_type is None:
+        return None
+    if value.rank == 0:
+        return value
+    own = _axes_apart(value)
+    if own and [_step(v) for v in own] == [_step(v) for v in views]:
+        return own[-1].operands[0]
+    axes = [a for a in range(-value.rank, 0) if value.shape[a] != 1]
+    if len(axes) > 1:
+        return None
+    axis = axes[0] if axes else -1
+    size = value.shape[axis]
+    for view in views:
+        match view.op:
+            case ops.permute:
+                order = view.attrs["order"]
+                axis = order[axis] if axis >= -len(order) else axis
+            case ops.unsqueeze:
+                if axis in view.attrs["axes"]:
+                    return None
+                axis += sum(a > axis for a in view.attrs["axes"])
+            case _:
+                last, more = view.attrs["axis"], view.rank - view.operands[0].rank
+                if last - more <= axis <= last:
+                    return None
+                axis += more if axis < last else 0
+    return build.reshape(value, (size, *(1,) * (-axis - 1)))
+
+
+def _step(view: Value) -> tuple[object, ...]:
+    """A view without what it is one of."""
+    return view.op, view.shape, tuple(view.attrs.items())
 
 
 RULES = listed(globals())

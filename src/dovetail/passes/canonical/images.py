@@ -39,7 +39,7 @@ def channels_last_later(value: Value) -> Value | None:
     if not turned or value.known_type is None:
         return None
     order: tuple[int, ...] = turned[0].attrs["order"]
-    if any(v.attrs["order"] != order or not _is_of_conv(v.operands[0]) for v in turned):
+    if any(v.attrs["order"] != order or not is_of_conv(v.operands[0]) for v in turned):
         return None
     if any(v.op is not ops.permute and not _is_vector_of_weights(v) for v in value.operands):
         return None
@@ -76,8 +76,8 @@ def _for_each_channel(vector: Value, axis: int) -> Value:
     return ops.unsqueeze(vector, axes=tuple(range(axis + 1, 0)))
 
 
-def _is_of_conv(value: Value) -> bool:
-    """Whether it is the result of a convolution, with elementwise ops behind it."""
+def is_of_conv(value: Value) -> bool:
+    """Whether it is the result of a convolution, maybe with elementwise ops after it."""
     for _ in range(_LONGEST):
         if value.op is ops.conv:
             return True

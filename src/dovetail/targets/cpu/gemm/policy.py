@@ -110,6 +110,10 @@ class Int8Policy:
     """Filters of a convolution that share a strip of packed pixels. A multiple of every MR."""
     strip: int = 144
     """Pixels of a strip, at most; it has whole panels."""
+    lines: int = 256 << 10
+    """Bytes of interleaved lines that a strip sees, at most: they stay in L2 while all taps are packed."""
+    packing: int = 24
+    """Filters whose products take as long as packing a strip."""
     vectors: int = 4
     """Vectors of the epilogue that are computed at once. A power of two."""
 

@@ -53,8 +53,6 @@ REACH = Reach(
     },
     epilogue=0.4,
 )
-HOST_REACH = replace(REACH, kinds={**REACH.kinds, "norm.grouped": 0.09})
-"""What reports and hints count in addition: fusions are decided without it."""
 OVERLAP = 0.3
 START = 5e-7
 """The efficiency of our kernels, in round figures near the times of the benchmark's workloads and of real models
@@ -109,7 +107,7 @@ class Calibration:
             bytes_per_second=between(low.bytes, high.bytes),
             launch_seconds=between(low.dispatch, high.dispatch) + START,
             levels=tuple(levels),
-            reach=HOST_REACH,
+            reach=REACH,
             peaks=byte_peaks(between(low.int8, high.int8)),
             row_seconds=row_seconds(cores(), threads),
             overlap=OVERLAP,
@@ -144,7 +142,7 @@ def machine_of(settings: Settings) -> Machine:
 @cache
 def _described(threads: int) -> Machine:
     here = host()
-    return described(here.device, here.cpu, cores(), threads, HOST_REACH, OVERLAP)
+    return described(here.device, here.cpu, cores(), threads, REACH, OVERLAP)
 
 
 def stored(settings: Settings) -> Calibration | None:

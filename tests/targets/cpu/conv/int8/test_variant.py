@@ -14,6 +14,7 @@ from dovetail.ir.dtype import DType, i8, u8
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.ops.convolution import conv
+from dovetail.targets.cpu.conv.int8.shape import strip_of
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of, fitting_tile
 from dovetail.targets.cpu.gemm.policy import INT8
 from tests.kernels.bytes import EVERY_DEVICE, SDOT, VNNI, above, image, numbers, run
@@ -154,3 +155,17 @@ def test_blocks_of_filters_are_whole_tiles(device: CpuDevice) -> None:
     tile = byte_tile_of(device)
     assert tile is not None
     assert all(INT8.filters % mr == 0 for mr, _ in ((tile.mr, 0), *tile.shape.others))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("pixels", [1, 10, 40, 152, 608, 3136])
+def test_strips_are_equally_long_and_shared(pixels: int, threads: int) -> None:
+    for filters in (8, 61, 512):
+        tile = byte_tile_of(SDOT)
+        assert tile is not None
+        strip = strip_of(tile, pixels, 1, filters, threads)
+        assert strip % tile.nr == 0 and tile.nr <= strip <= INT8.strip
+        panels, length = -(-pixels // tile.nr), strip // tile.nr
+        count = -(-panels // length)
+        assert length == -(-panels // count), "no strip is longer than it must be"
+    assert strip_of(tile, symbol("p"), 1, 8, threads) == INT8.strip // tile.nr * tile.nr

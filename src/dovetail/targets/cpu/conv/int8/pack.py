@@ -45,8 +45,8 @@ class Packer(Builder):
         self.epilogue = epilogue
         self.given = Words.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
         offsets = shape.layout(epilogue)
-        self.words, self.sums, self.pixelsums, self.four, self.panels = (
-            self.ptr_add(SCRATCH, offsets[name]) for name in ("words", "sums", "pixelsums", "four", "panels")
+        self.words, self.sums, self.pixelsums, self.four, self.panels, self.seen_lines = (
+            self.ptr_add(SCRATCH, offsets[name]) for name in ("words", "sums", "pixelsums", "four", "panels", "lines")
         )
         self.zero = self._zero_point()
 
@@ -74,7 +74,9 @@ class Packer(Builder):
         shape = self.shape
         x = self.ptr_add(self.given.pointers["x"], self.mul(image, self.size("x_image")))
         x = self.ptr_add(x, self.mul(self.mul(group, shape.channels), self.size("x_channel")))
-        if shape.by_channels:
+        if shape.lines is not None:
+            self._by_lines(x, first, live, panels, *shape.lines)
+        elif shape.by_channels:
             self._by_channels(x, first, live, panels)
         else:
             self._by_rows(x, first, live, panels)
@@ -102,12 +104,70 @@ class Packer(Builder):
                         [self.ptr_add(plane, offset) for plane in planes],
                         self.ptr_add(self.four, self.mul(pixel, 4)),
                         count,
+                        self.mul(self.size("x_column"), shape.strides[1]),
                     )
                 self._spread(self.add(self.mul(tap, blocks), block), panels)
 
-    def _copy_four(self, sources: list[Ptr], target: Ptr, count: I64) -> None:
+    def _by_lines(self, x: Ptr, first: I64, live: I64, panels: I64, rows: int, columns: int) -> None:
+        """Four channels of all lines that the strip sees, interleaved; then one tap at a time, copied."""
+        shape, blocks = self.shape, -(-self.shape.channels // 4)
+        if shape.is_padded:
+            whole = I64(str(4 * blocks * rows * columns))
+            self._fill(self.seen_lines, whole, self.moved("i8", self.zero, -128))
+        width = self.size("out_width")
+        last = self.add(first, live)
+        top, end = self.udiv(first, width), self._ceil_by(last, width)
+        before = self.size("before")
+        count = self.smin(self.size("width"), self.sub(columns, before))
+        seen = self.add(self.mul(self.sub(self.sub(end, top), 1), shape.strides[0]), self._reach_down() + 1)
+        with self.loop(0, blocks) as block, self.loop(0, seen) as row:
+            line = self.sub(self.add(self.mul(top, shape.strides[0]), row), self.size("above"))
+            with self.when(self.icmp("ult", line, self.size("height"))):
+                channels = [self.smin(self.add(self.mul(block, 4), i), shape.channels - 1) for i in range(4)]
+                offset = self.mul(line, self.size("x_row"))
+                planes = [self.add(self.mul(channel, self.size("x_channel")), offset) for channel in channels]
+                at = self.add(self.mul(self.add(self.mul(block, rows), row), columns), before)
+                sources = [self.ptr_add(x, plane) for plane in planes]
+                self._copy_four(sources, self.ptr_add(self.seen_lines, self.mul(at, 4)), count, self.size("x_column"))
+        with self.loop(0, shape.taps) as tap, self.loop(0, blocks) as block:
+            down = self.mul(self.udiv(tap, shape.window[1]), shape.dilations[0])
+            across = self.mul(self.urem(tap, shape.window[1]), shape.dilations[1])
+            with self.loop(top, end) as row:
+                start = self.mul(row, width)
+                begin = self.smax(0, self.sub(first, start))
+                pixels = self.sub(self.smin(width, self.sub(last, start)), begin)
+                line = self.add(self.mul(self.sub(row, top), shape.strides[0]), down)
+                at = self.add(self.mul(self.add(self.mul(block, rows), line), columns), across)
+                source = self.ptr_add(self.seen_lines, self.mul(self.add(at, self.mul(begin, shape.strides[1])), 4))
+                target = self.ptr_add(self.four, self.mul(self.sub(self.add(start, begin), first), 4))
+                self._copy_words(source, target, pixels)
+            self._spread(self.add(self.mul(tap, blocks), block), panels)
+
+    def _reach_down(self) -> int:
+        return (self.shape.window[0] - 1) * self.shape.dilations[0]
+
+    def _copy_words(self, source: Ptr, target: Ptr, count: I64) -> None:
+        """Interleaved pixels of one row of the result; contiguous ones four at a time, the last four over others."""
+        step = self.shape.strides[1]
+        if step != 1:
+            with self.loop(0, count) as at:
+                self._copy_word(source, target, self.mul(at, 4 * step), self.mul(at, 4))
+            return
+        wide = self.icmp("sge", count, 4)
+        with self.when(wide):
+            last = self.mul(self.sub(count, 4), 4)
+            with self.steps(0, last, VECTOR) as at:
+                self._copy_vector(source, target, at, _RAW)
+            self._copy_vector(source, target, last, _RAW)
+        with self.unless(wide), self.loop(0, count) as at:
+            self._copy_word(source, target, self.mul(at, 4), self.mul(at, 4))
+
+    def _copy_word(self, source: Ptr, target: Ptr, here: I64, there: I64) -> None:
+        found = self.let(f"load i32, ptr {self.ptr_add(source, here)}, align 1")
+        self.emit(f"store i32 {found}, ptr {self.ptr_add(target, there)}, align 1")
+
+    def _copy_four(self, sources: list[Ptr], target: Ptr, count: I64, step: Int) -> None:
         """The bytes of four planes, those of one pixel next to each other; the last vector over the one before."""
-        step = self.mul(self.size("x_column"), self.shape.strides[1])
         if str(step) != "1":
             with self.loop(0, count) as at:
                 self._copy_pixel(sources, self.mul(at, step), self.ptr_add(target, self.mul(at, 4)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.ir.dim import Size
@@ -25,11 +26,35 @@ def is_by_channels(channels: int, taps: int) -> bool:
     return taps == 1 or 8 * padded <= 9 * channels
 
 
+def strip_of(tile: ByteTile, pixels: Size, images: Size, filters: int, threads: int) -> int:
+    """Pixels of a strip: as long as caches allow, and equally long, so that threads share strips and pack none twice.
+
+    `images` counts groups too. Where sizes are not known, the longest.
+    """
+    longest = max(1, INT8.strip // tile.nr)
+    if not isinstance(pixels, int) or not isinstance(images, int) or 0 in (pixels, images):
+        return longest * tile.nr
+    panels = -(-pixels // tile.nr)
+    least = -(-panels // longest)
+
+    def time(strips: int) -> float:
+        """Of one thread, in products of a panel; a strip that threads share is packed by each."""
+        length = -(-panels // strips)
+        count = -(-panels // length) * images
+        packed = count // threads + (1 if count % threads else 0)
+        return length * (count * filters / threads + packed * INT8.packing)
+
+    best = min(range(least, min(panels, least + threads - 1) + 1), key=time)
+    return -(-panels // best) * tile.nr
+
+
 @dataclass(frozen=True, slots=True)
 class ByteImage:
     """What the code depends on. Sizes are numbers, or arguments of the kernel."""
 
     tile: ByteTile
+    strip: int
+    """Pixels of a strip, in whole panels."""
     channels: int
     """Of a group."""
     filters: int
@@ -69,11 +94,6 @@ class ByteImage:
         return self.taps * -(-self.channels // 4) if self.by_channels else self.tile.steps(self.deep)
 
     @property
-    def strip(self) -> int:
-        """Pixels of a strip, in whole panels."""
-        return max(1, INT8.strip // self.tile.nr) * self.tile.nr
-
-    @property
     def tiles(self) -> int:
         """Tiles of rows of a group."""
         return -(-self.filters // self.tile.mr)
@@ -83,8 +103,23 @@ class ByteImage:
         """Blocks of filters of a group."""
         return -(-self.filters // INT8.filters)
 
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """Rows of the image that a strip sees and their width, padded, where both are known and are few bytes.
+
+        Four channels of them are interleaved once for all taps.
+        """
+        width = self.sizes["out_width"]
+        if self.taps == 1 or not self.by_channels or not isinstance(width, int) or width == 0:
+            return None
+        (down, across), (stride, step) = self.window, self.strides
+        most = (self.strip - 2) // width + 2
+        rows = (most - 1) * stride + (down - 1) * self.dilations[0] + 1
+        columns = (width - 1) * step + (across - 1) * self.dilations[1] + 1
+        return (rows, columns) if -(-self.channels // 4) * 4 * rows * columns <= INT8.lines else None
+
     def layout(self, epilogue: Kernel) -> dict[str, int]:
-        """Offsets in the workspace: words of the epilogue, sums, sums of pixels, four rows, panels, and the end."""
+        """Offsets in the workspace: words of the epilogue, sums, sums of pixels, four rows, panels, lines, the end."""
         pitch, mr = 4 * self.strip, self.tile.mr
         sizes = {
             "words": words_bytes(epilogue),
@@ -93,6 +128,7 @@ class ByteImage:
             # A copy may write a vector beyond the last pixel.
             "four": 4 * self.strip + VECTOR,
             "panels": self.strip * 4 * self.steps,
+            "lines": 0 if self.lines is None else -(-self.channels // 4) * 4 * prod(self.lines) + 4 * VECTOR,
         }
         offsets, end = dict[str, int](), HEAD
         for name, size in sizes.items():
@@ -100,4 +136,4 @@ class ByteImage:
         return {**offsets, "end": end}
 
 
-__all__ = ["VECTOR", "ByteImage", "is_by_channels"]
+__all__ = ["VECTOR", "ByteImage", "is_by_channels", "strip_of"]

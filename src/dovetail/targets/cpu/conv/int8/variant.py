@@ -27,7 +27,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
 from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.conv.int8.kernel import int8_conv_code
-from dovetail.targets.cpu.conv.int8.shape import ByteImage, is_by_channels
+from dovetail.targets.cpu.conv.int8.shape import ByteImage, is_by_channels, strip_of
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of, fitting_tile
 from dovetail.targets.cpu.gemm.int8 import NO_DOT, byte_epilogue, exact_sums, zero_of
 from dovetail.targets.cpu.gemm.int8_kernel import words_of
@@ -167,8 +167,10 @@ class _Writer:
         found, (filters, channels, *window) = self.found, self._static(self.found.weights.value.shape)
         attrs, zero = found.product.attrs, found.factor.zero
         known = 0 if zero is None else leaf.scalar_of(zero) if is_number(zero) else None
+        images, threads = found.result.shape[0] * groups, self.of.device.threads
         shape = ByteImage(
             self.tile,
+            strip_of(self.tile, self.sizes["pixels"], images, filters // groups, threads),
             channels,
             filters // groups,
             groups,
@@ -189,7 +191,7 @@ class _Writer:
             self.bindings, tuple(words_of(self.sizes).values()), shape.layout(epilogue)["end"]
         )
         strips = floordiv(self.sizes["pixels"] + (shape.strip - 1), shape.strip)
-        tiles = found.result.shape[0] * groups * strips * shape.blocks
+        tiles = images * strips * shape.blocks
         work = min(INT8.filters, shape.filters) * shape.deep * shape.strip // 4
         return Job(template, self.bindings, Tiles(tiles, work, keeps=True))
 
