@@ -14,6 +14,7 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
         DeviceError,
         DovetailError,
         GateError,
+        GradientError,
         GraphError,
         LoadError,
         NeedsValueError,
@@ -73,6 +74,8 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
 
 if TYPE_CHECKING:
     from dovetail import models
+    from dovetail.grad.gradient import gradient
+    from dovetail.passes.differentiate import value_and_grad
     from dovetail.report.analysis import Analysis, analyze
     from dovetail.report.report import Report
     from dovetail.runtime.page import write_report
@@ -88,6 +91,7 @@ __all__ = [
     "DovetailError",
     "FusedOp",
     "GateError",
+    "GradientError",
     "Graph",
     "GraphError",
     "LoadError",
@@ -127,6 +131,7 @@ __all__ = [
     "f32",
     "f64",
     "fused_op",
+    "gradient",
     "i2",
     "i4",
     "i8",
@@ -150,6 +155,7 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "value_and_grad",
     "verify",
     "write_report",
 ]
@@ -158,6 +164,8 @@ _ON_FIRST_USE = {
     "Analysis": "dovetail.report.analysis",
     "Report": "dovetail.report.report",
     "analyze": "dovetail.report.analysis",
+    "gradient": "dovetail.grad.gradient",
+    "value_and_grad": "dovetail.passes.differentiate",
     "write_report": "dovetail.runtime.page",
 }
 """Names that neither building, compiling nor running a graph needs, and the modules that have them."""

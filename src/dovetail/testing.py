@@ -13,6 +13,7 @@ from dovetail import library
 from dovetail.declare import FusedOp
 from dovetail.derive import laws
 from dovetail.derive.laws import LawError
+from dovetail.grad.walk import forget as forget_pulls
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -114,6 +115,7 @@ def forget(*ops: FusedOp[...]) -> None:
     for op in {*library.ALL, *ops}:
         op.forget()
     leaf.forget_scalars()
+    forget_pulls()
     gc.collect()
 
 
