@@ -7,7 +7,8 @@ from dovetail.ir.collector import collector_paused as _collector_paused
 
 with _collector_paused():  # importing makes fifty thousand objects and no garbage
     from dovetail import blocks, library, ops
-    from dovetail.declare.fused import FusedOp, fused_op
+    from dovetail.declare.backward import fused_op
+    from dovetail.declare.fused import FusedOp
     from dovetail.errors import (
         BindError,
         CheckError,

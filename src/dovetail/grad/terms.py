@@ -31,6 +31,11 @@ class Masked(NamedTuple):
             return _chosen(self.condition, self.keeps, part)
         return ops.where(ops.bit_and(self.holds(), own.holds()), own.inner, 0.0)
 
+    def is_by_row(self, x: Value) -> bool:
+        """Whether it keeps or drops whole rows, and x has the same rows."""
+        shape = self.condition.shape
+        return bool(shape) and shape[-1] == 1 and x.shape[:-1] == self.inner.shape[:-1]
+
     def holds(self) -> Value:
         """Where the gradient is kept."""
         return self.condition if self.keeps else ops.bit_not(self.condition)

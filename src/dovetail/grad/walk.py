@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import NamedTuple, cast
 
+from dovetail import ops
 from dovetail.errors import GradientError
 from dovetail.grad.terms import added, masked, moves_only
 from dovetail.ir import leaf, origin
@@ -191,8 +192,16 @@ def _by_rule(rule: Pull, value: Value, g: Value) -> Parts:
             kept = part if mask is None else mask.around(part)
             found.append(adjoint.unbroadcast(kept, operand.shape))
         return tuple(found)
-    mask = masked(g) if moves_only(value) else None
-    if mask is None:
+    mask = masked(g)
+    if mask is not None and value.op is ops.matmul and mask.is_by_row(operands[0]):
+        # Rows without a gradient take no part, also where the product has read NaN in them.
+        (left, _), (_, right) = (
+            rule(mask.inner, value, *operands),
+            rule(g, value, mask.around(operands[0]), operands[1]),
+        )
+        assert left is not None
+        return mask.around(left), right
+    if mask is None or not moves_only(value):
         return rule(g, value, *operands, **attrs)
     condition = adjoint.broadcast(mask.condition, g.shape)
     (moved,), (inner,) = (rule(v, value, *operands, **attrs) for v in (condition, mask.inner))
