@@ -76,9 +76,9 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
 if TYPE_CHECKING:
     from dovetail import models
     from dovetail.grad.gradient import gradient
-    from dovetail.passes.differentiate import value_and_grad
     from dovetail.report.analysis import Analysis, analyze
     from dovetail.report.report import Report
+    from dovetail.runtime.gradients import value_and_grad
     from dovetail.runtime.page import write_report
 
 __all__ = [
@@ -166,7 +166,7 @@ _ON_FIRST_USE = {
     "Report": "dovetail.report.report",
     "analyze": "dovetail.report.analysis",
     "gradient": "dovetail.grad.gradient",
-    "value_and_grad": "dovetail.passes.differentiate",
+    "value_and_grad": "dovetail.runtime.gradients",
     "write_report": "dovetail.runtime.page",
 }
 """Names that neither building, compiling nor running a graph needs, and the modules that have them."""

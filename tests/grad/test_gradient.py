@@ -232,3 +232,20 @@ def test_frozen_weights_cost_nothing() -> None:
     graph = two_layers()
     some, every = dovetail.value_and_grad(graph, "layers.1.*"), dovetail.value_and_grad(graph)
     assert some.count(ops.matmul) < every.count(ops.matmul)
+
+
+def test_rows_written_in_primitives_are_recognised() -> None:
+    x, gain = leaf.input("x", f32["n", 4]), leaf.param("gain", f32[4])
+    y = library.softmax.body(library.layer_norm.body(x, gain, eps=1e-5))
+    both = dovetail.value_and_grad(Graph.of({"loss": total(y * y)}))
+    names = [v.op.name for v in both.values]
+    assert {"softmax", "softmax_back", "layer_norm"} <= set(names)
+    twice = dovetail.value_and_grad(Graph.of({"loss": total(y * y)}), ["gain", "x"])
+    assert "layer_norm_back" in {v.op.name for v in twice.values}
+
+
+def test_a_born_product_is_spelled_out_and_its_inside_shared() -> None:
+    x, w, b = leaf.input("x", f32["n", 4]), leaf.param("w", f32[4, 3]), leaf.param("b", f32[3])
+    y = library.linear(x, w, b, act="gelu")
+    both = dovetail.value_and_grad(Graph.of({"loss": total(y)}))
+    assert both.count(ops.matmul) == 2, "x @ w of the forward pass, and xᵀ @ g"

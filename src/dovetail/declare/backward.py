@@ -53,11 +53,14 @@ class BackwardOp(FusedOp[...]):
         shapes = [part.shape for part in given.values()]
         rows = [i for i in wanted if value.operands[i].shape in shapes] if self.forward.keeps_its_gradient else []
         parts: dict[int, Value] = {}
-        for chosen, fused in ((rows, True), ([i for i in wanted if i not in rows], False)):
-            if chosen:
-                made = self.of_value(value, given, chosen)
-                found = made if fused else self.expansion(made.operands, made.attrs)
-                parts.update(zip(chosen, [found] if len(chosen) == 1 else list(found), strict=True))
+        if rows:
+            made = self.of_value(value, given, rows)
+            parts.update(zip(rows, [made] if len(rows) == 1 else list(made), strict=True))
+        rest = [i for i in wanted if i not in rows]
+        if rest:
+            attrs = {**value.attrs, "wanted": tuple(rest), "given": tuple(given)}
+            spelled = self.expansion((*value.operands, *given.values()), attrs)
+            parts.update(zip(rest, [spelled] if len(rest) == 1 else list(spelled), strict=True))
         return tuple([parts.get(i) for i in range(len(value.operands))])
 
     def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:

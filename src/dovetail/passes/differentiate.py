@@ -1,4 +1,4 @@
-"""`dovetail.value_and_grad`: a graph with a loss becomes a graph with the loss and its gradients."""
+"""A graph with a loss becomes a graph with the loss and its gradients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from dovetail.declare.fused import FusedOp
+from dovetail.derive.fuse import fuse
 from dovetail.derive.unfuse import unfuse
 from dovetail.errors import GradientError
 from dovetail.grad.gradient import Unreached, gradients
@@ -19,19 +21,25 @@ PREFIX = "d."
 """What the output of a gradient is called: this and the name of what it is the gradient by."""
 
 
-def value_and_grad(
-    graph: Graph, wrt: str | Sequence[str] = "*", *, loss: str = "", unreached: Unreached = "error"
+def differentiate(
+    graph: Graph,
+    wrt: str | Sequence[str],
+    *,
+    loss: str,
+    unreached: Unreached,
+    recognise: Sequence[FusedOp[...]],
 ) -> Graph:
-    """The graph with one more output, `d.<name>`, for each parameter that `wrt` names: the gradient of the loss by it.
+    """The graph with one more output for each parameter that `wrt` names; see `dovetail.value_and_grad`.
 
-    `wrt` are names or patterns such as "layers.*". They choose among the parameters; one that fits no parameter chooses
-    among the inputs. Integers are left out unless they are named. `loss` is the output with one element, and need not
-    be given where there is one output, or one of that name.
+    Ops of `recognise` whose backward op is one pass over rows are looked for first. All others are spelled out, so that
+    both passes share their inner values.
     """
     with collector_paused():
         name = _loss_of(graph, loss)
         chosen = _chosen(graph, [wrt] if isinstance(wrt, str) else wrt)
         spelled = unfuse(graph, keep=lambda value: value.op.keeps_its_gradient)
+        rows = [op for op in recognise if op.stage == "recognise" and op.keeps_its_gradient]
+        spelled = fuse(spelled, rows, always=True).graph if rows else spelled
         places = BackwardPlaces(spelled.origins)
         with places.recording():
             found = gradients(spelled.outputs[name], list(chosen.values()), None, unreached, places)
@@ -74,4 +82,4 @@ def _fitting(named: Mapping[str, Value], pattern: str) -> dict[str, Value]:
     return {n: v for n, v in named.items() if fnmatchcase(n, pattern) and v.dtype.is_float}
 
 
-__all__ = ["PREFIX", "value_and_grad"]
+__all__ = ["PREFIX", "differentiate"]

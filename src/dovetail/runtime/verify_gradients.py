@@ -14,8 +14,9 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
-from dovetail.passes.differentiate import PREFIX, value_and_grad
+from dovetail.passes.differentiate import PREFIX
 from dovetail.progress import phase
+from dovetail.runtime.gradients import value_and_grad
 from dovetail.runtime.random_inputs import RandomInputs, random_inputs
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
 from dovetail.targets.runtime.feeds import bind_leaves
