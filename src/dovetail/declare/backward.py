@@ -7,10 +7,11 @@ from typing import Any, ParamSpec, cast, overload
 
 from dovetail.declare.fused import FusedOp, Result, Stage
 from dovetail.declare.signature import Signature
-from dovetail.errors import TypeRuleError
+from dovetail.errors import TraceError, TypeRuleError
 from dovetail.grad.walk import pull_body
 from dovetail.ir import leaf
 from dovetail.ir.inline import inline
+from dovetail.ir.type import tensors
 from dovetail.ir.value import Value, make
 
 P = ParamSpec("P")
@@ -91,16 +92,32 @@ class BackwardOp(FusedOp[...]):
         wanted: tuple[int, ...] = attrs["wanted"]
         own, gs = operands[: len(operands) - len(given)], operands[len(operands) - len(given) :]
         forward = self._of_forward(attrs)
+        y = make(self.forward, own, forward)
+        self._check(y, given, gs, [own[i] for i in wanted])
         if self.forward.form is not None and given == (0,):
-            y = make(self.forward, own, forward)
             parts = self.forward.form(gs[0], y, **self.forward.arguments(own, forward))
             named = dict(zip(self.forward.signature.operand_names, parts, strict=True))
             names = attrs.get("operands") or tuple(self.forward.signature.operand_names)
             found = [part for i in wanted if (part := named[names[i]]) is not None]
-            assert len(found) == len(wanted), f"the gradient that {self.forward.name} declares leaves out an operand"
+            if len(found) != len(wanted):
+                raise TraceError(
+                    f"the gradient that {self.forward.name} declares leaves out an operand",
+                    hint="give a part for each operand that is a float",
+                )
         else:
             found = list(self.derived(own, gs, forward, given, wanted))
         return found[0] if len(found) == 1 else leaf.pack(tuple(found))
+
+    def _check(self, y: Value, given: Sequence[int], gs: Sequence[Value], wanted: Sequence[Value]) -> None:
+        """Raise unless each gradient has the type of its result, and all that are wanted are of floats."""
+        results = tensors(y.type)
+        if given[-1] >= len(results) or any(g.type != results[i] for i, g in zip(given, gs, strict=True)):
+            raise TypeRuleError(
+                f"{self.name} of gradients {', '.join(str(g.type) for g in gs)} at {tuple(given)}",
+                hint=f"{self.forward.name} gives {y.type}; a gradient has the type of its result",
+            )
+        if not all(v.dtype.is_float for v in wanted):
+            raise TypeRuleError(f"{self.name} by {wanted}", hint="only floats have a gradient")
 
     def derived(
         self,

@@ -6,7 +6,10 @@ import inspect
 from collections import Counter
 
 from dovetail import ops
-from dovetail.ops.gradient import Constant, Nested, Refused
+from dovetail.ir import leaf
+from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.value import Value
+from dovetail.ops.gradient import Constant, Nested, Pull, Refused
 from dovetail.ops.primitive import Primitive
 
 _HEAD = """# Gradient rules
@@ -50,11 +53,37 @@ def described(op: Primitive) -> tuple[str, str]:
         case None:
             return "missing", ""
         case pull:
-            return "rule", _first_line(pull)
+            return "rule", _first_line(pull) or (_formula(op, pull) if op.elementwise and not op.kinds else "")
 
 
 def _first_line(pull: object) -> str:
     return (inspect.getdoc(pull) or "").split("\n")[0].rstrip(".")
+
+
+def _formula(op: Primitive, pull: Pull) -> str:
+    """An elementwise rule applied to names: the gradient of each operand."""
+    names = {1: "x", 2: "ab", 3: "cab"}[op.arity or 1]
+    values = [leaf.input(name, (bool_ if name == "c" else f32)[4]) for name in names]
+    parts = pull(leaf.input("g", f32[4]), leaf.input("y", f32[4]), *values)
+    return ", ".join(f"`{_spelled(part, outer=True)}`" if part is not None else "none" for part in parts)
+
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "greater": ">", "less": "<", "equal": "=="}
+
+
+def _spelled(value: Value, *, outer: bool = False) -> str:
+    if value.op is leaf.INPUT:
+        return str(value.attrs["name"])
+    number = leaf.scalar_of(value)
+    if number is not None:
+        return f"{number:g}"
+    operands = [_spelled(v) for v in value.operands]
+    sign = _SIGNS.get(value.op.name)
+    if sign is not None:
+        text = f"{operands[0]} {sign} {operands[1]}"
+        return text if outer else f"({text})"
+    inner = ", ".join(_spelled(v, outer=True) for v in value.operands)
+    return f"-{operands[0]}" if value.op is ops.neg else f"{value.op.name}({inner})"
 
 
 def _cell(text: str) -> str:
