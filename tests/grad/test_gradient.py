@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import f32, f64, i64, library, ops
+from dovetail import f32, f64, i64, library, models, ops
 from dovetail.errors import GradientError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
+from dovetail.runtime.verify_gradients import with_loss
 from dovetail.targets.reference.interpreter import evaluate
 from tests.grad.judge import Array, assert_near, differences, normal, total
 
@@ -249,3 +250,13 @@ def test_a_born_product_is_spelled_out_and_its_inside_shared() -> None:
     y = library.linear(x, w, b, act="gelu")
     both = dovetail.value_and_grad(Graph.of({"loss": total(y)}))
     assert both.count(ops.matmul) == 2, "x @ w of the forward pass, and xᵀ @ g"
+
+
+@pytest.mark.parametrize("name", ["resnet", "unet"])
+def test_models_of_blocks_are_differentiated(name: str) -> None:
+    """The bodies of blocks ask for shapes, which a trace does not have."""
+    made = {"resnet": lambda: models.resnet(models.ResnetShape(blocks=(1, 1), width=8, classes=10), batch=1, image=32)}
+    made["unet"] = lambda: models.unet(channels=8, groups=4, batch=1, image=8)
+    graph = with_loss(made[name]())
+    both = dovetail.value_and_grad(graph, loss="gradient_check", unreached="zeros")
+    assert both.count(ops.conv) > graph.count(ops.conv)

@@ -316,6 +316,8 @@ class FusedOp(Op, Generic[P]):
     @cached_property
     def keeps_its_gradient(self) -> bool:  # type: ignore[override]  # derived here, False elsewhere
         """Whether its backward op is one pass over rows: the body has reductions and elementwise steps alone."""
+        if self.stage == "block":  # it is never a pattern, and its body may ask for shapes
+            return False
         with unrecorded():
             # One trace after the other: the first product ends it.
             traces = (self._trace(self.body, choice) for choice in self.signature.choices())

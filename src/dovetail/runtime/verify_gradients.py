@@ -14,6 +14,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.passes.differentiate import PREFIX
 from dovetail.progress import phase
 from dovetail.runtime.gradients import value_and_grad
@@ -45,7 +46,7 @@ class SlopeCheck:
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """The first value of a run with NaN or infinities that its operands do not have."""
+    """The first value of a run that made NaN or infinities which an output shows."""
 
     value: Value
     where: str
@@ -163,20 +164,23 @@ def _checked(
 
 
 def first_not_finite(graph: Graph, drawn: RandomInputs) -> NotFinite | None:
-    """The first value of a run, in the graph's own precision, with NaN or infinities that its operands do not have.
+    """Of a run that gives NaN or infinities, in the graph's own precision: the first value that made them.
 
-    Infinities that the model writes, as in a mask of -inf, may pass; NaN that is made of them may not.
+    Infinities that no output shows, as in a mask of -inf before a softmax, may pass.
     """
     leaves = bind_leaves(graph, drawn.feeds, drawn.params)
     wanted = [v for v in graph.values if v.operands]
     constants = {v: v.attrs["value"].array for v in graph.values if v.op is leaf.CONST}
     badness = {v: _badness(a) for v, a in {**leaves, **constants}.items()}
+    makers: dict[Value, int] = {}
     with np.errstate(all="ignore"):
         for value, result in evaluate_in_turn(wanted, leaves, sizes=drawn.sizes):
             badness[value] = _badness(result)
             if badness[value] > max(badness.get(v, 0) for v in value.operands):
-                return NotFinite(value, graph.where(value), _not_finite(result))
-    return None
+                makers[value] = _not_finite(result)
+    harmless = {v for v, level in badness.items() if level == 0}
+    shown = set(walk([v for v in graph.outputs.values() if badness.get(v)], until=harmless))
+    return next((NotFinite(v, graph.where(v), n) for v, n in makers.items() if v in shown), None)
 
 
 def _badness(result: Result) -> int:
