@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value
 from dovetail.ops import adjoint, elementwise, movement
-from dovetail.ops.gradient import Parts, Pull
-from dovetail.ops.primitive import Array, Axis, Primitive, TypeRule, family, primitive
+from dovetail.ops.gradient import Parts
+from dovetail.ops.primitive import Array, Axis, TypeRule, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.special import highest, lowest, wide
 
@@ -65,21 +65,27 @@ def cum_prod(x: Array, *, axis: Axis, exclusive: bool = False, reverse: bool = F
     return _running(np.multiply, 1, x, axis, exclusive, reverse)
 
 
-def _extreme_pull(running: Callable[[], Primitive]) -> Pull:
-    """The gradient goes to the element that is the extreme so far; of equals to the last one met."""
+def _max_pull(g: Value, y: Value, x: Value, *, axis: int, exclusive: bool, reverse: bool) -> Parts:
+    """The gradient goes to the element that is the largest so far; of equals to the last one met."""
+    return (_sent_to(g, x, cum_max(x, axis=axis, reverse=reverse), axis, exclusive, reverse),)
 
-    def pull(g: Value, y: Value, x: Value, *, axis: int, exclusive: bool, reverse: bool) -> Parts:
-        if exclusive:  # each result is the inclusive one of its neighbour
-            g = _shifted(g, axis, towards_start=not reverse)
-        is_extreme = elementwise.equal(x, running()(x, axis=axis, reverse=reverse))
-        places = adjoint.along(adjoint.counter(x.shape[axis]), axis)
-        if reverse:
-            index = cum_min(elementwise.where(is_extreme, places, _FAR), axis=axis, reverse=True)
-        else:
-            index = cum_max(elementwise.where(is_extreme, places, -1), axis=axis)
-        return (adjoint.added_at(adjoint.zeros_like(x), index, g, axis),)
 
-    return pull
+def _min_pull(g: Value, y: Value, x: Value, *, axis: int, exclusive: bool, reverse: bool) -> Parts:
+    """The gradient goes to the element that is the smallest so far; of equals to the last one met."""
+    return (_sent_to(g, x, cum_min(x, axis=axis, reverse=reverse), axis, exclusive, reverse),)
+
+
+def _sent_to(g: Value, x: Value, extreme: Value, axis: int, exclusive: bool, reverse: bool) -> Value:
+    """Each gradient added to the element that is the running extreme there."""
+    if exclusive:  # each result is the inclusive one of its neighbour
+        g = _shifted(g, axis, towards_start=not reverse)
+    is_extreme = elementwise.equal(x, extreme)
+    places = adjoint.along(adjoint.counter(x.shape[axis]), axis)
+    if reverse:
+        index = cum_min(elementwise.where(is_extreme, places, _FAR), axis=axis, reverse=True)
+    else:
+        index = cum_max(elementwise.where(is_extreme, places, -1), axis=axis)
+    return adjoint.added_at(adjoint.zeros_like(x), index, g, axis)
 
 
 _FAR = 2**62
@@ -93,13 +99,13 @@ def _shifted(g: Value, axis: int, *, towards_start: bool) -> Value:
     return movement.pad(kept, 0.0, axis=axis, before=0 if towards_start else 1, after=1 if towards_start else 0)
 
 
-@primitive(_same_shape(_REAL), pull=_extreme_pull(lambda: cum_max))
+@primitive(_same_shape(_REAL), pull=_max_pull)
 def cum_max(x: Array, *, axis: Axis, exclusive: bool = False, reverse: bool = False) -> Array:
     """Running maximum along an axis; NaN stays once it is met."""
     return _running(np.maximum, lowest(x.dtype), x, axis, exclusive, reverse)
 
 
-@primitive(_same_shape(_REAL), pull=_extreme_pull(lambda: cum_min))
+@primitive(_same_shape(_REAL), pull=_min_pull)
 def cum_min(x: Array, *, axis: Axis, exclusive: bool = False, reverse: bool = False) -> Array:
     """Running minimum along an axis; NaN stays once it is met."""
     return _running(np.minimum, highest(x.dtype), x, axis, exclusive, reverse)
