@@ -7,13 +7,15 @@ from dovetail.ir.collector import collector_paused as _collector_paused
 
 with _collector_paused():  # importing makes fifty thousand objects and no garbage
     from dovetail import blocks, library, ops
-    from dovetail.declare.fused import FusedOp, fused_op
+    from dovetail.declare.backward import fused_op
+    from dovetail.declare.fused import FusedOp
     from dovetail.errors import (
         BindError,
         CheckError,
         DeviceError,
         DovetailError,
         GateError,
+        GradientError,
         GraphError,
         LoadError,
         NeedsValueError,
@@ -73,8 +75,10 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
 
 if TYPE_CHECKING:
     from dovetail import models
+    from dovetail.grad.gradient import gradient
     from dovetail.report.analysis import Analysis, analyze
     from dovetail.report.report import Report
+    from dovetail.runtime.gradients import value_and_grad
     from dovetail.runtime.page import write_report
 
 __all__ = [
@@ -88,6 +92,7 @@ __all__ = [
     "DovetailError",
     "FusedOp",
     "GateError",
+    "GradientError",
     "Graph",
     "GraphError",
     "LoadError",
@@ -127,6 +132,7 @@ __all__ = [
     "f32",
     "f64",
     "fused_op",
+    "gradient",
     "i2",
     "i4",
     "i8",
@@ -150,6 +156,7 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "value_and_grad",
     "verify",
     "write_report",
 ]
@@ -158,6 +165,8 @@ _ON_FIRST_USE = {
     "Analysis": "dovetail.report.analysis",
     "Report": "dovetail.report.report",
     "analyze": "dovetail.report.analysis",
+    "gradient": "dovetail.grad.gradient",
+    "value_and_grad": "dovetail.runtime.gradients",
     "write_report": "dovetail.runtime.page",
 }
 """Names that neither building, compiling nor running a graph needs, and the modules that have them."""

@@ -4,6 +4,7 @@ DovetailError
 ├── GraphError            a value or graph that does not hold together
 │   ├── TypeRuleError     operands or attributes that an op does not take
 │   ├── SizeLimitError    a size that is too long, too deep or too large to be written down
+│   ├── GradientError     values without a gradient, each with its place
 │   ├── TraceError        a declared body that asks what a pattern cannot know
 │   └── VerifyError       a graph that breaks a rule of its level, or a rule that is wrong
 ├── ParseError            text that is not a graph, with line and column
@@ -52,6 +53,10 @@ class TypeRuleError(GraphError):
 
 class SizeLimitError(GraphError):
     """A size that is too long, too deep or too large to be written down."""
+
+
+class GradientError(GraphError):
+    """Values without a gradient, each with its place."""
 
 
 class TraceError(GraphError):
@@ -151,6 +156,7 @@ __all__ = [
     "DeviceError",
     "DovetailError",
     "GateError",
+    "GradientError",
     "GraphError",
     "LoadError",
     "NeedsValueError",

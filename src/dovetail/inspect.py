@@ -8,6 +8,7 @@ from dovetail.report.json_form import as_json
 from dovetail.runtime.assume import assume
 from dovetail.runtime.compile import Compilation, Request, compilation, make_request
 from dovetail.runtime.verify import verify_compilation
+from dovetail.runtime.verify_gradients import verify_gradients
 
 __all__ = [
     "Compilation",
@@ -23,4 +24,5 @@ __all__ = [
     "rules",
     "unfuse",
     "verify_compilation",
+    "verify_gradients",
 ]

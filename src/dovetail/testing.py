@@ -11,8 +11,9 @@ import numpy as np
 
 from dovetail import library
 from dovetail.declare import FusedOp
-from dovetail.derive import laws
+from dovetail.derive import gradient_laws, laws
 from dovetail.derive.laws import LawError
+from dovetail.grad.walk import forget as forget_pulls
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -76,6 +77,10 @@ def check_op(op: FusedOp[...]) -> None:
         if variant.spelling:
             with np.errstate(all="ignore"):
                 laws.check_range(op, variant, seed=6, evaluate=evaluate)
+        elif op.back is not None:
+            with np.errstate(all="ignore"):
+                gradient_laws.check_backward(op, variant, seed=7, evaluate=lifted)
+            gradient_laws.check_built_again(op, variant, seed=8)
     for variant in op.patterns:
         laws.check_recognition(op, variant, seed=2, canonical=canonicalize, parts=parts_of(op))
         laws.check_round_trip(op, variant, seed=3, canonical=canonicalize)
@@ -114,6 +119,7 @@ def forget(*ops: FusedOp[...]) -> None:
     for op in {*library.ALL, *ops}:
         op.forget()
     leaf.forget_scalars()
+    forget_pulls()
     gc.collect()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -78,3 +79,16 @@ def test_a_wrong_rule_fails_with_its_name_and_node(shell: Shell, layer: str, wro
 def test_outputs_that_differ_are_a_failed_check(shell: Shell) -> None:
     said = shell("verify", SMALL["bert"], "--tolerance", "0")
     assert said.code == 5 and "outputs differ from the graph as written: last_hidden_state by" in said.err
+
+
+def test_gradients_hold(shell: Shell) -> None:
+    said = shell("verify", SMALL["bert"], "--gradients", "--wrt", "layers.1.norm*")
+    assert said.code == 0 and said.out.startswith("verified  4 gradients against central differences in float64")
+    assert "layers.1.norm1.gain" in said.out
+
+
+def test_gradients_as_data(shell: Shell) -> None:
+    said = shell("verify", SMALL["bert"], "--gradients", "--wrt", "layers.0.bo", "--json")
+    found = json.loads(said.out)
+    assert found["holds"] and [g["name"] for g in found["gradients"]] == ["layers.0.bo"]
+    assert found["not_finite"] is None

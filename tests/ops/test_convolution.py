@@ -246,7 +246,7 @@ REFUSED: list[tuple[TensorType, dict[str, Any], str]] = [
     (f32[4, 4, 3], {"strides": 0}, "strides"),
     (f32[4, 4, 3], {"padding": (1, 1, 1)}, "padding has 3"),
     (f32[4, 4, 3], {"padding": -1}, "padding"),
-    (f32[4, 4, 3], {"padding": 1.5}, "whole number"),
+    (f32[4, 4, 3], {"padding": 1.5}, "integer"),
 ]
 
 

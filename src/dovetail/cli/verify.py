@@ -50,6 +50,10 @@ def task_of(args: argparse.Namespace) -> Task:
 
 def run(args: argparse.Namespace) -> Answer:
     refuse_negative("--tolerance", args.tolerance)
+    if args.gradients:
+        from dovetail.cli import verify_gradients  # only this option needs it
+
+        return verify_gradients.run(args)
     task = task_of(args)
     program = compile(task.graph, **ways(args), params=task.drawn.params)
     found = verify_compilation(task.made, task.drawn, run=program.run, tolerance=args.tolerance)
@@ -194,9 +198,18 @@ TOLERANCE = Argument(
     "bf16 5e-2) on the target, a tenth of that in float64",
     {"metavar": "NUMBER", "type": float},
 )
+GRADIENTS = Argument(
+    "--gradients",
+    "verify gradients instead: compare each with central differences in float64, and name the first value, forward or "
+    "backward, that is not finite",
+    {"action": "store_true"},
+)
+WRT = Argument(
+    "--wrt", "which parameters, or inputs, gradients are by: a pattern", {"metavar": "PATTERN", "default": "*"}
+)
 COMMAND = Command(
     "verify",
     "Evaluate every kind of rule application before and after in float64, then the whole model; name what is wrong.",
-    (*COMPILING, INPUT, TOLERANCE, JSON),
+    (*COMPILING, INPUT, TOLERANCE, GRADIENTS, WRT, JSON),
     run,
 )

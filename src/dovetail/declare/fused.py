@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, cast
 
 from dovetail.declare.guard import Guard
 from dovetail.declare.remedy import Change, Remedy
@@ -22,6 +22,7 @@ from dovetail.ir.value import Op, Value, attrs_key, make
 from dovetail.ir.walk import walk
 from dovetail.match.outline import Outline, outline_of
 from dovetail.match.undo import RESPELLED
+from dovetail.ops.reduction import reduce_max, reduce_mean, reduce_min, reduce_sum
 
 P = ParamSpec("P")
 Result: TypeAlias = Value | tuple[Value, ...]
@@ -85,8 +86,25 @@ class Call:
             raise AttributeError(name) from None
 
 
+class Backward(Protocol):
+    """The backward op of a declared op, as the op itself sees it; `declare.backward` makes it."""
+
+    name: str
+
+    def pulled_from(
+        self, value: Value, g: Value | tuple[Value | None, ...], wanted: tuple[int, ...]
+    ) -> tuple[Value | None, ...]:
+        """The gradients of the operands `wanted` of a value of the op."""
+        ...
+
+    def forget(self) -> None: ...
+
+
 class FusedOp(Op, Generic[P]):
     """A declared op. Calling it builds the fused value; `body` spells it out."""
+
+    back: Backward | None = None
+    """Its backward op, whose body is the pull of the body; a backward op has none."""
 
     def __init__(self, body: Callable[P, Result], *, shapes: str, stage: Stage, together: Sequence[str] = ()) -> None:
         self.name = body.__name__
@@ -101,6 +119,8 @@ class FusedOp(Op, Generic[P]):
         self.guards: list[Guard] = []
         self.spellings: list[Callable[P, Result]] = []
         self.cost_of: Callable[..., Any] | None = None
+        self.form: Callable[..., tuple[Value | None, ...]] | None = None
+        """A better form of its gradient than the derived one: one part for each operand."""
         self._traced: dict[Any, tuple[Type, tuple[Constraint, ...], Subgraph]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Value:
@@ -173,6 +193,21 @@ class FusedOp(Op, Generic[P]):
         self.cost_of = of
         return of
 
+    def gradient(self, form: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare a better form of the gradient: `form(g, y, **arguments)` gives that of each operand, or None.
+
+        A law proves it equal to the derived one.
+        """
+        self.form = form
+        return form
+
+    def pulled(
+        self, value: Value, g: Value | tuple[Value | None, ...], wanted: tuple[int, ...]
+    ) -> tuple[Value | None, ...] | None:
+        if self.back is None or not (self.keeps_its_gradient or (self.form is not None and isinstance(g, Value))):
+            return None
+        return self.back.pulled_from(value, g, wanted)
+
     def of(self, value: Value) -> Call:
         """The operands and attributes of one of this op's values, by name."""
         if value.op is not self:
@@ -217,6 +252,8 @@ class FusedOp(Op, Generic[P]):
     def forget(self) -> None:
         """Drop the traces of the body. See `dovetail.testing.forget`."""
         self._traced.clear()
+        if self.back is not None:
+            self.back.forget()
 
     def infer(self, facts: Facts, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Type:
         type, constraints, _ = self.traced(operands, attrs)
@@ -276,6 +313,16 @@ class FusedOp(Op, Generic[P]):
     def elementwise(self) -> bool:  # type: ignore[override]  # derived here, stored in primitives
         return all(v.op in _LEAVES or v.op.elementwise for v in self._spelled)
 
+    @cached_property
+    def keeps_its_gradient(self) -> bool:  # type: ignore[override]  # derived here, False elsewhere
+        """Whether its backward op is one pass over rows: the body has reductions and elementwise steps alone."""
+        if self.stage == "block":  # it is never a pattern, and its body may ask for shapes
+            return False
+        with unrecorded():
+            # One trace after the other: the first product ends it.
+            traces = (self._trace(self.body, choice) for choice in self.signature.choices())
+            return not self.elementwise and all(_is_by_row(t.results) for t in traces if t is not None)
+
     @property
     def _spelled(self) -> list[Value]:
         """All values of its traces, each once."""
@@ -288,22 +335,12 @@ class FusedOp(Op, Generic[P]):
 _LEAVES = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
 
 
-@overload
-def fused_op(body: Callable[P, Result], /) -> FusedOp[P]: ...
-@overload
-def fused_op(
-    *, shapes: str = "", stage: Stage = "fuse", together: Sequence[str] = ()
-) -> Callable[[Callable[P, Result]], FusedOp[P]]: ...
-def fused_op(
-    body: Callable[P, Result] | None = None, /, *, shapes: str = "", stage: Stage = "fuse", together: Sequence[str] = ()
-) -> FusedOp[P] | Callable[[Callable[P, Result]], FusedOp[P]]:
-    """Declare a fused op by its body. `shapes` says what fits: "x[*, m, k] w[k, n] b[n]".
-
-    `together` names parameters that are all given or all left out: ("wk wv", "cos sin").
-    """
-    if body is not None:
-        return FusedOp(body, shapes=shapes, stage=stage)
-    return lambda declared: FusedOp(declared, shapes=shapes, stage=stage, together=together)
+def _is_by_row(results: Sequence[Value]) -> bool:
+    inside = [v.op for v in walk(results) if v.op not in _LEAVES and v.op is not leaf.ITEM]
+    return all(op.elementwise or op in _FOLDS or op.keeps_its_gradient for op in inside)
 
 
-__all__ = ["Call", "FusedOp", "Result", "UnwrittenError", "Variant", "fused_op"]
+_FOLDS = (reduce_max, reduce_mean, reduce_min, reduce_sum)
+
+
+__all__ = ["Backward", "Call", "FusedOp", "Result", "Stage", "UnwrittenError", "Variant"]

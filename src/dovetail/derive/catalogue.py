@@ -60,7 +60,19 @@ def _derived(op: FusedOp[...]) -> list[str]:
     lines.append(f"- Cost: {_cost(op)}.")
     conditions = f"asked of each match: {'; '.join(opaque)}" if opaque else "every guard is a condition"
     lines.append(f"- e-graph: {conditions}.")
+    lines.append(f"- Gradient: {_gradient(op)}.")
+    if op.form is not None:
+        lines += ["", "## Gradient", "", "```py", _source(op.form), "```"]
     return lines
+
+
+def _gradient(op: FusedOp[...]) -> str:
+    """What its backward op is, in words."""
+    if op.back is None:
+        return "by its body"
+    how = "the form below, which a law proves equal to the pull of the body" if op.form else "the pull of the body"
+    form = "one pass over rows" if op.keeps_its_gradient else "differentiated in parts"
+    return f"`{op.back.name}`, {how}; {form}"
 
 
 def _joined(group: Group) -> list[str]:

@@ -93,6 +93,8 @@ class _Rewriter:
 
     def _credit_all(self, replaced: Value, *old: Value) -> None:
         """A replacement may be several new values: all of them come from the old ones."""
+        if not self.old_origins:  # otherwise inlining a body walks everything that its operands are computed from
+            return
         fresh = {replaced: None}
         stack = [replaced]
         while stack:

@@ -38,6 +38,8 @@ class Op:
     name: str
     commutative: bool = False
     elementwise: bool = False
+    keeps_its_gradient: bool = False
+    """Whether a value is differentiated as it stands: its gradient is an op that computes again what it needs."""
     branches: bool = False
     """Whether only one of its sub-graphs is run: what each takes for granted holds where it is run, and only there."""
 
@@ -51,6 +53,12 @@ class Op:
 
     def expansion(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> Value | None:
         """The same value spelled out in lower ops; None for an op that is spelled no lower."""
+        return None
+
+    def pulled(
+        self, value: Value, g: Value | tuple[Value | None, ...], wanted: tuple[int, ...]
+    ) -> tuple[Value | None, ...] | None:
+        """The gradients of the operands of one of its values, as ops of their own; None: by the expansion."""
         return None
 
     def __str__(self) -> str:

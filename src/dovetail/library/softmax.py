@@ -42,6 +42,14 @@ def casts_change_the_dtype(x: Value, wide: Flag) -> bool:
     return not wide or x.dtype != f32
 
 
+@softmax.gradient
+def by_the_result(g: Value, y: Value, x: Value, *, axis: int, empty: Empty, wide: Flag) -> tuple[Value]:
+    """y * (g - sum(g * y)): without the detour through the maximum, and 0 where a row of nothing gives 0."""
+    weights, weighed = (ops.cast(y, dtype=f32), ops.cast(g, dtype=f32)) if wide else (y, g)
+    lost = weights * (weighed - ops.reduce_sum(weighed * weights, axes=along(axis)))
+    return (ops.cast(lost, dtype=x.dtype) if wide else lost,)
+
+
 def _guarded(weights: Value, empty: Empty) -> Value:
     return ops.where(ops.is_nan(weights), 0.0, weights) if empty == "zero" else weights
 

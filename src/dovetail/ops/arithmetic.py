@@ -69,7 +69,7 @@ def is_finite(x: Value) -> Value:
 
 
 def floor_div(x: Value, y: Value) -> Value:
-    """Quotient of whole numbers, rounded down; 0 where y is 0."""
+    """Quotient of integers, rounded down; 0 where y is 0."""
     left = rem(x, y)
     below = bit_and(not_equal(left, 0), bit_xor(less(left, 0), less(y, 0)))
     return div(x, y) - cast(below, dtype=dtype_of(x))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import NUMBERS
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value
+from dovetail.ops import adjoint
+from dovetail.ops.gradient import Parts
 from dovetail.ops.primitive import Array, Ints, family, primitive
 from dovetail.ops.rules import broadcast, one_dtype, tensor
 from dovetail.ops.special import wide
@@ -36,7 +39,15 @@ def _matmul_kind(operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
     return "contract.batched" if tensor(operands[1]).rank > 2 else "contract"
 
 
-@primitive(_matmul, flops=_matmul_flops, cost_kind=_matmul_kind)
+def _matmul_pull(g: Value, y: Value, a: Value, b: Value) -> Parts:
+    left = adjoint.unbroadcast(matmul(g, adjoint.transposed(b)), a.shape)
+    if b.rank == 2 < a.rank and g.shape[:-2] == a.shape[:-2]:
+        # One weight for all batches: one product over all rows, not a sum of many.
+        return left, matmul(adjoint.transposed(adjoint.flat_rows(a)), adjoint.flat_rows(g))
+    return left, adjoint.unbroadcast(matmul(adjoint.transposed(a), g), b.shape)
+
+
+@primitive(_matmul, flops=_matmul_flops, cost_kind=_matmul_kind, pull=_matmul_pull)
 def matmul(x: Array, y: Array) -> Array:
     """Matrix product over the last two axes; axes in front broadcast."""
     # Of bf16 NumPy makes f32.
@@ -76,7 +87,41 @@ def _dot_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any
     return total
 
 
-@primitive(_dot, flops=_dot_flops, cost_kind="contract")
+def _dot_pull(
+    g: Value,
+    y: Value,
+    a: Value,
+    b: Value,
+    *,
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    left_batch: tuple[int, ...],
+    right_batch: tuple[int, ...],
+) -> Parts:
+    batch = tuple(range(-g.rank, -g.rank + len(left_batch)))
+    free_a = [i for i in range(-a.rank, 0) if i not in left and i not in left_batch]
+    free_b = [i for i in range(-b.rank, 0) if i not in right and i not in right_batch]
+    rows = tuple(range(-len(free_a) - len(free_b), -len(free_b)))
+    columns = tuple(range(-len(free_b), 0))
+    # g @ b gives a's batch axes, a's free axes, then the contracted axes in the order in which b has them.
+    by_b = dot(g, b, left=columns, right=tuple(free_b), left_batch=batch, right_batch=right_batch)
+    contracted_a = [left[right.index(i)] for i in sorted(right)]
+    by_a = dot(g, a, left=rows, right=tuple(free_a), left_batch=batch, right_batch=left_batch)
+    contracted_b = [right[left.index(i)] for i in sorted(left)]
+    return (
+        _in_order(by_b, (*left_batch, *free_a, *contracted_a), a),
+        _in_order(by_a, (*right_batch, *free_b, *contracted_b), b),
+    )
+
+
+def _in_order(g: Value, axes: Sequence[int], x: Value) -> Value:
+    """g, whose axes are these of x, in x's own order."""
+    rank = len(axes)
+    order = tuple(list(axes).index(axis) - rank for axis in range(-rank, 0))
+    return adjoint.stated(adjoint.permuted(g, order), x.shape)
+
+
+@primitive(_dot, flops=_dot_flops, cost_kind="contract", pull=_dot_pull)
 def dot(x: Array, y: Array, *, left: Ints, right: Ints, left_batch: Ints = (), right_batch: Ints = ()) -> Array:
     """General contraction: batch axes first, then the rest of x, then the rest of y."""
     a, b = range(x.ndim), range(x.ndim, x.ndim + y.ndim)

@@ -19,6 +19,8 @@ from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import TensorType, TupleType, Type
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
+from dovetail.ops.control_gradient import if_pull, scan_pull, while_pull
+from dovetail.ops.gradient import NO_OPERAND, Nested
 from dovetail.ops.primitive import (
     Array,
     Body,
@@ -94,7 +96,7 @@ def _if_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]
     return largest(_body_flops(attrs["then"]), _body_flops(attrs["otherwise"]))
 
 
-@primitive(_if, flops=_if_flops, branches=True)
+@primitive(_if, flops=_if_flops, branches=True, pull=Nested(if_pull))
 def if_(
     predicate: Array, *operands: Array, then: Body, otherwise: Body, sizes: Freshes = (), places: Ints = ()
 ) -> tuple[Array, ...]:
@@ -139,7 +141,7 @@ def _while_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, A
     return once if attrs["limit"] is None else once * attrs["limit"]
 
 
-@primitive(_while, flops=_while_flops)
+@primitive(_while, flops=_while_flops, pull=Nested(while_pull))
 def while_(
     *operands: Array,
     condition: Body,
@@ -198,7 +200,7 @@ def _scan_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, An
     return _body_flops(attrs["body"]) * length
 
 
-@primitive(_scan, flops=_scan_flops)
+@primitive(_scan, flops=_scan_flops, pull=Nested(scan_pull))
 def scan_(
     *operands: Array,
     body: Body,
@@ -224,7 +226,7 @@ def _refusal(facts: Facts, *, shape: tuple[Size, ...], dtype: DType, message: st
     return TensorType(dtype, shape)
 
 
-@primitive(_refusal, flops=no_flops)
+@primitive(_refusal, flops=no_flops, pull=NO_OPERAND)
 def refusal(*, shape: Sizes, dtype: DTypeAttr, message: str, hint: str) -> Array:
     """A tensor that cannot be computed: the result of a branch that does not fit the sizes at hand."""
     raise BindError(message, hint=hint)

@@ -51,7 +51,7 @@ def _widened(x: Array) -> Array:
 
 
 def _low_bits(x: Array, dtype: DType) -> Array:
-    """Whole numbers of less than 8 bits: what lies above is dropped."""
+    """Integers of less than 8 bits: what lies above is dropped."""
     numbers = x.astype(np.int64) if x.dtype.kind in "biu" else whole(x, np.dtype(np.int64))
     return (numbers & (2**dtype.bits - 1)).astype(np.uint8).view(dtype.numpy)
 

@@ -14,6 +14,9 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import FLOATS, NUMBERS, DType
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value
+from dovetail.ops.conv_adjoint import cut_to, kernel_gradient, spread_back
+from dovetail.ops.gradient import Parts, Refused
 from dovetail.ops.primitive import Array, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.sampling import pixels_at, weigh
@@ -63,7 +66,22 @@ def _conv_kind(operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> str:
     return "conv.3x3" if groups == 1 and filters[2:] == (3, 3) and all(s == 1 for s in steps) else "conv"
 
 
-@primitive(_conv, flops=_conv_flops, cost_kind=_conv_kind)
+def _conv_pull(
+    g: Value,
+    y: Value,
+    x: Value,
+    w: Value,
+    *,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: tuple[Size, ...],
+    groups: int,
+) -> Parts:
+    image = spread_back(g, w, x.shape, strides=strides, dilations=dilations, padding=padding, groups=groups)
+    return image, kernel_gradient(x, g, w.shape, strides, dilations, padding, groups)
+
+
+@primitive(_conv, flops=_conv_flops, cost_kind=_conv_kind, pull=_conv_pull)
 def conv(
     x: Array,
     w: Array,
@@ -137,7 +155,25 @@ def _conv_transpose_flops(result: Type, operands: tuple[Type, ...], attrs: Mappi
     return tensor(operands[0]).count * 2 * product(tensor(operands[1]).shape[1:])
 
 
-@primitive(_conv_transpose, flops=_conv_transpose_flops, cost_kind="conv.transposed")
+def _conv_transpose_pull(
+    g: Value,
+    y: Value,
+    x: Value,
+    w: Value,
+    *,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    padding: tuple[Size, ...],
+    output_padding: tuple[int, ...],
+    groups: int,
+) -> Parts:
+    image = conv(g, w, strides=strides, dilations=dilations, padding=padding, groups=groups)
+    # Output padding of a stride or more holds places that no pixel was spread from.
+    image = cut_to(image, x.shape)
+    return image, kernel_gradient(g, x, w.shape, strides, dilations, padding, groups)
+
+
+@primitive(_conv_transpose, flops=_conv_transpose_flops, cost_kind="conv.transposed", pull=_conv_transpose_pull)
 def conv_transpose(
     x: Array,
     w: Array,
@@ -169,6 +205,9 @@ def conv_transpose(
     return total[(slice(None), slice(None), *kept)].astype(x.dtype)
 
 
+_DEFORMED = Refused("moved taps have no rule yet", "train with conv, or freeze what is before it")
+
+
 def _deform_conv(
     facts: Facts,
     x: Type,
@@ -198,7 +237,7 @@ def _deform_conv(
     return result
 
 
-@primitive(_deform_conv, flops=_conv_flops, cost_kind="conv.deformed")
+@primitive(_deform_conv, flops=_conv_flops, cost_kind="conv.deformed", pull=_DEFORMED)
 def deform_conv(
     x: Array,
     w: Array,

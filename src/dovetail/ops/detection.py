@@ -14,6 +14,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import FLOATS, INTEGERS, i64
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
+from dovetail.ops.gradient import NOT_FLOAT, Refused
 from dovetail.ops.indexing import checked, counted
 from dovetail.ops.primitive import Array, Fresh, SizeAttr, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
@@ -54,7 +55,7 @@ def _pairs(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -
     return tensor(operands[1]).count * tensor(operands[0]).shape[1] * 10
 
 
-@primitive(_suppressed, flops=_pairs)
+@primitive(_suppressed, flops=_pairs, pull=NOT_FLOAT)
 def non_max_suppression(
     boxes: Array,
     scores: Array,
@@ -129,7 +130,14 @@ def _roi_align(
     return TensorType(dtype, (at.shape[0], of.shape[1], height, width))
 
 
-@primitive(_roi_align, flops=lambda result, operands, attrs: tensor(result).count * 8 * max(attrs["samples"], 2) ** 2)
+def _roi_align_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
+    return tensor(result).count * 8 * max(attrs["samples"], 2) ** 2
+
+
+_SAMPLED = Refused("places between pixels have no rule yet", "freeze what is before it, or sample with gather")
+
+
+@primitive(_roi_align, flops=_roi_align_flops, pull=_SAMPLED)
 def roi_align(
     x: Array,
     regions: Array,
@@ -189,7 +197,7 @@ def _roi_pool(facts: Facts, x: Type, regions: Type, *, height: Size, width: Size
     return TensorType(dtype, (at.shape[0], of.shape[1], height, width))
 
 
-@primitive(_roi_pool, flops=lambda result, operands, attrs: tensor(result).count * 4)
+@primitive(_roi_pool, flops=lambda result, operands, attrs: tensor(result).count * 4, pull=_SAMPLED)
 def roi_pool(x: Array, regions: Array, *, height: SizeAttr, width: SizeAttr, scale: float = 1.0) -> Array:
     """Regions (image, x1, y1, x2, y2) of whole pixels, each cut into height x width bins: the largest pixel of each."""
     result = np.zeros((len(regions), x.shape[1], height, width), x.dtype)
@@ -233,7 +241,7 @@ def _grid_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, An
     return tensor(result).count * 2 * _TAPS[attrs["mode"]] ** (tensor(operands[0]).rank - 2)
 
 
-@primitive(_grid_sample, flops=_grid_flops)
+@primitive(_grid_sample, flops=_grid_flops, pull=_SAMPLED)
 def grid_sample(
     x: Array,
     grid: Array,

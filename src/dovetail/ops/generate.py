@@ -14,6 +14,7 @@ from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value
 from dovetail.ops import elementwise, movement
+from dovetail.ops.gradient import NO_OPERAND, NOT_FLOAT
 from dovetail.ops.primitive import Array, DTypeAttr, Fresh, SizeAttr, Sizes, family, no_flops, primitive
 from dovetail.ops.rules import tensor
 
@@ -32,7 +33,7 @@ def _iota(facts: Facts, *, size: Size, dtype: DType) -> Type:
     return TensorType(dtype, (size,))
 
 
-@primitive(_iota, flops=no_flops)
+@primitive(_iota, flops=no_flops, pull=NO_OPERAND)
 def iota(*, size: SizeAttr, dtype: DTypeAttr = i64) -> Array:
     """0, 1, 2, … below size."""
     return np.arange(int(size)).astype(dtype.numpy)
@@ -41,11 +42,11 @@ def iota(*, size: SizeAttr, dtype: DTypeAttr = i64) -> Array:
 def _counting(facts: Facts, n: Type, *, count: Size) -> Type:
     of = tensor(n)
     if of.rank != 0 or of.dtype not in INTEGERS:
-        raise TypeRuleError(f"counting up to {of}", hint="count up to one whole number: cast and squeeze it")
+        raise TypeRuleError(f"counting up to {of}", hint="count up to one integer: cast and squeeze it")
     return TensorType(i64, (count,))
 
 
-@primitive(_counting, flops=no_flops)
+@primitive(_counting, flops=no_flops, pull=NOT_FLOAT)
 def counting(n: Array, *, count: Fresh) -> Array:
     """0, 1, 2, … below a number that the run finds; `count` is how many."""
     found = int(n)
@@ -61,7 +62,7 @@ def _extent(facts: Facts, *, size: Size, dtype: DType) -> Type:
     return TensorType(dtype, ())
 
 
-@primitive(_extent, flops=no_flops)
+@primitive(_extent, flops=no_flops, pull=NO_OPERAND)
 def extent(*, size: SizeAttr, dtype: DTypeAttr = i64) -> Array:
     """A size as a number to compute with."""
     return np.array(size).astype(dtype.numpy)
@@ -92,7 +93,7 @@ def _random_bits(facts: Facts, key: Type, *, shape: tuple[Size, ...], dtype: DTy
     return TensorType(dtype, shape)
 
 
-@primitive(_random_bits, flops=lambda result, operands, attrs: tensor(result).count * 100)
+@primitive(_random_bits, flops=lambda result, operands, attrs: tensor(result).count * 100, pull=NOT_FLOAT)
 def random_bits(key: Array, *, shape: Sizes, dtype: DTypeAttr = u32) -> Array:
     """Random bits: element i is the low bits of block i of Threefry-2x32-20 under the key, on every machine."""
     counter = np.arange(math.prod(shape), dtype=np.uint64)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from dovetail.errors import BindError, TypeRuleError
-from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dim import Dim, Size, product
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import FLOATS, INTEGERS, NUMBERS, DType, bool_, i64
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, TupleType, Type
 from dovetail.ir.value import Value
-from dovetail.ops import elementwise, generate, movement
+from dovetail.ops import adjoint, elementwise, generate, movement
+from dovetail.ops.gradient import NOT_FLOAT, Parts
 from dovetail.ops.primitive import Array, Axis, Fresh, family, no_flops, primitive
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.special import wide
@@ -63,7 +64,19 @@ def _gather(facts: Facts, x: Type, indices: Type, *, axis: int) -> Type:
     return TensorType(of.dtype, (*of.shape[:at], *by.shape, *of.shape[at + 1 :]))
 
 
-@primitive(_gather, flops=no_flops)
+def _gather_pull(g: Value, y: Value, x: Value, indices: Value, *, axis: int) -> Parts:
+    """Each slice is added to the one that it was read from."""
+    at, count = axis + x.rank, indices.rank
+    front = (*range(at, at + count), *range(at), *range(at + count, y.rank))
+    rows = adjoint.permuted(g, tuple(a - y.rank for a in front))
+    shape = (x.shape[at], *x.shape[:at], *x.shape[at + 1 :])
+    into = adjoint.zeros(shape, x.dtype)
+    lost = scatter_nd(into, movement.unsqueeze(indices, axes=(-1,)), rows, reduction="add")
+    back = (*range(1, at + 1), 0, *range(at + 1, x.rank))
+    return adjoint.permuted(lost, tuple(a - x.rank for a in back)), None
+
+
+@primitive(_gather, flops=no_flops, pull=_gather_pull)
 def gather(x: Array, indices: Array, *, axis: Axis) -> Array:
     """Slices of x along an axis, one for each index; the shape of the indices takes the place of the axis."""
     return np.take(x, checked(indices, x.shape[axis], "gather"), axis=axis)
@@ -89,7 +102,11 @@ def _along(indices: Array, size: int, axis: int, op: str) -> tuple[Array, ...]:
     return tuple(places)
 
 
-@primitive(_gather_elements, flops=no_flops)
+def _gather_elements_pull(g: Value, y: Value, x: Value, indices: Value, *, axis: int) -> Parts:
+    return adjoint.added_at(adjoint.zeros_like(x), indices, g, axis), None
+
+
+@primitive(_gather_elements, flops=no_flops, pull=_gather_elements_pull)
 def gather_elements(x: Array, indices: Array, *, axis: Axis) -> Array:
     """For each index the element of x at its place, but along the axis at the index."""
     return x[_along(indices, x.shape[axis], axis, "gather_elements")]
@@ -122,7 +139,20 @@ def _rows(x: Array, indices: Array, batch: int, op: str) -> tuple[Array, ...]:
     return (*places, *named)
 
 
-@primitive(_gather_nd, flops=no_flops)
+def _gather_nd_pull(g: Value, y: Value, x: Value, indices: Value, *, batch: int) -> Parts:
+    rows = [movement.unsqueeze(place, axes=(-1,)) for place in _batch_places(indices, batch)]
+    named = movement.concat(*rows, indices, axis=-1) if rows else indices
+    return scatter_nd(adjoint.zeros_like(x), named, g, reduction="add"), None
+
+
+def _batch_places(indices: Value, batch: int) -> list[Value]:
+    """For each batch axis the place of every row of indices along it."""
+    shape = indices.shape[:-1]
+    counters = [elementwise.cast(generate.iota(size=shape[i]), dtype=indices.dtype) for i in range(batch)]
+    return [adjoint.broadcast(adjoint.along(c, i - len(shape)), shape) for i, c in enumerate(counters)]
+
+
+@primitive(_gather_nd, flops=no_flops, pull=_gather_nd_pull)
 def gather_nd(x: Array, indices: Array, *, batch: int = 0) -> Array:
     """The part of x that each row of indices names; the first `batch` axes go along with the indices."""
     return x[_rows(x, indices, batch, "gather_nd")]
@@ -158,7 +188,22 @@ def _scatter_elements(facts: Facts, x: Type, indices: Type, updates: Type, *, ax
     return TensorType(dtype, of.shape)
 
 
-@primitive(_scatter_elements, flops=_one_per_update)
+def _scatter_elements_pull(
+    g: Value, y: Value, x: Value, indices: Value, updates: Value, *, axis: int, reduction: Combine
+) -> Parts:
+    count = generate.iota(size=updates.tensor.count)
+
+    def write(onto: Value, new: Value, how: Combine) -> Value:
+        return scatter_elements(onto, indices, new, axis=axis, reduction=how)
+
+    def read(of: Value) -> Value:
+        return gather_elements(of, indices, axis=axis)
+
+    numbered = adjoint.reshaped(count, updates.shape)
+    return _scatter_parts(g, y, x, updates, reduction, write, read, numbered)
+
+
+@primitive(_scatter_elements, flops=_one_per_update, pull=_scatter_elements_pull)
 def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: Axis, reduction: Combine = "none") -> Array:
     """x with each update put at its place, but along the axis at its index; of equal places the last one stays."""
     return _written(x, _along(indices, x.shape[axis], axis, "scatter_elements"), updates, reduction)
@@ -178,7 +223,63 @@ def _scatter_nd(facts: Facts, x: Type, indices: Type, updates: Type, *, reductio
     return TensorType(dtype, of.shape)
 
 
-@primitive(_scatter_nd, flops=_one_per_update)
+def _scatter_nd_pull(g: Value, y: Value, x: Value, indices: Value, updates: Value, *, reduction: Combine) -> Parts:
+    def write(onto: Value, new: Value, how: Combine) -> Value:
+        return scatter_nd(onto, indices, new, reduction=how)
+
+    def read(of: Value) -> Value:
+        return gather_nd(of, indices)
+
+    rows = product(indices.shape[:-1])
+    numbers = adjoint.reshaped(generate.iota(size=rows), indices.shape[:-1])
+    whole = updates.rank - numbers.rank
+    numbered = movement.unsqueeze(numbers, axes=tuple(range(-whole, 0))) if whole else numbers
+    return _scatter_parts(g, y, x, updates, reduction, write, read, adjoint.broadcast(numbered, updates.shape))
+
+
+def _scatter_parts(
+    g: Value,
+    y: Value,
+    x: Value,
+    updates: Value,
+    reduction: Combine,
+    write: Callable[[Value, Value, Combine], Value],
+    read: Callable[[Value], Value],
+    numbered: Value,
+) -> Parts:
+    """The gradients of x and of the updates. `numbered` counts the updates, in the order in which they are written."""
+    if reduction == "add":
+        return g, None, read(g)
+    if reduction == "none":
+        # An update that a later one replaced is not part of the result.
+        last = write(adjoint.zeros(x.shape, i64), numbered, "none")
+        kept = elementwise.where(elementwise.equal(read(last), numbered), read(g), 0.0)
+        return write(g, adjoint.zeros_like(updates), "none"), None, kept
+    if reduction == "mul":
+        return _scattered_product(g, x, updates, write, read)
+    # max, min: what equals the result shares its gradient.
+    mine, theirs = elementwise.equal(x, y), elementwise.equal(updates, read(y))
+    ties = write(elementwise.cast(mine, dtype=x.dtype), elementwise.cast(theirs, dtype=x.dtype), "add")
+    share = g / ties
+    return elementwise.where(mine, share, 0.0), None, elementwise.where(theirs, read(share), 0.0)
+
+
+def _scattered_product(
+    g: Value, x: Value, updates: Value, write: Callable[[Value, Value, Combine], Value], read: Callable[[Value], Value]
+) -> Parts:
+    """The product of all others: of factors that are 0, one has a slope and two have none."""
+    zero_x, zero_u = elementwise.equal(x, 0.0), elementwise.equal(updates, 0.0)
+    zeros = write(elementwise.cast(zero_x, dtype=x.dtype), elementwise.cast(zero_u, dtype=x.dtype), "add")
+    ones_x, ones_u = elementwise.where(zero_x, 1.0, x), elementwise.where(zero_u, 1.0, updates)
+    slope = g * write(ones_x, ones_u, "mul")
+    found: list[Value] = []
+    for zero, others, here, met in ((zero_x, ones_x, slope, zeros), (zero_u, ones_u, read(slope), read(zeros))):
+        alone = elementwise.where(zero, elementwise.equal(met, 1.0), elementwise.equal(met, 0.0))
+        found.append(elementwise.where(alone, here / others, 0.0))
+    return found[0], None, found[1]
+
+
+@primitive(_scatter_nd, flops=_one_per_update, pull=_scatter_nd_pull)
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: Combine = "none") -> Array:
     """x with each update put where its row of indices names; of equal rows the last one stays."""
     return _written(x, _rows(x, indices, 0, "scatter_nd"), updates, reduction)
@@ -194,7 +295,7 @@ def _nonzero(facts: Facts, x: Type, *, count: Size) -> Type:
     return TensorType(i64, (of.rank, count))
 
 
-@primitive(_nonzero, flops=_one_per_input)
+@primitive(_nonzero, flops=_one_per_input, pull=NOT_FLOAT)
 def nonzero(x: Array, *, count: Fresh) -> Array:
     """The places of all elements that are not 0, in the order of memory: one row an axis, one column an element."""
     places = np.argwhere(x).T
@@ -213,7 +314,19 @@ def _unique(facts: Facts, x: Type, *, axis: int | None, in_order: bool, count: S
     return TupleType((values, many, TensorType(i64, (of.shape[at],)), many))
 
 
-@primitive(_unique, flops=_one_per_input)
+def _unique_pull(
+    g: tuple[Value | None, ...], y: Value, x: Value, *, axis: int | None, in_order: bool, count: Size
+) -> Parts:
+    """The slices were read at their first indices."""
+    if g[0] is None:
+        return (None,)
+    along = adjoint.reshaped(x, (x.tensor.count,)) if axis is None else x
+    (lost, _) = _gather_pull(g[0], y[0], along, y[1], axis=-1 if axis is None else axis)
+    assert lost is not None
+    return (adjoint.reshaped(lost, x.shape),)
+
+
+@primitive(_unique, flops=_one_per_input, pull=_unique_pull)
 def unique(x: Array, *, axis: Axis | None = None, in_order: bool = True, count: Fresh) -> tuple[Array, ...]:
     """Different slices along an axis (elements without one): slices, first indices, index for each, how many.
 

@@ -12,6 +12,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import INEXACT
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
+from dovetail.ops.gradient import Refused
 from dovetail.ops.primitive import Array, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.special import wide
@@ -25,12 +26,15 @@ def _det(facts: Facts, x: Type) -> Type:
     return TensorType(one_dtype(facts, [of], INEXACT), of.shape[:-2])
 
 
+_NEEDS_INVERSE = Refused("the gradient of a determinant needs an inverse", "write the determinant out in products")
+
+
 def _by_elimination(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
     of = tensor(operands[0])
     return of.count * of.shape[-1]
 
 
-@primitive(_det, flops=_by_elimination)
+@primitive(_det, flops=_by_elimination, pull=_NEEDS_INVERSE)
 def det(x: Array) -> Array:
     """Determinant of each matrix of the last two axes."""
     return np.asarray(np.linalg.det(x.astype(wide(x.dtype)))).astype(x.dtype)

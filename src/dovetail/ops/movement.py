@@ -10,7 +10,11 @@ from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.fact import Facts
+from dovetail.ir.leaf import scalar
 from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value
+from dovetail.ops import adjoint
+from dovetail.ops.gradient import Parts
 from dovetail.ops.primitive import (
     Array,
     Axes,
@@ -41,7 +45,11 @@ def _split(facts: Facts, x: Type, *, axis: int, parts: Size | None, size: Size |
     return _put(of, axis, facts.multiple(whole, size, "an axis split by size"), size)
 
 
-@primitive(_split, flops=no_flops, view=True)
+def _split_pull(g: Value, y: Value, x: Value, *, axis: int, parts: Size | None, size: Size | None) -> Parts:
+    return (adjoint.stated(merge(g, axis=axis), x.shape),)
+
+
+@primitive(_split, flops=no_flops, view=True, pull=_split_pull)
 def split(x: Array, *, axis: Axis, parts: SizeAttr | None = None, size: SizeAttr | None = None) -> Array:
     """One axis of n becomes [parts, n / parts], or [n / size, size]."""
     at = axis + x.ndim
@@ -60,7 +68,15 @@ def _merge(facts: Facts, x: Type, *, axis: int, count: int) -> Type:
     return TensorType(of.dtype, (*of.shape[:first], merged, *of.shape[first + count :]))
 
 
-@primitive(_merge, flops=no_flops, view=True)
+def _merge_pull(g: Value, y: Value, x: Value, *, axis: int, count: int) -> Parts:
+    if 0 in x.shape:  # nothing says how an empty axis is split
+        return (adjoint.zeros_like(x),)
+    for at in range(axis, axis - count + 1, -1):  # the last of the merged axes first
+        g = split(g, axis=at, size=x.shape[at])
+    return (adjoint.stated(g, x.shape),)
+
+
+@primitive(_merge, flops=no_flops, view=True, pull=_merge_pull)
 def merge(x: Array, *, axis: Axis, count: int = 2) -> Array:
     """`count` neighbouring axes, the last of them `axis`, become one."""
     first = axis + x.ndim - count + 1
@@ -77,7 +93,11 @@ def _unsqueeze(facts: Facts, x: Type, *, axes: tuple[int, ...]) -> Type:
     return TensorType(of.dtype, tuple(1 if a in axes else next(rest) for a in range(-rank, 0)))
 
 
-@primitive(_unsqueeze, flops=no_flops, view=True)
+def _unsqueeze_pull(g: Value, y: Value, x: Value, *, axes: tuple[int, ...]) -> Parts:
+    return (squeeze(g, axes=axes),)
+
+
+@primitive(_unsqueeze, flops=no_flops, view=True, pull=_unsqueeze_pull)
 def unsqueeze(x: Array, *, axes: Ints) -> Array:
     """Axes of size 1 are put in; they are counted in the result, from the end."""
     return np.expand_dims(x, axes)
@@ -90,7 +110,11 @@ def _squeeze(facts: Facts, x: Type, *, axes: tuple[int, ...]) -> Type:
     return TensorType(of.dtype, tuple(s for a, s in enumerate(of.shape) if a - of.rank not in axes))
 
 
-@primitive(_squeeze, flops=no_flops, view=True)
+def _squeeze_pull(g: Value, y: Value, x: Value, *, axes: tuple[int, ...]) -> Parts:
+    return (adjoint.stated(unsqueeze(g, axes=axes), x.shape),)
+
+
+@primitive(_squeeze, flops=no_flops, view=True, pull=_squeeze_pull)
 def squeeze(x: Array, *, axes: Axes) -> Array:
     """Axes of size 1 are left out."""
     return np.squeeze(x, axes)
@@ -106,7 +130,12 @@ def _permute(facts: Facts, x: Type, *, order: tuple[int, ...]) -> Type:
     return TensorType(of.dtype, (*of.shape[:kept], *(of.shape[a] for a in order)))
 
 
-@primitive(_permute, flops=no_flops, view=True)
+def _permute_pull(g: Value, y: Value, x: Value, *, order: tuple[int, ...]) -> Parts:
+    count = len(order)
+    return (permute(g, order=tuple(order.index(axis) - count for axis in range(-count, 0))),)
+
+
+@primitive(_permute, flops=no_flops, view=True, pull=_permute_pull)
 def permute(x: Array, *, order: Ints) -> Array:
     """The last axes in another order; those in front of them stay."""
     kept = x.ndim - len(order)
@@ -127,7 +156,29 @@ def _slice(facts: Facts, x: Type, *, axis: int, start: Size, stop: Size, step: i
     return _put(of, axis, length if step == 1 else floordiv(length + (step - 1), step))
 
 
-@primitive(_slice, flops=no_flops, view=True, name="slice")
+def _slice_pull(g: Value, y: Value, x: Value, *, axis: int, start: Size, stop: Size, step: int) -> Parts:
+    whole = x.shape[axis]
+    if step == 1:
+        return (_zeros_around(g, axis, start, whole - stop),)
+    # Each element is followed by the elements that the step skipped: zeros.
+    spread = merge(_zeros_around(unsqueeze(g, axes=(axis,)), axis, 0, step - 1), axis=axis)
+    beyond = start + spread.shape[axis] - whole
+    if not isinstance(beyond, int):
+        spread = _zeros_around(spread, axis, 0, whole)
+    elif beyond < 0:
+        spread = _zeros_around(spread, axis, 0, -beyond)
+    if spread.shape[axis] != whole - start:
+        spread = slice_(spread, axis=axis, start=0, stop=whole - start)
+    return (_zeros_around(spread, axis, start, 0),)
+
+
+def _zeros_around(g: Value, axis: int, before: Size, after: Size) -> Value:
+    if before == 0 and after == 0:
+        return g
+    return pad(g, scalar(0, g.dtype), axis=axis, before=before, after=after)
+
+
+@primitive(_slice, flops=no_flops, view=True, pull=_slice_pull, name="slice")
 def slice_(x: Array, *, axis: Axis, start: SizeAttr, stop: SizeAttr, step: int = 1) -> Array:
     """Elements start, start + step, … below stop along an axis."""
     index: list[Any] = [slice(None)] * x.ndim
@@ -142,7 +193,12 @@ def _part(facts: Facts, x: Type, *, axis: int, index: int, parts: int) -> Type:
     return _put(of, axis, facts.multiple(of.shape[axis], parts, "an axis cut into equal parts"))
 
 
-@primitive(_part, flops=no_flops, view=True)
+def _part_pull(g: Value, y: Value, x: Value, *, axis: int, index: int, parts: int) -> Parts:
+    one = y.shape[axis]
+    return (adjoint.stated(_zeros_around(g, axis, one * index, one * (parts - 1 - index)), x.shape),)
+
+
+@primitive(_part, flops=no_flops, view=True, pull=_part_pull)
 def part(x: Array, *, axis: Axis, index: int, parts: int) -> Array:
     """One of several equal parts of an axis."""
     return np.split(x, parts, axis=axis)[index]
@@ -154,7 +210,11 @@ def _expand(facts: Facts, x: Type, *, axis: int, size: Size) -> Type:
     return _put(of, axis, size)
 
 
-@primitive(_expand, flops=no_flops, view=True)
+def _expand_pull(g: Value, y: Value, x: Value, *, axis: int, size: Size) -> Parts:
+    return (adjoint.sum_over(g, (axis,)),)
+
+
+@primitive(_expand, flops=no_flops, view=True, pull=_expand_pull)
 def expand(x: Array, *, axis: Axis, size: SizeAttr) -> Array:
     """An axis of size 1 is repeated `size` times."""
     return np.repeat(x, size, axis=axis)
@@ -170,9 +230,15 @@ def _pad(facts: Facts, x: Type, y: Type, *, axis: int, before: Size, after: Size
     return _put(of, axis, of.shape[axis] + before + after)
 
 
-@primitive(_pad, flops=no_flops)
+def _pad_pull(g: Value, y: Value, x: Value, value: Value, *, axis: int, before: Size, after: Size) -> Parts:
+    inner = slice_(g, axis=axis, start=before, stop=before + x.shape[axis])
+    around = adjoint.unbroadcast(g, ()) - adjoint.unbroadcast(inner, ())
+    return inner, around
+
+
+@primitive(_pad, flops=no_flops, pull=_pad_pull)
 def pad(x: Array, value: Array, *, axis: Axis, before: SizeAttr = 0, after: SizeAttr = 0) -> Array:
-    """One number in front of and behind an axis."""
+    """One number before and after an axis."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (before, after)
     return np.pad(x, widths, constant_values=value)
@@ -196,7 +262,17 @@ def _concat(facts: Facts, *operands: Type, axis: int) -> Type:
     return TensorType(dtype, tuple(shape))
 
 
-@primitive(_concat, flops=no_flops)
+def _concat_pull(g: Value, y: Value, *xs: Value, axis: int) -> Parts:
+    found: list[Value] = []
+    start: Size = 0
+    for x in xs:
+        stop = start + x.shape[axis]
+        found.append(adjoint.stated(slice_(g, axis=axis, start=start, stop=stop), x.shape))
+        start = stop
+    return tuple(found)
+
+
+@primitive(_concat, flops=no_flops, pull=_concat_pull)
 def concat(*xs: Array, axis: Axis) -> Array:
     """Concatenation along an axis."""
     return np.concatenate(xs, axis=axis)
@@ -208,7 +284,11 @@ def _sized(facts: Facts, x: Type, *, axis: int, size: Size) -> Type:
     return _put(of, axis, size)
 
 
-@primitive(_sized, flops=no_flops, view=True)
+def _sized_pull(g: Value, y: Value, x: Value, *, axis: int, size: Size) -> Parts:
+    return (sized(g, axis=axis, size=x.shape[axis]),)
+
+
+@primitive(_sized, flops=no_flops, view=True, pull=_sized_pull)
 def sized(x: Array, *, axis: Axis, size: SizeAttr) -> Array:
     """The same elements; how many there are along an axis is stated, where it does not follow from the shapes."""
     return x
@@ -218,9 +298,13 @@ def _flip(facts: Facts, x: Type, *, axes: tuple[int, ...]) -> Type:
     return tensor(x)
 
 
-@primitive(_flip, flops=no_flops, view=True)
+def _flip_pull(g: Value, y: Value, x: Value, *, axes: tuple[int, ...]) -> Parts:
+    return (flip(g, axes=axes),)
+
+
+@primitive(_flip, flops=no_flops, view=True, pull=_flip_pull)
 def flip(x: Array, *, axes: Axes) -> Array:
-    """The order of elements along axes is turned round."""
+    """The order of elements along axes, reversed."""
     return np.flip(x, axes)
 
 

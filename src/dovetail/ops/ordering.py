@@ -11,6 +11,9 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import FLOATS, INTEGERS, bool_, i64
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, TupleType, Type
+from dovetail.ir.value import Value
+from dovetail.ops import adjoint
+from dovetail.ops.gradient import Parts
 from dovetail.ops.primitive import Array, Axis, SizeAttr, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 
@@ -42,7 +45,12 @@ def _sort(facts: Facts, x: Type, *, axis: int, descending: bool) -> Type:
     return TupleType((of, TensorType(i64, of.shape)))
 
 
-@primitive(_sort, flops=_comparisons)
+def _order_pull(g: tuple[Value | None, ...], y: Value, x: Value, *, axis: int, **options: Any) -> Parts:
+    """Each element of the result goes back to where it came from."""
+    return (None if g[0] is None else adjoint.added_at(adjoint.zeros_like(x), y[1], g[0], axis),)
+
+
+@primitive(_sort, flops=_comparisons, pull=_order_pull)
 def sort(x: Array, *, axis: Axis = -1, descending: bool = False) -> tuple[Array, Array]:
     """The elements in order along an axis, and the index that each came from."""
     order = _order(x, axis, descending)
@@ -58,7 +66,7 @@ def _top_k(facts: Facts, x: Type, *, k: Size, axis: int, largest: bool, in_order
     return TupleType((TensorType(of.dtype, shape), TensorType(i64, shape)))
 
 
-@primitive(_top_k, flops=_comparisons)
+@primitive(_top_k, flops=_comparisons, pull=_order_pull)
 def top_k(
     x: Array, *, k: SizeAttr, axis: Axis = -1, largest: bool = True, in_order: bool = True
 ) -> tuple[Array, Array]:

@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import TypeRuleError
-from dovetail.ir.dim import Size, evaluate
+from dovetail.ir.dim import Size, evaluate, product
 from dovetail.ir.dtype import FLOATS, INTEGERS, DType, i64
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, TupleType, Type, tensors
+from dovetail.ir.value import Value
+from dovetail.ops import adjoint, elementwise
+from dovetail.ops.conv_adjoint import ones, windows_summed_back
+from dovetail.ops.gradient import Parts
 from dovetail.ops.primitive import Array, TypeRule, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.special import lowest, wide
@@ -87,7 +91,25 @@ class _Slide:
             yield tapped(whole, tap, self.places, self.strides, self.dilations)
 
 
-@primitive(_pooled(_REAL), flops=_one_per_tap)
+def _max_pull(g: Value, y: Value, x: Value, **options: Any) -> Parts:
+    """The largest element of each window has its gradient; the first of equals."""
+    return (_sent_back(g, max_pool_indices(x, **options)[1], x),)
+
+
+def _max_indices_pull(g: tuple[Value | None, ...], y: Value, x: Value, **options: Any) -> Parts:
+    return (None if g[0] is None else _sent_back(g[0], y[1], x),)
+
+
+def _sent_back(g: Value, places: Value, x: Value) -> Value:
+    """Gradients added at places that are counted within each channel."""
+    flat = (*x.shape[:2], product(x.shape[2:]))
+    seen = (*g.shape[:2], product(g.shape[2:]))
+    into = adjoint.zeros(flat, x.dtype)
+    lost = adjoint.added_at(into, adjoint.reshaped(places, seen), adjoint.reshaped(g, seen), -1)
+    return adjoint.reshaped(lost, x.shape)
+
+
+@primitive(_pooled(_REAL), flops=_one_per_tap, pull=_max_pull)
 def max_pool(
     x: Array,
     *,
@@ -103,7 +125,7 @@ def max_pool(
     return reduce(np.maximum, slide.seen(x, nothing, nothing))
 
 
-@primitive(_pooled(_REAL, indices=True), flops=_one_per_tap)
+@primitive(_pooled(_REAL, indices=True), flops=_one_per_tap, pull=_max_indices_pull)
 def max_pool_indices(
     x: Array,
     *,
@@ -126,7 +148,17 @@ def max_pool_indices(
     return best, place
 
 
-@primitive(_pooled(FLOATS), flops=_one_per_tap)
+def _average_pull(g: Value, y: Value, x: Value, *, ceil: bool, count_padding: bool, **window: Any) -> Parts:
+    """Each window hands its gradient to its elements in equal parts."""
+    one = ones((1, 1, *x.shape[2:]), x.dtype)
+    # The sum of ones over their mean is what the mean divides by, padding included where it counts.
+    divisor = lp_pool(one, ceil=ceil, p=1.0, **window) / average_pool(
+        one, ceil=ceil, count_padding=count_padding, **window
+    )
+    return (windows_summed_back(g / divisor, x.shape, **window),)
+
+
+@primitive(_pooled(FLOATS), flops=_one_per_tap, pull=_average_pull)
 def average_pool(
     x: Array,
     *,
@@ -144,7 +176,14 @@ def average_pool(
     return np.asarray(total / sum(slide.seen(counted, int(count_padding), 0)), x.dtype)
 
 
-@primitive(_pooled(FLOATS), flops=_one_per_tap)
+def _lp_pull(g: Value, y: Value, x: Value, *, ceil: bool, p: float, **window: Any) -> Parts:
+    zero = elementwise.equal(y, 0.0)
+    share = elementwise.where(zero, 0.0, g * elementwise.pow_(elementwise.where(zero, 1.0, y), 1.0 - p))
+    slope = elementwise.sign(x) * elementwise.pow_(elementwise.abs_(x), p - 1.0)
+    return (windows_summed_back(share, x.shape, **window) * slope,)
+
+
+@primitive(_pooled(FLOATS), flops=_one_per_tap, pull=_lp_pull)
 def lp_pool(
     x: Array,
     *,

@@ -1,4 +1,4 @@
-"""A primitive is one entry in one place: its NumPy meaning, its type rule, its traits, its cost.
+"""A primitive is one entry in one place: its NumPy meaning, its type rule, its traits, its cost, its gradient.
 
 The meaning is a plain function. Its positional parameters are the operands, its keyword-only parameters the
 attributes; their annotations say how an attribute is brought to its one normal form.
@@ -23,6 +23,7 @@ from dovetail.ir.leaf import DTypeOf, Hole, SizeOf
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType, Type, tensors
 from dovetail.ir.value import Op, Value, make
+from dovetail.ops.gradient import Gradient
 
 Operand: TypeAlias = Value | complex | Hole
 """What a builder takes for a tensor: a value, or a number that takes the dtype of its partner."""
@@ -59,7 +60,7 @@ def _axes(axes: Any, rank: int | None) -> tuple[int, ...]:
 
 def _whole(number: Any, rank: int | None) -> int:
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | np.integer):
-        raise TypeRuleError(f"{number!r} where a whole number is wanted", hint="pass an int")
+        raise TypeRuleError(f"{number!r} where an integer is wanted", hint="pass an int")
     return int(cast(int, number))
 
 
@@ -156,6 +157,7 @@ class Primitive(Op):
         elementwise: bool = False,
         view: bool = False,
         branches: bool = False,
+        pull: Gradient | None = None,
         doc: str = "",
     ) -> None:
         self.name = name
@@ -167,6 +169,7 @@ class Primitive(Op):
         self.elementwise = elementwise
         self.view = view
         self.branches = branches
+        self.pull = pull
         self.doc = doc or (inspect.getdoc(meaning) or "").split("\n")[0]
         parameters = _parameters(meaning)
         self.kinds, self.defaults = _attributes(meaning, parameters)
@@ -317,6 +320,7 @@ def primitive(
     elementwise: bool = False,
     view: bool = False,
     branches: bool = False,
+    pull: Gradient | None = None,
     name: str = "",
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare a primitive by its NumPy meaning."""
@@ -332,6 +336,7 @@ def primitive(
             elementwise=elementwise,
             view=view,
             branches=branches,
+            pull=pull,
         )
 
     return declare

@@ -1,4 +1,4 @@
-"""Between floats and narrow whole numbers: q = x / scale + zero_point, for a whole tensor or along an axis."""
+"""Between floats and narrow integers: q = x / scale + zero_point, for a whole tensor or along an axis."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import FLOATS, INTEGERS, DType
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value
+from dovetail.ops import adjoint, elementwise, movement
+from dovetail.ops.gradient import STEPS, Parts
 from dovetail.ops.primitive import Array, Axis, DTypeAttr, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.special import whole
@@ -52,9 +55,9 @@ def _beside(steps: Array, x: Array, axis: int | None) -> Array:
     return steps if axis is None else steps.reshape((-1, *(1,) * (-axis - 1)))
 
 
-@primitive(_quantise, flops=_two_per_element)
+@primitive(_quantise, flops=_two_per_element, pull=STEPS)
 def quantise(x: Array, scale: Array, zero_point: Array, *, dtype: DTypeAttr, axis: Axis | None = None) -> Array:
-    """x / scale to the nearest whole number, halves to even, plus the zero point, kept in range; NaN becomes 0."""
+    """x / scale to the nearest integer, halves to even, plus the zero point, kept in range; NaN becomes 0."""
     steps = np.rint(x / _beside(scale, x, axis)).astype(np.float64)
     return whole(steps + _beside(zero_point, x, axis), dtype.numpy)
 
@@ -69,7 +72,20 @@ def _dequantise(facts: Facts, q: Type, scale: Type, zero_point: Type, *, dtype: 
     return TensorType(dtype, of.shape)
 
 
-@primitive(_dequantise, flops=_two_per_element)
+def _dequantise_pull(
+    g: Value, y: Value, q: Value, scale: Value, zero: Value, *, dtype: DType, axis: int | None
+) -> Parts:
+    """Linear in the scale; the integers have no gradient."""
+    offset = elementwise.cast(zero, dtype=dtype)
+    steps = elementwise.cast(q, dtype=dtype) - (offset if axis is None else adjoint.along(offset, axis))
+    lost = g * steps
+    others = () if axis is None else tuple(a for a in range(-q.rank, 0) if a != axis)
+    if others:
+        lost = movement.squeeze(adjoint.sum_over(lost, others), axes=others)
+    return None, elementwise.cast(adjoint.unbroadcast(lost, scale.shape), dtype=scale.dtype), None
+
+
+@primitive(_dequantise, flops=_two_per_element, pull=_dequantise_pull)
 def dequantise(q: Array, scale: Array, zero_point: Array, *, dtype: DTypeAttr, axis: Axis | None = None) -> Array:
     """(q - zero_point) * scale, rounded once."""
     steps = q.astype(np.float64) - _beside(zero_point, q, axis)

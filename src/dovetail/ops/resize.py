@@ -15,6 +15,9 @@ from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import FLOATS
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value
+from dovetail.ops import adjoint, contraction, generate, movement
+from dovetail.ops.gradient import Parts
 from dovetail.ops.primitive import Array, Kind, Sizes, axis_from_end, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.sampling import cubic
@@ -132,7 +135,38 @@ def _flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -
     return tensor(result).count * 2 * _TAPS[attrs["mode"]] * len(attrs["axes"])
 
 
-@primitive(_resize, flops=_flops)
+def _resize_pull(
+    g: Value,
+    y: Value,
+    x: Value,
+    *,
+    axes: tuple[int, ...],
+    sizes: tuple[Size, ...] | None,
+    scales: tuple[float, ...] | None,
+    roi: tuple[float, ...] | None,
+    extrapolation: float,
+    **options: Any,
+) -> Parts:
+    """Along each axis the transposed matrix of weights, which is the unit matrix resized."""
+    for i, axis in reversed(list(enumerate(axes))):
+        length = x.shape[axis]
+        weights = resize(
+            generate.eye(rows=length, columns=length, dtype=x.dtype),
+            axes=(-2,),
+            sizes=(y.shape[axis],),
+            scales=None if scales is None else (scales[i],),
+            roi=None if roi is None else (roi[i], roi[len(axes) + i]),
+            **options,
+        )
+        moved = (*(a for a in range(-x.rank, 0) if a != axis), axis)
+        spread = contraction.matmul(adjoint.permuted(g, moved), weights) if x.rank > 1 else None
+        if spread is None:  # a vector is a matrix of one row
+            spread = movement.squeeze(contraction.matmul(movement.unsqueeze(g, axes=(-2,)), weights), axes=(-2,))
+        g = adjoint.permuted(spread, tuple(moved.index(a) - x.rank for a in range(-x.rank, 0)))
+    return (adjoint.stated(g, x.shape),)
+
+
+@primitive(_resize, flops=_flops, pull=_resize_pull)
 def resize(
     x: Array,
     *,
@@ -202,7 +236,7 @@ class _AxisMap:
             case "half_pixel":
                 return self.stretched(at + 0.5) - 0.5
             case "half_pixel_symmetric":
-                # The middle of the result is the middle of the input, even where the size was cut to a whole number.
+                # The middle of the result is the middle of the input, even where the size was cut to an integer.
                 centre = self.length / 2 - self.stretched(np.asarray(self.size / 2, at.dtype))
                 return centre + self.stretched(at + 0.5) - 0.5
             case "pytorch_half_pixel":

@@ -39,7 +39,7 @@ def highest(dtype: np.dtype[Any]) -> Any:
 
 
 def whole(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Floats as whole numbers: cut towards zero, kept in range, NaN as 0. Plain astype differs by machine here."""
+    """Floats as integers: cut towards zero, kept in range, NaN as 0. Plain astype differs by machine here."""
     limits = np.iinfo(dtype)
     cut = np.trunc(x.astype(np.float64))
     # float(limits.max) may round up to a number that does not fit, so >= and not >.

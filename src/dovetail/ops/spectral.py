@@ -13,6 +13,9 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import FLOATS
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
+from dovetail.ir.value import Value
+from dovetail.ops import adjoint
+from dovetail.ops.gradient import Parts
 from dovetail.ops.primitive import Array, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 
@@ -34,7 +37,13 @@ def _fourier_flops(result: Type, operands: tuple[Type, ...], attrs: Mapping[str,
     return of.count * 5 * (max(1, math.ceil(math.log2(points))) if isinstance(points, int) and points else 10)
 
 
-@primitive(_fourier, flops=_fourier_flops)
+def _fourier_pull(g: Value, y: Value, x: Value, *, inverse: bool) -> Parts:
+    """The adjoint is the conjugate transform: the other direction without its factor."""
+    points = adjoint.count([x.shape[-2]], x.dtype)
+    return (fourier(g) / points if inverse else fourier(g, inverse=True) * points,)
+
+
+@primitive(_fourier, flops=_fourier_flops, pull=_fourier_pull)
 def fourier(x: Array, *, inverse: bool = False) -> Array:
     """The Fourier transform of complex points along the last axis but one, or its inverse."""
     points = np.empty(x.shape[:-1], np.complex128 if x.dtype == np.float64 else np.complex64)

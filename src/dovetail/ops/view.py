@@ -40,7 +40,7 @@ _UNIT = Block((), (1,))
 
 
 def quotient(left: Size, right: Size) -> Size | None:
-    """left / right where that is a whole number for every binding, else None."""
+    """left / right where that is an integer for every binding, else None."""
     if isinstance(left, int) and isinstance(right, int):
         return left // right if right and left % right == 0 else None
     return divide(left, right)

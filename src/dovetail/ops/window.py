@@ -16,13 +16,11 @@ from dovetail.ops.primitive import Array, Kind
 
 
 def _per_axis(value: Any, rank: int | None) -> tuple[int, ...]:
-    """One whole number for each spatial axis; a single one stands for all."""
+    """One integer for each spatial axis; a single one stands for all."""
     listed = _listed(value, rank, 1)
     for number in listed:
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
-            raise TypeRuleError(
-                f"{number!r} where a whole number is wanted", hint="pass ints, one for each spatial axis"
-            )
+            raise TypeRuleError(f"{number!r} where an integer is wanted", hint="pass ints, one for each spatial axis")
     return tuple(int(number) for number in listed)
 
 
@@ -45,7 +43,7 @@ def _listed(value: Any, rank: int | None, sides: int) -> tuple[Any, ...]:
 
 
 PerAxis = Annotated[Any, Kind("ints", _per_axis)]
-"""One whole number for each spatial axis."""
+"""One integer for each spatial axis."""
 Around = Annotated[Any, Kind("sizes", _around)]
 """Padding: in front of every spatial axis, then behind every one."""
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail import blocks, library, ops
+from dovetail.declare.backward import BackwardOp
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Op
 from dovetail.ops.region import region
 
 
 def vocabulary(declared: Iterable[FusedOp[...]] = ()) -> tuple[Op, ...]:
-    """Primitives, the library, blocks, and the user's own ops."""
-    return (*ops.ALL, region, *library.ALL, *blocks.ALL, *declared)
+    """Primitives, the library, blocks, the user's own ops, and backward ops."""
+    own = (*library.ALL, *declared)
+    backward = [op.back for op in own if isinstance(op.back, BackwardOp)]
+    return (*ops.ALL, region, *own, *blocks.ALL, *backward)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dovetail import library, ops
+from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ops.convolution import conv_transpose
@@ -20,6 +21,15 @@ from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
+_BY_ROW = (
+    library.softmax,
+    library.log_softmax,
+    library.layer_norm,
+    library.rms_norm,
+    library.residual_layer_norm,
+    library.residual_rms_norm,
+)
+"""Ops whose gradients are computed by row."""
 _REWRITTEN = frozenset({"dot"})
 _WIDE = Condition(
     "convolution_is_not_of_16_bit_floats",
@@ -30,7 +40,8 @@ _WIDE = Condition(
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
     """The claims for a vocabulary with the user's own ops, which run by their bodies."""
-    native = {**CLAIMS.native, **{op.name: () for op in declared}}
+    own = [name for op in declared for name in (op.name, backward_name(op))]
+    native = {**CLAIMS.native, **{name: () for name in own}}
     return replace(CLAIMS, native=native, multiplies_bytes=byte_tile_of(host_device()) is not None)
 
 
@@ -40,6 +51,7 @@ CLAIMS = Claims(
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
+        **{backward_name(op): () for op in _BY_ROW},
         region.name: (),
         conv_transpose.name: (TRANSPOSED,),
         ops.conv.name: (_WIDE,),

@@ -1,0 +1,1 @@
+"""Reverse-mode differentiation: the walk from results to operands by the rules of the primitives."""

@@ -1,0 +1,54 @@
+"""Where values of a backward pass belong: to the places of the forward values, marked."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from dovetail.ir.origin import Origin, Recorder, recording
+from dovetail.ir.value import Value
+
+MARK = "backward of "
+
+
+class BackwardPlaces:
+    """Notes the origins of values that a walk makes."""
+
+    def __init__(self, known: Mapping[Value, tuple[Origin, ...]]) -> None:
+        self.known = known
+        self.recorder = Recorder(lines=False)
+
+    @contextmanager
+    def recording(self) -> Generator[None]:
+        """Values made inside are noted."""
+        with recording(self.recorder):
+            yield
+
+    @contextmanager
+    def at(self, value: Value) -> Generator[None]:
+        """Values made inside belong to the place of this value; one without a place leaves them where they are."""
+        found = self.known.get(value)
+        before = self.recorder.place
+        if found:
+            self.recorder.place = tuple([marked(o) for o in found])
+        try:
+            yield
+        finally:
+            self.recorder.place = before
+
+    def where(self, value: Value) -> str:
+        """The place of a forward value, for messages."""
+        return ", ".join(str(o) for o in self.known.get(value, ())[:3])
+
+    def made(self) -> dict[Value, tuple[Origin, ...]]:
+        """The origins of values that had none before."""
+        return {v: o for v, o in self.recorder.origins.items() if v not in self.known}
+
+
+def marked(origin: Origin) -> Origin:
+    """The place of what is made for the gradient of a value."""
+    return replace(origin, name=MARK + origin.name)
+
+
+__all__ = ["MARK", "BackwardPlaces", "marked"]

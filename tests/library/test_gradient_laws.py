@@ -1,0 +1,50 @@
+"""The laws of backward ops over every declared op and variant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail import library, ops
+from dovetail.declare import FusedOp, Variant, fused_op
+from dovetail.derive.gradient_laws import check_backward, check_built_again
+from dovetail.derive.laws import LawError
+from dovetail.ir.value import Value
+from dovetail.testing import lifted
+
+CASES = [(op, variant) for op in library.ALL for variant in op.variants if not variant.spelling]
+over = pytest.mark.parametrize(("op", "variant"), CASES, ids=[f"{op.name}[{v.label}]" for op, v in CASES])
+
+
+@over
+def test_backward(op: FusedOp[...], variant: Variant) -> None:
+    with np.errstate(all="ignore"):
+        check_backward(op, variant, seed=1, evaluate=lifted)
+
+
+@over
+def test_built_again(op: FusedOp[...], variant: Variant) -> None:
+    check_built_again(op, variant, seed=2)
+
+
+def test_a_wrong_form_is_refused() -> None:
+    @fused_op(shapes="x[m, n]")
+    def doubled(x: Value) -> Value:
+        """2 * x, less its sum."""
+        return x * 2.0 - ops.reduce_sum(x, axes=(-1,))
+
+    check_backward(doubled, doubled.variants[0], 1, lifted)
+
+    @doubled.gradient
+    def wrong(g: Value, y: Value, x: Value) -> tuple[Value]:
+        return (g * 2.0,)
+
+    assert wrong is doubled.form
+    with pytest.raises(LawError, match="doubled_back"):
+        check_backward(doubled, doubled.variants[0], 1, lifted)
+
+
+def test_rows_keep_their_gradient() -> None:
+    kept = {op.name for op in library.ALL if op.keeps_its_gradient}
+    norms = {"layer_norm", "rms_norm", "residual_layer_norm", "residual_rms_norm"}
+    assert kept == {"softmax", "log_softmax", *norms}
