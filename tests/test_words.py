@@ -62,6 +62,7 @@ PUBLIC = (
     "dovetail.ops",
     "dovetail.targets",
     "dovetail.testing",
+    "dovetail.train",
 )
 """The modules of `docs/api.md`."""
 

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from dovetail.report.report import Report
     from dovetail.runtime.gradients import value_and_grad
     from dovetail.runtime.page import write_report
+    from dovetail.train.trainer import Trainer
 
 __all__ = [
     "Analysis",
@@ -107,6 +108,7 @@ __all__ = [
     "SizeLimitError",
     "TensorType",
     "TraceError",
+    "Trainer",
     "TupleType",
     "TypeRuleError",
     "UnsupportedError",
@@ -164,6 +166,7 @@ __all__ = [
 _ON_FIRST_USE = {
     "Analysis": "dovetail.report.analysis",
     "Report": "dovetail.report.report",
+    "Trainer": "dovetail.train.trainer",
     "analyze": "dovetail.report.analysis",
     "gradient": "dovetail.grad.gradient",
     "value_and_grad": "dovetail.runtime.gradients",

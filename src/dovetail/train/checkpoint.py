@@ -1,0 +1,76 @@
+"""Checkpoints: one safetensors file with weights, their state and where training is; whole, or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from dovetail.errors import LoadError
+from dovetail.frontends.safetensors import DTYPES, read_safetensors
+from dovetail.ir.dtype import of_numpy
+from dovetail.ir.literal import Array
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
+    """Write arrays beside the file, and rename: a process that is killed leaves the file that was there."""
+    target = Path(path)
+    header: dict[str, object] = {}
+    end = 0
+    dense = {name: np.ascontiguousarray(a) for name, a in sorted(arrays.items())}
+    for name, array in dense.items():
+        start, end = end, end + array.nbytes
+        dtype = of_numpy(array.dtype)
+        if dtype is None or dtype not in _NAMES:
+            raise LoadError(f"{name} is {array.dtype}, which a checkpoint cannot hold", hint="train floats")
+        kind = _NAMES[dtype]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    beside = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
+    try:
+        with open(beside, "xb") as file:
+            file.write(len(text).to_bytes(8, "little"))
+            file.write(text)
+            for array in dense.values():
+                file.write(array.reshape(-1).view(np.uint8).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except (OSError, ValueError) as error:
+        hint = "check the path and the space that is left"
+        raise LoadError(f"the checkpoint cannot be written: {error}", where=str(target), hint=hint) from error
+    finally:
+        with suppress(OSError, ValueError):
+            beside.unlink()
+
+
+def read_arrays(path: str | os.PathLike[str], like: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of a file, which are those of the names, shapes and dtypes given."""
+    found = read_safetensors(path)
+    missing, more = [n for n in like if n not in found], [n for n in found if n not in like]
+    if missing or more:
+        told = [f"misses {', '.join(missing[:5])}" if missing else "", f"has {', '.join(more[:5])}" if more else ""]
+        raise LoadError(
+            f"the checkpoint is of another model or optimizer: it {' and '.join(t for t in told if t)}",
+            where=str(path),
+            hint="resume with the graph and the optimizer that wrote it",
+        )
+    for name, array in like.items():
+        if found[name].shape != array.shape or found[name].dtype != array.dtype:
+            raise LoadError(
+                f"{name} is {found[name].dtype}{list(found[name].shape)} in the checkpoint, "
+                f"and {array.dtype}{list(array.shape)} in the model",
+                where=str(path),
+                hint="resume with the graph and the optimizer that wrote it",
+            )
+    return found
+
+
+__all__ = ["read_arrays", "write_arrays"]

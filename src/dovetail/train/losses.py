@@ -1,0 +1,123 @@
+"""Losses: one number from what a model gives and what is wanted, in the mean over all elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from dovetail import library, ops
+from dovetail.errors import TypeRuleError
+from dovetail.ir import leaf
+from dovetail.ir.dtype import DType, i64
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+
+Loss = Callable[[Value, Value], Value]
+"""From what a model gives and what is wanted to one number."""
+
+
+def cross_entropy(logits: Value, labels: Value, *, ignore_index: int | None = None, smoothing: float = 0.0) -> Value:
+    """Minus the log probability of each label, in the mean over the labels that are not ignored.
+
+    Of the weight of a label, `smoothing` is spread evenly over all classes.
+    """
+    if labels.shape != logits.shape[:-1] or not labels.dtype.is_integer:
+        raise TypeRuleError(
+            f"labels {labels.type} for logits {logits.type}",
+            hint="pass integers of the shape of the logits without its last axis, which counts the classes",
+        )
+    chances = library.log_softmax(logits)
+    counted = None if ignore_index is None else ops.not_equal(labels, leaf.scalar(ignore_index, labels.dtype))
+    known = labels if counted is None else ops.where(counted, labels, leaf.scalar(0, labels.dtype))
+    picked = ops.gather_elements(chances, ops.unsqueeze(known, axes=(-1,)), axis=-1)
+    lost = -ops.squeeze(picked, axes=(-1,))
+    if smoothing:
+        spread = -ops.squeeze(ops.reduce_mean(chances, axes=(-1,)), axes=(-1,))
+        lost = lost * (1.0 - smoothing) + spread * smoothing
+    if counted is None:
+        return mean(lost)
+    share = ops.cast(counted, dtype=lost.dtype)
+    return total(ops.where(counted, lost, leaf.scalar(0.0, lost.dtype))) / ops.maximum(total(share), _one(lost.dtype))
+
+
+def binary_cross_entropy(logits: Value, targets: Value) -> Value:
+    """The cross entropy of yes-or-no questions; targets are between 0 and 1."""
+    _same_shape(logits, targets)
+    positive = ops.maximum(logits, leaf.scalar(0.0, logits.dtype))
+    return mean(positive - logits * targets + ops.softplus(-ops.abs_(logits)))
+
+
+def mean_squared(found: Value, wanted: Value) -> Value:
+    """The square of the difference."""
+    _same_shape(found, wanted)
+    return mean((found - wanted) * (found - wanted))
+
+
+def mean_absolute(found: Value, wanted: Value) -> Value:
+    """The absolute difference."""
+    _same_shape(found, wanted)
+    return mean(ops.abs_(found - wanted))
+
+
+def huber(found: Value, wanted: Value, *, delta: float = 1.0) -> Value:
+    """Half the square of a difference up to delta, and delta times what is linear beyond."""
+    _same_shape(found, wanted)
+    apart = ops.abs_(found - wanted)
+    inner = ops.minimum(apart, leaf.scalar(delta, apart.dtype))
+    return mean(inner * (apart - inner * 0.5))
+
+
+def kl_divergence(log_found: Value, wanted: Value) -> Value:
+    """How far chances are from those wanted, in the mean over rows; the first are logarithms."""
+    _same_shape(log_found, wanted)
+    safe = ops.maximum(wanted, leaf.scalar(1e-37, wanted.dtype))
+    terms = wanted * (ops.log(safe) - log_found)
+    return mean(ops.squeeze(ops.reduce_sum(terms, axes=(-1,)), axes=(-1,)))
+
+
+def mean(x: Value) -> Value:
+    """The mean of all elements, of rank 0."""
+    return _whole(x, ops.reduce_mean)
+
+
+def total(x: Value) -> Value:
+    """The sum of all elements, of rank 0."""
+    return _whole(x, ops.reduce_sum)
+
+
+def _whole(x: Value, reduce: Callable[..., Value]) -> Value:
+    axes = tuple(range(-x.rank, 0))
+    return ops.squeeze(reduce(x, axes=axes), axes=axes) if axes else x
+
+
+def _one(dtype: DType) -> Value:
+    return leaf.scalar(1.0, dtype)
+
+
+def _same_shape(found: Value, wanted: Value) -> None:
+    if found.type != wanted.type:
+        raise TypeRuleError(f"{found.type} and {wanted.type} in a loss", hint="pass two tensors of one type")
+
+
+LOSSES: Mapping[str, Loss] = MappingProxyType(
+    {
+        "cross_entropy": cross_entropy,
+        "binary_cross_entropy": binary_cross_entropy,
+        "mean_squared": mean_squared,
+        "mean_absolute": mean_absolute,
+        "huber": huber,
+        "kl_divergence": kl_divergence,
+    }
+)
+"""By name, as `Trainer` and the command line take them."""
+
+
+def wanted_type(name: str, output: TensorType) -> TensorType:
+    """The type of what is wanted, for a model that gives this."""
+    return i64[output.shape[:-1]] if name == "cross_entropy" else output
+
+
+__all__ = [
+    "LOSSES", "Loss", "binary_cross_entropy", "cross_entropy", "huber", "kl_divergence", "mean", "mean_absolute",
+    "mean_squared", "total", "wanted_type",
+]  # fmt: skip

@@ -1,0 +1,161 @@
+"""Optimizers: what becomes of a weight and its state in one step, as values, so that a step is one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from dovetail import ops
+from dovetail.errors import OptionError
+from dovetail.ir.value import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """A weight and its state after a step."""
+
+    weight: Value
+    state: Mapping[str, Value]
+
+
+class Optimizer(Protocol):
+    """How weights follow gradients."""
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, which a schedule multiplies."""
+        ...
+
+    @property
+    def decay(self) -> float:
+        """The weight decay of weights that decay."""
+        ...
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The names of arrays of a weight's shape that steps keep, zeros at first."""
+        ...
+
+    def numbers(self, step: int) -> dict[str, float]:
+        """Numbers of a step, counted from 1, which the graph reads as inputs."""
+        ...
+
+    def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
+        """A step with the gradient g; `rate` and `decay` are among the numbers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """Stochastic gradient descent, with momentum and Nesterov's look ahead. Decay is part of the gradient."""
+
+    rate: float = 0.01
+    momentum: float = 0.0
+    nesterov: bool = False
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+        _check_shares(momentum=self.momentum)
+        if self.nesterov and not self.momentum:
+            raise OptionError("Nesterov's look ahead without momentum", hint="pass momentum=0.9")
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return ("momentum",) if self.momentum else ()
+
+    def numbers(self, step: int) -> dict[str, float]:
+        return {}
+
+    def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
+        g = g + w * numbers["decay"]
+        if not self.momentum:
+            return Updated(w - g * numbers["rate"], {})
+        kept = state["momentum"] * self.momentum + g
+        ahead = g + kept * self.momentum if self.nesterov else kept
+        return Updated(w - ahead * numbers["rate"], {"momentum": kept})
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Adam: running means of the gradient and of its square. Decay is part of the gradient."""
+
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+        _check_shares(beta1=self.betas[0], beta2=self.betas[1])
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return ("mean", "square")
+
+    def numbers(self, step: int) -> dict[str, float]:
+        """The corrections for means that began at 0, computed in float64."""
+        first, second = self.betas
+        return {"correction": 1 / (1 - first**step), "root": (1 - second**step) ** -0.5}
+
+    def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
+        return self._moved(w, g + w * numbers["decay"], state, numbers)
+
+    def _moved(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
+        first, second = self.betas
+        mean = state["mean"] * first + g * (1 - first)
+        square = state["square"] * second + g * g * (1 - second)
+        step = mean * (numbers["rate"] * numbers["correction"]) / (ops.sqrt(square) * numbers["root"] + self.eps)
+        return Updated(w - step, {"mean": mean, "square": square})
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW(Adam):
+    """Adam with decay apart from the gradient."""
+
+    decay: float = 0.01
+
+    def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
+        kept = w - w * (numbers["rate"] * numbers["decay"])
+        return self._moved(kept, g, state, numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Lion:
+    """Lion: steps of one size, by the sign of a running mean."""
+
+    rate: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+        _check_shares(beta1=self.betas[0], beta2=self.betas[1])
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return ("mean",)
+
+    def numbers(self, step: int) -> dict[str, float]:
+        return {}
+
+    def update(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
+        first, second = self.betas
+        ahead = ops.sign(state["mean"] * first + g * (1 - first))
+        kept = w - w * (numbers["rate"] * numbers["decay"])
+        return Updated(kept - ahead * numbers["rate"], {"mean": state["mean"] * second + g * (1 - second)})
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 <= rate < float("inf"):
+        raise OptionError(f"a learning rate of {rate}", hint="pass a finite number of at least 0")
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise OptionError(f"{name} of {share}", hint="pass a number from 0 to below 1")
+
+
+__all__ = ["SGD", "Adam", "AdamW", "Lion", "Optimizer", "Updated"]

@@ -1,0 +1,190 @@
+"""The trainer: optimizers against NumPy in float64, learning, checkpoints, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import BindError, Builder, GradientError, Graph, LoadError, OptionError, f32, ops
+from dovetail.train import schedules
+from dovetail.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer
+from dovetail.train.step import Group
+from dovetail.train.trainer import Trainer
+
+RNG = np.random.default_rng(11)
+
+
+def classifier() -> Graph:
+    builder = Builder("classifier", lines=False)
+    x = builder.input("x", f32["n", 8])
+    hidden = ops.relu(x @ builder.param("w0", f32[8, 16]) + builder.param("b0", f32[16]))
+    builder.output("logits", hidden @ builder.param("w1", f32[16, 4]) + builder.param("b1", f32[4]))
+    return builder.graph()
+
+
+def batches(count: int, rows: int = 32) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(2)
+    for _ in range(count):
+        x = rng.normal(size=(rows, 8)).astype(np.float32)
+        yield {"x": x, "labels": np.argmax(x[:, :4] - x[:, 4:], -1)}
+
+
+def line() -> Graph:
+    """w·x, whose loss against t has a gradient that is easy to write down."""
+    builder = Builder("line", lines=False)
+    builder.output("y", builder.input("x", f32["n", 3]) @ builder.param("w", f32[3, 2]))
+    return builder.graph()
+
+
+def by_hand(optimizer: Optimizer, w: Any, feeds: list[dict[str, Any]], decay: float) -> Any:
+    """The weights after steps, in float64, as the papers have them."""
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, batch in enumerate(feeds, 1):
+        x, wanted = batch["x"].astype(np.float64), batch["labels"].astype(np.float64)
+        g = 2 * x.T @ (x @ w - wanted) / wanted.size
+        match optimizer:
+            case AdamW(rate, (b1, b2), eps):
+                w = w - rate * decay * w
+                m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+                w = w - rate * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
+            case Adam(rate, (b1, b2), eps):
+                g = g + decay * w
+                m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+                w = w - rate * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
+            case Lion(rate, (b1, b2)):
+                w = w - rate * (np.sign(b1 * m + (1 - b1) * g) + decay * w)
+                m = b2 * m + (1 - b2) * g
+            case SGD(rate, momentum, nesterov):
+                g = g + decay * w
+                m = momentum * m + g
+                w = w - rate * (g + momentum * m if nesterov else m)
+            case _:
+                raise AssertionError
+    return w
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(0.1, decay=0.01),
+    "momentum": SGD(0.1, momentum=0.9),
+    "nesterov": SGD(0.1, momentum=0.9, nesterov=True, decay=0.02),
+    "adam": Adam(0.05, decay=0.02),
+    "adamw": AdamW(0.05, decay=0.1),
+    "lion": Lion(0.01, decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_do_what_they_are_defined_to(name: str) -> None:
+    optimizer = OPTIMIZERS[name]
+    w = RNG.normal(size=(3, 2)).astype(np.float32)
+    feeds = [
+        {"x": RNG.normal(size=(5, 3)).astype(np.float32), "labels": RNG.normal(size=(5, 2)).astype(np.float32)}
+        for _ in range(12)
+    ]
+    trainer = Trainer(line(), "mean_squared", optimizer, params={"w": w})
+    for batch in feeds:
+        trainer.step(batch)
+    np.testing.assert_allclose(
+        trainer.params["w"], by_hand(optimizer, w.astype(float), feeds, optimizer.decay), atol=2e-5
+    )
+
+
+def test_a_classifier_learns_and_evaluates() -> None:
+    trainer = Trainer(classifier(), "cross_entropy", AdamW(0.01), schedule=schedules.warm_up(5, schedules.cosine(200)))
+    told = trainer.fit(batches(200))
+    assert [m.step for m in told] == list(range(1, 201))
+    assert told[-1].loss < 0.3 * told[0].loss
+    (batch,) = batches(1, 500)
+    found = trainer.evaluate(batch)
+    assert np.mean(np.argmax(found["logits"], -1) == batch["labels"]) > 0.9
+    assert trainer.steps == 200 and float(found["loss"]) < 0.5
+
+
+def test_a_resumed_run_is_equal_to_the_last_bit(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    whole = Trainer(classifier(), "cross_entropy", AdamW(0.01), clip_norm=1.0, schedule=schedules.linear(40))
+    whole.fit(batches(40))
+    every = list(batches(40))
+    first = Trainer(classifier(), "cross_entropy", AdamW(0.01), clip_norm=1.0, schedule=schedules.linear(40))
+    first.fit(every[:17], checkpoint=path, every=10)
+    second = Trainer(
+        classifier(), "cross_entropy", AdamW(0.01), clip_norm=1.0, schedule=schedules.linear(40), threads=1, seed=9
+    )
+    second.load(path)
+    assert second.steps == 17
+    second.fit(every[17:])
+    for name, array in whole.params.items():
+        assert array.tobytes() == second.params[name].tobytes(), name
+
+
+@pytest.mark.serial
+def test_a_kill_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    trainer = Trainer(classifier(), "cross_entropy", SGD(0.1), threads=1)
+    trainer.save(path)
+    for delay in np.linspace(0.002, 0.02, 8):
+        child = os.fork()
+        if child == 0:
+            try:
+                while True:
+                    trainer.save(path)
+            finally:
+                os._exit(1)
+        time.sleep(float(delay))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        trainer.load(path)
+    assert trainer.steps == 0
+
+
+def test_clipping() -> None:
+    w, x = np.zeros((3, 2), np.float32), np.full((1, 3), 10, np.float32)
+    batch = {"x": x, "labels": np.full((1, 2), 100, np.float32)}
+    plain = Trainer(line(), "mean_squared", SGD(1.0), params={"w": w}).step(batch)
+    assert plain.norm == pytest.approx(np.sqrt(6) * 1000)
+    normed = Trainer(line(), "mean_squared", SGD(1.0), params={"w": w}, clip_norm=0.5)
+    assert normed.step(batch).norm == pytest.approx(plain.norm)
+    assert np.linalg.norm(normed.params["w"]) == pytest.approx(0.5, rel=1e-5)
+    valued = Trainer(line(), "mean_squared", SGD(1.0), params={"w": w}, clip_value=0.25)
+    valued.step(batch)
+    np.testing.assert_allclose(valued.params["w"], 0.25)
+
+
+def test_frozen_weights_and_groups() -> None:
+    before = Trainer(classifier(), "cross_entropy").params
+    groups = [Group("*", rate=1.0), Group("b*", rate=0.0, decay=0.0)]
+    trainer = Trainer(classifier(), "cross_entropy", AdamW(0.1, decay=0.5), wrt=["w1", "b1"], groups=groups)
+    trainer.fit(batches(3))
+    after = trainer.params
+    assert after["w0"].tobytes() == before["w0"].tobytes() and after["b0"].tobytes() == before["b0"].tobytes()
+    assert after["b1"].tobytes() == before["b1"].tobytes()
+    assert abs(after["w1"] - before["w1"]).max() > 0.01
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no output 'loss'"):
+        Trainer(classifier())
+    with pytest.raises(OptionError, match="no loss 'entropy'"):
+        Trainer(classifier(), "entropy")
+    with pytest.raises(OptionError, match="no weight fits"):
+        Trainer(classifier(), "cross_entropy", groups=[Group("q*")])
+    with pytest.raises(OptionError, match="learning rate"):
+        SGD(-1.0)
+    trainer = Trainer(classifier(), "cross_entropy")
+    (batch,) = batches(1)
+    with pytest.raises(BindError, match="w0 belongs to the trainer"):
+        trainer.step({**batch, "w0": np.zeros((8, 16), np.float32)})
+    with pytest.raises(GradientError, match="step 1 has the loss nan"):
+        trainer.step({**batch, "x": np.full((32, 8), np.nan, np.float32)})
+    trainer.save(tmp_path / "a.safetensors")
+    with pytest.raises(LoadError, match="another model or optimizer"):
+        Trainer(classifier(), "cross_entropy", SGD()).load(tmp_path / "a.safetensors")
+    with pytest.raises(LoadError, match="cannot be written"):
+        trainer.save(tmp_path / "nowhere" / "a.safetensors")
