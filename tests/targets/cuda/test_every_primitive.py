@@ -26,24 +26,10 @@ SCALE, ZERO, BYTES = input("scale", f32[()]), input("zero", u8[()]), input("byte
 REGIONS, BATCH = input("regions", f32[2, 4]), input("batch", i64[2])
 OF_RUNS = frozenset({"nonzero", "unique", "non_max_suppression", "counting"})
 """What finds its size in a run: the target refuses it, and says so."""
-ON_HOST = frozenset(
-    {
-        "average_pool",
-        "conv",
-        "conv_transpose",
-        "deform_conv",
-        "det",
-        "fourier",
-        "lp_pool",
-        "max_pool",
-        "max_pool_indices",
-        "mod",
-        "rem",
-        "resize",
-        "roi_align",
-        "roi_pool",
-    }  # fmt: skip
-)
+ON_HOST = frozenset({"det", "fourier", "resize", "roi_align", "roi_pool"}) | {
+    *("conv", "conv_transpose", "deform_conv"),
+    *("average_pool", "lp_pool", "max_pool", "max_pool_indices"),
+}
 """What has no kernel; a kernel that comes later shortens the list."""
 CONTROL = frozenset({"if", "while", "scan", "dot", "refusal", "sized"})
 """What is rewritten before anything is planned, or cannot stand alone."""
