@@ -257,6 +257,9 @@ def test_images_are_resized_and_sampled(dtype: DType) -> None:
         "nearest": resize(x, **sizes, mode="nearest"),
         "linear": resize(x, **sizes, mode="linear", coordinates="align_corners"),
         "linear_any": resize(input("w", dtype["b", 3, 5]), axes=(-1,), sizes=(7,), mode="linear"),
+        "resized_cubic": resize(x, **sizes, mode="cubic", coordinates="half_pixel"),
+        "excluded": resize(x, **sizes, mode="cubic", exclude_outside=True),
+        "smooth": resize(x, **sizes, mode="linear", antialias=True),
         "sampled": grid_sample(x, grid, mode="linear", padding="reflection", align_corners=False),
         "cubic": grid_sample(x, grid, mode="cubic", padding="border", align_corners=True),
     }

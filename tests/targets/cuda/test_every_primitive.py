@@ -26,7 +26,7 @@ SCALE, ZERO, BYTES = input("scale", f32[()]), input("zero", u8[()]), input("byte
 REGIONS, BATCH = input("regions", f32[2, 4]), input("batch", i64[2])
 OF_RUNS = frozenset({"nonzero", "unique", "non_max_suppression", "counting"})
 """What finds its size in a run: the target refuses it, and says so."""
-ON_HOST = frozenset({"det", "fourier", "resize", "roi_align", "roi_pool"}) | {
+ON_HOST = frozenset({"det", "fourier", "roi_align", "roi_pool"}) | {
     *("conv", "conv_transpose", "deform_conv"),
     *("average_pool", "lp_pool", "max_pool", "max_pool_indices"),
 }
@@ -60,7 +60,7 @@ def _others() -> dict[str, Value]:
         "slice": ops.exp(ops.slice_(M, axis=-1, start=1, stop=4, step=2)),
         "part": ops.exp(ops.part(M, axis=-1, index=1, parts=2)),
         "expand": ops.expand(input("s", f32[3, 1]), axis=-1, size=4) + M,
-        "pad": ops.pad(M, constant(np.float32(2)), axis=-1, before=1, after=2),
+        "pad": ops.pad(M, constant(np.asarray(2, np.float32)), axis=-1, before=1, after=2),
         "concat": ops.concat(M, M, axis=-1),
         "flip": ops.concat(ops.flip(M, axes=(-1,)), M, axis=-2),
         "conv": ops.conv(X, W, padding=1),
