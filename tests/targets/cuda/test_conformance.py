@@ -19,14 +19,18 @@ from tests.targets.cuda.backend import SimulatedBackend
 
 SPREAD = (
     ("argmax", "test_argmax_keepdims_random"),
+    ("compress", "test_compress_1"),
     ("cumsum", "test_cumsum_2d_axis_1"),
     ("dequantizelinear", "test_dequantizelinear_axis"),
     ("gathernd", "test_gathernd_example_int32_batch_dim1"),
     ("gridsample", "test_gridsample_bicubic"),
     ("layernormalization", "test_layer_normalization_2d_axis1"),
     ("matmul", "test_matmul_3d"),
+    ("nonmaxsuppression", "test_nonmaxsuppression_two_batches"),
+    ("onehot", "test_onehot_with_axis"),
     ("pad", "test_reflect_pad"),
     ("reversesequence", "test_reversesequence_batch"),
+    ("resize", "test_resize_upsample_scales_nearest"),
     ("scatterelements", "test_scatter_elements_with_reduction_min"),
     ("scatternd", "test_scatternd_add"),
     ("softmax", "test_softmax_axis_1"),
