@@ -267,13 +267,6 @@ def test_images_are_resized_and_sampled(dtype: DType) -> None:
     run(outputs, feeds_of(Graph.of(outputs), {"b": 3}))
 
 
-@pytest.mark.parametrize("dtype", [f32, f64, bf16])
-def test_points_are_transformed(dtype: DType) -> None:
-    x = input("x", dtype["b", 3, 12, 2])
-    outputs = {"spectrum": ops.fourier(x), "points": ops.fourier(x, inverse=True)}
-    run(outputs, feeds_of(Graph.of(outputs), {"b": 2}))
-
-
 NARROW_BYTES = np.arange(256, dtype=np.uint8)
 
 

@@ -12,7 +12,6 @@ from dovetail.kernels.families.lut_cast import offer_table
 from dovetail.kernels.families.quantise import offer_quantise
 from dovetail.kernels.families.reduce import offer_reduce
 from dovetail.kernels.families.resize import offer_resize
-from dovetail.kernels.gpu.fourier import offer_fourier
 from dovetail.kernels.gpu.scan import offer_scan, offer_serial_scan
 from dovetail.kernels.gpu.scatter import offer_scatter
 from dovetail.kernels.gpu.sort import offer_sort
@@ -43,7 +42,6 @@ DATA_KINDS: tuple[Kind[GpuDevice | None], ...] = (
     _kind("narrow cast", _is(ops.cast, ops.cast_f8), Row("table", offer_table)),
     _kind("quantisation", _is(ops.quantise, ops.dequantise), Row("quantise", offer_quantise)),
     _kind("resize", _is(resize), Row("resize", offer_resize)),
-    _kind("transform", _is(ops.fourier), Row("fourier", offer_fourier)),
     _kind("grid sample", _is(grid_sample), Row("grid_sample", offer_grid_sample)),
 )
 
