@@ -8,8 +8,8 @@ import pytest
 from dovetail import Graph, Value, compile, ops
 from dovetail.errors import BindError
 from dovetail.ir.dim import symbol
-from dovetail.ir.dtype import bool_, f32, i64
-from dovetail.ir.leaf import input
+from dovetail.ir.dtype import bool_, f16, f32, i64
+from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.backend import SIMULATED
@@ -63,6 +63,20 @@ def test_an_index_out_of_range_is_an_error_after_a_late_size() -> None:
     with pytest.raises(BindError, match="index 9 into an axis of size 9"):
         program.run({**given, "more": np.array(6)})
     assert program.run({**given, "more": np.array(5)})["y"].shape == (4, 2), "the flag is cleared"
+
+
+def test_convolutions_and_host_steps_go_with_late_sizes() -> None:
+    """Packed filters are found, and results of the host keep their layout."""
+    image, w = input("image", f16[1, 16, 6, 6]), param("w", f16[16, 16, 3, 3])
+    found = ops.conv(ops.relu(ops.conv(image, w, padding=1)), w, padding=1)
+    kept = ops.compress(found, MASK, axis=-3, count=symbol("kept"))
+    graph = Graph.of({"y": ops.neg(kept)})
+    rng = np.random.default_rng(0)
+    weights = {"w": (rng.normal(size=(16, 16, 3, 3)) / 12).astype(np.float16)}
+    given = {"image": rng.normal(size=(1, 16, 6, 6)).astype(np.float16), "mask": rng.random(16) < 0.5}
+    expected = evaluate(graph, given, params=weights)["y"]
+    got = compile(graph, target=SIMULATED).bind(weights).run(given)["y"]
+    np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2e-2, atol=2e-2)
 
 
 def test_donated_inputs_are_written() -> None:

@@ -108,6 +108,8 @@ class _Run:
                 pointers.append(workspace + number(made.workspace[name]))
             elif name in made.checks:
                 pointers.append(self.flag.address)
+            elif name in made.packed:
+                pointers.append(self.bound.fixed[made.packed[name].key])
             else:
                 pointers.append(self.address(self.plan.locate(made.bindings[name])))
         sizes = [number(size) for size in made.kernel.sizes]
@@ -130,10 +132,14 @@ class _Run:
         made = evaluate_values(step.results, given, sizes=self.memory.sizes, limit=self.plan.memory_limit)
         self._solve([Found(step.name, r.tensor, a.shape) for r, a in zip(step.results, made, strict=True)])
         for result, array in zip(step.results, made, strict=True):
-            dense = np.ascontiguousarray(array, result.dtype.numpy)
-            if dense.nbytes:
-                buffer, offset = self._place(self.plan.locate(result))
-                buffer.upload(dense.reshape(-1), offset)
+            if array.size:
+                alias = self.plan.locate(result)
+                # A result may be stored in another order of its axes, without gaps.
+                raw = np.empty(array.size * result.dtype.itemsize, np.uint8)
+                strides = tuple(map(self.memory.number, alias.strides))
+                np.ndarray(array.shape, result.dtype.numpy, raw, 0, strides)[...] = array
+                buffer, offset = self._place(alias)
+                buffer.upload(raw, offset)
 
     def downloaded(self, value: Value) -> Array:
         """A tensor on the host, in memory of its own, after all that was enqueued before."""
