@@ -56,14 +56,14 @@ class Outcome:
 
 
 @cache
-def cases(home: Path = HOME) -> tuple[Case, ...]:
-    """All cases of the installed version."""
+def cases(home: Path = HOME, backend: type[DovetailBackend] = DovetailBackend) -> tuple[Case, ...]:
+    """All cases of the installed version, on a backend."""
     os.environ["ONNX_HOME"] = str(home)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the suite computes its expected outputs while it is loaded
         from onnx.backend.test import BackendTest
 
-        items: dict[str, dict[str, Any]] = BackendTest(DovetailBackend, __name__)._test_items  # pyright: ignore[reportPrivateUsage]
+        items: dict[str, dict[str, Any]] = BackendTest(backend, __name__)._test_items  # pyright: ignore[reportPrivateUsage]
     return tuple(
         Case(_kind(category), name.removesuffix("_cpu"), item.func, item.proto)
         for category, found in items.items()

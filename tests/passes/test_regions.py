@@ -8,6 +8,7 @@ from hypothesis import given
 
 from dovetail import Graph, Value, f32, ops
 from dovetail.derive.unfuse import unfuse
+from dovetail.ir.dtype import NARROW, f8e4m3fn
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ops.region import region, steps
@@ -182,9 +183,18 @@ def test_sizes_that_are_not_known_and_the_same_once_they_are() -> None:
 
 
 def test_limits_are_those_of_the_target() -> None:
-    assert CUDA.regions == RegionLimits(steps=32, inputs=16)
+    assert CUDA.regions == RegionLimits(steps=32, inputs=16, apart=NARROW)
     # Far beyond what models have: LLVM takes quadratic time for more.
     assert CPU.regions == RegionLimits(steps=1024, inputs=128)
+
+
+def test_steps_of_dtypes_that_region_kernels_lack_stand_apart() -> None:
+    wide = ops.cast(input("q", f8e4m3fn[8]), dtype=f32)
+    graph = Graph.of(ops.relu(wide * 2.0 + 1.0))
+    joined = mark_regions(graph).graph.outputs["y"]
+    apart = mark_regions(graph, RegionLimits(apart=NARROW)).graph.outputs["y"]
+    assert joined.op is region and joined.operands[0].dtype is f8e4m3fn
+    assert apart.op is region and apart.operands == (wide,)
 
 
 def test_weights_alone_are_not_pulled_into_a_region_that_runs_every_time() -> None:

@@ -21,6 +21,7 @@ from dovetail.ir.literal import Array
 from dovetail.ops.generate import random_bits
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
+from dovetail.targets import Target
 from dovetail.targets.runtime.lru import LRU
 
 MOST_COMPILED = 8
@@ -30,7 +31,7 @@ MOST_COMPILED = 8
 class DovetailRep(BackendRep):
     """A model that is ready to run."""
 
-    def __init__(self, model: onnx.ModelProto, target: str) -> None:
+    def __init__(self, model: onnx.ModelProto, target: str | Target) -> None:
         self._model = model
         self._target = target
         self._deciding: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ def _key(fixed: Mapping[str, Array]) -> str:
 class DovetailBackend(Backend):
     """Prepares models for dovetail's targets."""
 
-    target = "cpu"
+    target: str | Target = "cpu"
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> DovetailRep:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed
 from dovetail.ir import leaf
+from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.inline import outline
 from dovetail.ir.rewrite import Replacement, replace_roots
@@ -24,6 +25,12 @@ class RegionLimits:
 
     steps: int | None = None
     inputs: int | None = None
+    apart: Collection[DType] = ()
+    """Dtypes that region kernels do not compute with: a step that reads or gives one is a kernel of its own."""
+
+    def takes(self, value: Value) -> bool:
+        """Whether a step may be in a region."""
+        return not self.apart or not any(v.dtype in self.apart for v in (value, *value.operands))
 
     def over(self, steps: int, inputs: int) -> str | None:
         """The limit that a region of this size exceeds, in words."""
@@ -63,7 +70,7 @@ def mark_regions(graph: Graph, limits: RegionLimits | None = None, log: Log | No
     cut: dict[_Group, tuple[list[Value], str]] = {}
     whole: dict[_Group, _Group] = {}
     for value in reversed(graph.values):
-        if not value.op.elementwise or value in static:
+        if not value.op.elementwise or value in static or not limits.takes(value):
             continue
         home = _home(value, graph, group_of)
         limit = None if home is None else limits.over(len(home.members) + 1, home.inputs_with(value))

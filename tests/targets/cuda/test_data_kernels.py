@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, Value, ops
-from dovetail.ir.dtype import FLOATS, DType, bf16, bool_, f8e4m3fn, f16, f32, f64, i8, i32, i64, u8, u64
+from dovetail.ir.dtype import FLOATS, NARROW, DType, bf16, bool_, f8e4m3fn, f16, f32, f64, i8, i32, i64, u8, u64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.gpu import sort_passes
@@ -24,6 +24,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.graphs import Case
 from tests.targets.cuda.judged import check, expected_of, feeds_of, in_lockstep
 from tests.targets.cuda.simulated import SimulatedDriver
@@ -257,10 +258,40 @@ def test_images_are_resized_and_sampled(dtype: DType) -> None:
         "nearest": resize(x, **sizes, mode="nearest"),
         "linear": resize(x, **sizes, mode="linear", coordinates="align_corners"),
         "linear_any": resize(input("w", dtype["b", 3, 5]), axes=(-1,), sizes=(7,), mode="linear"),
+        "resized_cubic": resize(x, **sizes, mode="cubic", coordinates="half_pixel"),
+        "excluded": resize(x, **sizes, mode="cubic", exclude_outside=True),
+        "smooth": resize(x, **sizes, mode="linear", antialias=True),
         "sampled": grid_sample(x, grid, mode="linear", padding="reflection", align_corners=False),
         "cubic": grid_sample(x, grid, mode="cubic", padding="border", align_corners=True),
     }
     run(outputs, feeds_of(Graph.of(outputs), {"b": 3}))
+
+
+NARROW_BYTES = np.arange(256, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_types_are_converted_as_the_reference_does(dtype: DType) -> None:
+    """From every pattern of bits, and to the type from numbers around all that it has."""
+    narrow = NARROW_BYTES if dtype.bits == 8 else NARROW_BYTES[: 1 << dtype.bits]
+    outputs = {
+        "wide": ops.cast(input("n", dtype[narrow.size]), dtype=f32),
+        "from_f32": ops.cast(input("x", f32[300]), dtype=dtype),
+        "from_f16": ops.cast(input("h", f16[300]), dtype=dtype),
+    }
+    x = np.random.default_rng(0).normal(size=300) * np.repeat([0.01, 1, 100], 100)
+    if dtype.is_float:
+        x[:4] = [0.0, np.inf, -np.inf, np.nan]
+    else:
+        x = np.clip(x, 0, 1)
+    feeds = {"n": narrow.view(dtype.numpy), "x": x.astype(np.float32), "h": x.astype(np.float16)}
+    got = CudaGraph(make_plan(Graph.of(outputs), target="cuda"), SimulatedDriver).bind({}).run(feeds)
+    assert names_of(outputs) == {"table"}
+    with np.errstate(all="ignore"):
+        expected = evaluate(Graph.of(outputs), feeds)
+    for name in outputs:
+        same = got[name].view(np.uint8) == expected[name].view(np.uint8)
+        assert (same | np.isnan(expected[name].astype(np.float32)).repeat(got[name].itemsize)).all(), name
 
 
 def assembled() -> Iterator[tuple[str, str]]:

@@ -16,8 +16,9 @@ from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
+from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.errors import GraphError
-from dovetail.ir.dtype import f32
+from dovetail.ir.dtype import f32, f64
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, shared_bytes
 from dovetail.kernels.loops.exchange import AtomicUpdate, Exchange, FromLane
 from dovetail.kernels.loops.ir import (
@@ -48,7 +49,7 @@ from dovetail.kernels.loops.policy import ScalarSupport
 LANES = 32
 NEAR_EXP = "near_exp"
 """exp to the accuracy of 16-bit floats: one instruction and a product."""
-SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=("rem",))
+SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f64),))
 """What kernels for GPUs compute with: there is no C library."""
 
 
@@ -255,7 +256,7 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
         "}",
         *(_NOTES if any(_ROLLED in str(line) for line in printer.text.lines) else ()),
     ]
-    return "\n".join(lines) + "\n"
+    return with_exact_remainders("\n".join(lines) + "\n")
 
 
 _ROLLED = ", !llvm.loop !0"

@@ -38,18 +38,18 @@ def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: D
     return rule(w, operands, dtype, flags)
 
 
-def support(has_function: Callable[[str, DType], bool], inexact: Collection[str] = ()) -> ScalarSupport:
+def support(has_function: Callable[[str, DType], bool], inexact: Collection[tuple[str, DType]] = ()) -> ScalarSupport:
     """What compiled code has: the instructions of this file, and the functions of floats that a library has.
 
-    `inexact` names the instructions of floats that a processor does not have as they are meant.
+    `inexact` names the instructions that a processor does not have as they are meant, with their dtypes.
     """
     found: dict[DType, frozenset[str]] = {}
     for dtype in ALL:
         if is_compiled(dtype):
             table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
             names = {"cast", "where", "bitcast", *_COMPARED, *table}
-            missing = {n for n in _LIBRARY if not has_function(n, dtype)} | {*inexact} if dtype.is_float else set[str]()
-            found[dtype] = frozenset(names - missing)
+            missing = {n for n in _LIBRARY if not has_function(n, dtype)} if dtype.is_float else set[str]()
+            found[dtype] = frozenset(names - missing - {n for n, of in inexact if of is dtype})
     return ScalarSupport(found)
 
 

@@ -30,6 +30,8 @@ class FamilyPolicy:
     """Pixels of a grid whose taps are in scratch memory at once."""
     grid_taps: int = 64
     """Taps of a pixel, at most: each is unrolled."""
+    resize_taps: int = 64
+    """Elements that a resized one is made of, at most: each is unrolled."""
     grid_channels: int = 8
     """Channels that one thread of a GPU samples at a pixel: it finds the taps once for all of them."""
 

@@ -1,13 +1,18 @@
-"""Resizing by nearest or linear interpolation, in the loop language: each result finds what it is made of by itself."""
+"""Resizing in the loop language: each result finds the elements that it is made of, and their weights, by itself.
+
+CPUs have nearest and plain linear; threads of a GPU also have cubic, antialias and every float.
+"""
 
 from __future__ import annotations
 
 from itertools import product as every
+from math import ceil, prod
 
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import FLOATS, DType, bool_, f32, f64, i64
+from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     Call,
@@ -30,18 +35,42 @@ from dovetail.kernels.spec import Job, TensorLocations, Tiles
 
 
 def offer_resize(of: StepProblem[object]) -> Offer | Refused:
-    """The kernel of a nearest or linear resize."""
+    """The kernel of a resize."""
     value = of.value
     if value.attrs["coordinates"] == "tf_crop_and_resize":
         return Refused("coordinates_are_compiled", "tf_crop_and_resize")
-    attrs, dtype = value.attrs, value.dtype
-    target = of.locations.target
-    plain = not attrs["antialias"] and not attrs["exclude_outside"]
-    is_linear = attrs["mode"] == "linear" and plain and dtype in (FLOATS if target.tiles.is_shared else (f32,))
-    if not is_linear and (attrs["mode"] != "nearest" or not target.scalars.has_dtype(dtype)):
-        floats = "floats" if target.tiles.is_shared else "f32"
-        return Refused("mode_is_compiled", f"{attrs['mode']} of {dtype.name}", f"nearest, or plain linear of {floats}")
+    attrs, dtype, target = value.attrs, value.dtype, of.locations.target
+    if attrs["mode"] == "nearest":
+        has = target.scalars.has_dtype(dtype)
+        return Offer(lambda: _job(value, of.locations)) if has else Refused("dtype_is_compiled", dtype.name)
+    if not target.tiles.is_shared and not (_is_plain_linear(value) and dtype is f32):
+        return Refused("mode_is_compiled", f"{attrs['mode']} of {dtype.name}", "nearest, or plain linear of f32")
+    taps = [_taps(value, number) for number in range(len(attrs["axes"]))]
+    if not all(taps) or prod(n or 0 for n in taps) > FAMILIES.resize_taps:
+        return Refused("taps_are_few", str(taps), f"at most {FAMILIES.resize_taps}, known before a run")
     return Offer(lambda: _job(value, of.locations))
+
+
+def _is_plain_linear(value: Value) -> bool:
+    attrs = value.attrs
+    return attrs["mode"] == "linear" and not attrs["antialias"] and not attrs["exclude_outside"]
+
+
+def _narrowed(value: Value, number: int) -> float | None:
+    """What antialias multiplies distances by; None where a run decides it."""
+    axis: int = value.attrs["axes"][number]
+    length, size = value.operands[0].shape[axis], value.shape[axis]
+    if not value.attrs["antialias"]:
+        return 1.0
+    if value.attrs["scales"] is not None:
+        return min(1.0, float(value.attrs["scales"][number]))
+    return min(1.0, size / length) if isinstance(size, int) and isinstance(length, int) and size else None
+
+
+def _taps(value: Value, number: int) -> int | None:
+    """Elements along an axis that a result is made of; None where a run decides it."""
+    narrow = _narrowed(value, number)
+    return None if narrow is None else 2 * ceil((1 if value.attrs["mode"] == "linear" else 2) / narrow)
 
 
 def _job(value: Value, locations: TensorLocations) -> Job:
@@ -96,6 +125,8 @@ def _picked(
     if is_nearest:
         body.append(Set(name, _inside(_rounded(attrs["rounding"], where, precise), length)))
         return [(Name(name), None)]
+    if not _is_plain_linear(value):
+        return _filtered(value, number, where, name, body, total)
     low = Call("floor", (where,), f64)
     share = Call("sub", (where, low), f64)
     body.append(Set(name, _inside(low, length)))
@@ -103,6 +134,55 @@ def _picked(
     body.append(Set(f"{name}w", cast_to(share, total)))
     body.append(Set(f"{name}v", cast_to(Call("sub", (Number(1, f64), share), f64), total)))
     return [(Name(name), Name(f"{name}v", total)), (Name(f"{name}n"), Name(f"{name}w", total))]
+
+
+def _filtered(
+    value: Value, number: int, where: Expr, name: str, body: list[Statement], total: DType
+) -> list[tuple[Expr, Expr | None]]:
+    """The elements within reach of a filter, with weights by their distance."""
+    attrs = value.attrs
+    axis: int = attrs["axes"][number]
+    length = value.operands[0].shape[axis]
+    narrow, count = _narrowed(value, number), _taps(value, number)
+    assert narrow is not None and count is not None, "the offer has checked it"
+    at, low = Name(f"{name}at", f64), Name(f"{name}low", f64)
+    body += [Set(at.name, where), Set(low.name, _f64("floor", at))]
+    sum_: Expr = Number(0.0, f64)
+    for k in range(count):
+        element = _f64("add", low, Number(k + 1 - count // 2, f64))
+        distance = _f64("mul", _f64("abs", _f64("sub", element, at)), Number(narrow, f64))
+        weight = _weight(attrs["mode"], attrs["a"], distance)
+        if attrs["exclude_outside"]:
+            last = Call("cast", (Extent(length - 1),), f64)
+            beyond = [Call("less", (element, Number(0.0, f64)), bool_), Call("greater", (element, last), bool_)]
+            weight = Call("where", (Call("bit_or", tuple(beyond), bool_), Number(0.0, f64), weight), f64)
+        body += [Set(f"{name}i{k}", _inside(element, length)), Set(f"{name}w{k}", weight)]
+        sum_ = _f64("add", sum_, Name(f"{name}w{k}", f64))
+    found: list[tuple[Expr, Expr | None]] = []
+    is_normal: bool = attrs["antialias"] or attrs["exclude_outside"]
+    body += [Set(f"{name}sum", sum_)] if is_normal else []
+    for k in range(count):
+        own: Expr = Name(f"{name}w{k}", f64)
+        share = _f64("div", own, Name(f"{name}sum", f64)) if is_normal else own
+        body.append(Set(f"{name}s{k}", cast_to(share, total)))
+        found.append((Name(f"{name}i{k}"), Name(f"{name}s{k}", total)))
+    return found
+
+
+def _weight(mode: str, a: float, d: Expr) -> Expr:
+    """The weight of an element at a distance: linear, or Keys' cubic convolution."""
+    if mode == "linear":
+        return _f64("maximum", _f64("sub", Number(1.0, f64), d), Number(0.0, f64))
+    inner = _f64("sub", _f64("mul", Number(a + 2, f64), d), Number(a + 3, f64))
+    near = _f64("add", _f64("mul", _f64("mul", inner, d), d), Number(1.0, f64))
+    outer = _f64("sub", _f64("mul", Number(a, f64), d), Number(5 * a, f64))
+    far = _f64("sub", _f64("mul", _f64("add", _f64("mul", outer, d), Number(8 * a, f64)), d), Number(4 * a, f64))
+    rest = Call("where", (Call("less", (d, Number(2.0, f64)), bool_), far, Number(0.0, f64)), f64)
+    return Call("where", (Call("less_equal", (d, Number(1.0, f64)), bool_), near, rest), f64)
+
+
+def _f64(op: str, *operands: Expr) -> Expr:
+    return Call(op, operands, f64)
 
 
 def _inside(at: Expr, length: Size) -> Expr:

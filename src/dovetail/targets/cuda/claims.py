@@ -9,7 +9,7 @@ from dovetail.declare.cost import Machine, Peak
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import HostStep
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.ir.dtype import bf16, c64, f16
+from dovetail.ir.dtype import NARROW, bf16, c64, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.gpu.policy import ROTATED_QUERIES, WIDEST
 from dovetail.ops.region import region
@@ -80,7 +80,7 @@ CLAIMS = Claims(
         library.rope_attention.name: (*_ATTENDED, _ROTATED),
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
-    regions=RegionLimits(steps=32, inputs=16),
+    regions=RegionLimits(steps=32, inputs=16, apart=NARROW),
     batches_regions=True,
     anchors=ANCHORS,
     broadcasts="explicit",

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from threading import Lock
 
-from dovetail.errors import UnsupportedError
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
@@ -21,6 +20,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.code import modules_of, ptx_of
 from dovetail.targets.cuda.driver import Driver, Function, driver
+from dovetail.targets.cuda.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.loops import LOOPS
 from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.select import GpuKernel, make_kernels
@@ -54,13 +54,12 @@ def steps_of(
             kernels = make_kernels(step, locations, split, device)
             known.setdefault(signature, (step, kernels))
         found.append((step, kernels))
-    late = {name for step in plan.phase("run") for name in fresh_symbols(step.value)}
-    if late:
-        raise UnsupportedError(
-            f"{plan.graph.name} has sizes that a run finds while it runs: {', '.join(sorted(late))}",
-            hint='compile it with target="cpu" to run it',
-        )
     return tuple(found)
+
+
+def has_late_sizes(plan: Plan) -> bool:
+    """Whether a run finds sizes while it runs."""
+    return any(True for step in plan.phase("run") for _ in fresh_symbols(step.value))
 
 
 def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step) -> tuple[GpuKernel, ...] | None:
@@ -104,7 +103,7 @@ class CudaGraph:
                 self._built = steps, ptx_of([made for kernels in steps for made in kernels], device, self.store)
             return self._built
 
-    def bind(self, params: Mapping[str, Array]) -> CudaRunner:
+    def bind(self, params: Mapping[str, Array]) -> CudaRunner | LateSizesRunner:
         """Run the bind phase on the host, load the kernels, and upload parameters and constants."""
         plan = self.plan
         device = self.device()
@@ -127,7 +126,8 @@ class CudaGraph:
                 work.append(LoadedKernel(step, made, functions[made.text]))
             if not kernels:
                 work.append(OnHost(step))
-        return CudaRunner(plan, device, memory, params, tuple(work))
+        made_by = LateSizesRunner if has_late_sizes(plan) else CudaRunner
+        return made_by(plan, device, memory, params, tuple(work))
 
 
 __all__ = ["CudaGraph", "kernels_of", "locations_of", "steps_of"]

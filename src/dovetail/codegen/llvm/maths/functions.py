@@ -182,9 +182,7 @@ def has(op: str, dtype: DType) -> bool:
 
 
 def has_on_gpu(op: str, dtype: DType) -> bool:
-    """The same without a C library. The remainder of floats would be inexact: NVPTX divides and multiplies for it."""
-    if op == "mod":
-        return False
+    """The same without a C library. The remainder of f64 would be inexact: NVPTX divides and multiplies for it."""
     return op in f64_functions if dtype is f64 else has(op, dtype)
 
 
