@@ -20,13 +20,18 @@ class GemmTiles:
     """Vectors of a row: NR is their columns."""
     even: tuple[int, int] | None = None
     """MR and vectors where a panel has an even number of streams; None where they are the same."""
+    narrow: tuple[int, int] | None = None
+    """MR and vectors of products of two activations whose columns would leave lanes of the tile empty."""
+    tall: int | None = None
+    """MR where rows of A are packed side by side for products of two activations; None where a row is better read
+    where it is, as a scalar that is broadcast has no need of packing."""
 
 
 TILES = (
-    GemmTiles(True, 32, 6, 3),
-    GemmTiles(True, 16, 4, 2),
+    GemmTiles(True, 32, 6, 3, narrow=(8, 2), tall=8),
+    GemmTiles(True, 16, 4, 2, tall=4),
     # Wider and lower: fewer instructions per product, which counts where a core is shared.
-    GemmTiles(False, 32, 9, 3, even=(12, 2)),
+    GemmTiles(False, 32, 9, 3, even=(12, 2), narrow=(12, 2)),
     GemmTiles(False, 16, 6, 2),
 )
 """The first row that a device meets: the largest tile that leaves registers for the operands."""
@@ -66,6 +71,37 @@ class GemmPolicy:
 
 
 GEMM = GemmPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class PairPolicy:
+    """How products of two activations are cut into cells, and what they pack."""
+
+    few_tiles: int = 2
+    """Tiles of rows up to which packing does not pay."""
+    steps: int = 4
+    """Steps along k that are packed together where they are contiguous across k."""
+    prefetch_distance: int = 128
+    """Bytes between what is packed and what is prefetched where an operand is contiguous along k."""
+    narrow_cost: float = 1.02
+    """What the narrow tile costs, relative to the other."""
+    pack_cost: int = 6
+    """Packing an element costs as much as these multiplications."""
+    read_cost: int = 2
+    """Reading an element of A that is not packed costs as much as these, once in each cell."""
+    few_cells: float = 0.05
+    """What it costs that threads have one cell each, and none to go on with where another is late."""
+    cells: int = 3
+    """Cells for each thread from which on that costs nothing."""
+    l2_share: tuple[int, int] = (5, 8)
+    """The part of L2 that the packed operands and the sums of a cell may take."""
+    sides: tuple[int, ...] = (768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 1)
+    """Rows and columns of a cell, about: whole tiles and panels, and equal parts."""
+    unknown: int = 96
+    """The same where a shape is known at run time only."""
+
+
+PAIR = PairPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +170,16 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
 
 
 __all__ = [
-    "GEMM", "INT8", "INT8_TILES", "TILES",
-    "GemmPolicy", "GemmTiles", "Int8Policy", "Int8Tile", "is_by_lane", "tiles_of",
+    "GEMM",
+    "INT8",
+    "INT8_TILES",
+    "PAIR",
+    "TILES",
+    "GemmPolicy",
+    "GemmTiles",
+    "Int8Policy",
+    "Int8Tile",
+    "PairPolicy",
+    "is_by_lane",
+    "tiles_of",
 ]  # fmt: skip
