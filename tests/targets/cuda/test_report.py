@@ -91,7 +91,11 @@ def test_machine_code_is_shown_where_a_disassembler_is_found(tmp_path: Path, mon
     tool.write_text("#!/bin/sh\nhead -c 4 $2 | tail -c 3\necho ' of machine code'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(code_view, "to_ptx", lambda *_: "// x\n.entry")  # pyright: ignore[reportUnknownLambdaType]
+
+    def to_ptx(*_: str) -> str:
+        return "// x\n.entry"
+
+    monkeypatch.setattr(code_view, "to_ptx", to_ptx)
     found = view.listing(plan, plan.steps[0], view.notation("sass"))
     assert found == "ELF of machine code"
     tool.unlink()

@@ -28,6 +28,9 @@ _DYNAMIC_SHARED_BYTES = 8
 _CLOCK_KHZ, _MULTIPROCESSORS, _MEMORY_CLOCK_KHZ, _BUS_BITS, _L2_BYTES = 13, 16, 36, 37, 38
 _MAJOR, _MINOR, _SHARED_BYTES = 75, 76, 97
 """Numbers of device attributes."""
+_MEMORY_TYPE, _ORDINAL = 2, 9
+"""Numbers of pointer attributes."""
+_DEVICE_MEMORY = 2
 _PTX_INPUT = 1
 _LOG, _LOG_BYTES = 5, 6
 """Linker options: a buffer for its messages, and the size of that."""
@@ -268,6 +271,16 @@ class Driver:
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
+
+    def device_of(self, address: int) -> int | None:
+        """The index of the device whose memory an address is in; None where it is no memory of a device."""
+        found = c_int()
+        if self.status_of("cuPointerGetAttribute", ctypes.byref(found), _MEMORY_TYPE, address):
+            return None
+        if found.value != _DEVICE_MEMORY:
+            return None
+        self.call("cuPointerGetAttribute", ctypes.byref(found), _ORDINAL, address)
+        return found.value
 
     def ptx(self, made: GpuKernel) -> str:
         """A kernel as PTX for the device: LLVM compiles it."""

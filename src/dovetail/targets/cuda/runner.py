@@ -16,7 +16,7 @@ from dovetail.ir.value import Value
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.bound_plan import BoundPlan, LoadedKernel, OnHost
-from dovetail.targets.cuda.driver import Driver
+from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
 from dovetail.targets.cuda.frame import Frame, Inputs
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import NAME
@@ -24,6 +24,7 @@ from dovetail.targets.cuda.shortage import shortage
 from dovetail.targets.cuda.timing import run_timed
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.feeds import found_leaf
+from dovetail.targets.runtime.foreign import ForeignBuffer
 from dovetail.targets.runtime.memory import Memory
 
 MOST_FRAMES = 16
@@ -134,7 +135,7 @@ class CudaRunner:
     def _refuse(self, inputs: Inputs) -> None:
         """Raise what a kernel has refused, such as an index out of range: the run is repeated by its meaning."""
         memory = self.bound.kept.copy()
-        given = {name: x.numpy() if isinstance(x, DeviceArray) else np.array(x) for name, x in inputs.items()}
+        given = {name: self._read(x) if isinstance(x, DeviceArray) else np.array(x) for name, x in inputs.items()}
         memory.give(self.plan.graph.inputs, given)
         memory.solve(self.bound.symbolic)
         memory.reserve("arena", self.plan.arena_size)
@@ -143,6 +144,15 @@ class CudaRunner:
             f"an index was out of range in a run of {self.plan.graph.name}, which has overwritten the index",
             hint="check what indices are made from",
         )
+
+    def _read(self, array: DeviceArray) -> Array:
+        """The elements of a device array, which may be another library's."""
+        found = np.empty(array.shape, array.dtype)
+        if found.nbytes:
+            data = found.ctypes.data
+            self.driver.call("cuMemcpyDtoHAsync_v2", data, array.address, found.nbytes, DEFAULT_STREAM)
+            self.driver.wait_for(DEFAULT_STREAM)
+        return found
 
     def _key(self, inputs: Inputs, to_host: bool) -> Key | None:
         """Shapes, dtypes and places of inputs: what a frame is made for."""
@@ -176,12 +186,25 @@ class CudaRunner:
         """The key of a run whose inputs the program has checked."""
         key = self._key(inputs, to_host)
         assert key is not None, "the program has checked the inputs"
+        for name, array in inputs.items():
+            if isinstance(array, DeviceArray) and isinstance(array.lease.buffer, ForeignBuffer) and array.nbytes:
+                self._check_pointer(name, array.address)
         if self._overwritten and (addresses := self._addresses(inputs)) is not None:
             with self._lock:
                 if len(self._apart) >= MOST_CHECKED:
                     self._apart.clear()
                 self._apart.add(addresses)
         return key
+
+    def _check_pointer(self, name: str, address: int) -> None:
+        """Refuse memory of another library that is not where it says: a kernel that reads it would lose the device."""
+        where = self.driver.device_of(address)
+        if where != self.driver.device:
+            said = "is no memory of a device" if where is None else f"is on cuda:{where}"
+            raise BindError(
+                f"the input {name} at {address:#x} {said}, and the program runs on {NAME}",
+                hint="pass an array of that device",
+            )
 
     def _with_frame(self, key: Key, inputs: Inputs, run: Callable[[Frame, Inputs], R], *, to_host: bool) -> R:
         """Run with a frame that no other thread uses."""
