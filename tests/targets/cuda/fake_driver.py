@@ -17,7 +17,7 @@ import numpy as np
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.targets.cuda.api import NAMES, KernelNodeParams
+from dovetail.targets.cuda.api import LATER, NAMES, KernelNodeParams, LaunchConfig
 from tests.targets.cuda.lockstep import Machine
 
 FIRST, APART = 1 << 40, 1 << 20
@@ -97,11 +97,14 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         self.pinned: dict[int, Array] = {}
         self.queues: dict[int, list[Callable[[], None]]] = {}
 
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
     def __getitem__(self, name: str) -> Callable[..., int]:
         return lambda *arguments: self._called(name, arguments)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        return iter([name for name in NAMES if self.version >= 12_030 or name not in LATER])
 
     def __len__(self) -> int:
         return len(NAMES)
@@ -338,6 +341,15 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
     def _cuStreamBeginCapture_v2(self, stream: Any, _mode: int) -> None:
         assert _number(stream), "the default stream is not captured"
         self.capturing[_number(stream)] = _Graph()
+
+    def _cuLaunchKernelEx(self, config: Any, function: int, pointers: Any, extra: Any) -> None:
+        given: LaunchConfig = config._obj
+        assert given.attribute_count == 1 and given.attributes[0].id == 6 and given.attributes[0].value[0] == 1
+        shape = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
+        self._cuLaunchKernel(function, *shape, given.shared_bytes, given.stream or 0, pointers, extra)
+
+    def _cuStreamGetCaptureInfo_v3(self, stream: int, status: Any, i: Any, g: Any, nodes: Any, _: Any, n: Any) -> None:
+        self._cuStreamGetCaptureInfo_v2(stream, status, i, g, nodes, n)
 
     def _cuStreamGetCaptureInfo_v2(
         self, stream: int, status: Any, _id: Any, _graph: Any, nodes: Any, count: Any

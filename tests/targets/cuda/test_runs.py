@@ -14,7 +14,7 @@ from dovetail import BindError, Builder, DeviceError, Graph, OutOfMemoryError, U
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver import Driver, driver
+from dovetail.targets.cuda.driver import Driver, Function, Module, driver
 from dovetail.targets.cuda.runner import MOST_FRAMES
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
@@ -76,6 +76,30 @@ def test_other_sizes_update_the_graph_that_was_used_longest_ago(device: Driver) 
             check(program(x=x, y=y), x, y)
     if isinstance(device, SimulatedDriver):
         assert device.log.count("cuStreamBeginCapture_v2") == MOST_FRAMES
+
+
+def test_the_oldest_driver_captures_too() -> None:
+    device = SimulatedDriver(FakeLibrary(version=12_000))
+    program = compiled(scaled(), device)
+    for _ in range(3):
+        x, y = numbers(2, 24), numbers(2, 24)
+        check(program(x=x, y=y), x, y)
+    assert "cuStreamGetCaptureInfo_v2" in device.log and "cuStreamGetCaptureInfo_v3" not in device.log
+
+
+def test_kernels_that_start_early_are_launched_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Module.function
+
+    def early(self: Module, name: str, shared_bytes: int = 0, *, dependent: bool = False) -> Function:
+        return original(self, name, shared_bytes, dependent=True)
+
+    monkeypatch.setattr(Module, "function", early)
+    device = SimulatedDriver()
+    program = compiled(scaled(), device)
+    for _ in range(3):
+        x, y = numbers(2, 24), numbers(2, 24)
+        check(program(x=x, y=y), x, y)
+    assert "cuLaunchKernelEx" in device.log and "cuLaunchKernel" not in device.log
 
 
 def test_a_grid_without_blocks_is_a_disabled_node(device: Driver) -> None:
