@@ -68,6 +68,44 @@ def test_other_addresses_update_the_graph(device: Driver) -> None:
         assert device.log.count("cuGraphExecKernelNodeSetParams_v2") > 0
 
 
+@pytest.mark.parametrize("held", [0, 1, 2, 5])
+def test_runs_with_the_same_arrays_enqueue_one_graph(device: Driver, held: int) -> None:
+    program = compiled(scaled(), device)
+    x, y = numbers(3, 24), numbers(3, 24)
+    there = program.to_device({"x": x, "y": y})
+    results: list[Any] = []
+    for _ in range(12):
+        results = [*results, program.run(there, outputs="device")][-held:] if held else []
+        if not held:
+            check(program.run(there, outputs="device"), x, y)
+        for found in results:
+            check(found, x, y)
+    if isinstance(device, SimulatedDriver) and held <= 2:
+        del results
+        found = [program.run(there, outputs="device") for _ in range(2)][-1:]
+        device.log.clear()
+        again = program.run(there, outputs="device")
+        assert device.log == ["cuGraphLaunch"]
+        check(again, x, y)
+        check(found[0], x, y)
+
+
+def test_arrays_that_change_or_are_freed_are_seen(device: Driver) -> None:
+    program = compiled(scaled(), device)
+    x, y = numbers(3, 24), numbers(3, 24)
+    there = program.to_device({"x": x, "y": y})
+    for _ in range(4):
+        check(program.run(there, outputs="device"), x, y)
+    other = program.to_device({"x": y, "y": x})
+    for _ in range(4):
+        check(program.run(other, outputs="device"), y, x)
+        check(program.run(there, outputs="device"), x, y)
+        check(program.run({"x": there["x"], "y": other["x"]}, outputs="device"), x, y)
+    there["x"].free()
+    with pytest.raises(BindError, match="was freed"):
+        program.run(there, outputs="device")
+
+
 def test_other_sizes_update_the_graph_that_was_used_longest_ago(device: Driver) -> None:
     program = compiled(scaled(), device)
     for n in [*range(1, MOST_FRAMES + 4), 1, 2]:

@@ -20,6 +20,7 @@ from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
 from dovetail.targets.cuda.frame import Frame, Inputs
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import NAME
+from dovetail.targets.cuda.repeat import Repeated, Seen
 from dovetail.targets.cuda.shortage import shortage
 from dovetail.targets.cuda.timing import run_timed
 from dovetail.targets.runtime.device_array import DeviceArray
@@ -55,6 +56,10 @@ class CudaRunner:
         self._count = 0
         self._apart: set[Key] = set()
         """Addresses of donated arrays that share no memory with other inputs."""
+        self._seen: Seen | None = None
+        """The arrays of the last run on the device."""
+        self._again: Repeated | None = None
+        """What serves the next run, if it has the same arrays."""
         self._lock = Lock()
 
     @property
@@ -80,8 +85,11 @@ class CudaRunner:
 
     def quick_on_device(self, inputs: Inputs) -> dict[str, DeviceArray] | None:
         """The outputs on the device of a run whose shapes came before; None leaves it to look at the inputs closely."""
+        again = self._again
+        if again is not None and again.seen.are(inputs) and (found := again.run()) is not None:
+            return found
         key = self._known(inputs, to_host=False)
-        return None if key is None else self._with_frame(key, inputs, self._on_device, to_host=False)
+        return None if key is None else self._run_on_device(key, inputs)
 
     def run(self, inputs: Inputs) -> dict[str, Array]:
         """The outputs by name on the host; those that take the memory of a device array are that array."""
@@ -92,7 +100,22 @@ class CudaRunner:
 
         An index out of range is an error when the host reads a result, or at the latest in a later run.
         """
-        return self._with_frame(self._checked_key(inputs, to_host=False), inputs, self._on_device, to_host=False)
+        return self._run_on_device(self._checked_key(inputs, to_host=False), inputs)
+
+    def _run_on_device(self, key: Key, inputs: Inputs) -> dict[str, DeviceArray]:
+        found = self._with_frame(key, inputs, self._on_device, to_host=False)
+        seen, self._seen = self._seen, Seen(inputs)
+        if seen is not None and seen.are(inputs) and (self._again is None or not self._again.seen.are(inputs)):
+            self._repeat(key, inputs)
+        return found
+
+    def _repeat(self, key: Key, inputs: Inputs) -> None:
+        """Keep the frame of a run that came twice in a row for the next one."""
+        frame = self._taken(key)
+        if frame is not None and Repeated.serves(frame):
+            self._again = Repeated(frame, inputs)
+        elif frame is not None:
+            self._give_back(key, frame)
 
     def run_marked(self, inputs: Inputs) -> tuple[dict[str, Array], Sequence[Mark]]:
         """The outputs by name on the host, and when each step ran on the device."""
@@ -270,6 +293,7 @@ class CudaRunner:
             frames = [frame for frames in self._idle.values() for frame in frames]
             self._idle.clear()
             self._count = 0
+            self._again = None
         self.driver.synchronize()
         for frame in frames:
             frame.release()
