@@ -14,6 +14,7 @@ from dovetail.ir.dim import symbols
 from dovetail.ir.literal import Array
 from dovetail.models import LlamaShape, llama, llama_cached, random_weights
 from dovetail.runtime.program import Program
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 SHAPE = LlamaShape(layers=2, hidden=32, heads=4, kv_heads=2, inner=48, vocabulary=50)
 ROOM, PROMPT, TOKENS = 24, 5, 6
@@ -39,7 +40,9 @@ def bound(graph: dovetail.Graph, **options: Any) -> Program:
 def whole(shape: LlamaShape, ids: list[int]) -> Array:
     """Logits after the last token by the model without a cache, in float64."""
     graph = llama(shape)
-    return dovetail.evaluate(graph, {"input_ids": np.array([ids])}, params=random_weights(graph), lift=True)["logits"][0, -1]
+    return dovetail.evaluate(graph, {"input_ids": np.array([ids])}, params=random_weights(graph), lift=True)["logits"][
+        0, -1
+    ]
 
 
 @pytest.mark.parametrize("target", ["cpu", "reference"])
@@ -130,3 +133,24 @@ def test_tokens_are_drawn_by_their_odds() -> None:
     odds = np.exp(logits - logits.max())
     np.testing.assert_allclose(counts / 600, odds / odds.sum(), atol=0.08)
     assert key.tolist() == [601, 602], "each draw has a key of its own"
+
+
+def test_a_gpu_gives_the_same_tokens_and_keeps_them() -> None:
+    """On the fake device: inputs, caches and tokens are device arrays from the prompt to the last token."""
+    shape = LlamaShape(layers=1, hidden=16, heads=2, kv_heads=1, inner=16, vocabulary=20)
+    target = target_of(SimulatedDriver())
+    graphs = [llama_cached(shape, seq=seq) for seq in ("s", 1)]
+    prefill, step = (dovetail.compile(g, target=target, cache="off").bind(random_weights(g)) for g in graphs)
+    state = prefill.to_device({name: np.zeros_like(array) for name, array in caches(shape).items()})
+    ids = [3, 14]
+    prompt = {"input_ids": np.array([ids]), "positions": np.arange(2), "keys": keys(2)}
+    found = prefill.run({**prefill.to_device(prompt), **state}, outputs="device")
+    token, position = found["next_ids"], found["next_positions"]
+    seen = step.to_device({"keys": keys(8)})["keys"]
+    for _ in range(2):
+        ids.append(int(token.numpy()[0, 0]))
+        found = step.run({"input_ids": token, "positions": position, "keys": seen, **state}, outputs="device")
+        expected = whole(shape, ids)
+        np.testing.assert_allclose(found["logits"].numpy()[0, 0], expected, rtol=1e-4, atol=1e-5)
+        assert found["next_ids"] is token and int(token.numpy()[0, 0]) == expected.argmax()
+        assert int(position.numpy()[0]) == len(ids)
