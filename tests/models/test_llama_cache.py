@@ -138,7 +138,8 @@ def test_tokens_are_drawn_by_their_odds() -> None:
 def test_a_gpu_gives_the_same_tokens_and_keeps_them() -> None:
     """On the fake device: inputs, caches and tokens are device arrays from the prompt to the last token."""
     shape = LlamaShape(layers=1, hidden=16, heads=2, kv_heads=1, inner=16, vocabulary=20)
-    target = target_of(SimulatedDriver())
+    device = SimulatedDriver()
+    target = target_of(device)
     graphs = [llama_cached(shape, seq=seq) for seq in ("s", 1)]
     prefill, step = (dovetail.compile(g, target=target, cache="off").bind(random_weights(g)) for g in graphs)
     state = prefill.to_device({name: np.zeros_like(array) for name, array in caches(shape).items()})
@@ -154,3 +155,10 @@ def test_a_gpu_gives_the_same_tokens_and_keeps_them() -> None:
         np.testing.assert_allclose(found["logits"].numpy()[0, 0], expected, rtol=1e-4, atol=1e-5)
         assert found["next_ids"] is token and int(token.numpy()[0, 0]) == expected.argmax()
         assert int(position.numpy()[0]) == len(ids)
+    given = {"input_ids": token, "positions": position, "keys": seen, **state}
+    for _ in range(2):
+        device.log.clear()
+        step.run(given, outputs="device")
+    assert device.log == ["cuGraphLaunch"], "a token is one graph, with its cache and the choice of the next one"
+    device.synchronize()
+    assert [name for name in device.log if "scatter" in name] == ["launch scatter"] * 4, "one for each cache and run"
