@@ -18,7 +18,7 @@ from dovetail.targets.cuda.run import locations_of, steps_of
 from dovetail.targets.cuda.select import GpuKernel, make_kernels
 
 _SECONDS = 120
-_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+_FOLDERS = ("/usr/local/cuda/bin",)
 
 
 def listing(plan: Plan, step: Step, notation: str, device: Callable[[], Driver]) -> str:
