@@ -101,6 +101,11 @@ def test_arrays_that_change_or_are_freed_are_seen(device: Driver) -> None:
         check(program.run(other, outputs="device"), y, x)
         check(program.run(there, outputs="device"), x, y)
         check(program.run({"x": there["x"], "y": other["x"]}, outputs="device"), x, y)
+    if isinstance(device, SimulatedDriver):
+        device.log.clear()
+        for given in (there, there, other, other) * 3:
+            program.run(given, outputs="device")
+        assert device.log.count("cuGraphLaunch") == 12 and device.log.count("cuStreamBeginCapture_v2") <= 4
     there["x"].free()
     with pytest.raises(BindError, match="was freed"):
         program.run(there, outputs="device")

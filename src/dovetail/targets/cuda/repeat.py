@@ -29,6 +29,11 @@ class Seen:
     def __init__(self, inputs: Inputs) -> None:
         self._refs = [(name, weakref.ref(x)) for name, x in inputs.items() if isinstance(x, DeviceArray)]
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether an array of the run is dropped, so that it cannot come again."""
+        return any(ref() is None for _, ref in self._refs)
+
     def are(self, inputs: Mapping[str, Array | DeviceArray]) -> bool:
         """Whether these are the same arrays, and none is freed."""
         if len(inputs) != len(self._refs):

@@ -30,6 +30,8 @@ from dovetail.targets.runtime.memory import Memory
 
 MOST_FRAMES = 16
 """Frames that a runner holds between runs: one for each set of shapes, more where threads run at once."""
+MOST_REPEATED = 4
+"""Sets of device arrays whose runs are kept ready, such as the buffers between which a loop alternates."""
 MOST_CHECKED = 256
 """Sets of addresses of donated arrays that are known to share no memory."""
 
@@ -58,8 +60,8 @@ class CudaRunner:
         """Addresses of donated arrays that share no memory with other inputs."""
         self._seen: Seen | None = None
         """The arrays of the last run on the device."""
-        self._again: Repeated | None = None
-        """What serves the next run, if it has the same arrays."""
+        self._again: tuple[Repeated, ...] = ()
+        """What serves runs with the same arrays as earlier ones, the last first."""
         self._lock = Lock()
 
     @property
@@ -85,9 +87,9 @@ class CudaRunner:
 
     def quick_on_device(self, inputs: Inputs) -> dict[str, DeviceArray] | None:
         """The outputs on the device of a run whose shapes came before; None leaves it to look at the inputs closely."""
-        again = self._again
-        if again is not None and again.seen.are(inputs) and (found := again.run()) is not None:
-            return found
+        for again in self._again:
+            if again.seen.are(inputs) and (found := again.run()) is not None:
+                return found
         key = self._known(inputs, to_host=False)
         return None if key is None else self._run_on_device(key, inputs)
 
@@ -105,7 +107,7 @@ class CudaRunner:
     def _run_on_device(self, key: Key, inputs: Inputs) -> dict[str, DeviceArray]:
         found = self._with_frame(key, inputs, self._on_device, to_host=False)
         seen, self._seen = self._seen, Seen(inputs)
-        if seen is not None and seen.are(inputs) and (self._again is None or not self._again.seen.are(inputs)):
+        if seen is not None and seen.are(inputs) and not any(again.seen.are(inputs) for again in self._again):
             self._repeat(key, inputs)
         return found
 
@@ -113,7 +115,8 @@ class CudaRunner:
         """Keep the frame of a run that came twice in a row for the next one."""
         frame = self._taken(key)
         if frame is not None and Repeated.serves(frame):
-            self._again = Repeated(frame, inputs)
+            alive = [again for again in self._again if not again.seen.is_gone]
+            self._again = (Repeated(frame, inputs), *alive[: MOST_REPEATED - 1])
         elif frame is not None:
             self._give_back(key, frame)
 
@@ -293,7 +296,7 @@ class CudaRunner:
             frames = [frame for frames in self._idle.values() for frame in frames]
             self._idle.clear()
             self._count = 0
-            self._again = None
+            self._again = ()
         self.driver.synchronize()
         for frame in frames:
             frame.release()
