@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -45,6 +46,11 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         self.log: list[str] = []
         self.fail: dict[str, int] = {}
         """Functions that fail, and with which error code."""
+        self.draining = False
+        self.late: list[Callable[[], object]] = []
+        """Memory to be freed after the work that runs."""
+        self.lock = threading.RLock()
+        """Threads may call it, as they may a driver."""
         self.sticky = 0
         self.clock = 0.0
         self.next = 0
@@ -66,7 +72,11 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         return name in list(self)
 
     def __getitem__(self, name: str) -> Callable[..., int]:
-        return lambda *arguments: self._called(name, arguments)
+        def called(*arguments: Any) -> int:
+            with self.lock:
+                return self._called(name, arguments)
+
+        return called
 
     def __iter__(self) -> Iterator[str]:
         return iter([name for name in NAMES if self.version >= 12_030 or name not in LATER])
@@ -131,9 +141,18 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
     # Waiting
 
     def _drain(self, stream: int) -> None:
+        """Run what is in a queue. The collector may free memory meanwhile, which then waits for the kernel at work."""
         queue = self.queues.get(stream, [])
-        while queue:
-            queue.pop(0)()
+        if self.draining:
+            return
+        self.draining = True
+        try:
+            while queue:
+                queue.pop(0)()
+        finally:
+            self.draining = False
+            while self.late:
+                self.late.pop()()
 
     def _cuCtxSynchronize(self) -> None:
         for stream in list(self.queues):
@@ -170,6 +189,9 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         return 0
 
     def _cuMemFree_v2(self, address: Any) -> int:
+        if self.draining:
+            self.late.append(lambda: self._cuMemFree_v2(address))
+            return 0
         self._cuCtxSynchronize()
         return 0 if self.memory.pop(_number(address), None) is not None else INVALID_VALUE
 
@@ -183,6 +205,9 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         pointer._obj.value = made.ctypes.data
 
     def _cuMemFreeHost(self, address: int) -> None:
+        if self.draining:
+            self.late.append(lambda: self._cuMemFreeHost(address))
+            return
         self._cuCtxSynchronize()
         del self.pinned[address]
 
