@@ -14,6 +14,7 @@ from dovetail.ir.dim import symbols
 from dovetail.ir.literal import Array
 from dovetail.models import LlamaShape, llama, llama_cached, random_weights
 from dovetail.runtime.program import Program
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 SHAPE = LlamaShape(layers=2, hidden=32, heads=4, kv_heads=2, inner=48, vocabulary=50)
 ROOM, PROMPT, TOKENS = 24, 5, 6
@@ -131,3 +132,32 @@ def test_tokens_are_drawn_by_their_odds() -> None:
     odds = np.exp(logits - logits.max())
     np.testing.assert_allclose(counts / 600, odds / odds.sum(), atol=0.08)
     assert key.tolist() == [601, 602], "each draw has a key of its own"
+
+
+def test_a_gpu_gives_the_same_tokens_and_keeps_them() -> None:
+    """On the fake device: inputs, caches and tokens are device arrays from the prompt to the last token."""
+    shape = LlamaShape(layers=1, hidden=16, heads=2, kv_heads=1, inner=16, vocabulary=20)
+    device = SimulatedDriver()
+    target = target_of(device)
+    graphs = [llama_cached(shape, seq=seq) for seq in ("s", 1)]
+    prefill, step = (dovetail.compile(g, target=target, cache="off").bind(random_weights(g)) for g in graphs)
+    state = prefill.to_device({name: np.zeros_like(array) for name, array in caches(shape).items()})
+    ids = [3, 14]
+    prompt = {"input_ids": np.array([ids]), "positions": np.arange(2), "keys": keys(2)}
+    found = prefill.run({**prefill.to_device(prompt), **state}, outputs="device")
+    token, position = found["next_ids"], found["next_positions"]
+    seen = step.to_device({"keys": keys(8)})["keys"]
+    for _ in range(2):
+        ids.append(int(token.numpy()[0, 0]))
+        found = step.run({"input_ids": token, "positions": position, "keys": seen, **state}, outputs="device")
+        expected = whole(shape, ids)
+        np.testing.assert_allclose(found["logits"].numpy()[0, 0], expected, rtol=1e-4, atol=1e-5)
+        assert found["next_ids"] is token and int(token.numpy()[0, 0]) == expected.argmax()
+        assert int(position.numpy()[0]) == len(ids)
+    given = {"input_ids": token, "positions": position, "keys": seen, **state}
+    for _ in range(2):
+        device.log.clear()
+        step.run(given, outputs="device")
+    assert device.log == ["cuGraphLaunch"], "a token is one graph, with its cache and the choice of the next one"
+    device.synchronize()
+    assert [name for name in device.log if "scatter" in name] == ["launch scatter"] * 4, "one for each cache and run"

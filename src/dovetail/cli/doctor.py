@@ -9,7 +9,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
@@ -27,7 +27,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input
 from dovetail.runtime.compile import compile
-from dovetail.settings import settings_of
+from dovetail.settings import Settings, settings_of
 from dovetail.targets import ALL as TARGETS
 from dovetail.targets.cpu.cores import cache_sizes
 from dovetail.targets.cpu.isa import host
@@ -38,6 +38,8 @@ from dovetail.version import __version__
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
+_NVIDIA = "/proc/driver/nvidia"
+"""There where the machine has NVIDIA's kernel module."""
 PURPOSES: Mapping[str, str] = {
     "safetensors": "weights from safetensors files",
     "demo": "the demo of a checkout: sentences searched by meaning",
@@ -82,6 +84,7 @@ class Runs:
 def run(args: argparse.Namespace) -> Answer:
     settings = settings_of({}, os.environ)
     refused = calibrate(settings).refused if args.calibrate else ""
+    gpu = card(settings, measure=args.calibrate)
     known = stored(settings)
     installed = packages(_requirements())
     kept = cache.status(args)
@@ -92,13 +95,14 @@ def run(args: argparse.Namespace) -> Answer:
         "packages": [asdict(p) for p in installed],
         "machine": asdict(machine()),
         "processor": _processor(),
+        "gpu": asdict(gpu),
         "calibration": None if known is None else asdict(known),
         "not_calibrated": refused,
         "ignored_calibration": ignored(settings),
         "figures": machine_of(settings).source,
         "cache": kept,
         "targets": [asdict(runs(target.name)) for target in TARGETS],
-        "missing": [asdict(lack) for lack in missing(installed, measured=known is not None, kept=kept)],
+        "missing": [asdict(lack) for lack in missing(installed, measured=known is not None, kept=kept, gpu=gpu)],
     }
     return (
         Answer(json.dumps(found, indent=2)) if args.json else Answer(as_text(found, look_of(sys.stdout)), painted=True)
@@ -119,7 +123,36 @@ def _processor() -> dict[str, Any]:
     }
 
 
-def missing(installed: Sequence[Package], *, measured: bool, kept: Mapping[str, Any]) -> list[Lack]:
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The GPU that programs run on, and why there is none."""
+
+    card: dict[str, Any] | None
+    architecture: str
+    """What kernels are compiled for."""
+    calibration: dict[str, Any] | None
+    reason: str
+    """Why there is none."""
+    add: str
+    """What would help."""
+
+
+def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any] | None = None) -> Gpu:
+    """The GPU of this machine; it is calibrated first, if that is wanted."""
+    from dovetail.targets.cuda import calibration
+    from dovetail.targets.cuda.driver import driver
+
+    try:
+        here = (device or driver)()
+        known = calibration.calibrate(here, settings) if measure else calibration.stored(here, settings)
+        return Gpu(asdict(here.card), here.architecture, None if known is None else asdict(known), "", "")
+    except DovetailError as error:
+        return Gpu(None, "", None, error.message, error.hint)
+
+
+def missing(
+    installed: Sequence[Package], *, measured: bool, kept: Mapping[str, Any], gpu: Gpu | None = None
+) -> list[Lack]:
     """What could be added: packages that are always needed first."""
     found = [Lack(p.name, "needed", p.add) for p in installed if p.version is None and not p.extra]
     lacking: dict[str, list[Package]] = {}
@@ -131,6 +164,10 @@ def missing(installed: Sequence[Package], *, measured: bool, kept: Mapping[str, 
         found.append(Lack(names, PURPOSES.get(extra, f"the extra {extra}"), absent[0].add))
     if not measured and kept["on"]:
         found.append(Lack("figures of this machine", "prices as they are here", "dovetail doctor --calibrate"))
+    if gpu is not None and gpu.card is None and os.path.exists(_NVIDIA):
+        found.append(Lack(f"the GPU ({gpu.reason})", "programs for target cuda", gpu.add))
+    elif gpu is not None and gpu.card is not None and gpu.calibration is None and kept["on"]:
+        found.append(Lack("figures of the GPU", "prices as they are there", "dovetail doctor --calibrate"))
     if not kept["on"]:
         found.append(Lack("the compile cache", "programs that start at once the second time", "unset DOVETAIL_CACHE"))
     elif kept["problem"]:

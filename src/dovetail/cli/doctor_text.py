@@ -18,6 +18,7 @@ def as_text(found: Mapping[str, Any], look: Look = PLAIN) -> str:
         ),
         line(f"{here['system']} on {here['processor']}, {_cores(here)}, {_memory(here)}", hang=2),
         line(_processor(found["processor"]), hang=2),
+        *gpu_lines(found["gpu"]),
         line(),
         line(Piece("packages", "strong")),
         *_packages(found["packages"]),
@@ -40,6 +41,29 @@ def _processor(here: Mapping[str, Any]) -> str:
     can = "".join(f", {name}" for name in here["capabilities"])
     llvm = here["llvm"].partition(" ")[0]
     return f"{here['cpu']}: {registers} vectors of {bits} bits ({bits // 32} × f32){can}, {caches}, LLVM {llvm}"
+
+
+def gpu_lines(found: Mapping[str, Any]) -> list[Line]:
+    """The GPU and its figures, or why there is none."""
+    card, known = found["card"], found["calibration"]
+    if card is None:
+        return [line(f"no GPU: {found['reason']}", hang=2)]
+    major, minor = card["capability"]
+    clock, memory = card["clock_hertz"] / 1e9, card["memory_bytes"] / 2**30
+    said = (
+        f"{card['name']}: compute capability {major}.{minor} ({found['architecture']}), {card['multiprocessors']} "
+        f"multiprocessors at {clock:.2f} GHz, {memory:.0f} GiB of memory at up to "
+        f"{card['memory_bytes_per_second'] / 1e9:.0f} GB/s, L2 {_size(card['l2_bytes'])}, "
+        f"driver of CUDA {card['driver']}"
+    )
+    if known is None:
+        return [line(said, hang=2)]
+    flops = ", ".join(f"{dtype} {rate / 1e12:.1f}" for dtype, rate in known["flops"].items())
+    measured = (
+        f"  measured on {known['date']}: {known['bytes_per_second'] / 1e9:.0f} GB/s, a kernel "
+        f"{known['launch_seconds'] * 1e6:.2f} µs, TFLOP/s of products: {flops}"
+    )
+    return [line(said, hang=2), line(measured, hang=4)]
 
 
 def _packages(packages: Sequence[Mapping[str, Any]]) -> list[Line]:
@@ -114,4 +138,4 @@ def _memory(here: dict[str, Any]) -> str:
     return said + (f", limited to {limit / 2**30:.1f} GiB by the cgroup" if limit is not None else "")
 
 
-__all__ = ["as_text"]
+__all__ = ["as_text", "gpu_lines"]

@@ -33,7 +33,8 @@ def llama_cached(
     """Tokens at positions in; the next token, its logits and the caches with the tokens' keys and values out.
 
     `input_ids` are [batch, seq] and `positions` [seq]. `keys` are the positions of the first `length` rows of the
-    caches: a token sees the rows whose position is not after its own. Pad `keys` with positions that never come.
+    caches: a token sees the rows whose position is not after its own. Pad `keys` with positions that never come; rows
+    of padding hold finite numbers.
     The next token is the likeliest one, or with a `temperature` one drawn with the bits of `key`. With a `seq` of 1 the
     next token, position and key take the memory of `input_ids`, `positions` and `key`: the outputs of one step are the
     inputs of the next.

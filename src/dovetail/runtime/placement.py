@@ -13,6 +13,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.targets.runtime.buffer import HostAllocator
 from dovetail.targets.runtime.device_array import HOST, DeviceArray, host_array, refuse_other_device
+from dovetail.targets.runtime.foreign import adopted, is_foreign
 
 Place: TypeAlias = Literal["host", "device"]
 _ALIGNMENT = 64
@@ -25,13 +26,18 @@ def check_place(outputs: str) -> None:
 
 
 def has_device_arrays(inputs: Mapping[str, Array | DeviceArray]) -> bool:
-    return any(isinstance(array, DeviceArray) for array in inputs.values())
+    return any(isinstance(array, DeviceArray) or is_foreign(array) for array in inputs.values())
+
+
+def with_adopted(inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Array | DeviceArray]:
+    """The inputs with arrays of other libraries on a device as device arrays, without a copy."""
+    return {name: adopted(name, array) if is_foreign(array) else array for name, array in inputs.items()}
 
 
 def on_host(inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Array]:
     """The inputs of a program that runs in host memory: device arrays of the host as views, without a copy."""
     found: dict[str, Array] = {}
-    for name, array in inputs.items():
+    for name, array in with_adopted(inputs).items():
         if isinstance(array, DeviceArray):
             refuse_other_device(name, array, HOST)
             array = array.numpy()
@@ -96,4 +102,5 @@ __all__ = [
     "has_device_arrays",
     "on_host",
     "stand_ins",
+    "with_adopted",
 ]

@@ -36,6 +36,7 @@ from dovetail.runtime.placement import (
     has_device_arrays,
     on_host,
     stand_ins,
+    with_adopted,
 )
 from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
@@ -135,8 +136,8 @@ class Program:
     def run(self, inputs: Inputs, *, outputs: Place = "host") -> dict[str, Array] | dict[str, DeviceArray]:
         """The outputs by name, in arrays of the caller's own: on the host, or on the device that computes them.
 
-        Inputs are NumPy arrays or device arrays, which are used where they are. An output with a donated input is what
-        was given for that input, which the run has overwritten.
+        Inputs are NumPy arrays or arrays on the device, ours or another library's, used where they are. An output
+        with a donated input is what was given for that input, which the run has overwritten.
         """
         binding = self._binding
         if outputs == "host":
@@ -170,7 +171,8 @@ class Program:
 
     def _run_placed(self, inputs: Inputs, outputs: Place, binding: Binding[Program]) -> Any:
         """A run with device arrays among its inputs or for its outputs."""
-        runner = self._device_runner(binding)
+        runner, asked = self._device_runner(binding), inputs
+        inputs = with_adopted(inputs)
         found: Mapping[str, Array | DeviceArray]
         if runner is None:
             found = self.run(on_host(inputs))
@@ -185,8 +187,8 @@ class Program:
         results: dict[str, Array | DeviceArray] = {}
         for name, value in declared.items():
             taken = inputs[donated[name]] if name in donated else None
-            result = taken if isinstance(taken, DeviceArray) else found[name]
-            on_device = outputs == "device" and not isinstance(result, DeviceArray)
+            result = asked[donated[name]] if isinstance(taken, DeviceArray) else found[name]
+            on_device = outputs == "device" and isinstance(result, np.ndarray)
             results[name] = host_array(cast(Array, result), value.dtype) if on_device else result
         return results
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dovetail.ir.dim import Dim, Size
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.targets.cuda.api import NAMES, KernelNodeParams
-from tests.targets.cuda.lockstep import Machine
+from dovetail.targets.cuda.api import LATER, NAMES, KernelNodeParams, LaunchConfig
+from tests.targets.cuda.fake_graph import Graph, Node, SizedMachine
 
 FIRST, APART = 1 << 40, 1 << 20
 CAPACITY = 1 << 30
@@ -31,39 +30,6 @@ _SECONDS = 1e-6
 
 class _IllegalAddress(Exception):
     """A kernel or a copy leaves what is allocated."""
-
-
-class _SizedMachine(Machine):
-    """A machine that is given sizes as a launch gives them: by argument."""
-
-    def __init__(
-        self, kernel: Kernel, buffers: dict[str, tuple[Array, int]], grid: int, numbers: dict[Dim, int]
-    ) -> None:
-        self.numbers = numbers
-        self.launched = grid
-        super().__init__(kernel, buffers, {})
-
-    def size(self, size: Size) -> int:
-        assert self.kernel.launch is not None
-        if size is self.kernel.launch.grid:
-            return self.launched
-        return size if isinstance(size, int) else self.numbers[size]
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A launch with its arguments, or an event that is recorded."""
-
-    kernel: Kernel | None
-    grid: int = 0
-    arguments: tuple[int, ...] = ()
-    event: int = 0
-
-
-@dataclass(slots=True)
-class _Graph:
-    nodes: dict[int, _Node] = field(default_factory=dict[int, _Node])
-    disabled: set[int] = field(default_factory=set[int])
 
 
 def digest(text: str) -> str:
@@ -80,11 +46,16 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         self.log: list[str] = []
         self.fail: dict[str, int] = {}
         """Functions that fail, and with which error code."""
+        self.draining = False
+        self.late: list[Callable[[], object]] = []
+        """Memory to be freed after the work that runs."""
+        self.lock = threading.RLock()
+        """Threads may call it, as they may a driver."""
         self.sticky = 0
         self.clock = 0.0
         self.next = 0
         self.end = FIRST
-        self.capturing: dict[int, _Graph] = {}
+        self.capturing: dict[int, Graph] = {}
         self.objects: dict[int, Any] = {}
         """Modules, functions, graphs, events, streams and linkers by handle."""
         self.kept: list[Any] = []
@@ -97,11 +68,18 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         self.pinned: dict[int, Array] = {}
         self.queues: dict[int, list[Callable[[], None]]] = {}
 
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
     def __getitem__(self, name: str) -> Callable[..., int]:
-        return lambda *arguments: self._called(name, arguments)
+        def called(*arguments: Any) -> int:
+            with self.lock:
+                return self._called(name, arguments)
+
+        return called
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        return iter([name for name in NAMES if self.version >= 12_030 or name not in LATER])
 
     def __len__(self) -> int:
         return len(NAMES)
@@ -163,9 +141,18 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
     # Waiting
 
     def _drain(self, stream: int) -> None:
+        """Run what is in a queue. The collector may free memory meanwhile, which then waits for the kernel at work."""
         queue = self.queues.get(stream, [])
-        while queue:
-            queue.pop(0)()
+        if self.draining:
+            return
+        self.draining = True
+        try:
+            while queue:
+                queue.pop(0)()
+        finally:
+            self.draining = False
+            while self.late:
+                self.late.pop()()
 
     def _cuCtxSynchronize(self) -> None:
         for stream in list(self.queues):
@@ -202,6 +189,9 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         return 0
 
     def _cuMemFree_v2(self, address: Any) -> int:
+        if self.draining:
+            self.late.append(lambda: self._cuMemFree_v2(address))
+            return 0
         self._cuCtxSynchronize()
         return 0 if self.memory.pop(_number(address), None) is not None else INVALID_VALUE
 
@@ -215,6 +205,9 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         pointer._obj.value = made.ctypes.data
 
     def _cuMemFreeHost(self, address: int) -> None:
+        if self.draining:
+            self.late.append(lambda: self._cuMemFreeHost(address))
+            return
         self._cuCtxSynchronize()
         del self.pinned[address]
 
@@ -297,7 +290,7 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
 
     # Launches, streams and graphs
 
-    def _run(self, node: _Node) -> None:
+    def _run(self, node: Node) -> None:
         self.clock += _SECONDS
         if node.kernel is None:
             self.objects[node.event] = self.clock
@@ -306,17 +299,17 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         self.log.append(f"launch {kernel.name}")
         buffers = {name: self.found(at) for name, at in zip(kernel.pointers, node.arguments, strict=False)}
         numbers = dict(zip(kernel.sizes, node.arguments[len(kernel.pointers) :], strict=True))
-        _SizedMachine(kernel, buffers, node.grid, numbers).run()
+        SizedMachine(kernel, buffers, node.grid, numbers).run()
 
-    def _node(self, function: Any, grid: int, block: int, shared: int, pointers: int) -> _Node:
+    def _node(self, function: Any, grid: int, block: int, shared: int, pointers: int) -> Node:
         kernel = self.objects[_number(function)]
         assert kernel.launch is not None and block == kernel.launch.block and shared == kernel.launch.shared_bytes
         assert grid > 0, "a grid has a block"
         count = len(kernel.pointers) + len(kernel.sizes)
         places = (ctypes.c_void_p * count).from_address(pointers)
-        return _Node(kernel, grid, tuple([ctypes.c_int64.from_address(at or 0).value for at in places]))
+        return Node(kernel, grid, tuple([ctypes.c_int64.from_address(at or 0).value for at in places]))
 
-    def _add(self, stream: int, node: _Node) -> None:
+    def _add(self, stream: int, node: Node) -> None:
         graph = self.capturing.get(stream)
         if graph is None:
             self._enqueue(stream, lambda: self._run(node))
@@ -337,7 +330,16 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
 
     def _cuStreamBeginCapture_v2(self, stream: Any, _mode: int) -> None:
         assert _number(stream), "the default stream is not captured"
-        self.capturing[_number(stream)] = _Graph()
+        self.capturing[_number(stream)] = Graph()
+
+    def _cuLaunchKernelEx(self, config: Any, function: int, pointers: Any, extra: Any) -> None:
+        given: LaunchConfig = config._obj
+        assert given.attribute_count == 1 and given.attributes[0].id == 6 and given.attributes[0].value[0] == 1
+        shape = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
+        self._cuLaunchKernel(function, *shape, given.shared_bytes, given.stream or 0, pointers, extra)
+
+    def _cuStreamGetCaptureInfo_v3(self, stream: int, status: Any, i: Any, g: Any, nodes: Any, _: Any, n: Any) -> None:
+        self._cuStreamGetCaptureInfo_v2(stream, status, i, g, nodes, n)
 
     def _cuStreamGetCaptureInfo_v2(
         self, stream: int, status: Any, _id: Any, _graph: Any, nodes: Any, count: Any
@@ -353,7 +355,7 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         found._obj.value = self._handle(self.capturing.pop(_number(stream)))
 
     def _cuGraphInstantiateWithFlags(self, found: Any, graph: int, _flags: int) -> None:
-        found._obj.value = self._handle(_Graph(dict(self.objects[graph].nodes)))
+        found._obj.value = self._handle(Graph(dict(self.objects[graph].nodes)))
 
     def _cuGraphExecKernelNodeSetParams_v2(self, graph: int, node: int, params: Any) -> int:
         given: KernelNodeParams = params._obj
@@ -368,7 +370,7 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         (disabled.discard if enabled else disabled.add)(node)
 
     def _cuGraphLaunch(self, graph: int, stream: int) -> None:
-        found: _Graph = self.objects[graph]
+        found: Graph = self.objects[graph]
         for handle, node in found.nodes.items():
             if handle not in found.disabled:
                 self._enqueue(stream, lambda node=node: self._run(node))
@@ -387,11 +389,11 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
 
     def _cuEventRecord(self, event: int, stream: int) -> None:
         assert stream not in self.capturing, "it would not be a node"
-        self._enqueue(stream, lambda: self._run(_Node(None, event=event)))
+        self._enqueue(stream, lambda: self._run(Node(None, event=event)))
 
     def _cuEventRecordWithFlags(self, event: int, stream: int, flags: int) -> None:
         assert flags == 1
-        self._add(stream, _Node(None, event=event))
+        self._add(stream, Node(None, event=event))
 
     def _cuEventSynchronize(self, _event: int) -> None:
         self._cuCtxSynchronize()

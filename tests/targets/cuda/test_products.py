@@ -85,6 +85,17 @@ def test_attention_that_does_not_fit_shared_memory_has_no_kernel() -> None:
     assert not kernels_of(plan, device=small)
 
 
+def test_a_loop_of_products_by_a_warpgroup_stays_a_loop() -> None:
+    """The assembler unrolls short loops of hundreds of registers, which takes seconds."""
+    x, w = x_of(f16, 4096, 768, name="x"), x_of(f16, 768, 3072, name="w")
+    ((_, made),) = kernels_of(make_plan(Graph.of({"y": x @ w}), target="cuda"))
+    ptx = to_ptx(made.text, "sm_90a")
+    assert "wgmma.mma_async" in ptx
+    loops = ptx.split("$L__BB0_")[1:]
+    products = next(text for text in loops if "wgmma.mma_async" in text)
+    assert products.partition("\n")[2].lstrip().startswith('.pragma "nounroll";')
+
+
 @on_device
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_on_the_device_are_near_the_reference(name: str) -> None:

@@ -14,7 +14,7 @@ from dovetail import BindError, Builder, DeviceError, Graph, OutOfMemoryError, U
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver import Driver, driver
+from dovetail.targets.cuda.driver import Driver, Function, Module, driver
 from dovetail.targets.cuda.runner import MOST_FRAMES
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
@@ -68,6 +68,49 @@ def test_other_addresses_update_the_graph(device: Driver) -> None:
         assert device.log.count("cuGraphExecKernelNodeSetParams_v2") > 0
 
 
+@pytest.mark.parametrize("held", [0, 1, 2, 5])
+def test_runs_with_the_same_arrays_enqueue_one_graph(device: Driver, held: int) -> None:
+    program = compiled(scaled(), device)
+    x, y = numbers(3, 24), numbers(3, 24)
+    there = program.to_device({"x": x, "y": y})
+    results: list[Any] = []
+    for _ in range(12):
+        results = [*results, program.run(there, outputs="device")][-held:] if held else []
+        if not held:
+            check(program.run(there, outputs="device"), x, y)
+        for found in results:
+            check(found, x, y)
+    if isinstance(device, SimulatedDriver) and held <= 2:
+        del results
+        found = [program.run(there, outputs="device") for _ in range(2)][-1:]
+        device.log.clear()
+        again = program.run(there, outputs="device")
+        assert device.log == ["cuGraphLaunch"]
+        check(again, x, y)
+        check(found[0], x, y)
+
+
+def test_arrays_that_change_or_are_freed_are_seen(device: Driver) -> None:
+    program = compiled(scaled(), device)
+    x, y = numbers(3, 24), numbers(3, 24)
+    there = program.to_device({"x": x, "y": y})
+    for _ in range(4):
+        check(program.run(there, outputs="device"), x, y)
+    other = program.to_device({"x": y, "y": x})
+    for _ in range(4):
+        check(program.run(other, outputs="device"), y, x)
+        check(program.run(there, outputs="device"), x, y)
+        check(program.run({"x": there["x"], "y": other["x"]}, outputs="device"), x, y)
+    if isinstance(device, SimulatedDriver):
+        device.log.clear()
+        for given in (there, there, other, other) * 3:
+            program.run(given, outputs="device")
+        assert device.log.count("cuGraphLaunch") == 12 and device.log.count("cuStreamBeginCapture_v2") <= 4
+    there["x"].free()
+    with pytest.raises(BindError, match="was freed"):
+        program.run(there, outputs="device")
+
+
 def test_other_sizes_update_the_graph_that_was_used_longest_ago(device: Driver) -> None:
     program = compiled(scaled(), device)
     for n in [*range(1, MOST_FRAMES + 4), 1, 2]:
@@ -76,6 +119,30 @@ def test_other_sizes_update_the_graph_that_was_used_longest_ago(device: Driver) 
             check(program(x=x, y=y), x, y)
     if isinstance(device, SimulatedDriver):
         assert device.log.count("cuStreamBeginCapture_v2") == MOST_FRAMES
+
+
+def test_the_oldest_driver_captures_too() -> None:
+    device = SimulatedDriver(FakeLibrary(version=12_000))
+    program = compiled(scaled(), device)
+    for _ in range(3):
+        x, y = numbers(2, 24), numbers(2, 24)
+        check(program(x=x, y=y), x, y)
+    assert "cuStreamGetCaptureInfo_v2" in device.log and "cuStreamGetCaptureInfo_v3" not in device.log
+
+
+def test_kernels_that_start_early_are_launched_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Module.function
+
+    def early(self: Module, name: str, shared_bytes: int = 0, *, dependent: bool = False) -> Function:
+        return original(self, name, shared_bytes, dependent=True)
+
+    monkeypatch.setattr(Module, "function", early)
+    device = SimulatedDriver()
+    program = compiled(scaled(), device)
+    for _ in range(3):
+        x, y = numbers(2, 24), numbers(2, 24)
+        check(program(x=x, y=y), x, y)
+    assert "cuLaunchKernelEx" in device.log and "cuLaunchKernel" not in device.log
 
 
 def test_a_grid_without_blocks_is_a_disabled_node(device: Driver) -> None:

@@ -199,6 +199,9 @@ class _Scatter:
         own = Set("own", flat_index(self.updates, at))
         whole_shape = (*self.updates, *self.free)
         put = Store(self.result, (*slot, *free), self.update(at, free))
+        if self.by_element and self.updates[int(self.value.attrs["axis"])] == 1:
+            # Updates differ in their other axes: each has a slot to itself, as one row of a cache has.
+            return [self.kernel("scatter", whole_shape, ("i", "u", "y"), (*sets, put), checks=True)], {}
         count = product(self.updates)
         if isinstance(count, int) and count <= _FEW:
             after = indices(self.updates, add(add(Name("own"), ONE), Name("m")))

@@ -38,6 +38,24 @@ class KernelNodeParams(Structure):
     )
 
 
+class LaunchAttribute(Structure):
+    """CUlaunchAttribute: a property of a launch by its number."""
+
+    _fields_ = (("id", c_int), ("padding", c_int), ("value", c_int * 16))
+
+
+class LaunchConfig(Structure):
+    """CUlaunchConfig: a launch with attributes."""
+
+    _fields_ = (
+        *[(f"{kind}_{axis}", c_uint) for kind in ("grid", "block") for axis in "xyz"],
+        ("shared_bytes", c_uint),
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("attribute_count", c_uint),
+    )
+
+
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (c_void_p,),
@@ -68,11 +86,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuPointerGetAttribute": (c_void_p, c_int, c_uint64),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuStreamCreate": (c_void_p, c_uint),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamBeginCapture_v2": (c_void_p, c_int),
     "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuStreamGetCaptureInfo_v3": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
     "cuStreamEndCapture": (c_void_p, c_void_p),
     "cuGraphInstantiateWithFlags": (c_void_p, c_void_p, c_ulonglong),
     "cuGraphExecKernelNodeSetParams_v2": (c_void_p, c_void_p, c_void_p),
@@ -89,6 +109,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGetErrorString": (c_int, c_void_p),
 }
 NAMES = tuple(_SIGNATURES)
+LATER = frozenset({"cuStreamGetCaptureInfo_v3"})
+"""Functions that the oldest driver lacks."""
 
 
 def library() -> Functions:
@@ -102,6 +124,8 @@ def library() -> Functions:
         try:
             function = getattr(found, name)
         except AttributeError:
+            if name in LATER:
+                continue
             raise too_old(f"it has no {name}") from None
         function.argtypes, function.restype = kinds, c_int
         functions[name] = function
@@ -133,5 +157,6 @@ def error_of(name: str, status: int, reason: str) -> DovetailError:
 
 
 __all__ = [
-    "LIBRARY", "NAMES", "OLDEST", "OUT_OF_MEMORY", "Functions", "KernelNodeParams", "error_of", "library", "too_old",
+    "LATER", "LIBRARY", "NAMES", "OLDEST", "OUT_OF_MEMORY", "Functions", "KernelNodeParams", "LaunchAttribute",
+    "LaunchConfig", "error_of", "library", "too_old",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 from dovetail.errors import DeviceError, DovetailError, UnsupportedError
 from dovetail.kernels.device import GpuDevice
-from dovetail.targets.cuda.api import OLDEST, Functions, error_of, library, too_old
+from dovetail.targets.cuda.api import OLDEST, Functions, LaunchAttribute, LaunchConfig, error_of, library, too_old
 from dovetail.targets.cuda.ptx_compiler import architecture_of, tensor_core_shapes, to_ptx
 from dovetail.targets.cuda.select import GpuKernel
 
@@ -25,9 +25,14 @@ DEFAULT_STREAM = 0
 """All work with arrays that stay on the device is on it, in order."""
 _DYNAMIC_SHARED_BYTES = 8
 """The number of the function attribute for dynamic shared memory."""
+_PROGRAMMATIC_SERIALIZATION = 6
+"""The number of the launch attribute with which a kernel starts before the one before it has ended."""
 _CLOCK_KHZ, _MULTIPROCESSORS, _MEMORY_CLOCK_KHZ, _BUS_BITS, _L2_BYTES = 13, 16, 36, 37, 38
 _MAJOR, _MINOR, _SHARED_BYTES = 75, 76, 97
 """Numbers of device attributes."""
+_MEMORY_TYPE, _ORDINAL = 2, 9
+"""Numbers of pointer attributes."""
+_DEVICE_MEMORY = 2
 _PTX_INPUT = 1
 _LOG, _LOG_BYTES = 5, 6
 """Linker options: a buffer for its messages, and the size of that."""
@@ -44,6 +49,8 @@ class Function:
     handle: int
     module: Module
     """What it was loaded from, which stays loaded as long as this."""
+    dependent: bool = False
+    """Whether it may start while the kernel before it still runs: it waits for that one itself."""
 
     def launch(
         self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = DEFAULT_STREAM
@@ -71,10 +78,17 @@ class Launch:
     def enqueue(self, stream: int) -> None:
         """Launch it; a grid without blocks is no launch."""
         if self.grid:
-            shape = (self.grid, 1, 1, self.block, 1, 1)
-            self.function.driver.call(
-                "cuLaunchKernel", self.function.handle, *shape, self.shared_bytes, stream, self.pointers, None
-            )
+            self.enqueue_blocks(self.grid, stream)
+
+    def enqueue_blocks(self, grid: int, stream: int) -> None:
+        """Launch it with a number of blocks."""
+        shape, function = (grid, 1, 1, self.block, 1, 1, self.shared_bytes), self.function
+        if function.dependent:
+            early = LaunchAttribute(_PROGRAMMATIC_SERIALIZATION, 0, (c_int * 16)(1))
+            config = LaunchConfig(*shape, stream, ctypes.pointer(early), 1)
+            function.driver.call("cuLaunchKernelEx", ctypes.byref(config), function.handle, self.pointers, None)
+        else:
+            function.driver.call("cuLaunchKernel", function.handle, *shape, stream, self.pointers, None)
 
 
 class Module:
@@ -87,13 +101,13 @@ class Module:
         driver.call("cuModuleLoadData", ctypes.byref(found), code + b"\0")
         self.handle = found.value or 0
 
-    def function(self, name: str, shared_bytes: int = 0) -> Function:
-        """A kernel by name, with leave to take dynamic shared memory."""
+    def function(self, name: str, shared_bytes: int = 0, *, dependent: bool = False) -> Function:
+        """A kernel by name, with leave to take dynamic shared memory, and to start early if it is `dependent`."""
         found = c_void_p()
         self.driver.call("cuModuleGetFunction", ctypes.byref(found), self.handle, name.encode())
         if shared_bytes:
             self.driver.call("cuFuncSetAttribute", found.value or 0, _DYNAMIC_SHARED_BYTES, shared_bytes)
-        return Function(self.driver, found.value or 0, self)
+        return Function(self.driver, found.value or 0, self, dependent)
 
     def __del__(self) -> None:
         if self.handle:
@@ -268,6 +282,16 @@ class Driver:
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
+
+    def device_of(self, address: int) -> int | None:
+        """The index of the device whose memory an address is in; None where it is no memory of a device."""
+        found = c_int()
+        if self.status_of("cuPointerGetAttribute", ctypes.byref(found), _MEMORY_TYPE, address):
+            return None
+        if found.value != _DEVICE_MEMORY:
+            return None
+        self.call("cuPointerGetAttribute", ctypes.byref(found), _ORDINAL, address)
+        return found.value
 
     def ptx(self, made: GpuKernel) -> str:
         """A kernel as PTX for the device: LLVM compiles it."""

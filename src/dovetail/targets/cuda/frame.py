@@ -28,7 +28,6 @@ from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
 
 Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
-"""Memory that arguments point into: of an input, of an output, or one of the frame's own by name."""
 
 MOST_PINNED = 1 << 26
 """Bytes that pass through pinned memory; more are copied from and to the caller's arrays."""

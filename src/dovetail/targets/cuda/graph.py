@@ -12,6 +12,7 @@ from dovetail.targets.cuda.driver import Driver, Event, Launch
 _RELAXED = 2
 """A capture that other threads of the process do not disturb."""
 _ACTIVE = 1
+_WITH_EDGES = "cuStreamGetCaptureInfo_v3"
 
 
 class LaunchGraph:
@@ -45,8 +46,7 @@ class LaunchGraph:
         for index, launch in enumerate(launches):
             if events:
                 events[index].record(stream, captured=True)
-            shape = (max(launch.grid, 1), 1, 1, launch.block, 1, 1, launch.shared_bytes)
-            self.driver.call("cuLaunchKernel", launch.function.handle, *shape, stream, launch.pointers, None)
+            launch.enqueue_blocks(max(launch.grid, 1), stream)
             self._nodes.append(self._last(stream))
         if events:
             events[len(launches)].record(stream, captured=True)
@@ -54,8 +54,13 @@ class LaunchGraph:
     def _last(self, stream: int) -> int:
         """The node that a capture added last."""
         status, nodes, count = c_int(), POINTER(c_void_p)(), ctypes.c_size_t()
-        found = (ctypes.byref(status), None, None, ctypes.byref(nodes), ctypes.byref(count))
-        self.driver.call("cuStreamGetCaptureInfo_v2", stream, *found)
+        found = (ctypes.byref(status), None, None, ctypes.byref(nodes))
+        if _WITH_EDGES in self.driver.functions:
+            # The older function refuses to leave out that a node starts before the one before it has ended.
+            edges = c_void_p()
+            self.driver.call(_WITH_EDGES, stream, *found, ctypes.byref(edges), ctypes.byref(count))
+        else:
+            self.driver.call("cuStreamGetCaptureInfo_v2", stream, *found, ctypes.byref(count))
         assert status.value == _ACTIVE and count.value == 1, "a chain of launches ends in one node"
         return nodes[0] or 0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dovetail.declare.cost import Machine
 from dovetail.errors import UnsupportedError
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
@@ -13,7 +14,7 @@ from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.cuda.claims import CLAIMS, claims
 from dovetail.targets.runtime.store import store_of
-from dovetail.targets.target import Considered, Executable, Serializer, Target
+from dovetail.targets.target import CodeView, Considered, Executable, Notation, Serializer, Target
 
 if TYPE_CHECKING:
     from dovetail.targets.cuda.driver import Driver
@@ -41,6 +42,11 @@ def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
     locations = locations_of(plan)
     steps = [s for s in plan.phase("run") if TABLE.select(s, locations, None, CLAIMS.machine) is None]
     return {step.value: Served(None, why=locations.refused.get(step.value, "")) for step in steps}
+
+
+LLVM = Notation("llvm", "LLVM", "LLVM, as it is compiled")
+PTX = Notation("ptx", "PTX", "PTX for this device, or for an H200 without one")
+SASS = Notation("sass", "machine code", "machine code, where nvdisasm or cuobjdump is found")
 
 
 def target_for(device: Callable[[], Driver]) -> Target:
@@ -77,12 +83,32 @@ def target_for(device: Callable[[], Driver]) -> Target:
 
         return CudaGraph(plan, device, store_of(settings), stored.from_bytes(plan, content))
 
+    def machine(settings: Settings) -> Machine:
+        from dovetail.targets.cuda.calibration import machine_of
+
+        try:
+            return machine_of(device(), settings)
+        except UnsupportedError:
+            return CLAIMS.machine
+
+    def listing(plan: Plan, step: Step, notation: Notation) -> str:
+        from dovetail.targets.cuda import code_view
+
+        return code_view.listing(plan, step, notation.name, device)
+
+    def texts(plan: Plan) -> Iterable[str | None]:
+        from dovetail.targets.cuda import code_view
+
+        return code_view.texts(plan, device)
+
     return Target(
         "cuda",
         claims,
         compiled,
         any_size=True,
         variants=_variants,
+        machine=machine,
+        code=CodeView("cuda", (LLVM, PTX, SASS), listing, texts),
         considered=_considered,
         serializer=Serializer(made_from, to_bytes, from_bytes),
     )

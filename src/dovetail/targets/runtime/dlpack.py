@@ -1,4 +1,4 @@
-"""DLPack capsules made with ctypes: memory of any device for other libraries, without a copy.
+"""DLPack capsules made and taken with ctypes: memory of any device from and for other libraries, without a copy.
 
 A capsule keeps the Python object alive that owns the memory, until the consumer calls the deleter, or until the capsule
 is dropped where no library has taken it.
@@ -10,14 +10,15 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
 from typing import Any
 
-from dovetail.errors import UnsupportedError
+from dovetail.errors import BindError, UnsupportedError
+from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import DType, bf16, bool_
 
 CPU, CUDA = 1, 2
 """Device types of DLPack."""
 _CODES = {"int": 0, "uint": 1, "float": 2, "complex": 5}
 _BF16_CODE, _BOOL_CODE = 4, 6
-_NAME = b"dltensor"
+_NAME, _TAKEN = b"dltensor", b"used_dltensor"
 
 
 class _Device(Structure):
@@ -49,6 +50,8 @@ _is_valid: Any = _python.PyCapsule_IsValid
 _is_valid.argtypes, _is_valid.restype = (c_void_p, c_char_p), ctypes.c_int
 _pointer: Any = _python.PyCapsule_GetPointer
 _pointer.argtypes, _pointer.restype = (c_void_p, c_char_p), c_void_p
+_rename: Any = _python.PyCapsule_SetName
+_rename.argtypes, _rename.restype = (c_void_p, c_char_p), ctypes.c_int
 _new: Any = _python.PyCapsule_New
 _new.argtypes, _new.restype = (c_void_p, c_char_p, c_void_p), ctypes.py_object
 _keep: Any = _python.Py_IncRef
@@ -81,6 +84,48 @@ def capsule(owner: object, address: int, shape: tuple[int, ...], dtype: DType, d
     return found
 
 
+class Taken:
+    """A tensor of another library, which is kept alive as long as this is."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+        managed = _Managed.from_address(pointer)
+        tensor = managed.tensor
+        rank = tensor.rank
+        self.address = (tensor.data or 0) + tensor.byte_offset
+        self.shape = tuple(tensor.shape[:rank])
+        self.strides: tuple[int, ...] | None = tuple(tensor.strides[:rank]) if tensor.strides else None
+        """In elements; None where it is dense."""
+        self.dtype = _dtype(tensor.dtype)
+        """None where we have none like it."""
+
+    def __del__(self) -> None:
+        deleter = _Managed.from_address(self._pointer).deleter
+        if deleter:
+            CFUNCTYPE(None, c_void_p)(deleter)(self._pointer)
+
+
+def taken(capsule: Any) -> Taken:
+    """The tensor in a capsule, which no one else may take."""
+    address = id(capsule)
+    if not _is_valid(address, _NAME):
+        raise BindError("a DLPack capsule that was taken before", hint="pass the array itself, not its capsule")
+    found = Taken(_pointer(address, _NAME))
+    _rename(address, _TAKEN)
+    return found
+
+
+def _dtype(type: _Type) -> DType | None:
+    for dtype in EVERY:
+        try:
+            like = _type(dtype)
+        except UnsupportedError:
+            continue
+        if (like.code, like.bits, like.lanes) == (type.code, type.bits, type.lanes):
+            return dtype
+    return None
+
+
 def _type(dtype: DType) -> _Type:
     code = _BF16_CODE if dtype is bf16 else _BOOL_CODE if dtype is bool_ else _CODES.get(dtype.kind)
     if code is None or dtype.bits in (2, 4) or (dtype.is_float and dtype.bits == 8):
@@ -88,4 +133,4 @@ def _type(dtype: DType) -> _Type:
     return _Type(code, 8 * dtype.itemsize, 1)
 
 
-__all__ = ["CPU", "CUDA", "capsule"]
+__all__ = ["CPU", "CUDA", "Taken", "capsule", "taken"]

@@ -1,0 +1,165 @@
+"""Arrays of other libraries on a GPU are inputs without a copy, and what is wrong with them is a typed error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import BindError, Builder, Graph, f32, ops
+from dovetail.ir.dtype import DType
+from dovetail.ir.literal import Array
+from dovetail.runtime.program import Program
+from dovetail.targets.cuda.driver import driver
+from dovetail.targets.runtime import dlpack
+from tests.targets.cuda.devices import on_device
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
+
+
+class Tensor:
+    """A tensor of another library: memory of the fake device, with the protocols that libraries have."""
+
+    def __init__(self, device: SimulatedDriver, array: Array, dtype: DType = f32) -> None:
+        from dovetail.targets.cuda.memory import CudaBuffer
+
+        self.buffer = CudaBuffer(device, max(array.nbytes, 1))
+        self.buffer.copy_from_host(np.ascontiguousarray(array))
+        device.synchronize()
+        self.shape, self.dtype, self.index = array.shape, dtype, 0
+        self.address = self.buffer.address
+        self.streams: list[Any] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.index
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        self.streams.append(stream)
+        return dlpack.capsule(self, self.address, self.shape, self.dtype, (2, self.index))
+
+
+class Interface:
+    """The same with the CUDA array interface alone."""
+
+    def __init__(self, tensor: Tensor, **said: Any) -> None:
+        self.tensor = tensor
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "version": 3,
+            "shape": tensor.shape,
+            "typestr": "<f4",
+            "data": (tensor.address, False),
+            "strides": None,
+            "stream": 1,
+            **said,
+        }
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(5).normal(size=shape).astype(np.float32)
+
+
+def compiled(device: SimulatedDriver) -> Program:
+    x, y = dovetail.input("x", f32["n", 24]), dovetail.input("y", f32["n", 24])
+    return dovetail.compile(Graph.of({"z": ops.tanh(x) + y}), target=target_of(device), cache="off")
+
+
+def itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@pytest.mark.parametrize("wrap", [itself, Interface], ids=["dlpack", "interface"])
+def test_arrays_of_other_libraries_are_inputs_without_a_copy(wrap: Callable[[Tensor], Any]) -> None:
+    device = SimulatedDriver()
+    program = compiled(device)
+    for n in (3, 3, 3, 5):
+        x, y = numbers(n, 24), numbers(n, 24)
+        tensor = Tensor(device, x)
+        device.log.clear()
+        found = program.run({"x": wrap(tensor), "y": wrap(Tensor(device, y))}, outputs="device")["z"]
+        copies = [name for name in device.log if "Memcpy" in name]
+        assert len(copies) == 1, "that of the test itself"
+        np.testing.assert_allclose(found.numpy(), np.tanh(x) + y, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(program.run({"x": wrap(tensor), "y": y})["z"], np.tanh(x) + y, rtol=1e-5, atol=1e-6)
+        assert set(tensor.streams) <= {1}, "the producer is told the stream that reads it"
+
+
+def test_a_donated_array_of_another_library_is_updated_and_given_back() -> None:
+    device = SimulatedDriver()
+    b = Builder("train")
+    w, g = b.input("w", f32[4, 8]), b.input("g", f32[4, 8])
+    b.output("new", w - g * 0.5, into="w")
+    program = dovetail.compile(b.graph(), target=target_of(device), cache="off")
+    w0, g0 = numbers(4, 8), numbers(4, 8)[::-1].copy()
+    tensor = Tensor(device, w0)
+    for outputs in ("device", "host"):
+        found: Any = program.run({"w": tensor, "g": g0}, outputs=outputs)  # pyright: ignore
+        assert found["new"] is tensor
+    now = np.empty_like(w0)
+    tensor.buffer.copy_to_host(now)
+    np.testing.assert_allclose(now, w0 - g0, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_wrong_with_them_is_a_typed_error() -> None:
+    device = SimulatedDriver()
+    program = compiled(device)
+    x, y = numbers(3, 24), numbers(3, 24)
+    good = Tensor(device, y)
+
+    def with_(**changes: Any) -> Tensor:
+        found = Tensor(device, x)
+        for name, value in changes.items():
+            setattr(found, name, value)
+        return found
+
+    host = np.zeros(1 << 12, np.uint8)
+    aligned = host.ctypes.data + -host.ctypes.data % 64
+    device.library.others[1 << 50] = np.zeros(4096, np.uint8)
+    cases: list[tuple[Any, str]] = [
+        (with_(index=1), "on cuda:1, and the program runs on cuda:0"),
+        (with_(address=1 << 50), "is on cuda:1"),
+        (with_(address=aligned), "is no memory of a device"),
+        (with_(address=good.address + 4), "no multiple of 16"),
+        (with_(shape=(24, 3)), "x"),
+        (with_(dtype=dovetail.f16), "dtype float16"),
+        (Interface(with_(), strides=(4, 12)), "not dense"),
+        (Interface(with_(), typestr="<V3"), "a dtype that we do not have"),
+    ]
+    for wrong, message in cases:
+        for outputs in ("host", "device"):
+            with pytest.raises(BindError, match=message):
+                program.run({"x": wrong, "y": good}, outputs=outputs)  # pyright: ignore
+    with pytest.raises(BindError, match="on cuda:0, and the program runs on cpu"):
+        dovetail.compile(program.graph).run({"x": with_(), "y": y})  # pyright: ignore
+    fine = program.run({"x": with_(), "y": good})  # pyright: ignore
+    np.testing.assert_allclose(fine["z"], np.tanh(x) + y, rtol=1e-5, atol=1e-6)
+
+
+def test_tensors_are_released_with_their_last_reader() -> None:
+    import gc
+    import weakref
+
+    device = SimulatedDriver()
+    program = compiled(device)
+    tensor = Tensor(device, numbers(3, 24))
+    gone = weakref.ref(tensor)
+    program.run({"x": tensor, "y": numbers(3, 24)})  # pyright: ignore
+    del tensor
+    gc.collect()
+    assert gone() is None
+
+
+@on_device
+def test_torch_tensors_are_inputs_without_a_copy() -> None:
+    torch: Any = pytest.importorskip("torch")
+    x = dovetail.input("x", f32["n", 24])
+    program = dovetail.compile(Graph.of({"z": ops.tanh(x)}), target=target_of(driver()), cache="off")
+    given = torch.randn(5, 24, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        late = given * 2
+    found = program.run({"x": late}, outputs="device")["z"]
+    assert torch.allclose(torch.from_dlpack(found), torch.tanh(given * 2), atol=1e-5)
+    with pytest.raises(BindError, match="not dense"):
+        program.run({"x": torch.randn(24, 5, device="cuda").t()})

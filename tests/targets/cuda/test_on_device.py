@@ -1,0 +1,125 @@
+"""What only a device can show: replays to the bit, a lost device, memory that runs out, two processes, a decoder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Graph, OutOfMemoryError, bf16, f32, library, ops
+from dovetail.models import LlamaShape, llama_cached, random_weights
+from dovetail.targets.cuda.driver import driver
+from tests.targets.cuda.devices import on_device
+
+pytestmark = on_device
+ROOT = Path(__file__).parents[3]
+SHAPE = LlamaShape(layers=2, hidden=128, heads=4, kv_heads=2, inner=192, vocabulary=256, dtype=bf16)
+LOST = """
+import ctypes, numpy as np, dovetail
+from dovetail import Graph, f32, ops
+from dovetail.targets.cuda.driver import driver
+
+def compiled():
+    return dovetail.compile(Graph.of({"y": ops.tanh(dovetail.input("x", f32["n"]))}), target="cuda", cache="off")
+
+program, x = compiled(), np.ones(1000, np.float32)
+program(x=x)
+array = program.to_device({"x": x})["x"]
+array.lease.buffer._address = 1 << 52
+lost = 0
+for _ in range(2):
+    try:
+        program.run({"x": array})
+    except dovetail.DeviceError as error:
+        lost += error.is_lost
+array.lease.buffer._address = 0
+again = compiled()
+np.testing.assert_allclose(again(x=x)["y"], np.tanh(x), rtol=1e-5)
+print("went on", lost)
+"""
+SHARED = """
+import numpy as np, dovetail
+from dovetail import Graph, bf16, library
+a, b = dovetail.input("a", bf16[512, 512]), dovetail.input("b", bf16[512, 512])
+program = dovetail.compile(Graph.of({"y": library.softmax(a @ b)}), target="cuda")
+rng = np.random.default_rng(0)
+given = {n: rng.normal(size=(512, 512)).astype(bf16.numpy) for n in "ab"}
+first = program.run(given)["y"].tobytes()
+assert all(program.run(given)["y"].tobytes() == first for _ in range(200))
+print("same")
+"""
+
+
+def run(text: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "src"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_thousand_replays_are_equal_to_the_bit() -> None:
+    x, w = dovetail.input("x", bf16[128, 384]), dovetail.param("w", bf16[384, 384])
+    h = library.softmax(ops.tanh(x @ w) @ ops.permute(w, order=(-1, -2)))
+    program = dovetail.compile(Graph.of({"y": h}), target="cuda")
+    rng = np.random.default_rng(0)
+    program.bind({"w": rng.normal(size=(384, 384)).astype(bf16.numpy)})
+    there = program.to_device({"x": rng.normal(size=(128, 384)).astype(bf16.numpy)})
+    first = program.run(there, outputs="device")["y"].numpy().tobytes()
+    for _ in range(1000):
+        assert program.run(there, outputs="device")["y"].numpy().tobytes() == first
+
+
+def test_a_lost_device_is_an_error_and_the_process_goes_on() -> None:
+    said = run(LOST).communicate(timeout=300)[0]
+    assert "went on 2" in said, said
+
+
+def test_two_processes_share_a_card() -> None:
+    processes = [run(SHARED) for _ in range(2)]
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    assert all("same" in text for text in said), said
+
+
+def test_memory_that_runs_out_is_an_error_and_runs_go_on() -> None:
+    x = dovetail.input("x", f32["n", 1 << 20])
+    program = dovetail.compile(
+        Graph.of({"y": ops.tanh(ops.expand(ops.unsqueeze(x, axes=(0,)), axis=0, size=4096))}), target="cuda"
+    )
+    _, total = driver().free_memory()
+    rows = 2 + total // (4096 << 22)
+    with pytest.raises(OutOfMemoryError) as caught:
+        program.run({"x": np.zeros((rows, 1 << 20), np.float32)}, outputs="device")
+    assert caught.value.needed > caught.value.free > 0
+    small = dovetail.compile(Graph.of({"y": ops.tanh(dovetail.input("x", f32["n"]))}), target="cuda")
+    np.testing.assert_allclose(small(x=np.ones(100, np.float32))["y"], np.tanh(1.0), rtol=1e-5)
+
+
+def test_tokens_of_a_decoder_stay_on_the_device() -> None:
+    """The greedy tokens are those of the CPU; a step writes its own next inputs."""
+    tokens: dict[str, list[int]] = {}
+    for target in ("cpu", "cuda"):
+        graphs = [llama_cached(SHAPE, seq=seq) for seq in ("s", 1)]
+        prefill, step = (dovetail.compile(g, target=target).bind(random_weights(g)) for g in graphs)
+        size = (1, SHAPE.kv_heads, 64, SHAPE.width)
+        state: Any = {f"{s}_cache.{i}": np.zeros(size, bf16.numpy) for s in "kv" for i in range(SHAPE.layers)}
+        state = prefill.to_device(state)
+        prompt = {"input_ids": np.array([[3, 14, 15]]), "positions": np.arange(3), "keys": np.arange(3)}
+        found = prefill.run({**prefill.to_device(prompt), **state}, outputs="device")
+        ids, positions = found["next_ids"], found["next_positions"]
+        keys = step.to_device({"keys": np.arange(64)})["keys"]
+        chosen = [int(ids.numpy()[0, 0])]
+        for _ in range(8):
+            step.run({"input_ids": ids, "positions": positions, "keys": keys, **state}, outputs="device")
+            chosen.append(int(ids.numpy()[0, 0]))
+        tokens[target] = chosen
+    assert sum(a == b for a, b in zip(tokens["cpu"], tokens["cuda"], strict=True)) >= 7, tokens
