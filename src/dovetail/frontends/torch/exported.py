@@ -87,5 +87,7 @@ class Exported:
     leaves: tuple[Leaf, ...]
     calls: tuple[Call, ...]
     outputs: tuple[Output, ...]
+    sizes: frozenset[str] = frozenset()
+    """The outputs that are sizes, which a caller gets as integers."""
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict[str, tuple[int, int | None]])
     """The smallest and the largest size that torch exported the program for, by symbol."""

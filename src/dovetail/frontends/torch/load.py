@@ -29,6 +29,8 @@ class Imported:
     """torch's ExportedProgram as it was captured: it has the structure of arguments and results."""
     lowered: Any
     """The same, decomposed: its placeholders are the leaves."""
+    forward: Any = None
+    """The module's own method, whose signature says how arguments may be given."""
 
 
 def import_module(
@@ -38,14 +40,14 @@ def import_module(
     names: dict[str, str] = {}
     if is_module(given):
         program, names = captured(given, args, kwargs or {}, dynamic)
-        name = type(given).__name__
+        name, forward = type(given).__name__, given.forward
     else:
-        program, name = given, "exported"
+        program, name, forward = given, "exported", None
     lowered = decomposed(program, BY_NAME)
     with sanitized_errors(), phase("import"), collector_paused():
         exported = read_program(lowered, name=name, names=names)
         graph = settle_sizes(Import(exported, BY_NAME).graph())
-    return Imported(replace(graph, params=Weights(graph.params)), exported, program, lowered)
+    return Imported(replace(graph, params=Weights(graph.params)), exported, program, lowered, forward)
 
 
 def load_exported(path: str) -> Imported:

@@ -13,7 +13,7 @@ from dovetail.errors import DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.shared.binding import with_binders
 from dovetail.frontends.shared.contents import Follower
 from dovetail.frontends.torch.exported import GETITEM, Call, Exported, Leaf, Ref, Result, Unknown
-from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.node import Node, size_value
 from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, symbol, symbols
@@ -208,6 +208,8 @@ class Import:
         leaves = {one.name: one for one in self.program.leaves}
         for index, output in enumerate(self.program.outputs):
             value = self._argument(output.value)
+            if f"output_{index}" in self.program.sizes:
+                value = size_value(value)
             if not isinstance(value, Value):
                 continue
             name = f"{output.mutates}_after" if output.mutates else f"output_{index}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 from dovetail.errors import LoadError, OptionError
@@ -50,9 +51,7 @@ def captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynami
 def decomposed(program: Any, kept: Collection[str]) -> Any:
     """The program in functional form; operators named in `kept` stay whole."""
     torch = torch_module()
-    table = torch.export.default_decompositions()
-    for op in [op for op in table if str(op) in kept]:
-        table.pop(op)
+    table = {op: function for op, function in _decompositions().items() if str(op) not in kept}
     with torch.no_grad(), warnings.catch_warnings(), phase("decompose"):
         warnings.simplefilter("ignore")
         try:
@@ -62,6 +61,12 @@ def decomposed(program: Any, kept: Collection[str]) -> Any:
                 f"torch cannot decompose the program: {_first_line(error)}",
                 hint="program.run_decompositions() shows all of it",
             ) from error
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    """torch's own table, of which making it anew takes a second."""
+    return dict(torch_module("torch.export").default_decompositions().items())
 
 
 def _has_dropout(module: Any) -> bool:

@@ -12,6 +12,7 @@ from dovetail.frontends.torch.reading.package import dtypes, torch_module
 from dovetail.frontends.torch.reading.places import describe, origins_of
 from dovetail.frontends.torch.reading.sizes import Names, size_of
 from dovetail.frontends.torch.reading.tensors import array_of
+from dovetail.ir.dim import Dim
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 
@@ -51,7 +52,13 @@ class _Reading:
             Output(self._output(spec.arg), by_target[spec.target] if spec.kind.name in _MUTATIONS else "")
             for spec in signature.output_specs
         ]
-        return Exported(name, tuple(leaves), tuple(calls), tuple(outputs), self._ranges())
+        numbers = {call.name for call in calls if isinstance(call.result, Dim | int)}
+        sizes = {
+            f"output_{index}"
+            for index, output in enumerate(outputs)
+            if isinstance(output.value, Ref) and output.value.name in numbers
+        }
+        return Exported(name, tuple(leaves), tuple(calls), tuple(outputs), frozenset(sizes), self._ranges())
 
     def _ranges(self) -> Mapping[str, tuple[int, int | None]]:
         found: dict[str, tuple[int, int | None]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,13 +35,20 @@ def array_of(tensor: Any) -> Array:
     return plain.view(getattr(torch, _SAME_WIDTH[dtype.bits])).numpy().view(dtype.numpy)
 
 
-def tensor_of(array: Array, dtype: DType) -> Any:
-    """An array as a tensor that shares its memory."""
+@cache
+def maker(dtype: DType) -> Callable[[Array], Any]:
+    """What makes a tensor that shares the memory of an array of a dtype."""
     torch = torch_module()
     if _has_numpy(dtype):
-        return torch.from_numpy(array)
+        return torch.from_numpy
     (own,) = [t for t, d in dtypes().items() if d is dtype]
-    return torch.from_numpy(array.view(np.dtype(_SAME_WIDTH[dtype.bits]))).view(own)
+    whole = np.dtype(_SAME_WIDTH[dtype.bits])
+    return lambda array: torch.from_numpy(array.view(whole)).view(own)
+
+
+def tensor_of(array: Array, dtype: DType) -> Any:
+    """An array as a tensor that shares its memory."""
+    return maker(dtype)(array)
 
 
 def _has_numpy(dtype: DType) -> bool:
