@@ -37,7 +37,9 @@ def main() -> int:
     options = parser.parse_args()
     dtypes = [getattr(torch, name) for name in options.dtypes.split(",")]
     everything = operators()
-    chosen = [o for o in everything if not options.patterns or any(re.search(p, full_name(o)) for p in options.patterns)]
+    chosen = [
+        o for o in everything if not options.patterns or any(re.search(p, full_name(o)) for p in options.patterns)
+    ]
     found: list[Judged] = []
     picked = chosen[:: options.every]
     for start in range(0, len(picked), options.together):

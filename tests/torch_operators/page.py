@@ -17,7 +17,9 @@ def _counts(rows: Iterable[Judged]) -> Counter[str]:
 
 def as_text(rows: list[Judged]) -> str:
     """Counts, then everything that is wrong."""
-    lines = [f"{kind}: {_told(_counts(r for r in rows if r.dtype == kind))}" for kind in sorted({r.dtype for r in rows})]
+    lines = [
+        f"{kind}: {_told(_counts(r for r in rows if r.dtype == kind))}" for kind in sorted({r.dtype for r in rows})
+    ]
     lines += [f"  {r.verdict} {r.op} {r.dtype} {r.sample}: {r.detail}" for r in rows if r.verdict in ("wrong", "error")]
     return "\n".join(lines)
 
@@ -54,7 +56,10 @@ def as_page(rows: list[Judged]) -> str:
     lines += ["", f"## Refused ({len(none)})", "", _listed(none)]
     lines += ["", f"## Rules ({len(ALL)})", "", "Operators without a rule are decomposed by torch.", ""]
     lines += ["| operator | computes |", "|---|---|"]
-    lines += [f"| `{rule.op.removeprefix('aten.')}` | {rule.doc.replace('|', chr(92) + '|')} |" for rule in sorted(ALL, key=lambda r: r.op)]
+    lines += [
+        f"| `{rule.op.removeprefix('aten.')}` | {rule.doc.replace('|', chr(92) + '|')} |"
+        for rule in sorted(ALL, key=lambda r: r.op)
+    ]
     return "\n".join([*lines, ""])
 
 

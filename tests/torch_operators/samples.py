@@ -269,9 +269,7 @@ class Traced:
         sizes = {call.name for call in calls if isinstance(call.result, int | Dim)}
         listed = {f"output_{i}" for i, o in enumerate(outputs) if isinstance(o.value, Ref) and o.value.name in sizes}
         leaves = tuple(one for one in self.exported.leaves if one.name in needed)
-        return replace(
-            self.exported, leaves=leaves, calls=tuple(calls[::-1]), outputs=outputs, sizes=frozenset(listed)
-        )
+        return replace(self.exported, leaves=leaves, calls=tuple(calls[::-1]), outputs=outputs, sizes=frozenset(listed))
 
 
 def _references(given: Any) -> Iterator[str]:
@@ -328,7 +326,11 @@ def no_farther(found: Any, wanted: Any, exact: Any) -> bool:
         mine, theirs = ((v.to(r.dtype) - r).abs() for v in (x, y))
         same = (x == y) | (x.isnan() & y.isnan())
         rounding = 2 * torch.finfo(y.dtype).eps * r.abs().nan_to_num(posinf=0.0)
-        far = mine.nan_to_num(nan=torch.inf) > 2 * theirs.nan_to_num(posinf=0.0).max() + rounding if mine.numel() else mine > 0
+        far = (
+            mine.nan_to_num(nan=torch.inf) > 2 * theirs.nan_to_num(posinf=0.0).max() + rounding
+            if mine.numel()
+            else mine > 0
+        )
         if bool((far & ~same).any()):
             return False
     return True

@@ -146,7 +146,9 @@ def compile(
             raise OptionError("args, kwargs or dynamic without a torch module", hint="they say how a module is called")
         return _program(source_of(graph, ops, fixed, program_store(request)), request, params)
     if fixed or params:
-        raise OptionError("fixed or params with a torch module", hint="the module has its weights; pass args and kwargs")
+        raise OptionError(
+            "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"
+        )
     from dovetail.runtime.module import ModuleProgram, import_module  # torch is imported for torch's modules alone
 
     imported = import_module(graph, args, kwargs, dynamic)

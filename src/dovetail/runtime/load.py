@@ -1,4 +1,4 @@
-"""Graphs from files: ONNX models and exported programs of torch by their name, the text form and the serialised form by their first bytes."""
+"""Graphs from files: ONNX models and torch's programs by their name, text and serialised forms by their first bytes."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class ModuleProgram:
 
     def _leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         structure = self._structure
-        if structure.is_flat and len(args) == structure.positional and kwargs.keys() == set(structure.keywords):
+        if structure.is_flat and len(args) == structure.positional and set(kwargs) == set(structure.keywords):
             return [*args, *(kwargs[name] for name in structure.keywords)]
         return structure.flatten(args, kwargs)
 

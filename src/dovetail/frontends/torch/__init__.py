@@ -1,1 +1,1 @@
-"""PyTorch modules and exported programs as graphs. `reading` alone uses torch; rules and importing know its names only."""
+"""PyTorch modules and exported programs as graphs. `reading` alone uses torch; rules know the names of operators."""

@@ -11,7 +11,6 @@ from dovetail.ir.literal import Array
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType
 
-
 GETITEM = "getitem"
 """The call that takes one of several results."""
 
@@ -30,7 +29,7 @@ class Unknown:
     reason: str
 
 
-Result: TypeAlias = TensorType | Dim | int | float | bool | str | Unknown | None | tuple["Result", ...]
+Result: TypeAlias = TensorType | Dim | int | float | bool | str | Unknown | tuple["Result", ...] | None
 """What a call makes, as torch inferred it: a tensor type, a number, a size, or several of them."""
 
 

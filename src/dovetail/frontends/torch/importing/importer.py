@@ -16,7 +16,7 @@ from dovetail.frontends.torch.exported import GETITEM, Call, Exported, Leaf, Ref
 from dovetail.frontends.torch.importing.node import Node, size_value
 from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, symbol, symbols
+from dovetail.ir.dim import Dim, symbol
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.type import TensorType, type_symbols
 from dovetail.ir.value import Value
@@ -72,7 +72,6 @@ class Import:
         self._made: dict[str, Any] = {}
         self._read = _read_results(program)
         self._symbols = {name for one in program.leaves for name in type_symbols(one.type)}
-        self._unbound: set[str] = set()
 
     def graph(self) -> Graph:
         """The whole program."""
@@ -129,7 +128,7 @@ class Import:
             return self._item(call)
         rule = self.rules.get(call.op)
         if is_number(call.result):
-            self._bind_size(call)
+            self._refuse_item(call)
             return call.result
         assert rule is not None, "operators without a rule were refused"
         node = Node(call, self)
@@ -147,10 +146,9 @@ class Import:
             )
         return found
 
-    def _bind_size(self, call: Call) -> None:
-        """A number that the run computes and that becomes a size has no op that binds it."""
-        free = {s for s in symbols(call.result) if s not in self._symbols} if isinstance(call.result, Dim) else set()
-        if free and call.op == "aten._local_scalar_dense.default":
+    def _refuse_item(self, call: Call) -> None:
+        """A number of a tensor is known in the run alone, and nothing here binds a size to it."""
+        if call.op == "aten._local_scalar_dense.default":
             raise UnsupportedError(
                 "a number of a tensor (item) that becomes a size or a Python number",
                 hint="keep it a tensor",

@@ -33,7 +33,7 @@ def describe(node: Any) -> str:
 
 
 def _module(node: Any) -> tuple[str, str]:
-    stack = node.meta.get("nn_module_stack") or {}
+    stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
     if not stack:
         return "", ""
     path, kind = list(stack.values())[-1]
@@ -42,7 +42,7 @@ def _module(node: Any) -> tuple[str, str]:
 
 
 def _readable(path: str) -> str:
-    """torch writes the path of a module of a list as L['self'].layers.0 or layers.slice(None, 2, None)._modules['0']."""
+    """The path of a module as its owner writes it; torch spells slices and members of lists out."""
     short = re.sub(r"\.slice\([^)]*\)", "", path.removeprefix("L['self']").lstrip("."))
     return re.sub(r"\._modules\['?([^'\]]*)'?\]", r".\1", short)
 

@@ -91,7 +91,9 @@ class _Reading:
 
     def _shared(self, tensor: Any, target: str) -> tuple[str, Array]:
         """The array of a tensor: tied weights, one memory under two names, are one parameter."""
-        key = (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype) if tensor.numel() else target
+        key = (
+            (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype) if tensor.numel() else target
+        )
         return self._arrays.setdefault(key, (target, array_of(tensor)))
 
     def _input_type(self, tensor: Any) -> TensorType:

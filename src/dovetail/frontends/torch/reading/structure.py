@@ -188,7 +188,9 @@ def as_module(call: Callable[..., Any], name: str) -> Any:
             "a compiled module cannot be copied or saved", hint="copy or save the module that it was compiled from"
         )
 
-    made = type(f"Compiled{name}", (torch.nn.Module,), {"forward": forward, "__reduce_ex__": refuse, "__deepcopy__": refuse})
+    made = type(
+        f"Compiled{name}", (torch.nn.Module,), {"forward": forward, "__reduce_ex__": refuse, "__deepcopy__": refuse}
+    )
     return cast(Any, made)()
 
 

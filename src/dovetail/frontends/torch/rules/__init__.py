@@ -5,10 +5,13 @@ from dovetail.frontends.torch.rules import (
     attention,
     contraction,
     elementwise,
+    experts,
     generation,
     indexing,
+    logic,
     movement,
     normalisation,
+    padding,
     pooling,
     recurrent,
     reduction,
@@ -18,7 +21,9 @@ from dovetail.frontends.torch.rules import (
 
 ALL = (
     *elementwise.RULES,
+    *logic.RULES,
     *movement.RULES,
+    *padding.RULES,
     *generation.RULES,
     *contraction.RULES,
     *normalisation.RULES,
@@ -30,5 +35,6 @@ ALL = (
     *resizing.RULES,
     *recurrent.RULES,
     *spectral.RULES,
+    *experts.RULES,
 )
 BY_NAME = {rule.op: rule for rule in ALL}

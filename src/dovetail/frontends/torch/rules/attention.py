@@ -53,10 +53,7 @@ def flash_attention(
 def _attention(
     n: Node, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None, grouped: bool
 ) -> Value:
-    size = q.shape[-1]
-    if scale is None and isinstance(size, Dim):
-        raise n.unsupported("heads whose size is not known", hint="export the model with the size of a head")
-    options: dict[str, Any] = {"scale": float(size) ** -0.5 if scale is None else float(scale)}
+    options: dict[str, Any] = {"scale": _scale(n, q) if scale is None else float(scale)}
     if q.rank < 4:
         lead = 4 - q.rank
         q, k, v = (build.expand_dims(x, range(lead)) for x in (q, k, v))
@@ -70,10 +67,18 @@ def _attention(
     if mask is None:
         y = library.attention.body(q, k, v, **options)
     elif mask.dtype is bool_:
-        y = library.attention.body(q, k, v, keep=mask, **{**options, "fill": float("-inf")}, zero_unseen=True)
+        options["fill"] = float("-inf")
+        y = library.attention.body(q, k, v, keep=mask, zero_unseen=True, **options)
     else:
         y = library.attention.body(q, k, v, cast(mask, q.dtype), **options)
     return build.reshape(y, n.shape) if y.rank != len(n.shape) else y
+
+
+def _scale(n: Node, q: Value) -> float:
+    size = q.shape[-1]
+    if isinstance(size, Dim):
+        raise n.unsupported("heads whose size is not known", hint="export the model with the size of a head")
+    return float(size) ** -0.5
 
 
 def _lead(*xs: Value) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, cast
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim
+from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import bool_, f64, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -121,7 +121,7 @@ def randn(n: Node, *_: Any) -> Value:
 
 
 @rule("linspace.default")
-def linspace(n: Node, start: Number, end: Number, steps: int) -> Value:
+def linspace(n: Node, start: Number, end: Number, steps: Size) -> Value:
     """Numbers at equal distances from start to end."""
     if not n.dtype.is_float or isinstance(start, Value) or isinstance(end, Value):
         raise n.unsupported("bounds that are tensors, or integers", hint="pass floats")

@@ -144,7 +144,9 @@ def scatter(n: Node, x: Value, dim: int, index: Value, src: Value, *, reduce: st
 @rule("scatter.value", "scatter.value_reduce")
 def scatter_number(n: Node, x: Value, dim: int, index: Value, value: Number, *, reduce: str | None = None) -> Value:
     """x with a number written, added or multiplied at positions along an axis."""
-    return _scattered(n, x, dim, index, build.broadcast_to(n.value(value, x.dtype), index.shape), _REDUCED[reduce or "none"])
+    return _scattered(
+        n, x, dim, index, build.broadcast_to(n.value(value, x.dtype), index.shape), _REDUCED[reduce or "none"]
+    )
 
 
 _REDUCED = {"none": "none", "add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}

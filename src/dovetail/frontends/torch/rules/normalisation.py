@@ -227,9 +227,7 @@ def _statistics(x: Value) -> tuple[Value, Value]:
     return mean, ops.reduce_mean(centred * centred, axes=axes)
 
 
-def _normed(
-    x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, eps: float
-) -> Value:
+def _normed(x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, eps: float) -> Value:
     widest = max((x.dtype, mean.dtype), key=lambda d: d.bits)
     middle, spread = (_by_channel(cast(v, widest), x.rank) for v in (mean, variance))
     y = (cast(x, widest) - middle) * ops.rsqrt(spread + eps)

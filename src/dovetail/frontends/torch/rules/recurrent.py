@@ -90,9 +90,7 @@ def _pass(
             early, late = build.split_axis(b_state, (hidden * 2, hidden), axis=0)
             bias = b_in + ops.concat(early, build.zeros((hidden,), x.dtype), axis=-1)
         projected = _projected(x, w_in, bias)
-        found = Pass(
-            projected, states, (_turned(both), _turned(own)), (ops.sigmoid, ops.tanh), reverse, more=(late,)
-        )
+        found = Pass(projected, states, (_turned(both), _turned(own)), (ops.sigmoid, ops.tanh), reverse, more=(late,))
         return found, GruCell(linear_first=True)
     bias = None if b_in is None or b_state is None else b_in + b_state
     return Pass(_projected(x, w_in, bias), states, (_turned(w_state),), (activation,), reverse), RnnCell()
@@ -180,9 +178,7 @@ def rnn(
 ) -> Made:
     """Plain recurrent layers: the hidden state of every step, and the last states."""
     act = ops.tanh if "tanh" in n.op_type else ops.relu
-    return _layered(
-        n, x, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first, "rnn", act
-    )
+    return _layered(n, x, [hx], params, has_biases, num_layers, dropout, train, bidirectional, batch_first, "rnn", act)
 
 
 RULES = collected(globals())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, axes_of, axis_of, cast, computed_in_f32, with_axis
 from dovetail.frontends.torch.importing.rule import Made, Number, collected, rule
-from dovetail.frontends.torch.rules.elementwise import truth
+from dovetail.frontends.torch.rules.logic import truth
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import bool_, i64
@@ -145,25 +145,19 @@ def _plain(number: Number) -> float:
 
 
 @rule("var.correction")
-def var(
-    n: Node, x: Value, dim: Axes = None, *, correction: Number | None = None, keepdim: bool = False
-) -> Value:
+def var(n: Node, x: Value, dim: Axes = None, *, correction: Number | None = None, keepdim: bool = False) -> Value:
     """The variance over axes."""
     return build.reshape(cast(_spread(n, x, dim, correction), n.dtype), n.shape)
 
 
 @rule("std.correction")
-def std(
-    n: Node, x: Value, dim: Axes = None, *, correction: Number | None = None, keepdim: bool = False
-) -> Value:
+def std(n: Node, x: Value, dim: Axes = None, *, correction: Number | None = None, keepdim: bool = False) -> Value:
     """The standard deviation over axes."""
     return build.reshape(cast(ops.sqrt(_spread(n, x, dim, correction)), n.dtype), n.shape)
 
 
 @rule("var_mean.correction")
-def var_mean(
-    n: Node, x: Value, dim: Axes = None, *, correction: Number | None = None, keepdim: bool = False
-) -> Made:
+def var_mean(n: Node, x: Value, dim: Axes = None, *, correction: Number | None = None, keepdim: bool = False) -> Made:
     """The variance and the mean over axes."""
     spread = build.reshape(cast(_spread(n, x, dim, correction), n.type_of(0).dtype), n.type_of(0).shape)
     axes = axes_of(x, dim)

@@ -1,0 +1,80 @@
+"""Sizes that may change from call to call: as the user says them, and as torch has them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from dovetail.frontends.torch.reading.package import torch_module
+
+
+def dynamic_shapes(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any) -> Any:
+    """torch's description of sizes that change: True is every axis of every tensor, a string names one."""
+    if dynamic is None or dynamic is False:
+        return None
+    torch = torch_module()
+    auto = torch.export.Dim.AUTO
+    if dynamic is True:
+
+        def every(leaf: Any) -> Any:
+            return dict.fromkeys(range(leaf.dim()), auto) if isinstance(leaf, torch.Tensor) else None
+
+        return torch_module("torch.utils._pytree").tree_map(every, _bound(module, args, kwargs))
+    dims: dict[str, Any] = {}
+
+    def named(spec: Any) -> Any:
+        if isinstance(spec, str):
+            return dims.setdefault(spec, torch.export.Dim(spec, min=1))
+        if isinstance(spec, Mapping):
+            return {key: named(inner) for key, inner in cast(Mapping[Any, Any], spec).items()}
+        if isinstance(spec, list | tuple):
+            inner = [named(item) for item in cast(Sequence[Any], spec)]
+            return tuple(inner) if isinstance(spec, tuple) else inner
+        return auto if spec is True else spec
+
+    return named(dynamic)
+
+
+def symbol_names(
+    module: Any, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any
+) -> dict[str, str]:
+    """torch's symbols, and what `dynamic` calls each of them."""
+    if not isinstance(dynamic, Mapping | list | tuple):
+        return {}
+    torch = torch_module()
+    types = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    held = [types[name] for name in program.graph_signature.user_inputs if isinstance(types.get(name), torch.Tensor)]
+    leaves = torch_module("torch.utils._pytree").tree_leaves((tuple(args), dict(kwargs)))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    bound = _bound(module, args, kwargs)
+    given = bound if isinstance(dynamic, Mapping) else tuple(bound.values())
+    found: dict[str, str] = {}
+    for tensor, axis, name in _named_axes(cast(Any, dynamic), given):
+        at = next(i for i, t in enumerate(tensors) if t is tensor)
+        size = held[at].shape[axis]
+        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+            found[str(size.node.expr)] = name
+    return found
+
+
+def _bound(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by the names of forward."""
+    return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+
+
+def _named_axes(spec: Any, given: Any) -> Iterator[tuple[Any, int, str]]:
+    """Each tensor of a call with the axes that a description names."""
+    if isinstance(given, torch_module().Tensor):
+        listed = dict(enumerate(cast(Sequence[Any], spec))) if isinstance(spec, list | tuple) else None
+        for axis, name in (listed or cast(Mapping[int, Any], spec or {})).items():
+            label = name if isinstance(name, str) else getattr(name, "__name__", None)
+            if isinstance(label, str):
+                yield given, axis, label
+    elif isinstance(given, Mapping) and isinstance(spec, Mapping):
+        described = cast(Mapping[Any, Any], spec)
+        for key, inner in cast(Mapping[Any, Any], given).items():
+            yield from _named_axes(described.get(key), inner)
+    elif isinstance(given, list | tuple) and isinstance(spec, list | tuple):
+        for one, inner in zip(cast(Sequence[Any], spec), cast(Sequence[Any], given), strict=False):
+            yield from _named_axes(one, inner)
