@@ -132,7 +132,7 @@ def decoder() -> Network:
 
 @network
 def grouped_query_attention() -> Network:
-    return Network(Layer(kv_heads=2), (batch(6, 16),), ({0: "batch", 1: "length"}, None), {"attention": 1})
+    return Network(Layer(kv_heads=2), (batch(6, 16),), ({0: "batch", 1: "length"},), {"attention": 1})
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -217,7 +217,9 @@ def conv_norm(inside: int, outside: int, size: int = 3, stride: int = 1, groups:
 class Bottleneck(nn.Module):
     def __init__(self, width: int, stride: int = 1) -> None:
         super().__init__()
-        self.body = nn.Sequential(conv_norm(width, width // 2, 1), conv_norm(width // 2, width, 3, stride, act=nn.Identity()))
+        self.body = nn.Sequential(
+            conv_norm(width, width // 2, 1), conv_norm(width // 2, width, 3, stride, act=nn.Identity())
+        )
         self.skip = nn.Identity() if stride == 1 else conv_norm(width, width, 1, stride, act=nn.Identity())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -237,7 +239,10 @@ def mobilenet() -> Network:
     class Inverted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.up, self.deep = conv_norm(8, 16, 1, act=nn.Hardswish()), conv_norm(16, 16, 3, groups=16, act=nn.ReLU6())
+            self.up, self.deep = (
+                conv_norm(8, 16, 1, act=nn.Hardswish()),
+                conv_norm(16, 16, 3, groups=16, act=nn.ReLU6()),
+            )
             self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 4, 1), nn.ReLU(), nn.Conv2d(4, 16, 1))
             self.down = conv_norm(16, 8, 1, act=nn.Identity())
 
@@ -280,7 +285,7 @@ def mixer() -> Network:
             x = x + self.tokens(x)
             return self.channels(self.norm(x.transpose(1, 2))).mean(dim=1)
 
-    return Network(Mixer(), (batch(3, 16, 16),), ({0: "batch"},), {"linear": 4})
+    return Network(Mixer(), (batch(3, 16, 16),), ({0: "batch"},), {"linear": 3})
 
 
 @network

@@ -36,6 +36,7 @@ NOTHING_TO_DO = frozenset(
 MOST_CONSTANT = 4096
 """Most elements of an integer tensor that is part of the graph; larger ones are parameters."""
 MOST_CONSTANT_FLOATS = 8
+"""The same for floats that are no weights; weights are parameters, of whatever size, so that they can be bound again."""
 
 
 def missing(program: Exported, rules: Mapping[str, Rule]) -> UnsupportedError | None:
@@ -101,8 +102,9 @@ class Import:
             return self.builder.input(one.name, one.type)
         array = one.array
         assert array is not None, "weights and constants come with their arrays"
+        weight = one.kind == "param" and one.type.dtype.is_inexact
         most = MOST_CONSTANT_FLOATS if one.type.dtype.is_inexact else MOST_CONSTANT
-        if array.size <= most:
+        if not weight and array.size <= most:
             return leaf.constant(np.array(array))
         return self.builder.param(one.target or one.name, one.type, array)
 

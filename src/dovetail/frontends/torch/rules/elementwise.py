@@ -329,6 +329,21 @@ def to_copy(n: Node, x: Value, *_: Any) -> Value:
     return ops.not_equal(x, 0) if n.dtype is bool_ and x.dtype is not bool_ else cast(x, n.dtype)
 
 
+@rule("copysign.Tensor", "copysign.Scalar")
+def copysign(n: Node, x: Value, other: Number) -> Value:
+    """The modulus of x with the sign of y, which -0.0 has as well."""
+    y = n.value(other, n.dtype)
+    negative = ops.bit_or(ops.less(y, 0.0), ops.less(ops.reciprocal(y), 0.0))
+    size = ops.abs_(cast(x, n.dtype))
+    return ops.where(negative, -size, size)
+
+
+@rule("ldexp.Tensor")
+def ldexp(n: Node, x: Value, other: Value) -> Value:
+    """x times 2 to the power y."""
+    return cast(x, n.dtype) * ops.pow_(n.value(2.0, n.dtype), cast(other, n.dtype))
+
+
 @rule("lerp.Tensor", "lerp.Scalar")
 def lerp(n: Node, x: Value, end: Value, weight: Number) -> Value:
     """x + weight * (end - x), from the nearer end."""

@@ -120,6 +120,24 @@ def randn(n: Node, *_: Any) -> Value:
     return ops.random_normal(_key(n), shape=n.shape, dtype=n.dtype)
 
 
+@rule("uniform.default")
+def uniform(n: Node, x: Value, low: float = 0.0, high: float = 1.0) -> Value:
+    """Uniform random numbers between bounds; not torch's stream."""
+    return ops.random_uniform(_key(n), shape=n.shape, low=float(low), high=float(high), dtype=n.dtype)
+
+
+@rule("normal_functional.default")
+def normal(n: Node, x: Value, mean: float = 0.0, std: float = 1.0) -> Value:
+    """Normal random numbers; not torch's stream."""
+    return ops.random_normal(_key(n), shape=n.shape, mean=float(mean), deviation=float(std), dtype=n.dtype)
+
+
+@rule("exponential.default")
+def exponential(n: Node, x: Value, lambd: float = 1.0) -> Value:
+    """Exponential random numbers; not torch's stream."""
+    return -ops.log1p(-ops.random_uniform(_key(n), shape=n.shape, dtype=n.dtype)) / float(lambd)
+
+
 @rule("linspace.default")
 def linspace(n: Node, start: Number, end: Number, steps: Size) -> Value:
     """Numbers at equal distances from start to end."""

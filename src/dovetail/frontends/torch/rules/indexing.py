@@ -257,6 +257,19 @@ def _broadcast(x: Value, y: Value) -> tuple[Size, ...]:
     return tuple(q if p == 1 else p for p, q in zip(a, b, strict=True))
 
 
+@rule("masked_scatter.default")
+def masked_scatter(n: Node, x: Value, mask: Value, source: Value) -> Value:
+    """x with the elements of source, in their order, where a mask holds."""
+    held = build.reshape(build.broadcast_to(mask, n.shape), (-1,))
+    if source.tensor.count == 0:
+        return build.broadcast_to(x, n.shape)
+    before = ops.cum_sum(ops.cast(held, dtype=i64), axis=-1, exclusive=True)
+    last = size_value(source.tensor.count) - 1
+    taken = ops.gather(build.reshape(source, (-1,)), ops.minimum(before, last), axis=-1)
+    found = ops.where(held, taken, build.reshape(build.broadcast_to(x, n.shape), (-1,)))
+    return build.reshape(found, n.shape)
+
+
 @rule("one_hot.default")
 def one_hot(n: Node, x: Value, num_classes: int = -1) -> Value:
     """1 at each index along a new last axis, 0 elsewhere."""

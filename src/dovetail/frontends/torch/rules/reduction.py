@@ -202,6 +202,26 @@ def vector_norm(n: Node, x: Value, ord: Number = 2, dim: Axes = None, keepdim: b
     return build.reshape(cast(y, n.dtype), n.shape)
 
 
+@rule("_cdist_forward.default", "cdist.default")
+def cdist(n: Node, x: Value, other: Value, p: float = 2.0, compute_mode: int | None = None) -> Value:
+    """The p-norm of the difference of each row of one matrix to each of another."""
+    apart = ops.abs_(ops.unsqueeze(x, axes=(-2,)) - ops.unsqueeze(other, axes=(-3,)))
+    if x.shape[-1] == 0:
+        return build.zeros(n.shape, n.dtype)
+    power = float(p)
+    if power == 0.0:
+        y = ops.reduce_sum(cast(ops.not_equal(apart, 0.0), apart.dtype), axes=(-1,))
+    elif power == math.inf:
+        y = ops.reduce_max(apart, axes=(-1,))
+    elif power == 1.0:
+        y = ops.reduce_sum(apart, axes=(-1,))
+    elif power == 2.0:
+        y = ops.sqrt(ops.reduce_sum(apart * apart, axes=(-1,)))
+    else:
+        y = ops.pow_(ops.reduce_sum(ops.pow_(apart, power), axes=(-1,)), 1.0 / power)
+    return build.squeeze_dims(y, -1)
+
+
 @rule("cumsum.default", "cumprod.default")
 def cumulative(n: Node, x: Value, dim: int) -> Value:
     """The running sum or product along an axis."""

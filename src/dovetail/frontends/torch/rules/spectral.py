@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, axis_of
 from dovetail.frontends.torch.importing.rule import collected, rule
+from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import c64, f32
 from dovetail.ir.value import Value
@@ -33,6 +36,24 @@ def fft_r2c(n: Node, x: Value, dim: Sequence[int], normalization: int, onesided:
         last = axis_of(x, dim[-1]) - 1
         pair = build.cut(pair, last, 0, n.shape[last + 1])
     return _complex(pair)
+
+
+@rule("_fft_c2r.default")
+def fft_c2r(n: Node, x: Value, dim: Sequence[int], normalization: int, last_dim_size: Size) -> Value:
+    """Real numbers from one half of their Fourier transform along axes."""
+    if isinstance(last_dim_size, Dim):
+        raise n.unsupported("a transform to a size that is not known", hint="export it with fixed sizes")
+    last = axis_of(x, dim[-1])
+    pair = build.stack([ops.real(x), ops.imag(x)], axis=-1)
+    for axis in dim[:-1]:
+        pair = _along(pair, axis_of(x, axis) - 1, inverse=True)
+    half = build.cut(pair, last - 1, 0, last_dim_size // 2 + 1)
+    mirrored = ops.flip(build.cut(half, last - 1, 1, (last_dim_size + 1) // 2), axes=(last - 1,))
+    sign = leaf.constant(np.array([1.0, -1.0], pair.dtype.numpy))
+    whole = ops.concat(half, mirrored * sign, axis=last - 1)
+    pair = _along(whole, last - 1, inverse=True)
+    lengths = [last_dim_size if a == dim[-1] else x.shape[a] for a in dim]
+    return build.select(_scaled(n, pair, lengths, normalization, False), axis=-1, index=0)
 
 
 def _along(pair: Value, axis: int, *, inverse: bool) -> Value:
