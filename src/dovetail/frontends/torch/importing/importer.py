@@ -36,7 +36,7 @@ NOTHING_TO_DO = frozenset(
 MOST_CONSTANT = 4096
 """Most elements of an integer tensor that is part of the graph; larger ones are parameters."""
 MOST_CONSTANT_FLOATS = 8
-"""The same for floats that are no weights; weights are parameters, of whatever size, so that they can be bound again."""
+"""The same for floats that are no weights: weights are parameters of whatever size, and can be bound again."""
 
 
 def missing(program: Exported, rules: Mapping[str, Rule]) -> UnsupportedError | None:
@@ -54,7 +54,7 @@ def missing(program: Exported, rules: Mapping[str, Rule]) -> UnsupportedError | 
 
 
 def is_known(call: Call, rules: Mapping[str, Rule]) -> bool:
-    return call.op in rules or call.op == GETITEM or call.op in NOTHING_TO_DO or is_number(call.result)
+    return call.op in rules or call.op in NOTHING_TO_DO or "." not in call.op or is_number(call.result)
 
 
 def is_number(result: Result) -> bool:
@@ -132,6 +132,8 @@ class Import:
         if is_number(call.result):
             self._refuse_item(call)
             return call.result
+        if "." not in call.op:
+            return call.result  # Python's own operator of sizes, which torch may only check
         assert rule is not None, "operators without a rule were refused"
         node = Node(call, self)
         arguments = [self._argument(a) for a in call.arguments]
@@ -170,7 +172,10 @@ class Import:
         if isinstance(given, Ref):
             if given.name not in self._made:
                 raise LoadError(f"nothing is named {given.name!r} here", hint="calls are in order")
-            return self._made[given.name]
+            found = self._made[given.name]
+            if isinstance(found, Unknown):
+                raise UnsupportedError(found.reason, hint="export the model with fixed sizes")
+            return found
         if isinstance(given, list | tuple):
             listed = cast(Iterable[Any], given)
             return [self._argument(item) for item in listed]

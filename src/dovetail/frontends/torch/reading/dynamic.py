@@ -21,19 +21,34 @@ def dynamic_shapes(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
             return dict.fromkeys(range(leaf.dim()), auto) if isinstance(leaf, torch.Tensor) else None
 
         return torch_module("torch.utils._pytree").tree_map(every, _bound(module, args, kwargs))
-    dims: dict[str, Any] = {}
+    bound = _bound(module, args, kwargs)
+    given = bound if isinstance(dynamic, Mapping) else tuple(bound.values())
+    return _described(dynamic, given, {})
 
-    def named(spec: Any) -> Any:
-        if isinstance(spec, str):
-            return dims.setdefault(spec, torch.export.Dim(spec, min=1))
+
+def _described(spec: Any, given: Any, dims: dict[str, Any]) -> Any:
+    """A description in the structure of the arguments, as torch wants it; what is left out does not change."""
+    if isinstance(given, torch_module().Tensor):
         if isinstance(spec, Mapping):
-            return {key: named(inner) for key, inner in cast(Mapping[Any, Any], spec).items()}
+            return {axis: _dim(size, dims) for axis, size in cast(Mapping[int, Any], spec).items()}
         if isinstance(spec, list | tuple):
-            inner = [named(item) for item in cast(Sequence[Any], spec)]
-            return tuple(inner) if isinstance(spec, tuple) else inner
-        return auto if spec is True else spec
+            return tuple(_dim(size, dims) for size in cast(Sequence[Any], spec))
+        return spec
+    if isinstance(given, dict) and isinstance(spec, Mapping | None):
+        inner = cast(Mapping[Any, Any], spec or {})
+        return {key: _described(inner.get(key), value, dims) for key, value in cast(dict[Any, Any], given).items()}
+    if type(given) in (list, tuple) and isinstance(spec, list | tuple | None):
+        listed = [*cast(Sequence[Any], spec or ()), *[None] * len(given)]
+        return type(given)([_described(s, g, dims) for s, g in zip(listed, given, strict=False)])
+    return torch_module("torch.utils._pytree").tree_map(lambda _: None, given) if spec is None else spec
 
-    return named(dynamic)
+
+def _dim(size: Any, dims: dict[str, Any]) -> Any:
+    """What torch has for the size of an axis: a name is a dimension of its own, the same wherever it stands."""
+    export = torch_module("torch.export")
+    if isinstance(size, str):
+        return dims.setdefault(size, export.Dim(size, min=1))
+    return export.Dim.AUTO if size is True else size
 
 
 def symbol_names(

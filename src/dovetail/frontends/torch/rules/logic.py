@@ -62,12 +62,12 @@ def _of_two(functions: Mapping[str, tuple[Binary, bool, str]]) -> tuple[Rule, ..
             return function(n.value(x, n.dtype), n.value(other, n.dtype))
 
         read.__doc__ = doc
-        return rule(*([f"{op}.default"] if logical else [f"{op}.{kind}" for kind in _OVERLOADS]))(read)
+        number = "Tensor_Scalar" if op.endswith("shift") else "Scalar"
+        overloads = ("default",) if logical else ("Tensor", number, "Scalar_Tensor")
+        return rule(*(f"{op}.{kind}" for kind in overloads))(read)
 
     return tuple(r for op, (f, logical, doc) in functions.items() for r in declared(op, f, logical, doc))
 
-
-_OVERLOADS = ("Tensor", "Scalar", "Scalar_Tensor", "Tensor_Scalar")
 
 BITWISE = _of_two(
     {

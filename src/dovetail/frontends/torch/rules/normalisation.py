@@ -15,7 +15,7 @@ from dovetail.ops import build
 _EPS = {"f16": 0.0009765625, "bf16": 0.0078125, "f32": 1.1920928955078125e-07, "f64": 2.220446049250313e-16}
 
 
-@rule("softmax.int", "special_softmax.int")
+@rule("softmax.int")
 def softmax(n: Node, x: Value, dim: int, dtype: DType | None = None) -> Value:
     """Exponentials along an axis, divided by their sum."""
     return _along(n, cast(x, n.dtype), dim, lambda y, axis: library.softmax.body(y, axis=axis))
