@@ -1,5 +1,8 @@
 """Every operator of torch's own database: `make torch`. Arguments are patterns of names."""
 
+# torch is optional, and its internals have no types.
+# pyright: basic, reportMissingImports=false
+
 from __future__ import annotations
 
 import argparse

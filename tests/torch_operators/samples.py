@@ -1,5 +1,8 @@
 """Samples of torch's own operator database, run through dovetail and judged against eager."""
 
+# torch is optional, and its internals have no types.
+# pyright: basic, reportMissingImports=false
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,8 @@
 """Small networks of many architectures in plain torch, each with a call and the sizes that may change."""
 
+# torch is optional, and its classes have no types here.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math

@@ -1,5 +1,8 @@
 """Compiled modules: called as the module is, with its structures, its state, its weights, and errors that say where."""
 
+# torch is optional, and its classes have no types here.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import copy

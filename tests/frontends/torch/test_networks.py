@@ -1,5 +1,8 @@
 """Networks of many architectures: as near to a float64 run as eager is, at the exported sizes and at others."""
 
+# torch is optional, and its classes have no types here.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import copy

@@ -38,9 +38,15 @@ def _described(spec: Any, given: Any, dims: dict[str, Any]) -> Any:
         inner = cast(Mapping[Any, Any], spec or {})
         return {key: _described(inner.get(key), value, dims) for key, value in cast(dict[Any, Any], given).items()}
     if type(given) in (list, tuple) and isinstance(spec, list | tuple | None):
-        listed = [*cast(Sequence[Any], spec or ()), *[None] * len(given)]
-        return type(given)([_described(s, g, dims) for s, g in zip(listed, given, strict=False)])
-    return torch_module("torch.utils._pytree").tree_map(lambda _: None, given) if spec is None else spec
+        items = list(cast(Sequence[Any], given))
+        listed = [*cast(Sequence[Any], spec or ()), *[None] * len(items)]
+        found = [_described(s, g, dims) for s, g in zip(listed, items, strict=False)]
+        return tuple(found) if isinstance(given, tuple) else found
+    return torch_module("torch.utils._pytree").tree_map(_fixed, given) if spec is None else spec
+
+
+def _fixed(_: object) -> None:
+    """The description of what does not change."""
 
 
 def _dim(size: Any, dims: dict[str, Any]) -> Any:

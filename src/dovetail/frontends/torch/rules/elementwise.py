@@ -344,6 +344,25 @@ def ldexp(n: Node, x: Value, other: Value) -> Value:
     return cast(x, n.dtype) * ops.pow_(n.value(2.0, n.dtype), cast(other, n.dtype))
 
 
+@rule("hypot.default")
+def hypot(n: Node, x: Value, other: Value) -> Value:
+    """sqrt(x² + y²) that does not overflow."""
+    a, b = (ops.abs_(cast(v, n.dtype)) for v in (x, other))
+    large, small = ops.maximum(a, b), ops.minimum(a, b)
+    ratio = small / ops.where(ops.equal(large, 0.0), 1.0, large)
+    found = large * ops.sqrt(ratio * ratio + 1.0)
+    return ops.where(ops.bit_or(ops.is_inf(a), ops.is_inf(b)), math.inf, found)
+
+
+@rule("round.decimals")
+def round_to(n: Node, x: Value, *, decimals: int = 0) -> Value:
+    """The nearest number with so many decimals, halves to even."""
+    if not x.dtype.is_float:
+        return x
+    scale = float(10 ** abs(decimals))
+    return ops.round_(x * scale) / scale if decimals >= 0 else ops.round_(x / scale) * scale
+
+
 @rule("lerp.Tensor", "lerp.Scalar")
 def lerp(n: Node, x: Value, end: Value, weight: Number) -> Value:
     """x + weight * (end - x), from the nearer end."""

@@ -270,6 +270,28 @@ def masked_scatter(n: Node, x: Value, mask: Value, source: Value) -> Value:
     return build.reshape(found, n.shape)
 
 
+@rule("bucketize.Tensor")
+def bucketize(n: Node, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
+    """The index of the first boundary that is not below each number, or above it with `right`."""
+    return _first_above(n, boundaries, build.expand_dims(x, -1), right)
+
+
+@rule("searchsorted.Tensor")
+def searchsorted(
+    n: Node, sorted_sequence: Value, x: Value, *, out_int32: bool = False, right: bool = False, side: str | None = None
+) -> Value:
+    """The index at which each number goes into a sorted row, before equal elements or after them."""
+    rows = build.expand_dims(sorted_sequence, -2) if sorted_sequence.rank > 1 else sorted_sequence
+    return _first_above(n, rows, build.expand_dims(x, -1), right or side == "right")
+
+
+def _first_above(n: Node, boundaries: Value, numbers: Value, after: bool) -> Value:
+    # NaN is larger than every boundary: what counts is a boundary that is not at or above the number.
+    a, b = n.promoted(boundaries, numbers)
+    passed = ops.bit_not(ops.greater(a, b) if after else ops.greater_equal(a, b))
+    return cast(build.squeeze_dims(ops.reduce_sum(ops.cast(passed, dtype=i64), axes=(-1,)), -1), n.dtype)
+
+
 @rule("one_hot.default")
 def one_hot(n: Node, x: Value, num_classes: int = -1) -> Value:
     """1 at each index along a new last axis, 0 elsewhere."""

@@ -18,7 +18,14 @@ _FAR = 2**62
 """Bounds from here on mean the end of an axis."""
 
 
-@rule("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int")
+@rule(
+    "view.default",
+    "view_copy.default",
+    "reshape.default",
+    "_unsafe_view.default",
+    "flatten.using_ints",
+    "unflatten.int",
+)
 def reshape(n: Node, x: Value, *_: Any) -> Value:
     """The same elements in another shape."""
     return build.reshape(x, n.shape)
@@ -26,9 +33,11 @@ def reshape(n: Node, x: Value, *_: Any) -> Value:
 
 @rule(
     "alias.default",
+    "alias_copy.default",
     "clone.default",
     "contiguous.default",
     "detach.default",
+    "detach_copy.default",
     "detach_.default",
     "lift_fresh_copy.default",
     "lift_fresh.default",
@@ -41,31 +50,31 @@ def same(n: Node, x: Value, *_: Any, **__: Any) -> Value:
     return x
 
 
-@rule("transpose.int")
+@rule("transpose.int", "transpose_copy.int")
 def transpose(n: Node, x: Value, dim0: int, dim1: int) -> Value:
     """Two axes change places."""
     return build.swap(x, dim0, dim1) if x.rank else x
 
 
-@rule("t.default")
+@rule("t.default", "t_copy.default")
 def t(n: Node, x: Value) -> Value:
     """A matrix transposed; a vector as it is."""
     return build.swap(x, 0, 1) if x.rank == 2 else x
 
 
-@rule("permute.default")
+@rule("permute.default", "permute_copy.default")
 def permute(n: Node, x: Value, dims: Sequence[int]) -> Value:
     """The axes in another order."""
     return build.transpose(x, [d % x.rank for d in dims]) if x.rank else x
 
 
-@rule("unsqueeze.default")
+@rule("unsqueeze.default", "unsqueeze_copy.default")
 def unsqueeze(n: Node, x: Value, dim: int) -> Value:
     """An axis of size 1 put in."""
     return build.expand_dims(x, dim)
 
 
-@rule("squeeze.default", "squeeze.dim", "squeeze.dims")
+@rule("squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_copy.default", "squeeze_copy.dim", "squeeze_copy.dims")
 def squeeze(n: Node, x: Value, dims: int | Sequence[int] | None = None) -> Value:
     """Axes of size 1 left out."""
     if x.rank == 0:
@@ -75,7 +84,7 @@ def squeeze(n: Node, x: Value, dims: int | Sequence[int] | None = None) -> Value
     return build.squeeze_dims(x, [d % x.rank - x.rank for d in gone]) if gone else x
 
 
-@rule("expand.default")
+@rule("expand.default", "expand_copy.default")
 def expand(n: Node, x: Value, size: Sequence[Size], *, implicit: bool = False) -> Value:
     """Axes of size 1 repeated."""
     return build.broadcast_to(x, n.shape)
@@ -87,7 +96,7 @@ def broadcast_to(n: Node, x: Value, _: Any) -> Value:
     return build.broadcast_to(x, n.shape)
 
 
-@rule("slice.Tensor")
+@rule("slice.Tensor", "slice_copy.Tensor")
 def slice_(n: Node, x: Value, dim: int = 0, start: Size | None = None, end: Size | None = None, step: int = 1) -> Value:
     """x[start:end:step] along an axis."""
     axis = axis_of(x, dim)
@@ -101,7 +110,7 @@ def slice_(n: Node, x: Value, dim: int = 0, start: Size | None = None, end: Size
     return sliced(x, axis, first, last, step)
 
 
-@rule("narrow.default")
+@rule("narrow.default", "narrow_copy.default")
 def narrow(n: Node, x: Value, dim: int, start: Size, length: Size) -> Value:
     """`length` elements of an axis from `start` on."""
     axis = axis_of(x, dim)
@@ -109,7 +118,7 @@ def narrow(n: Node, x: Value, dim: int, start: Size, length: Size) -> Value:
     return build.cut(x, axis, first, first + length)
 
 
-@rule("select.int")
+@rule("select.int", "select_copy.int")
 def select(n: Node, x: Value, dim: int, index: Size) -> Value:
     """One element of an axis, which goes."""
     return build.select(x, axis=dim, index=index)
@@ -135,6 +144,8 @@ def stack(n: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
     "split.Tensor",
     "split.sizes",
     "split_with_sizes.default",
+    "split_copy.Tensor",
+    "split_with_sizes_copy.default",
     "chunk.default",
     "unsafe_split.Tensor",
     "unsafe_chunk.default",
@@ -147,7 +158,7 @@ def split(n: Node, x: Value, _: Any, dim: int = 0) -> Made:
     return build.split_axis(x, [t.shape[axis] for t in n.types], axis=axis)
 
 
-@rule("unbind.int")
+@rule("unbind.int", "unbind_copy.int")
 def unbind(n: Node, x: Value, dim: int = 0) -> Made:
     """The elements of an axis, each on its own."""
     return tuple(build.select(x, axis=dim, index=i) for i in range(len(n.types)))
@@ -203,7 +214,7 @@ def _rolled(n: Node, x: Value, shift: Any, axis: int) -> Value:
     return ops.concat(build.cut(x, axis, start, whole), build.cut(x, axis, 0, start), axis=axis)
 
 
-@rule("unfold.default")
+@rule("unfold.default", "unfold_copy.default")
 def unfold(n: Node, x: Value, dimension: int, size: int, step: int) -> Value:
     """Windows of an axis, each along a new last axis."""
     if x.rank == 0:
@@ -214,7 +225,7 @@ def unfold(n: Node, x: Value, dimension: int, size: int, step: int) -> Value:
     return build.move_axis(ops.gather(x, places, axis=axis), axis + x.rank + 1, -1)
 
 
-@rule("diagonal.default")
+@rule("diagonal.default", "diagonal_copy.default")
 def diagonal(n: Node, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """The diagonal of two axes, along a new last axis."""
     first, second = axis_of(x, dim1), axis_of(x, dim2)
@@ -323,14 +334,14 @@ def pixel_unshuffle(n: Node, x: Value, downscale_factor: int) -> Value:
     return build.reshape(moved, n.shape)
 
 
-@rule("view_as_complex.default")
+@rule("view_as_complex.default", "view_as_complex_copy.default")
 def view_as_complex(n: Node, x: Value) -> Value:
     """Pairs along the last axis as complex numbers."""
     real, imag = (build.select(x, axis=-1, index=i) for i in (0, 1))
     return ops.complex_(real, imag)
 
 
-@rule("view_as_real.default")
+@rule("view_as_real.default", "view_as_real_copy.default")
 def view_as_real(n: Node, x: Value) -> Value:
     """Complex numbers as pairs along a new last axis."""
     return build.stack([ops.real(x), ops.imag(x)], axis=-1)
