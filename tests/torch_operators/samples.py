@@ -301,7 +301,7 @@ def differs(found: Any, wanted: Any, limits: tuple[float, float]) -> str:
                 return f"result {index} is {_type(x)} for {_type(y)}"
             inexact = y.is_floating_point() or y.is_complex()
             relative, absolute = (max(a, b) for a, b in zip(limits, TOLERANCES.get(y.dtype, limits), strict=True))
-            given = {"rtol": relative, "atol": absolute} if inexact else {"rtol": 0, "atol": 0}
+            given: dict[str, Any] = {"rtol": relative, "atol": absolute} if inexact else {"rtol": 0, "atol": 0}
             try:
                 torch.testing.assert_close(x, y.detach(), equal_nan=True, check_stride=False, **given)
             except AssertionError as error:

@@ -28,7 +28,10 @@ def built(name: str) -> Network:
 
 
 def wide(tree: Any) -> Any:
-    return pytree.tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v, tree)
+    def doubled(v: Any) -> Any:
+        return v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+
+    return pytree.tree_map(doubled, tree)
 
 
 def leaves(tree: Any) -> list[Any]:
