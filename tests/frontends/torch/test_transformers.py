@@ -1,4 +1,4 @@
-"""Models of transformers at tiny sizes: their outputs as they are, experts, and attention found."""
+"""Models of transformers at tiny sizes: their outputs as they are, and attention found."""
 
 # transformers is optional, and its classes have no types here.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -34,12 +34,6 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, int]]] = {
         "Gemma2Config",
         "Gemma2ForCausalLM",
         {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4},
-        {"rope_attention": 2},
-    ),
-    "mixtral": (
-        "MixtralConfig",
-        "MixtralForCausalLM",
-        {"num_key_value_heads": 2, "num_local_experts": 4},
         {"rope_attention": 2},
     ),
 }

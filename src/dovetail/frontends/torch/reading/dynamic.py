@@ -37,7 +37,7 @@ def _described(spec: Any, given: Any, dims: dict[str, Any]) -> Any:
     if isinstance(given, dict) and (spec is None or isinstance(spec, Mapping)):
         inner = cast(Mapping[Any, Any], spec or {})
         return {key: _described(inner.get(key), value, dims) for key, value in cast(dict[Any, Any], given).items()}
-    if given.__class__ in (list, tuple) and (spec is None or isinstance(spec, list | tuple)):
+    if type(cast(object, given)) in (list, tuple) and (spec is None or isinstance(spec, list | tuple)):
         items = list(cast(Sequence[Any], given))
         listed = [*cast(Sequence[Any], spec or ()), *[None] * len(items)]
         found = [_described(s, g, dims) for s, g in zip(listed, items, strict=False)]
