@@ -356,7 +356,7 @@ def hypot(n: Node, x: Value, other: Value) -> Value:
 
 @rule("round.decimals")
 def round_to(n: Node, x: Value, *, decimals: int = 0) -> Value:
-    """The nearest number with so many decimals, halves to even."""
+    """The nearest number with n decimals, halves to even."""
     if not x.dtype.is_float:
         return x
     scale = float(10 ** abs(decimals))
