@@ -39,9 +39,8 @@ def bound(graph: dovetail.Graph, **options: Any) -> Program:
 def whole(shape: LlamaShape, ids: list[int]) -> Array:
     """Logits after the last token by the model without a cache, in float64."""
     graph = llama(shape)
-    return dovetail.evaluate(graph, {"input_ids": np.array([ids])}, params=random_weights(graph), lift=True)["logits"][
-        0, -1
-    ]
+    found = dovetail.evaluate(graph, {"input_ids": np.array([ids])}, params=random_weights(graph), lift=True)
+    return found["logits"][0, -1]
 
 
 @pytest.mark.parametrize("target", ["cpu", "reference"])
