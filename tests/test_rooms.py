@@ -116,6 +116,12 @@ def test_each_package_is_imported_in_its_room() -> None:
     assert not strangers, "\n".join(strangers)
 
 
+def test_torch_is_imported_by_name_in_one_place() -> None:
+    by_name = re.compile(r"""import_module\(["']torch|torch_module\(""")
+    rooms = {p.relative_to(SRC).parent.as_posix() for p in FILES if by_name.search(p.read_text(encoding="utf-8"))}
+    assert rooms == {"bench", "frontends/torch/reading"}
+
+
 def test_the_table_of_packages_has_nothing_left_over() -> None:
     met = {module.split(".")[0] for path in FILES for _, module in imports(path)}
     assert set(IMPORTED_BY) <= met

@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import GateError
+from dovetail.errors import GateError, OptionError
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -32,6 +32,7 @@ from dovetail.targets.target import Considered
 
 if TYPE_CHECKING:
     from dovetail.report.report import Report
+    from dovetail.runtime.module import ModuleProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,20 @@ class Compilation:
         return tuple(self.target.considered(self.plan, step))
 
 
+class TorchModule(Protocol):
+    """A torch.nn.Module, as far as types have to tell it from a graph."""
+
+    def named_parameters(self) -> Any: ...
+
+
+class TorchProgram(Protocol):
+    """A torch.export.ExportedProgram, as far as types have to tell it from a graph."""
+
+    @property
+    def graph_signature(self) -> Any: ...
+
+
+@overload
 def compile(
     graph: Graph | str | os.PathLike[str],
     *,
@@ -76,14 +91,43 @@ def compile(
     params: Mapping[str, Array] | None = None,
     fixed: Mapping[str, Array | int] | None = None,
     **options: Any,
-) -> Program:
-    """Compile a graph, or the graph in a file, to a program.
+) -> Program: ...
+@overload
+def compile(
+    graph: TorchModule | TorchProgram,
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Any = None,
+    **options: Any,
+) -> ModuleProgram: ...
+
+
+def compile(
+    graph: Any,
+    *,
+    target: str | Target = "cpu",
+    ops: Iterable[FusedOp[...]] = (),
+    without: Iterable[str] = (),
+    dispatch: Mapping[str, Dispatch] | None = None,
+    require: Mapping[str, int] | Sequence[str] = (),
+    require_clean: bool = False,
+    sizes: Mapping[str, int] | None = None,
+    params: Mapping[str, Array] | None = None,
+    fixed: Mapping[str, Array | int] | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Any = None,
+    **options: Any,
+) -> Program | ModuleProgram:
+    """Compile a graph, the graph in a file, a torch module or an exported program, to a program.
 
     `target` is the name of a target, or one of your own. `ops` are declared ops of yours, preferred to the library's.
     `without` switches passes and rules off by name. `require` names rules that must fire, with how often;
     `require_clean` refuses any miss that cost did not decide. `sizes` says what symbols count as in estimates. `fixed`
-    is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. Other keywords are
-    fields of `Settings`.
+    is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. A torch module is
+    exported for a call with `args` and `kwargs`; `dynamic` names the sizes that may change, as in
+    `{"x": {0: "batch"}}`, and True lets all of them. Other keywords are fields of `Settings`.
     """
     request = make_request(
         target=target,
@@ -97,7 +141,23 @@ def compile(
     )
     if request.target.warm_up is not None:
         request.target.warm_up(request.settings)
-    return _program(source_of(graph, ops, fixed, program_store(request)), request, params)
+    if not is_torch(graph):
+        if args or kwargs or dynamic:
+            raise OptionError("args, kwargs or dynamic without a torch module", hint="they say how a module is called")
+        return _program(source_of(graph, ops, fixed, program_store(request)), request, params)
+    if fixed or params:
+        raise OptionError(
+            "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"
+        )
+    from dovetail.runtime.module import ModuleProgram, import_module  # torch is imported for torch's modules alone
+
+    imported = import_module(graph, args, kwargs, dynamic)
+    return ModuleProgram(_program(of_graph(imported.graph, program_store(request)), request, None), imported)
+
+
+def is_torch(given: object) -> bool:
+    """Whether something is a module or a program of torch; torch is not imported to tell."""
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(given).__mro__)
 
 
 def scan(graph: Graph | str | os.PathLike[str], **options: Any) -> Report:

@@ -1,4 +1,4 @@
-"""Graphs from files: ONNX models by their name, the text form and the serialised form by their first bytes."""
+"""Graphs from files: ONNX models and torch's programs by their name, text and serialised forms by their first bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
 def load(
     path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = (), fixed: Mapping[str, Array | int] | None = None
 ) -> Graph:
-    """The graph in a file: an ONNX model, or a graph that was saved or printed.
+    """The graph in a file: an ONNX model, an exported program of torch (.pt2), or a graph that was saved or printed.
 
     `ops` are the user's own declared ops that a saved graph may use. `fixed` is what has one value in every run of an
     ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure.
@@ -48,6 +48,10 @@ def load(
             from dovetail.frontends.onnx import load_model  # a fifth of a second, for those who need it
 
             return load_model(file, fixed=fixed)
+        if file.suffix.lower() == ".pt2" and not fixed:
+            from dovetail.frontends.torch.load import load_exported  # torch takes seconds, for those who need it
+
+            return load_exported(str(file)).graph
         if fixed:
             raise OptionError(f"{shown} is no ONNX model, and fixed is for these", hint="specialise the graph instead")
         with file.open("rb") as stream:

@@ -263,8 +263,17 @@ def can_prepare(plan: Plan, sections: Sequence[Section]) -> bool:
         len(sections) == 1
         and all(job is not None for job in sections[0].jobs)
         and not any(True for step in sections[0].steps for _ in fresh_symbols(step.value))
-        and not any(plan.locate(v).root.op is leaf.INPUT for v in plan.graph.outputs.values())
+        and not any(_in_memory_of_an_input(plan, name, v) for name, v in plan.graph.outputs.items())
     )
+
+
+def _in_memory_of_an_input(plan: Plan, name: str, value: Value) -> bool:
+    """Whether a result is a view of an input, or of what a run writes into a donated one without being that output."""
+    root = plan.locate(value).root
+    if root.op is leaf.INPUT:
+        return True
+    slot = plan.slots.get(root)
+    return slot is not None and slot.donor is not None and name not in plan.graph.donated
 
 
 def _can_overwrite(arrays: Sequence[Array], overwritten: Collection[int]) -> bool:

@@ -1,0 +1,1 @@
+"""PyTorch modules and exported programs as graphs. `reading` alone uses torch; rules know the names of operators."""

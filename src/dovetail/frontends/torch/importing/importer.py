@@ -1,0 +1,234 @@
+"""An exported program as a graph: call by call, each by the rule of its operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.frontends.shared.binding import with_binders
+from dovetail.frontends.shared.contents import Follower
+from dovetail.frontends.torch.exported import GETITEM, Call, Exported, Leaf, Ref, Result, Unknown
+from dovetail.frontends.torch.importing.node import Node, size_value
+from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
+from dovetail.ir import leaf
+from dovetail.ir.dim import Dim, symbol
+from dovetail.ir.graph import Builder, Graph
+from dovetail.ir.type import TensorType, type_symbols
+from dovetail.ir.value import Value
+from dovetail.progress import phase
+
+NOTHING_TO_DO = frozenset(
+    {
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_async.msg",
+        "aten._assert_async.default",
+        "aten._assert_scalar.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+"""Operators that compute nothing: checks of what the types say already."""
+MOST_CONSTANT = 4096
+"""Most elements of an integer tensor that is part of the graph; larger ones are parameters."""
+MOST_CONSTANT_FLOATS = 8
+"""The same for floats that are no weights: weights are parameters of whatever size, and can be bound again."""
+
+
+def missing(program: Exported, rules: Mapping[str, Rule]) -> UnsupportedError | None:
+    """One error for all operators without a rule, with how often and where each is called; None where all have one."""
+    lacking = [call for call in program.calls if not is_known(call, rules)]
+    if not lacking:
+        return None
+    counts = Counter(call.op for call in lacking)
+    first = {call.op: call.where for call in reversed(lacking)}
+    lines = [f"  {op}: {count} time{'s' * (count > 1)}, first at {first[op]}" for op, count in counts.most_common()]
+    what = "1 operator is" if len(counts) == 1 else f"{len(counts)} operators are"
+    return UnsupportedError(
+        "\n".join([f"{what} not supported:", *lines]), hint="docs/torch-operators.md lists those that are"
+    )
+
+
+def is_known(call: Call, rules: Mapping[str, Rule]) -> bool:
+    return call.op in rules or call.op in NOTHING_TO_DO or "." not in call.op or is_number(call.result)
+
+
+def is_number(result: Result) -> bool:
+    """Whether torch tells the result of a call itself: arithmetic of sizes."""
+    return isinstance(result, int | float | Dim | str)
+
+
+class Import:
+    """One import: what is known so far, and the graph that grows."""
+
+    def __init__(self, program: Exported, rules: Mapping[str, Rule]) -> None:
+        self.program = program
+        self.rules = rules
+        self.follower = Follower()
+        self.builder = Builder(program.name, lines=False)
+        self._made: dict[str, Any] = {}
+        self._read = _read_results(program)
+        self._symbols = {name for one in program.leaves for name in type_symbols(one.type)}
+
+    def graph(self) -> Graph:
+        """The whole program."""
+        error = missing(self.program, self.rules)
+        if error is not None:
+            raise error
+        with self.builder.recording(), phase("nodes"):
+            for one in self.program.leaves:
+                self._made[one.name] = self._leaf(one)
+            for call in self.program.calls:
+                self._call(call)
+            self._outputs()
+        return self.builder.graph()
+
+    def fresh(self, name: str) -> Dim:
+        count = 0
+        while f"{name}_{count}" in self._symbols:
+            count += 1
+        self._symbols.add(f"{name}_{count}")
+        return symbol(f"{name}_{count}")
+
+    def reads(self, call: Call, index: int) -> bool:
+        return (call.name, index) in self._read
+
+    def _leaf(self, one: Leaf) -> Value:
+        if one.kind in ("input", "state"):
+            return self.builder.input(one.name, one.type)
+        array = one.array
+        assert array is not None, "weights and constants come with their arrays"
+        weight = one.kind == "param" and one.type.dtype.is_inexact
+        most = MOST_CONSTANT_FLOATS if one.type.dtype.is_inexact else MOST_CONSTANT
+        if not weight and array.size <= most:
+            return leaf.constant(np.array(array))
+        return self.builder.param(one.target or one.name, one.type, array)
+
+    def _call(self, call: Call) -> None:
+        recorder = self.builder.recorder
+        recorder.place = call.origins
+        try:
+            self._made[call.name] = self._result(call)
+        except DovetailError as error:
+            error.where = error.where or call.where
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise LoadError(
+                f"{call.op} cannot be imported: {error}", hint="report it with the call", where=call.where
+            ) from error
+        finally:
+            recorder.place = ()
+
+    def _result(self, call: Call) -> Any:
+        if call.op in NOTHING_TO_DO:
+            return None
+        if call.op == GETITEM:
+            return self._item(call)
+        rule = self.rules.get(call.op)
+        if is_number(call.result):
+            self._refuse_item(call)
+            return call.result
+        if "." not in call.op:
+            return call.result  # Python's own operator of sizes, which torch may only check
+        assert rule is not None, "operators without a rule were refused"
+        node = Node(call, self)
+        arguments = [self._argument(a) for a in call.arguments]
+        keywords = {k: self._argument(v) for k, v in call.keywords.items() if k not in SAID_BY_THE_RESULT}
+        self._refuse_untaken(node, rule, arguments, keywords)
+        return self._checked(node, rule(node, *arguments, **keywords))
+
+    def _item(self, call: Call) -> Any:
+        of, index = self._argument(call.arguments[0]), call.arguments[1]
+        found = of[index]
+        if found is None:
+            raise UnsupportedError(
+                f"result {index} of {cast(Ref, call.arguments[0]).name}", hint="use the others", where=call.where
+            )
+        return found
+
+    def _refuse_item(self, call: Call) -> None:
+        """A number of a tensor is known in the run alone, and nothing here binds a size to it."""
+        if call.op == "aten._local_scalar_dense.default":
+            raise UnsupportedError(
+                "a number of a tensor (item) that becomes a size or a Python number",
+                hint="keep it a tensor",
+                where=call.where,
+            )
+
+    def _refuse_untaken(self, node: Node, rule: Rule, arguments: list[Any], keywords: Mapping[str, Any]) -> None:
+        taken = rule.signature
+        if taken.positional >= 0 and len(arguments) > taken.positional:
+            extra = node.call.names[taken.positional :] or (f"argument {taken.positional}",)
+            raise node.unsupported(f"{extra[0]} = {arguments[taken.positional]!r}", hint="leave it at its default")
+        for name, value in keywords.items():
+            if name not in taken.keywords:
+                raise node.unsupported(f"{name} = {value!r}", hint="leave it at its default")
+
+    def _argument(self, given: Any) -> Any:
+        if isinstance(given, Ref):
+            if given.name not in self._made:
+                raise LoadError(f"nothing is named {given.name!r} here", hint="calls are in order")
+            found = self._made[given.name]
+            if isinstance(found, Unknown):
+                raise UnsupportedError(found.reason, hint="export the model with fixed sizes")
+            return found
+        if isinstance(given, list | tuple):
+            listed = cast(Iterable[Any], given)
+            return [self._argument(item) for item in listed]
+        return given
+
+    def _checked(self, node: Node, made: Made) -> Any:
+        """What a rule made, in the types that torch says; a difference is a mistake of the rule."""
+        result = node.call.result
+        if isinstance(made, Value) and isinstance(result, tuple) and len(result) == 1:
+            return (self._typed(node, made, result[0]),)
+        if isinstance(made, Value):
+            return self._typed(node, made, result)
+        wanted = result if isinstance(result, tuple) else (result,)
+        if len(made) > len(wanted):
+            raise node.malformed(f"{len(made)} results for {len(wanted)}")
+        return tuple(None if m is None else self._typed(node, m, w) for m, w in zip(made, wanted, strict=False))
+
+    def _typed(self, node: Node, made: Value, wanted: Result) -> Value:
+        if isinstance(wanted, Unknown):
+            raise node.unsupported(wanted.reason, hint="compute in another type")
+        if not isinstance(wanted, TensorType):
+            raise node.malformed(f"a tensor where torch has {wanted!r}")
+        if made.dtype is not wanted.dtype or made.rank != len(wanted.shape):
+            raise node.malformed(f"the rule makes {made.type}, and torch says {wanted}", hint="report this rule")
+        for axis, (found, size) in enumerate(zip(made.shape, wanted.shape, strict=True)):
+            if found == size:
+                continue
+            if isinstance(found, int) and isinstance(size, int):
+                raise node.malformed(f"the rule makes {made.type}, and torch says {wanted}", hint="report this rule")
+            made = ops.sized(made, axis=axis, size=size)
+        return made
+
+    def _outputs(self) -> None:
+        tensors: list[tuple[str, Value, str]] = []
+        leaves = {one.name: one for one in self.program.leaves}
+        for index, output in enumerate(self.program.outputs):
+            value = self._argument(output.value)
+            if f"output_{index}" in self.program.sizes:
+                value = size_value(value)
+            if not isinstance(value, Value):
+                continue
+            name = f"{output.mutates}_after" if output.mutates else f"output_{index}"
+            held = leaves[output.mutates].type if output.mutates else None
+            tensors.append((name, value, output.mutates if held == value.type else ""))
+        bound = with_binders([v for _, v, _ in tensors], [v for v in self._made.values() if isinstance(v, Value)])
+        for (name, _, into), value in zip(tensors, bound, strict=True):
+            self.builder.output(name, value, into=into)
+
+
+def _read_results(program: Exported) -> frozenset[tuple[str, int]]:
+    """The results of calls with several that anything reads, by the name of the call and their index."""
+    found: set[tuple[str, int]] = set()
+    for call in program.calls:
+        if call.op == GETITEM and isinstance(call.arguments[0], Ref):
+            found.add((call.arguments[0].name, call.arguments[1]))
+    return frozenset(found)

@@ -1,0 +1,83 @@
+"""A rule turns one call of an ATen operator into values. Its signature says what it takes.
+
+    @rule("aten.transpose.int")
+    def transpose(n: Node, x: Value, dim0: int, dim1: int) -> Value:
+        return build.swap(x, dim0, dim1)
+
+Positional parameters are the arguments of the schema in their order, keyword-only parameters its keyword-only
+arguments by name. An argument that differs from its default and that no parameter takes is refused, so that nothing is
+silently ignored; those in `SAID_BY_THE_RESULT` say what the type of the result says as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias, cast
+
+from dovetail.ir.dim import Size
+from dovetail.ir.value import Value
+
+Made: TypeAlias = Value | tuple[Value | None, ...]
+"""The results of a call; None where a rule does not make one, which no other call may read."""
+Number: TypeAlias = float | complex | Size | Value
+"""A Python number, a size, or a tensor in its place."""
+
+SAID_BY_THE_RESULT = frozenset(
+    {"dtype", "device", "layout", "pin_memory", "memory_format", "non_blocking", "out_dtype", "requires_grad"}
+)
+"""Keyword-only arguments that rules need not take: the type of the result says the same, or no result depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the function of a rule takes."""
+
+    positional: int
+    """How many positional parameters there are; -1 where it takes any number."""
+    keywords: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How calls of one operator become values."""
+
+    op: str
+    function: Callable[..., Made]
+
+    @property
+    def signature(self) -> Signature:
+        return _signature(self.function)
+
+    @property
+    def doc(self) -> str:
+        return (inspect.getdoc(self.function) or "").split("\n")[0]
+
+    def __call__(self, node: Any, *arguments: Any, **keywords: Any) -> Made:
+        return self.function(node, *arguments, **keywords)
+
+
+def rule(*ops: str) -> Callable[[Callable[..., Made]], tuple[Rule, ...]]:
+    """Declare how calls of some operators are read; names are as torch prints them."""
+
+    def declare(function: Callable[..., Made]) -> tuple[Rule, ...]:
+        return tuple(Rule(op if op.count(".") > 1 else f"aten.{op}", function) for op in ops)
+
+    return declare
+
+
+def collected(namespace: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """The rules that a module declares, in the order of its lines."""
+    found = [cast(tuple[Any, ...], v) for v in namespace.values() if isinstance(v, tuple)]
+    return tuple(r for rules in found for r in rules if isinstance(r, Rule))
+
+
+@cache
+def _signature(function: Callable[..., Made]) -> Signature:
+    """Read when a rule is first used: a model uses few of them."""
+    listed = list(inspect.signature(function).parameters.values())[1:]
+    rest = any(p.kind is p.VAR_POSITIONAL for p in listed)
+    positional = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in listed)
+    return Signature(-1 if rest else positional, frozenset(p.name for p in listed if p.kind is p.KEYWORD_ONLY))

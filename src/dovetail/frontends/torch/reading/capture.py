@@ -1,0 +1,81 @@
+"""Modules exported with torch.export, decomposed down to the operators that have rules."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from dovetail.errors import LoadError, OptionError
+from dovetail.frontends.torch.reading.dynamic import dynamic_shapes, symbol_names
+from dovetail.frontends.torch.reading.package import torch_module
+from dovetail.progress import phase
+
+
+def is_module(given: Any) -> bool:
+    return isinstance(given, torch_module().nn.Module)
+
+
+def is_program(given: Any) -> bool:
+    return isinstance(given, torch_module("torch.export").ExportedProgram)
+
+
+def load_program(path: str) -> Any:
+    """The program of a .pt2 file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch_module("torch.export").load(path)
+        except Exception as error:  # torch and the archive raise many kinds, none of them documented
+            raise LoadError(
+                f"{path} is no exported program: {_first_line(error)}", hint="see torch.export.save"
+            ) from error
+
+
+def captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any) -> tuple[Any, dict[str, str]]:
+    """The exported program of a module, and the names that `dynamic` gives to its symbols."""
+    torch = torch_module()
+    if module.training and _has_dropout(module):
+        raise OptionError("a module in training mode, with dropout", hint="call module.eval() first")
+    spec = dynamic_shapes(module, args, kwargs, dynamic)
+    with torch.no_grad(), warnings.catch_warnings(), phase("export"):
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=spec, strict=False)
+        except Exception as error:  # torch raises what the module raises, and many kinds of its own
+            raise LoadError(
+                f"torch.export refuses the module: {_first_line(error)}",
+                hint="torch.export.export(module, args, strict=False) shows all of it",
+            ) from error
+    return program, symbol_names(module, program, args, kwargs, dynamic)
+
+
+def decomposed(program: Any, kept: Collection[str]) -> Any:
+    """The program in functional form; operators named in `kept` stay whole."""
+    torch = torch_module()
+    table = {op: function for op, function in _decompositions().items() if str(op) not in kept}
+    with torch.no_grad(), warnings.catch_warnings(), phase("decompose"):
+        warnings.simplefilter("ignore")
+        try:
+            return program.run_decompositions(table)
+        except Exception as error:  # torch raises many kinds here, none of them documented
+            raise LoadError(
+                f"torch cannot decompose the program: {_first_line(error)}",
+                hint="program.run_decompositions() shows all of it",
+            ) from error
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    """torch's own table, of which making it anew takes a second."""
+    return dict(torch_module("torch.export").default_decompositions().items())
+
+
+def _has_dropout(module: Any) -> bool:
+    return any(type(m).__name__.endswith("Dropout") and getattr(m, "p", 0) > 0 for m in module.modules())
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

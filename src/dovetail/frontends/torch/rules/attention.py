@@ -1,0 +1,93 @@
+"""Scaled dot-product attention, written as the library's body so that it fuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail import library
+from dovetail.frontends.torch.importing.node import Node, cast
+from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.ir.dim import Dim
+from dovetail.ir.dtype import bool_
+from dovetail.ir.value import Value
+from dovetail.ops import build
+
+
+@rule("scaled_dot_product_attention.default")
+def attention(
+    n: Node,
+    query: Value,
+    key: Value,
+    value: Value,
+    attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    """softmax(q @ kᵀ * scale + mask) @ v; a query that a boolean mask lets see nothing gets 0."""
+    if dropout_p:
+        raise n.unsupported(f"dropout_p = {dropout_p}", hint="call module.eval() before it is exported")
+    return _attention(n, query, key, value, attn_mask, is_causal, scale, enable_gqa)
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu.default")
+def flash_attention(
+    n: Node,
+    query: Value,
+    key: Value,
+    value: Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Value | None = None,
+    scale: float | None = None,
+) -> Made:
+    """softmax(q @ kᵀ * scale + mask) @ v"""
+    if dropout_p:
+        raise n.unsupported(f"dropout_p = {dropout_p}", hint="call module.eval() before it is exported")
+    return _attention(n, query, key, value, attn_mask, is_causal, scale, False), None
+
+
+def _attention(
+    n: Node, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None, grouped: bool
+) -> Value:
+    options: dict[str, Any] = {"scale": _scale(n, q) if scale is None else float(scale)}
+    if q.rank < 4:
+        lead = 4 - q.rank
+        q, k, v = (build.expand_dims(x, range(lead)) for x in (q, k, v))
+        mask = mask if mask is None or mask.rank < 3 else build.expand_dims(mask, range(4 - mask.rank))
+    if grouped and q.shape[-3] != k.shape[-3]:
+        options["groups"] = q.shape[-3] // k.shape[-3]
+    if causal:
+        options |= {"causal": True, "fill": float("-inf")}
+    lead_axes = _lead(q, k, v)
+    q, k, v = (_led(x, lead_axes) for x in (q, k, v))
+    if mask is None:
+        y = library.attention.body(q, k, v, **options)
+    elif mask.dtype is bool_:
+        options["fill"] = float("-inf")
+        y = library.attention.body(q, k, v, keep=mask, zero_unseen=True, **options)
+    else:
+        y = library.attention.body(q, k, v, cast(mask, q.dtype), **options)
+    return build.reshape(y, n.shape) if y.rank != len(n.shape) else y
+
+
+def _scale(n: Node, q: Value) -> float:
+    size = q.shape[-1]
+    if isinstance(size, Dim):
+        raise n.unsupported("heads whose size is not known", hint="export the model with the size of a head")
+    return float(size) ** -0.5
+
+
+def _lead(*xs: Value) -> tuple[Any, ...]:
+    """The axes before heads, which broadcast."""
+    return max((x.shape[:-3] for x in xs), key=lambda s: sum(size != 1 for size in s))
+
+
+def _led(x: Value, lead: tuple[Any, ...]) -> Value:
+    return x if x.shape[:-3] == lead else build.broadcast_to(x, (*lead, *x.shape[-3:]))
+
+
+RULES = collected(globals())

@@ -1,0 +1,159 @@
+"""Pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dovetail import ops
+from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.ir.dim import Dim, Size
+from dovetail.ir.value import Value
+from dovetail.ops import build
+
+
+def _each(numbers: int | Sequence[int], count: int) -> tuple[int, ...]:
+    listed = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+    return listed * count if len(listed) == 1 else listed
+
+
+def _axes(n: Node) -> int:
+    """How many spatial axes an operator has, from its name."""
+    return int(n.op_type.partition("d.")[0].partition("d_with")[0][-1])
+
+
+def _window(
+    n: Node,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil: bool,
+) -> dict[str, Any]:
+    count = _axes(n)
+    size = _each(kernel, count)
+    around = _each(padding, count)
+    return {
+        "window": size,
+        "strides": _each(stride, count) if stride else size,
+        "padding": (*around, *around),
+        "dilations": _each(dilation, count),
+        "ceil": ceil,
+    }
+
+
+def _batched(x: Value, count: int) -> tuple[Value, bool]:
+    return (build.expand_dims(x, 0), True) if x.rank == count + 1 else (x, False)
+
+
+@rule("max_pool1d.default", "max_pool2d.default", "max_pool3d.default")
+def max_pool(
+    n: Node,
+    x: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Value:
+    """The maximum over each window."""
+    image, alone = _batched(x, _axes(n))
+    y = ops.max_pool(image, **_window(n, kernel_size, stride, padding, dilation, ceil_mode))
+    return build.squeeze_dims(y, 0) if alone else y
+
+
+@rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "max_pool1d_with_indices.default")
+def max_pool_with_indices(
+    n: Node,
+    x: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Made:
+    """The maximum over each window, and where in its channel it stands."""
+    image, alone = _batched(x, _axes(n))
+    window = _window(n, kernel_size, stride, padding, dilation, ceil_mode)
+    if not n.makes(1):
+        y = ops.max_pool(image, **window)
+        return (build.squeeze_dims(y, 0) if alone else y), None
+    found = ops.max_pool_indices(image, **window)
+    return tuple(build.squeeze_dims(found[i], 0) if alone else found[i] for i in (0, 1))
+
+
+@rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+def average_pool(
+    n: Node,
+    x: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    """The mean over each window."""
+    count = _axes(n)
+    image, alone = _batched(x, count)
+    window = _window(n, kernel_size, stride, padding, (1,), ceil_mode)
+    if divisor_override is None:
+        y = ops.average_pool(image, **window, count_padding=count_include_pad)
+    else:
+        if ceil_mode:
+            raise n.unsupported("divisor_override with ceil_mode", hint="leave one of them at its default")
+        whole = 1
+        for size in window["window"]:
+            whole *= size
+        y = ops.average_pool(image, **window, count_padding=True) * (whole / divisor_override)
+    return build.squeeze_dims(y, 0) if alone else y
+
+
+@rule(
+    "adaptive_avg_pool1d.default",
+    "adaptive_avg_pool2d.default",
+    "adaptive_avg_pool3d.default",
+    "_adaptive_avg_pool2d.default",
+    "_adaptive_avg_pool3d.default",
+)
+def adaptive_average_pool(n: Node, x: Value, output_size: Sequence[Size | None]) -> Value:
+    """The mean over windows, as many as there are results."""
+    count = len(output_size)
+    axes = tuple(range(-count, 0))
+    if all(size == 1 for size in output_size):
+        return ops.reduce_mean(x, axes=axes)
+    for axis, wanted in zip(axes, output_size, strict=True):
+        x = _pooled_to(n, x, axis, wanted, ops.reduce_mean)
+    return x
+
+
+@rule("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
+def adaptive_max_pool(n: Node, x: Value, output_size: Sequence[Size | None]) -> Made:
+    """The maximum over windows, as many as there are results; its index is not computed."""
+    if n.makes(1):
+        raise n.unsupported("the index of an adaptive maximum", hint="use the values alone")
+    for axis, wanted in zip(range(-len(output_size), 0), output_size, strict=True):
+        x = _pooled_to(n, x, axis, wanted, ops.reduce_max)
+    return x, None
+
+
+def _pooled_to(n: Node, x: Value, axis: int, wanted: Size | None, reduce: Callable[..., Value]) -> Value:
+    whole = x.shape[axis]
+    if wanted is None or wanted == whole:
+        return x
+    if wanted == 1:
+        return reduce(x, axes=(axis,))
+    if isinstance(whole, Dim) or isinstance(wanted, Dim):
+        if isinstance(wanted, Dim) or whole % wanted != 0:
+            raise n.unsupported("an adaptive pool of sizes that are not known", hint="export it with fixed sizes")
+        split = ops.split(x, axis=axis, parts=wanted)
+        return build.squeeze_dims(reduce(split, axes=(axis,)), axis)
+    pieces = [
+        reduce(build.cut(x, axis, i * whole // wanted, -(-(i + 1) * whole // wanted)), axes=(axis,))
+        for i in range(wanted)
+    ]
+    return ops.concat(*pieces, axis=axis)
+
+
+RULES = collected(globals())

@@ -1,0 +1,347 @@
+"""Samples of torch's own operator database, run through dovetail and judged against eager."""
+
+# torch is optional, and its internals have no types.
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch.utils import _pytree as pytree
+
+import dovetail
+from dovetail.errors import DovetailError, GraphError
+from dovetail.frontends.torch.exported import Call, Exported, Output, Ref
+from dovetail.frontends.torch.importing.importer import Import
+from dovetail.frontends.torch.reading.capture import captured, decomposed
+from dovetail.frontends.torch.reading.program import read_program
+from dovetail.frontends.torch.reading.tensors import array_of, tensor_of
+from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.ir.dim import Dim
+
+Verdict = Literal["right", "refused", "untraceable", "random", "skipped", "wrong", "error"]
+UNDEFINED = re.compile(r"^(new_)?empty(_like|_strided|_permuted)?$|^new_empty_strided$|^resize_?$|^resize_as_?$")
+TOLERANCES = {
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float64: (1e-7, 1e-7),
+    torch.complex64: (1.3e-6, 1e-5),
+}
+"""Relative and absolute, as torch.testing has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on one sample of one operator, and why."""
+
+    op: str
+    dtype: str
+    sample: int
+    verdict: Verdict
+    detail: str = ""
+
+
+def operators() -> list[Any]:
+    """The database; wrappers that set seeds are taken out, because seeds are set here."""
+    from torch.testing._internal import common_methods_invocations as found
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.testing._internal") and hasattr(module, "wrapper_set_seed"):
+            module.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)  # pyright: ignore
+    return list(found.op_db)
+
+
+def full_name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def tolerance(op: Any, dtype: Any) -> tuple[float, float]:
+    """The widest that the database declares for a dtype on a cpu, in any of torch's tests."""
+    from torch.testing._internal.common_device_type import toleranceOverride
+    from torch.testing._internal.opinfo.core import DecorateInfo
+
+    relative, absolute = TOLERANCES[dtype]
+    for entry in op.decorators or ():
+        for decorator in entry.decorators if isinstance(entry, DecorateInfo) else [entry]:
+            if isinstance(decorator, toleranceOverride) and dtype in decorator.d:
+                declared = decorator.d[dtype]
+                absolute, relative = max(absolute, declared.atol), max(relative, declared.rtol)
+    return relative, absolute
+
+
+class Sampled(torch.nn.Module):
+    """Calls of operators, with their tensors as arguments and everything else fixed."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        super().__init__()
+        self._samples = samples
+        self._flat = [pytree.tree_flatten(sample.call) for sample in samples]
+
+    def tensors(self) -> tuple[Any, ...]:
+        return tuple(_own(v) for leaves, _ in self._flat for v in leaves if isinstance(v, torch.Tensor))
+
+    def forward(self, *tensors: Any) -> list[Any]:
+        given = iter(tensors)
+        results: list[Any] = []
+        for sample, (leaves, spec) in zip(self._samples, self._flat, strict=True):
+            filled = [next(given) if isinstance(v, torch.Tensor) else v for v in leaves]
+            args, kwargs = pytree.tree_unflatten(filled, spec)
+            results.append(sample.function(*args, **kwargs))
+        return results
+
+
+def _own(tensor: Any) -> Any:
+    """A tensor that shares no memory, with the same strides where that is possible."""
+    if tensor.layout is not torch.strided:
+        return tensor.detach().clone()
+    return tensor.detach().clone(memory_format=torch.preserve_format)
+
+
+def judge(ops: Sequence[Any], dtypes: Sequence[Any], most: int) -> Iterator[Judged]:
+    """Verdicts on the first samples of some operators: torch traces all of them as one program."""
+    samples: list[Sample] = []
+    for op in ops:
+        for dtype in dtypes:
+            found = _samples(op, dtype, most)
+            samples += [f for f in found if isinstance(f, Sample)]
+            yield from (f for f in found if isinstance(f, Judged))
+    pending = [samples]
+    while pending:
+        group = pending.pop()
+        if not group:
+            continue
+        try:
+            traced = Traced(group)
+        except Exception as error:
+            if len(group) > 1:
+                half = len(group) // 2
+                pending += [group[:half], group[half:]]
+            else:
+                yield group[0].judged("untraceable", _first(error))
+            continue
+        yield from traced.verdicts()
+
+
+def _samples(op: Any, dtype: Any, most: int) -> list[Sample | Judged]:
+    name, kind = full_name(op), str(dtype).removeprefix("torch.")
+    if dtype not in op.supported_dtypes("cpu"):
+        return []
+    try:
+        found = list(op.sample_inputs("cpu", dtype, requires_grad=False))[:most]
+    except Exception as error:
+        return [Judged(name, kind, 0, "skipped", f"no samples: {_first(error)}")]
+    if UNDEFINED.match(op.name):
+        return [Judged(name, kind, i, "skipped", "its result is undefined") for i in range(len(found))]
+    limits = tolerance(op, dtype)
+    made: list[Sample | Judged] = []
+    for index, one in enumerate(found):
+        sample = Sample(name, kind, index, op.get_op(), ((one.input, *one.args), dict(one.kwargs)), limits)
+        try:
+            sample.wanted = sample.eager(0)
+            sample.random = bool(differs(sample.eager(1), sample.wanted, limits))
+            made.append(sample)
+        except Exception as error:
+            made.append(sample.judged("skipped", f"eager: {_first(error)}"))
+    return made
+
+
+@dataclass(slots=True)
+class Sample:
+    """One call of an operator, and what eager makes of it."""
+
+    op: str
+    dtype: str
+    index: int
+    function: Callable[..., Any]
+    call: tuple[Any, Any]
+    limits: tuple[float, float]
+    wanted: Any = None
+    random: bool = False
+
+    def eager(self, seed: int, wide: bool = False) -> Any:
+        torch.manual_seed(seed)
+        given = pytree.tree_map(_wide, self.call) if wide else self.call
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _own, given)
+        with torch.no_grad():
+            return self.function(*args, **kwargs)
+
+    def judged(self, verdict: Verdict, detail: str = "") -> Judged:
+        return Judged(self.op, self.dtype, self.index, verdict, detail)
+
+    def verdict(self, found: Sequence[Any]) -> Judged:
+        """What the results of a program deserve."""
+        if self.random:
+            return self.judged("random")
+        wrong = differs(found, self.wanted, self.limits)
+        if not wrong:
+            return self.judged("right")
+        with contextlib.suppress(Exception):
+            if no_farther(found, self.wanted, self.eager(0, wide=True)):
+                return self.judged("right", "as near to float64 as eager")
+        return self.judged("wrong", wrong)
+
+
+class Traced:
+    """Samples as one exported program, of which each is compiled on its own or with others of its operator."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.samples = samples
+        module = Sampled(samples).eval()
+        self.tensors = module.tensors()
+        program, _ = captured(module, self.tensors, {}, None)
+        lowered = decomposed(program, BY_NAME)
+        self.exported = read_program(lowered)
+        kept = [o for o in self.exported.outputs if not o.mutates]
+        self.outputs: list[list[Output]] = []
+        for child in program.call_spec.out_spec.children():
+            self.outputs.append(kept[: child.num_leaves])
+            kept = kept[child.num_leaves :]
+        inputs = [one for one in self.exported.leaves if one.kind == "input"]
+        self.arrays = {one.name: array_of(t) for one, t in zip(inputs, self.tensors, strict=True)}
+
+    def verdicts(self) -> Iterator[Judged]:
+        by_op: dict[tuple[str, str], list[int]] = {}
+        for index, sample in enumerate(self.samples):
+            by_op.setdefault((sample.op, sample.dtype), []).append(index)
+        for indices in by_op.values():
+            good: list[int] = []
+            for index in indices:
+                refused = self._refused(index)
+                if refused is None:
+                    good.append(index)
+                else:
+                    yield self.samples[index].judged("refused", refused)
+            yield from self._run(good)
+
+    def _refused(self, index: int) -> str | None:
+        try:
+            Import(self._part([index]), BY_NAME).graph()
+        except DovetailError as error:
+            return None if isinstance(error, GraphError) and "has no outputs" in str(error) else _first(error)
+        return None
+
+    def _run(self, indices: list[int]) -> Iterator[Judged]:
+        try:
+            results = self._results(indices)
+        except Exception as error:
+            if len(indices) > 1:
+                for index in indices:
+                    yield from self._run([index])
+            elif isinstance(error, DovetailError):
+                yield self.samples[indices[0]].judged("refused", _first(error))
+            else:
+                yield self.samples[indices[0]].judged("error", f"{type(error).__name__}: {_first(error)}")
+            return
+        for index, found in zip(indices, results, strict=True):
+            yield self.samples[index].verdict(found)
+
+    def _results(self, indices: list[int]) -> list[list[Any]]:
+        part = self._part(indices)
+        names = {id(output): f"output_{at}" for at, output in enumerate(part.outputs)}
+        found: dict[str, Any] = {}
+        types: dict[str, Any] = {}
+        if any(isinstance(o.value, Ref) for o in part.outputs):
+            graph = Import(part, BY_NAME).graph()
+            types = {name: value.dtype for name, value in graph.outputs.items()}
+            arrays = {v.attrs["name"]: self.arrays[v.attrs["name"]] for v in graph.inputs}
+            found = dict(dovetail.compile(graph).run(arrays))
+
+        def leaf(output: Output) -> Any:
+            name = names[id(output)]
+            if name not in found:
+                return output.value
+            return int(found[name]) if name in part.sizes else tensor_of(found[name], types[name])
+
+        return [[leaf(o) for o in self.outputs[i]] for i in indices]
+
+    def _part(self, indices: list[int]) -> Exported:
+        """The part of the program that computes some samples."""
+        outputs = tuple(output for index in indices for output in self.outputs[index])
+        needed = {o.value.name for o in outputs if isinstance(o.value, Ref)}
+        calls: list[Call] = []
+        for call in reversed(self.exported.calls):
+            if call.name in needed:
+                calls.append(call)
+                needed |= set(_references((call.arguments, tuple(call.keywords.values()))))
+        sizes = {call.name for call in calls if isinstance(call.result, int | Dim)}
+        listed = {f"output_{i}" for i, o in enumerate(outputs) if isinstance(o.value, Ref) and o.value.name in sizes}
+        leaves = tuple(one for one in self.exported.leaves if one.name in needed)
+        return replace(self.exported, leaves=leaves, calls=tuple(calls[::-1]), outputs=outputs, sizes=frozenset(listed))
+
+
+def _references(given: Any) -> Iterator[str]:
+    if isinstance(given, Ref):
+        yield given.name
+    elif isinstance(given, list | tuple):
+        for item in given:  # pyright: ignore[reportUnknownVariableType]
+            yield from _references(item)
+
+
+def _wide(value: Any) -> Any:
+    wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(wider.get(value.dtype, value.dtype))
+    return wider.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+def differs(found: Any, wanted: Any, limits: tuple[float, float]) -> str:
+    """Empty where results agree, else what does not."""
+    left, right = pytree.tree_leaves(found), pytree.tree_leaves(wanted)
+    if len(left) != len(right):
+        return f"{len(left)} results for {len(right)}"
+    for index, (x, y) in enumerate(zip(left, right, strict=True)):
+        if isinstance(y, torch.Tensor):
+            if not isinstance(x, torch.Tensor) or x.dtype != y.dtype or x.shape != y.shape:
+                return f"result {index} is {_type(x)} for {_type(y)}"
+            inexact = y.is_floating_point() or y.is_complex()
+            relative, absolute = (max(a, b) for a, b in zip(limits, TOLERANCES.get(y.dtype, limits), strict=True))
+            given: dict[str, Any] = {"rtol": relative, "atol": absolute} if inexact else {"rtol": 0, "atol": 0}
+            try:
+                torch.testing.assert_close(x, y.detach(), equal_nan=True, check_stride=False, **given)
+            except AssertionError as error:
+                told = [line for line in str(error).splitlines() if "difference" in line or "Mismatched" in line]
+                return f"result {index}: {'; '.join(told)[:160]}"
+        elif x != y and not (x != x and y != y):
+            return f"result {index} is {x} for {y}"
+    return ""
+
+
+def _type(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+
+
+def no_farther(found: Any, wanted: Any, exact: Any) -> bool:
+    """Whether no number is more than twice as far from the float64 result as eager's worst is, beside a rounding."""
+    leaves = [pytree.tree_leaves(tree) for tree in (found, wanted, exact)]
+    for x, y, r in zip(*leaves, strict=True):
+        if not isinstance(y, torch.Tensor) or not (y.is_floating_point() or y.is_complex()):
+            if isinstance(y, torch.Tensor) and not torch.equal(x, y):
+                return False
+            continue
+        if x.shape != y.shape or x.dtype != y.dtype or r.shape != y.shape:
+            return False
+        mine, theirs = ((v.to(r.dtype) - r).abs() for v in (x, y))
+        same = (x == y) | (x.isnan() & y.isnan())
+        rounding = 2 * torch.finfo(y.dtype).eps * r.abs().nan_to_num(posinf=0.0)
+        far = (
+            mine.nan_to_num(nan=torch.inf) > 2 * theirs.nan_to_num(posinf=0.0).max() + rounding
+            if mine.numel()
+            else mine > 0
+        )
+        if bool((far & ~same).any()):
+            return False
+    return True
+
+
+def _first(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:200]
+
+
+warnings.filterwarnings("ignore")
