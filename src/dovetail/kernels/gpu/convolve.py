@@ -190,7 +190,8 @@ class Writer(TileWriter):
         def see(row: tuple[Expr, ...], k: tuple[Expr, ...]) -> tuple[Coordinate, ...]:
             taps, c = (k[:-1], k[-1]) if self.by_tap else (k[1:], k[0])
             images, places = row[: 1 - count], row[1 - count :]
-            seen = (_seen(a, o, tap, of.is_transposed) for a, o, tap in zip(of.axes, places, taps, strict=True))
+            every = zip(of.axes, of.window, places, taps, strict=True)
+            seen = (_seen(axis, window, out, tap, of.is_transposed) for axis, window, out, tap in every)
             return (*map(Coordinate, images), *seen, Coordinate(c))
 
         k_axes = (*of.window, of.channels) if self.by_tap else (of.channels, *of.window)
@@ -274,10 +275,12 @@ class Writer(TileWriter):
             yield Store(Tensor(f"y{i}", self.step.results[i].dtype, self.strides[f"y{i}"]), place, value)
 
 
-def _seen(axis: Along, out: Expr, tap: Expr, transposed: bool) -> Coordinate:
-    """Where on an axis a tap looks for a pixel of the result."""
+def _seen(axis: Along, window: int, out: Expr, tap: Expr, transposed: bool) -> Coordinate:
+    """Where on an axis a tap of a window looks for a pixel of the result."""
     if not transposed:
-        is_inside = axis.stride == 1 and axis.before == 0 and axis.size == axis.out
+        last = (axis.out - 1) * axis.stride + (window - 1) * axis.dilation
+        beyond = axis.size - last
+        is_inside = axis.before == 0 and isinstance(beyond, int) and beyond > 0
         return Coordinate(axis.place(out, tap), None if is_inside else axis.size)
     # The pixel that a transposed convolution spreads there, if its stride comes by.
     moved = Call("sub", (add(out, Extent(axis.before)), mul(tap, Extent(axis.dilation))), i64)
