@@ -24,6 +24,7 @@ from dovetail.targets.cuda.claims import CLAIMS, H200
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.frame import Frame
 from dovetail.targets.cuda.run import CudaGraph
+from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.timing import run_timed
 from dovetail.targets.runtime.folder import Folder, Unsafe
 from dovetail.targets.runtime.store import folder_of
@@ -98,6 +99,7 @@ def _seconds(device: Driver, value: Value, rounds: int) -> float:
     """The shortest time of the kernels of a graph as it is written, on arrays of zeros."""
     graph = Graph.of({"y": value})
     runner = CudaGraph(make_plan(graph, target=CLAIMS), lambda: device).bind({})
+    assert isinstance(runner, CudaRunner), "every size is known"
     shapes = {v: tuple([n for n in v.shape if isinstance(n, int)]) for v in graph.inputs}
     there = {str(v.attrs["name"]): runner.to_device(np.zeros(shape, v.dtype.numpy), v) for v, shape in shapes.items()}
     frame = Frame(runner.bound, there, to_host=False)
