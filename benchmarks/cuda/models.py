@@ -1,6 +1,6 @@
 """Models on an NVIDIA GPU beside torch: fp16 networks, and products of matrices and convolutions beside cuBLAS, cuDNN.
 
-    PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--compile] [--kernels]
+    PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--compile] [--kernels] [--dependent]
 
 Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn;
 the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import dovetail
 from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
 from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, encoder
 from dovetail.bench.workloads import Shape, feeds_for
+from dovetail.targets.cuda.driver import driver
 
 ROUNDS, SECONDS = 7, 0.1
 Step = Callable[[], object]
@@ -268,6 +270,7 @@ def main() -> None:
     parser.add_argument("name", nargs="*")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--dependent", action="store_true", help="kernels start while the one before still runs")
     args = parser.parse_args()
     try:
         import torch as untyped  # pyright: ignore[reportMissingImports]
@@ -278,6 +281,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("there is no CUDA device")
         return
+    if args.dependent:
+        driver().description = replace(driver().description, dependent_launches=True)
     if not args.name or "products" in args.name:
         for rows, depth, columns in PRODUCTS:
             product(torch, rows, depth, columns, "bf16")

@@ -103,6 +103,8 @@ class GpuDevice:
     l2_bytes: int = 0
     tensor_core_shapes: tuple[tuple[int, int, int], ...] = ()
     """M×N×K of matrix instructions."""
+    dependent_launches: bool = False
+    """Whether a kernel may start while the one before it still runs: programmatic dependent launch."""
 
 
 Device: TypeAlias = CpuDevice | GpuDevice

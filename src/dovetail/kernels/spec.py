@@ -51,6 +51,10 @@ class TensorLocations:
         known = at.root.op in (leaf.PARAM, leaf.CONST) or at.root in self.bound
         return known and value.tensor.is_static and all(isinstance(s, int) for s in (at.offset, *at.strides))
 
+    def is_constant(self, binding: Binding) -> bool:
+        """Whether no kernel of a run writes what a pointer points to."""
+        return isinstance(binding, Packed) or (isinstance(binding, Value) and self.is_bound(binding))
+
 
 @dataclass(frozen=True, slots=True)
 class SharedFunction:

@@ -69,6 +69,8 @@ class Machine:
         self.names: dict[str, Array] = {}
         self.memo: dict[int, Array] = {}
         self.number = 0
+        self.is_early = False
+        """Whether kernels before this one may still run: it may read constants alone."""
         self.groups: list[list[tuple[Array, Array, Array]]] = [[]]
         """Copies that have not arrived: bytes of shared memory, where, and what."""
 
@@ -79,6 +81,9 @@ class Machine:
         with np.errstate(all="ignore"):
             for number in range(self.grid):
                 self.number, self.names = number, {}
+                self.is_early = True
+                self.statements(self.kernel.early, np.ones(self.block, bool))
+                self.is_early = False
                 self.statements(self.kernel.body, np.ones(self.block, bool))
 
     def statements(self, body: Sequence[Statement], mask: Array) -> None:
@@ -305,6 +310,9 @@ class Machine:
         found = np.full(self.block, self.size(tensor.offset), np.int64)
         for stride, index in zip(tensor.strides, at, strict=True):
             found = found + self.size(stride) * self.value(index, mask)
+        assert not (self.is_early and tensor.space == "global") or tensor.pointer in self.kernel.constants, (
+            f"{tensor.pointer} is used before the kernels before have ended"
+        )
         buffer, start = self.buffers[tensor.pointer]
         found = found + (
             self.threads * start if tensor.space == "private" else 0 if tensor.space == "shared" else start

@@ -19,6 +19,10 @@ BLOCKS = "llvm.nvvm.read.ptx.sreg.nctaid.x"
 BARRIER = "llvm.nvvm.barrier0"
 SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
 SHUFFLE_INDEX = "llvm.nvvm.shfl.sync.idx.i32"
+AWAIT_KERNELS = 'call void asm sideeffect "griddepcontrol.wait;", "~{memory}"()'
+"""Wait until the kernels that this one depends on have ended, and see what they wrote."""
+START_NEXT_KERNEL = 'call void asm sideeffect "griddepcontrol.launch_dependents;", "~{memory}"()'
+"""Let kernels that depend on this one start once every block has come here."""
 
 COPY = "llvm.nvvm.cp.async.cg.shared.global.16.s"
 """16 bytes to shared memory past L1; bytes beyond a count are zeros."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from dovetail.codegen.llvm import exchange, nvvm, scalar, tensor_cores
+from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
@@ -239,25 +240,58 @@ class _Printer(Printer):
 
 def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     """A scheduled kernel as a whole module; `alignment` gives the bytes that each pointer is a multiple of."""
-    printer = _Printer(kernel)
-    printer.statements(kernel.body)
-    printer.text.ret()
-    pointers = [f"{printer.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
-    sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
+    body = _Printer(kernel)
+    body.statements(kernel.body)
+    body.text.ret()
     assert kernel.launch is not None, "the printer has checked it"
-    attributes = f"nounwind {nvvm.threads(printer.threads, kernel.launch.resident)}"
-    lines = [
-        nvvm.header(),
-        _library(printer.text.uses),
-        *printer.globals.values(),
-        f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([*pointers, *sizes])}) {attributes} {{",
-        "entry:",
-        *printer.text.allocas,
-        *map(str, printer.text.lines),
-        "}",
-        *(_NOTES if any(_ROLLED in str(line) for line in printer.text.lines) else ()),
-    ]
+    attributes = f"nounwind {nvvm.threads(body.threads, kernel.launch.resident)}"
+    pointers = [f"{body.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
+    given = ", ".join([*pointers, *(f"i64 %s{i}" for i in range(len(kernel.sizes)))])
+    entry = f"define {nvvm.KERNEL} void @{kernel.name}({given}) {attributes}"
+    if kernel.launch.dependent:
+        before = _waiting(kernel, alignment)
+        printers = (body, before)
+        functions = [
+            _function(f"define internal void @{kernel.name}.body({given}) alwaysinline nounwind", body.text),
+            _function(entry, before.text),
+        ]
+    else:
+        printers = (body,)
+        functions = [_function(entry, body.text)]
+    uses = dict.fromkeys(use for printer in printers for use in printer.text.uses)
+    globals = {name: text for printer in printers for name, text in printer.globals.items()}
+    rolled = any(_ROLLED in text for text in functions)
+    lines = [nvvm.header(), _library(uses), *globals.values(), *functions, *(_NOTES if rolled else ())]
     return with_exact_remainders("\n".join(lines) + "\n")
+
+
+def _waiting(kernel: Kernel, alignment: Mapping[str, int]) -> _Printer:
+    """A kernel that starts before the one before it has ended: what it does early, the wait, a call of its body.
+
+    Pointers to what other kernels write pass through an instruction after the wait. Otherwise LLVM may load through
+    them before it, as what a kernel only reads counts as constant; its `noalias` arguments become scopes in the call.
+    """
+    found = _Printer(kernel)
+    found.statements(kernel.early)
+    found.text.emit(nvvm.AWAIT_KERNELS)
+    found.text.emit(nvvm.START_NEXT_KERNEL)
+    arguments: list[str] = []
+    for i, name in enumerate(kernel.pointers):
+        kind, pointer = found.spaces[name], f"%p{i}"
+        if name not in kernel.constants:
+            pointer = found.text.let(f'call {kind} asm sideeffect "mov.b64 $0, $1;", "=l,l"({kind} {pointer})')
+            found.text.use("declare void @llvm.assume(i1)")
+            aligned = f'"align"({kind} {pointer}, i64 {alignment.get(name, 1)})'
+            found.text.emit(f"call void @llvm.assume(i1 true) [ {aligned} ]")
+        arguments.append(f"{kind} {pointer}")
+    arguments += [f"i64 %s{i}" for i in range(len(kernel.sizes))]
+    found.text.emit(f"call void @{kernel.name}.body({', '.join(arguments)})")
+    found.text.ret()
+    return found
+
+
+def _function(head: str, text: Builder) -> str:
+    return "\n".join([f"{head} {{", "entry:", *text.allocas, *map(str, text.lines), "}"])
 
 
 _ROLLED = ", !llvm.loop !0"

@@ -123,7 +123,8 @@ class Writer(TileWriter):
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
-        engine = TensorCoreTile(tile, dtype, left, rights, axis if other else "", other if axis else "", self.depth)
+        axis, other = (axis, other) if axis and other else ("", "")
+        engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, self.early(left, rights))
         return engine.tiled(self.device)
 
     def _by_fma(self) -> Tiled:

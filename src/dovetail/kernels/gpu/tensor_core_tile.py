@@ -46,6 +46,8 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
+_BOTH = ("left", "right")
+
 
 @dataclass(frozen=True, slots=True)
 class TensorCoreTile:
@@ -61,6 +63,8 @@ class TensorCoreTile:
     depth: Size
     parts: int = 1
     """Into how many parts k goes; `part` says which one a block has."""
+    early: tuple[str, ...] = ()
+    """The factors, "left" or "right", whose first copies start before the kernels that this one follows have ended."""
 
     @property
     def stages(self) -> int:
@@ -148,6 +152,7 @@ class TensorCoreTile:
             self.staged(),
             tile.warps_deep,
             self.deep,
+            self._early_copies(),
         )
 
     def allocations(self) -> list[Alloc]:
@@ -159,19 +164,37 @@ class TensorCoreTile:
         ]
 
     def body(self) -> list[Statement]:
-        found: list[Statement] = [zeroed(self.sums, self.down * self.across * 4)]
-        rounds = floordiv(self.depth + (DEPTH * self.parts - 1), DEPTH * self.parts)
-        if self.parts > 1:
-            found.append(Set("first_round", mul(Name("part"), Extent(rounds))))
+        rounds = self._rounds
+        found = [zeroed(self.sums, self.down * self.across * 4), *self._first_round()]
         return [*found, *(self._pipelined(rounds) if self.left_axis else self._in_turn(rounds))]
+
+    @property
+    def _rounds(self) -> Size:
+        """Rounds of a block over its part of k."""
+        return floordiv(self.depth + (DEPTH * self.parts - 1), DEPTH * self.parts)
+
+    def _first_round(self) -> list[Statement]:
+        return [] if self.parts == 1 else [Set("first_round", mul(Name("part"), Extent(self._rounds)))]
+
+    def _early_copies(self) -> list[Statement]:
+        """The copies of the first stages that start before the kernels that this one follows have ended."""
+        stages = [Extent(stage) for stage in range(self.ahead)] if self.early else []
+        found = [copy for stage in stages for copy in self._copies(stage, stage, self.early)]
+        return [*self._first_round(), *found] if found else []
+
+    @property
+    def ahead(self) -> int:
+        """Stages whose copies are in flight while one is multiplied; 0 where elements are loaded one by one."""
+        # A product by warpgroups may still read the stage of the round before.
+        return self.stages - (2 if self.tile.by_warpgroup else 1) if self.left_axis else 0
 
     def _pipelined(self, rounds: Size) -> list[Statement]:
         """Copies for the stages to come are in flight while one is multiplied."""
-        # A product by warpgroups may still read the stage of the round before.
-        ahead = self.stages - (2 if self.tile.by_warpgroup else 1)
+        ahead = self.ahead
         found: list[Statement] = []
+        late = tuple(side for side in _BOTH if side not in self.early)
         for stage in range(ahead):
-            found += [*self._copies(Extent(stage), Extent(stage)), CommitCopies()]
+            found += [*self._copies(Extent(stage), Extent(stage), late), CommitCopies()]
         later = add(Name("round"), Extent(ahead))
         return [
             *found,
@@ -183,7 +206,7 @@ class TensorCoreTile:
                     *self._fence(),
                     Barrier(),
                     Set("later", later),
-                    *self._copies(Name("later"), remainder(Name("later"), self.stages)),
+                    *self._copies(Name("later"), remainder(Name("later"), self.stages), _BOTH),
                     CommitCopies(),
                     Set("stage", remainder(Name("round"), self.stages)),
                     *self._products(Name("stage")),
@@ -197,11 +220,13 @@ class TensorCoreTile:
     def _done(self) -> list[Statement]:
         return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup else []
 
-    def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
+    def _copies(self, number: Expr, stage: Expr, sides: Sequence[str]) -> list[Statement]:
         k = self._k(number)
         threads, of = self.tile.threads, len(self.rights)
-        found = copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
-        for at, right in enumerate(self.rights):
+        found: list[Statement] = []
+        if "left" in sides:
+            found += copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
+        for at, right in enumerate(self.rights if "right" in sides else ()):
             found += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import bool_, f32
@@ -74,6 +74,16 @@ class TileWriter(ABC):
         bound = self.bindings[factor.tensor.pointer]
         return self.locations.alignment({"": bound})[""] if isinstance(bound, Value) else ALIGNMENT
 
+    def early(self, left: Factor, rights: Sequence[Factor]) -> tuple[str, ...]:
+        """The sides, "left" and "right", that a block may copy while kernels before it still run."""
+        if not self.device.dependent_launches:
+            return ()
+        sides = (("left", [left]), ("right", rights))
+        return tuple([side for side, factors in sides if all(map(self._is_constant, factors))])
+
+    def _is_constant(self, factor: Factor) -> bool:
+        return self.locations.is_constant(self.bindings[factor.tensor.pointer])
+
     @abstractmethod
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         """The results at an index, which has the axes of the batch, a row and a column."""
@@ -97,34 +107,43 @@ class TileWriter(ABC):
         across = floordiv(self.columns + (tiled.columns - 1), tiled.columns)
         *front, block, strip = indices((*batch, across, down), Name("tile"))
         tiles = product(batch) * down * across
+        place = (
+            *(Set(name.name, index) for name, index in zip(lead, front, strict=True)),
+            Set("side", mul(block, Extent(tiled.columns))),
+            Set("top", mul(strip, Extent(tiled.rows))),
+        )
         statements = (
             *tiled.allocations,
             Loop(
                 "tile",
                 Extent(tiles),
-                (
-                    *(Set(name.name, index) for name, index in zip(lead, front, strict=True)),
-                    Set("side", mul(block, Extent(tiled.columns))),
-                    Set("top", mul(strip, Extent(tiled.rows))),
-                    *tiled.body,
-                    *self._epilogue(tiled),
-                ),
+                (*place, *tiled.body, *self._epilogue(tiled)),
                 kind="block",
             ),
         )
+        shared_tiles = [a for a in tiled.allocations if a.space == "shared"]
+        early = (*shared_tiles, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
         shared = shared_bytes(tiled.allocations)
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
         launch = Launch(tiles, tiled.threads, dynamic, tiled.resident)
         written = self._results() if parts == 1 else (PARTIAL,)
-        return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written)
+        return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written, early)
 
     def _results(self) -> tuple[str, ...]:
         return tuple(f"y{i}" for i in range(len(self.step.results)))
 
-    def _kernel(self, name: str, body: tuple[Statement, ...], launch: Launch, written: tuple[str, ...]) -> Kernel:
-        used = pointers_in(body)
+    def _kernel(
+        self,
+        name: str,
+        body: tuple[Statement, ...],
+        launch: Launch,
+        written: tuple[str, ...],
+        early: tuple[Statement, ...] = (),
+    ) -> Kernel:
+        used = pointers_in((*early, *body))
         pointers = [n for n in (PARTIAL, *self.bindings) if n in used and n not in written]
-        return Kernel(name, (*pointers, *written), written, "tile", body, sizes=sizes_in(body), launch=launch)
+        sizes = sizes_in((*early, *body))
+        return Kernel(name, (*pointers, *written), written, "tile", body, sizes=sizes, launch=launch, early=early)
 
     @staticmethod
     def _launched(kernel: Kernel) -> Launch:

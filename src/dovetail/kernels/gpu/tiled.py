@@ -37,6 +37,8 @@ class Tiled:
     """How many threads have a part of each sum."""
     plane: Expr = ZERO
     """Which part this thread has."""
+    early: Sequence[Statement] = ()
+    """Copies of constant factors, which a block may start while kernels before it still run."""
 
 
 __all__ = ["Element", "Tiled"]

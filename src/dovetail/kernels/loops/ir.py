@@ -111,6 +111,8 @@ class Launch:
     """Shared memory of a block beyond what the kernel allocates itself."""
     resident: int = 1
     """Blocks that one multiprocessor should hold at once: it limits the registers of a thread."""
+    dependent: bool = False
+    """Whether it starts while the kernel before it still runs; it waits for that one between `early` and `body`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,10 @@ class Kernel:
     """The sizes that the code asks for, in the order of the arguments."""
     launch: Launch | None = None
     """How a GPU launches it; None before it is scheduled, and on CPUs."""
+    early: tuple[Statement, ...] = ()
+    """What each block does before `body`, while kernels before it may still run: it reads constants alone."""
+    constants: tuple[str, ...] = ()
+    """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
 
 
 def add(x: Expr, y: Expr) -> Expr:

@@ -121,8 +121,10 @@ class CudaGraph:
             for made in kernels:
                 if made.text not in functions:
                     shape = made.kernel.launch
-                    shared = 0 if shape is None else shape.shared_bytes
-                    functions[made.text] = modules[ptx[made.text]].function(made.kernel.name, shared)
+                    assert shape is not None, "it was scheduled"
+                    functions[made.text] = modules[ptx[made.text]].function(
+                        made.kernel.name, shape.shared_bytes, dependent=shape.dependent
+                    )
                 work.append(LoadedKernel(step, made, functions[made.text]))
             if not kernels:
                 work.append(OnHost(step))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 
 from dovetail import library, ops
@@ -96,31 +97,33 @@ def make_kernels(
     `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
     """
     job = TABLE.select(step, locations, device, CLAIMS.machine)
-    return () if job is None else _scheduled(job, step, locations, split or split_limits(device))
+    return () if job is None else _scheduled(job, step, locations, split or split_limits(device), device)
 
 
-def _scheduled(job: Job, step: Step, locations: TensorLocations, limits: SplitLimits) -> tuple[GpuKernel, ...]:
+def _scheduled(
+    job: Job, step: Step, locations: TensorLocations, limits: SplitLimits, device: GpuDevice
+) -> tuple[GpuKernel, ...]:
     kernel = job.kernel
+    printed = partial(_printed, step=step, locations=locations, device=device)
     bindings = {name: v for name, v in job.bindings.items() if isinstance(v, Value)}
     checks = tuple([name for name, v in job.bindings.items() if isinstance(v, Status)])
     packed = {name: v for name, v in job.bindings.items() if isinstance(v, Packed)}
     if not isinstance(kernel, Kernel):
         return ()
     if isinstance(job, Passes):
-        return _passes(job, bindings, packed, checks, step, locations)
+        return _passes(job, bindings, packed, checks, printed)
     if kernel.launch is not None:
-        return (_printed(kernel, bindings, step, locations, packed=packed),)
+        return (printed(kernel, bindings, packed=packed),)
     if packed:
         return ()
     if checks:
-        made = _printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings, step, locations)
-        return (replace(made, checks=checks),)
+        return (replace(printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings), checks=checks),)
     split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
     if split is None:
-        return (_printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings, step, locations),)
+        return (printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings),)
     places, end = _placed({partial.pointer: partial.nbytes for partial in split.partials})
     kernels = schedule(split.first, split.pieces, SHAPE), schedule(split.second, job.tiled.tiles, SHAPE)
-    return tuple([replace(_printed(k, bindings, step, locations, places), workspace_bytes=end) for k in kernels])
+    return tuple([replace(printed(k, bindings, workspace=places), workspace_bytes=end) for k in kernels])
 
 
 def _passes(
@@ -128,8 +131,7 @@ def _passes(
     bindings: Mapping[str, Value],
     packed: Mapping[str, Packed],
     checks: Sequence[str],
-    step: Step,
-    locations: TensorLocations,
+    printed: Callable[..., GpuKernel],
 ) -> tuple[GpuKernel, ...]:
     places, end = _placed(job.workspace)
     found: list[GpuKernel] = []
@@ -137,7 +139,7 @@ def _passes(
         shaped = schedule(kernel, tiles, SHAPE) if kernel.launch is None else kernel
         own = {name: at for name, at in places.items() if name in shaped.pointers}
         told = tuple([name for name in checks if name in shaped.pointers])
-        made = _printed(shaped, bindings, step, locations, own, packed)
+        made = printed(shaped, bindings, workspace=own, packed=packed)
         found.append(replace(made, workspace_bytes=end, checks=told))
     return tuple(found)
 
@@ -155,8 +157,10 @@ def _placed(workspace: Mapping[str, Size]) -> tuple[dict[str, Size], Size]:
 def _printed(
     kernel: Kernel,
     bindings: Mapping[str, Value],
+    *,
     step: Step,
     locations: TensorLocations,
+    device: GpuDevice,
     workspace: Mapping[str, Size] = MappingProxyType({}),
     packed: Mapping[str, Packed] = MappingProxyType({}),
 ) -> GpuKernel:
@@ -167,6 +171,9 @@ def _printed(
         kernel = replace(kernel, shared=tuple(sorted(beneath)))
     alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
     packed = {name: v for name, v in packed.items() if name in kernel.pointers}
+    if device.dependent_launches and kernel.launch is not None:
+        constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
+        kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
     return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace, packed=packed)
 
 

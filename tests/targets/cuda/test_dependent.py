@@ -1,0 +1,112 @@
+"""Kernels that start while the one before them still runs: what they do early, and where they wait."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, f16, library, ops
+from dovetail.ir.leaf import input, param
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import CopyAsync
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda.devices import on_device
+from tests.targets.cuda.simulated import SimulatedDriver
+
+DEPENDENT = replace(H200, dependent_launches=True)
+RANDOM = np.random.default_rng(3)
+
+
+def layers() -> Graph:
+    """Two products with weights, a norm between them, and a product of two activations."""
+    x = input("x", f16[24, 64])
+    h = library.linear(x, param("w", f16[64, 96]), param("b", f16[96]), act="gelu")
+    h = library.layer_norm(h, param("g", f16[96]), param("c", f16[96]), eps=1e-5)
+    y = library.linear(h, param("v", f16[96, 64]), param("d", f16[64]))
+    return Graph.of({"y": y + x, "scores": ops.matmul(h, ops.permute(h, order=(-1, -2)))})
+
+
+def kernels() -> list[GpuKernel]:
+    return [made for _, made in kernels_of(make_plan(layers(), target="cuda"), device=DEPENDENT)]
+
+
+def arrays() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    drawn = {
+        str(v.attrs["name"]): (RANDOM.normal(size=tuple(map(int, map(str, v.shape)))) / 8).astype(np.float16)
+        for v in (*layers().inputs, *layers().parameters)
+    }
+    return {"x": drawn.pop("x")}, drawn
+
+
+def test_products_copy_constant_factors_early_and_nothing_else() -> None:
+    for made in kernels():
+        early = {s.source.pointer for s in everything(made.kernel.early) if isinstance(s, CopyAsync)}
+        assert early <= set(made.kernel.constants)
+        has_weights = any(v.attrs.get("name") in ("w", "v") for v in made.bindings.values())
+        assert bool(early) == has_weights, made.kernel.name
+
+
+def test_every_kernel_waits_before_it_reads_what_others_write() -> None:
+    for made in kernels():
+        assert made.kernel.launch is not None and made.kernel.launch.dependent
+        ptx = to_ptx(made.text, "sm_90a")
+        before, _, after = ptx.partition("griddepcontrol.wait;")
+        assert after and "ld.global" not in before and "st.global" not in before
+        loads = [line for line in after.splitlines() if "ld.global.nc" in line]
+        assert not loads or made.kernel.constants, "only constants go through the read-only cache"
+
+
+def test_devices_without_dependent_launches_get_kernels_that_do_not_wait() -> None:
+    for _, made in kernels_of(make_plan(layers(), target="cuda")):
+        assert not made.kernel.early and "griddepcontrol" not in made.text
+
+
+@pytest.mark.parametrize("architecture", ["sm_90a", "sm_100"])
+def test_they_assemble_without_spills(architecture: str, tmp_path: Path) -> None:
+    assembler = shutil.which("ptxas")
+    if assembler is None:
+        pytest.skip("ptxas is not installed")
+    device = DEPENDENT if architecture == "sm_90a" else replace(DEPENDENT, tensor_core_shapes=((16, 8, 16),))
+    large = library.linear(input("x", f16[4096, 768]), param("w", f16[768, 768]), param("b", f16[768]))
+    graphs = [make_plan(g, target="cuda") for g in (layers(), Graph.of({"y": large}))]
+    for number, made in enumerate(made for plan in graphs for _, made in kernels_of(plan, device=device)):
+        source = tmp_path / f"{number}.ptx"
+        source.write_text(to_ptx(made.text, architecture), encoding="utf-8")
+        command = [assembler, f"-arch={architecture}", "-v", "-o", str(source.with_suffix(".cubin")), str(source)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        assert "0 bytes spill stores" in told and "Performance Loss" not in told, told
+
+
+def _judged(runner_of: CudaGraph) -> None:
+    feeds, params = arrays()
+    wanted = evaluate(layers(), feeds, params=params, lift=True)
+    runner = runner_of.bind(params)
+    for _ in range(3):
+        for name, found in runner.run(feeds).items():
+            np.testing.assert_allclose(found.astype(np.float64), wanted[name], rtol=2e-2, atol=2e-2)
+
+
+def test_programs_compute_the_same() -> None:
+    device = SimulatedDriver()
+    device.description = DEPENDENT
+    _judged(CudaGraph(make_plan(layers(), target="cuda"), lambda: device))
+
+
+@on_device
+def test_programs_compute_the_same_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = driver()
+    if device.capability < (9, 0):
+        pytest.skip("dependent launches came with Hopper")
+    monkeypatch.setattr(device, "description", replace(device.description, dependent_launches=True))
+    _judged(CudaGraph(make_plan(layers(), target="cuda"), lambda: device))
