@@ -13,6 +13,7 @@ import pytest
 
 import dovetail
 from dovetail.testing import assert_fused
+from tests.frontends.torch.judge import assert_as_near_as_eager, wide
 from tests.frontends.torch.networks import NETWORKS, Network
 
 torch: Any = pytest.importorskip("torch")
@@ -25,29 +26,6 @@ def built(name: str) -> Network:
     made = NETWORKS[name]()
     made.module.eval().requires_grad_(False)
     return made
-
-
-def wide(tree: Any) -> Any:
-    def doubled(v: Any) -> Any:
-        return v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
-
-    return pytree.tree_map(doubled, tree)
-
-
-def leaves(tree: Any) -> list[Any]:
-    return [v for v in pytree.tree_leaves(tree) if isinstance(v, torch.Tensor)]
-
-
-def assert_as_near_as_eager(found: Any, wanted: Any, exact: Any) -> None:
-    """Twice eager's own distance from float64, and a few roundings."""
-    assert pytree.tree_structure(found) == pytree.tree_structure(wanted)
-    for x, y, r in zip(leaves(found), leaves(wanted), leaves(exact), strict=True):
-        assert x.dtype == y.dtype and x.shape == y.shape
-        if not x.is_floating_point():
-            assert torch.equal(x, y)
-            continue
-        allowed = 2 * (y.double() - r).abs().max() + 8 * torch.finfo(y.dtype).eps * r.abs().max().clamp(min=1.0)
-        assert (x.double() - r).abs().max() <= allowed
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dovetail
-from tests.frontends.torch.test_networks import assert_as_near_as_eager
+from tests.frontends.torch.judge import assert_as_near_as_eager
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
