@@ -119,9 +119,11 @@ $(FOR_BENCH): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,bench]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
-# The torch of PyPI brings gigabytes for GPUs; torch's own index has one for CPUs, which pip prefers.
+# The torch of PyPI brings gigabytes for GPUs; torch's own index has one for CPUs, which pip prefers. Whoever has told pip
+# of other places is not overruled.
 $(FOR_TORCH): pyproject.toml | $(BIN)/python
-	@PIP_EXTRA_INDEX_URL="$${PIP_EXTRA_INDEX_URL:-https://download.pytorch.org/whl/cpu}" \
+	@$(BIN)/python -m pip config list | grep -q 'extra-index-url\|find-links' || \
+		export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,torch-test]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
