@@ -124,7 +124,8 @@ class Writer(TileWriter):
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
         axis, other = (axis, other) if axis and other else ("", "")
-        engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, self.early(left, rights))
+        early = self.early(left, rights)
+        engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, early=early)
         return engine.tiled(self.device)
 
     def _by_fma(self) -> Tiled:

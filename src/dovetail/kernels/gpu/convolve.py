@@ -254,7 +254,7 @@ class Writer(TileWriter):
             return self.finished(self._by_fma(left, right, dtype))
         tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
         axes = self.dense_axes() if self.way == "copied" else ("", "")
-        engine = TensorCoreTile(tile, dtype, left, [right], *axes, self.depth, parts, self.early(left, [right]))
+        engine = TensorCoreTile(tile, dtype, left, [right], *axes, self.depth, parts, early=self.early(left, [right]))
         return self.finished(engine.tiled(self.device), parts)
 
     def _by_fma(self, left: Factor, right: Factor, dtype: DType) -> Tiled:
