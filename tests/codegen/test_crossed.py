@@ -22,6 +22,7 @@ COLUMN, J = Name("i"), Name("j")
 BACK, FORTH, ROWS = Tensor("x", f32, (-4,)), Tensor("x", f32, (4,)), Tensor("x", f32, (-400, 4))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("machine", crossed.HOSTS)
 def test_reversed_accesses_compile_for_other_machines(machine: str) -> None:
     child = [sys.executable, "-m", "tests.codegen.crossed", machine]

@@ -68,6 +68,7 @@ def test_a_broken_graph_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "the saved graph is broken" in faults.kill(3, tmp_path)[0]
 
 
+@pytest.mark.exhaustive
 def test_memory_that_grows_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bytearray] = []
     compile = dovetail.compile

@@ -88,6 +88,7 @@ def test_values_cannot_be_changed_through_what_made_them() -> None:
     assert constant.attrs["value"].array[0] == 0
 
 
+@pytest.mark.exhaustive
 def test_dead_values_are_forgotten() -> None:
     def build() -> int:
         return id(ops.exp(leaf.input("short_lived", f32[7])))

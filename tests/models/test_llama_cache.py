@@ -134,6 +134,7 @@ def test_tokens_are_drawn_by_their_odds() -> None:
     assert key.tolist() == [601, 602], "each draw has a key of its own"
 
 
+@pytest.mark.exhaustive
 def test_a_gpu_gives_the_same_tokens_and_keeps_them() -> None:
     """On the fake device: inputs, caches and tokens are device arrays from the prompt to the last token."""
     shape = LlamaShape(layers=1, hidden=16, heads=2, kv_heads=1, inner=16, vocabulary=20)

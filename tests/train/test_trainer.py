@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dovetail import BindError, Builder, GradientError, Graph, LoadError, OptionError, f32, ops
+from dovetail import BindError, Builder, GradientError, Graph, LoadError, OptionError, f32
 from dovetail.train import schedules
 from dovetail.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer
 from dovetail.train.step import Group
 from dovetail.train.trainer import Trainer
+from tests.train.models import batches, classifier
 
 RNG = np.random.default_rng(11)
-
-
-def classifier() -> Graph:
-    builder = Builder("classifier", lines=False)
-    x = builder.input("x", f32["n", 8])
-    hidden = ops.relu(x @ builder.param("w0", f32[8, 16]) + builder.param("b0", f32[16]))
-    builder.output("logits", hidden @ builder.param("w1", f32[16, 4]) + builder.param("b1", f32[4]))
-    return builder.graph()
-
-
-def batches(count: int, rows: int = 32) -> Iterator[dict[str, Any]]:
-    rng = np.random.default_rng(2)
-    for _ in range(count):
-        x = rng.normal(size=(rows, 8)).astype(np.float32)
-        yield {"x": x, "labels": np.argmax(x[:, :4] - x[:, 4:], -1)}
 
 
 def line() -> Graph:
@@ -122,26 +104,6 @@ def test_a_resumed_run_is_equal_to_the_last_bit(tmp_path: Path) -> None:
     second.fit(every[17:])
     for name, array in whole.params.items():
         assert array.tobytes() == second.params[name].tobytes(), name
-
-
-@pytest.mark.serial
-def test_a_kill_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "run.safetensors"
-    trainer = Trainer(classifier(), "cross_entropy", SGD(0.1), threads=1)
-    trainer.save(path)
-    for delay in np.linspace(0.002, 0.02, 8):
-        child = os.fork()
-        if child == 0:
-            try:
-                while True:
-                    trainer.save(path)
-            finally:
-                os._exit(1)
-        time.sleep(float(delay))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        trainer.load(path)
-    assert trainer.steps == 0
 
 
 def test_clipping() -> None:

@@ -44,6 +44,7 @@ def feeds() -> dict[str, Array]:
     return {"x": np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)}
 
 
+@pytest.mark.exhaustive
 def test_every_kernel_is_timed_on_the_device(device: Driver) -> None:
     program = dovetail.compile(graph(), target=target_of(device), cache="off")
     found = program.profile(feeds(), runs=3)

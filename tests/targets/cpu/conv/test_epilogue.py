@@ -146,6 +146,7 @@ def test_sizes_that_come_late(window: int) -> None:
     compared(runner, params, *({name: normal(n, 64, *size) for name in ("x", "r")} for n, *size in sizes))
 
 
+@pytest.mark.exhaustive
 def test_these_are_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one serves a shape depends on how wide vectors are."""
     on_a_machine_of(WIDE, monkeypatch)
