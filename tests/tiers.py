@@ -1,8 +1,8 @@
 """Tiers of tests: quick (while one works), standard (`make test`), exhaustive (the rest). CI runs the last two.
 
-The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and most cases of the tests in tests/exhaustive.txt: all
-but the first and the last. It runs tests of random examples again, with more of them. All other tests run with every
-case in the standard tier. Plain pytest runs all.
+The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and of the tests in tests/exhaustive.txt all cases but the
+first; laws keep one of each op. It runs tests of random examples again, with more of them. All other tests run with
+every case in the standard tier. Plain pytest runs all.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ MANY = Path(__file__).with_name("exhaustive.txt")
 """Tests whose cases take long together; `make slow` measures and rewrites it."""
 LONG_TOGETHER = 0.3
 """Seconds of processor time of all cases that put a test into that list."""
-SPREAD = 2
-"""Cases of such a test in the standard tier; of the laws, cases of each op."""
 
 
 def quick_ones(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -74,16 +72,9 @@ def _left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     left_out: set[pytest.Item] = set()
     for cases in groups.values():
         if cases[0].nodeid.partition("[")[0] in many:
-            left_out |= set(cases) - {cases[index] for index in spread(len(cases), SPREAD)}
+            left_out |= set(cases[1:])
         left_out |= {item for item in cases if item.get_closest_marker("exhaustive") is not None}
     return left_out
-
-
-def spread(count: int, most: int) -> list[int]:
-    """Up to `most` indices below `count`: the first and the last among them, the others evenly between."""
-    if count <= most:
-        return list(range(count))
-    return [round(index * (count - 1) / (most - 1)) for index in range(most)]
 
 
 def _first_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -146,7 +137,7 @@ class Totals:
         return done
 
     def pytest_sessionfinish(self) -> None:
-        _write(MANY, (test for test, took in self.seconds.items() if len(took) > SPREAD and sum(took) >= LONG_TOGETHER))
+        _write(MANY, (test for test, took in self.seconds.items() if len(took) > 1 and sum(took) >= LONG_TOGETHER))
 
 
 def _processor_time() -> float:
