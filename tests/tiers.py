@@ -1,7 +1,7 @@
 """Tiers of tests: quick (while one works), standard (`make test`), exhaustive (the rest). CI runs the last two.
 
-The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and of the tests in tests/exhaustive.txt all cases but the
-first; laws keep one of each op. It runs tests of random examples again, with more of them. All other tests run with
+The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and of the tests in tests/exhaustive.txt all but the first
+case; laws keep one of each op. It runs tests of random examples again, with more of them. All other tests run with
 every case in the standard tier. Plain pytest runs all.
 """
 
