@@ -1,8 +1,8 @@
 """Tiers of tests: quick (while one works), standard (`make test`), exhaustive (the rest). CI runs the last two.
 
-The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and of the tests in tests/exhaustive.txt all but the first
-case; laws keep one of each op. It runs tests of random examples again, with more of them. All other tests run with
-every case in the standard tier. Plain pytest runs all.
+The exhaustive tier holds tests with `@pytest.mark.exhaustive`, and of the tests in tests/exhaustive.txt all cases but
+one; laws keep one of each op. It runs tests of random examples again, with more of them. All other tests run with every
+case in the standard tier. Plain pytest runs all.
 """
 
 from __future__ import annotations
