@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, TypeRuleError, Value, f64, i64
+from dovetail import Graph, OptionError, TypeRuleError, Value, f64, i64
 from dovetail.train import losses
 
 RNG = np.random.default_rng(4)
@@ -104,5 +104,7 @@ def test_values_and_gradients(name: str) -> None:
 def test_labels_of_another_shape_are_refused() -> None:
     with pytest.raises(TypeRuleError, match="labels"):
         losses.cross_entropy(dovetail.input("x", f64[6, 5]), dovetail.input("t", i64[6, 1]))
+    with pytest.raises(OptionError, match="smoothing"):
+        losses.cross_entropy(dovetail.input("x", f64[6, 5]), dovetail.input("t", i64[6]), smoothing=1.0)
     with pytest.raises(TypeRuleError, match="in a loss"):
         losses.mean_squared(dovetail.input("x", f64[6, 5]), dovetail.input("t", f64[6]))

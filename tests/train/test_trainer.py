@@ -139,6 +139,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
         Trainer(classifier(), "cross_entropy", groups=[Group("q*")])
     with pytest.raises(OptionError, match="learning rate"):
         SGD(-1.0)
+    with pytest.raises(OptionError, match="clip_norm"):
+        Trainer(classifier(), "cross_entropy", clip_norm=0.0)
+    with pytest.raises(OptionError, match="clip_value"):
+        Trainer(classifier(), "cross_entropy", clip_value=float("nan"))
+    with pytest.raises(OptionError, match="every 0 steps"):
+        Trainer(classifier(), "cross_entropy").fit(batches(1), every=0)
     trainer = Trainer(classifier(), "cross_entropy")
     (batch,) = batches(1)
     with pytest.raises(BindError, match="w0 belongs to the trainer"):

@@ -6,7 +6,6 @@ import mmap
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from dovetail.ir.text_print import print_graph
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Op
 from dovetail.ir.verify import verify
+from dovetail.ir.whole_file import write_whole
 
 
 def to_bytes(graph: Graph) -> bytes:
@@ -38,22 +38,7 @@ def from_buffer(content: bytes | bytearray | memoryview, ops: Iterable[Op]) -> G
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write the graph and its arrays. The file is whole, or it is not there."""
-    pieces = _Pieces(graph)
-    target = Path(path)
-    beside = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
-    try:
-        with open(beside, "xb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except (OSError, ValueError) as error:
-        raise LoadError(
-            f"{target} cannot be written: {error}", hint="check the path and the space that is left"
-        ) from error
-    finally:
-        with suppress(OSError, ValueError):
-            beside.unlink()
+    write_whole(path, _Pieces(graph))
 
 
 def load(path: str | os.PathLike[str], ops: Iterable[Op]) -> Graph:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 
@@ -14,13 +12,13 @@ from dovetail.errors import LoadError
 from dovetail.frontends.safetensors import DTYPES, read_safetensors
 from dovetail.ir.dtype import of_numpy
 from dovetail.ir.literal import Array
+from dovetail.ir.whole_file import write_whole
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
     """Write arrays beside the file, and rename: a process that is killed leaves the file that was there."""
-    target = Path(path)
     header: dict[str, object] = {}
     end = 0
     dense = {name: np.ascontiguousarray(a) for name, a in sorted(arrays.items())}
@@ -33,22 +31,8 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> N
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    beside = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
-    try:
-        with open(beside, "xb") as file:
-            file.write(len(text).to_bytes(8, "little"))
-            file.write(text)
-            for array in dense.values():
-                file.write(array.reshape(-1).view(np.uint8).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    except (OSError, ValueError) as error:
-        hint = "check the path and the space that is left"
-        raise LoadError(f"the checkpoint cannot be written: {error}", where=str(target), hint=hint) from error
-    finally:
-        with suppress(OSError, ValueError):
-            beside.unlink()
+    contents = [array.reshape(-1).view(np.uint8).data for array in dense.values()]
+    write_whole(path, [len(text).to_bytes(8, "little"), text, *contents])
 
 
 def read_arrays(path: str | os.PathLike[str], like: Mapping[str, Array]) -> dict[str, Array]:

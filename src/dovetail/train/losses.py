@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from dovetail import library, ops
-from dovetail.errors import TypeRuleError
+from dovetail.errors import OptionError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, i64
 from dovetail.ir.type import TensorType
@@ -26,6 +26,8 @@ def cross_entropy(logits: Value, labels: Value, *, ignore_index: int | None = No
             f"labels {labels.type} for logits {logits.type}",
             hint="pass integers of the shape of the logits without its last axis, which counts the classes",
         )
+    if not 0 <= smoothing < 1:
+        raise OptionError(f"smoothing of {smoothing}", hint="pass a share from 0 to below 1")
     chances = library.log_softmax(logits)
     counted = None if ignore_index is None else ops.not_equal(labels, leaf.scalar(ignore_index, labels.dtype))
     known = labels if counted is None else ops.where(counted, labels, leaf.scalar(0, labels.dtype))

@@ -61,6 +61,9 @@ def step_graph(
     The parameters that `wrt` names become inputs, which the step overwrites; all others are frozen and stay parameters.
     Of the groups that fit a weight the last one counts.
     """
+    for name, most in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+        if most is not None and not 0 < most < float("inf"):
+            raise OptionError(f"{name} of {most}", hint="pass a finite number above 0")
     both = value_and_grad(graph, wrt, loss=loss)
     names = [n.removeprefix(PREFIX) for n in both.outputs if n.startswith(PREFIX) and n not in graph.outputs]
     parameters = {str(v.attrs["name"]): v for v in both.signature}

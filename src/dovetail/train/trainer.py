@@ -111,6 +111,8 @@ class Trainer:
         every: int = 1000,
     ) -> list[Metrics]:
         """Steps over batches, until they end or `steps` are done; a checkpoint after `every` steps and the last."""
+        if every < 1:
+            raise OptionError(f"a checkpoint after every {every} steps", hint="pass at least 1")
         found: list[Metrics] = []
         for batch in batches:
             if steps is not None and len(found) >= steps:
