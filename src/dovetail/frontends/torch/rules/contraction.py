@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
+from dovetail.frontends.torch.rules.windows import batched, each
 from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -63,17 +64,8 @@ def outer(n: Node, x: Value, vec2: Value) -> Value:
     return ops.unsqueeze(a, axes=(-1,)) * b
 
 
-def _each(numbers: int | Sequence[int], count: int) -> tuple[int, ...]:
-    listed = (numbers,) if isinstance(numbers, int) else tuple(numbers)
-    return listed * count if len(listed) == 1 else listed
-
-
 def _biased(y: Value, bias: Value | None, count: int) -> Value:
     return y if bias is None else y + build.reshape(bias, (bias.shape[0], *(1,) * count))
-
-
-def _with_batch(x: Value, count: int) -> tuple[Value, bool]:
-    return (build.expand_dims(x, 0), True) if x.rank == count + 1 else (x, False)
 
 
 @rule("conv1d.default", "conv2d.default", "conv3d.default")
@@ -88,7 +80,7 @@ def conv(
     groups: int = 1,
 ) -> Value:
     """Convolution with zeros around."""
-    around = _each(padding, weight.rank - 2)
+    around = each(padding, weight.rank - 2)
     return _conv(x, weight, bias, stride, (*around, *around), dilation, groups)
 
 
@@ -107,7 +99,7 @@ def conv_padded(
     count = weight.rank - 2
     if padding == "valid":
         return _conv(x, weight, bias, stride, (0,) * (2 * count), dilation, groups)
-    totals = [(k - 1) * d for k, d in zip(weight.shape[2:], _each(dilation, count), strict=True)]
+    totals = [(k - 1) * d for k, d in zip(weight.shape[2:], each(dilation, count), strict=True)]
     before = [floordiv(t, 2) for t in totals]
     after = [t - b for t, b in zip(totals, before, strict=True)]
     return _conv(x, weight, bias, stride, (*before, *after), dilation, groups)
@@ -123,13 +115,13 @@ def _conv(
     groups: int,
 ) -> Value:
     count = weight.rank - 2
-    image, alone = _with_batch(x, count)
+    image, alone = batched(x, count)
     y = ops.conv(
         image,
         weight,
-        strides=_each(stride, count),
+        strides=each(stride, count),
         padding=around,
-        dilations=_each(dilation, count),
+        dilations=each(dilation, count),
         groups=groups,
     )
     y = _biased(y, bias, count)
@@ -152,7 +144,7 @@ def convolution(
     """Convolution, or its transpose."""
     if transposed:
         return _transposed(n, x, weight, bias, stride, padding, output_padding, groups, dilation)
-    around = _each(padding, weight.rank - 2)
+    around = each(padding, weight.rank - 2)
     return _conv(x, weight, bias, stride, (*around, *around), dilation, groups)
 
 
@@ -184,15 +176,15 @@ def _transposed(
     dilation: Sequence[int],
 ) -> Value:
     count = weight.rank - 2
-    image, alone = _with_batch(x, count)
-    around = _each(padding, count)
+    image, alone = batched(x, count)
+    around = each(padding, count)
     y = ops.conv_transpose(
         image,
         weight,
-        strides=_each(stride, count),
+        strides=each(stride, count),
         padding=(*around, *around),
-        output_padding=_each(output_padding, count),
-        dilations=_each(dilation, count),
+        output_padding=each(output_padding, count),
+        dilations=each(dilation, count),
         groups=groups,
     )
     y = _biased(y, bias, count)
@@ -209,7 +201,7 @@ def im2col(
     stride: Sequence[int],
 ) -> Value:
     """The windows of an image, each as a column."""
-    image, alone = _with_batch(x, 2)
+    image, alone = batched(x, 2)
     (ph, pw), (kh, kw), (dh, dw), (sh, sw) = padding, kernel_size, dilation, stride
     padded = build.pad_dims(image, (0, 0, ph, pw), (0, 0, ph, pw), 0.0)
     height, width = (

@@ -8,14 +8,10 @@ from typing import Any
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node
 from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.frontends.torch.rules.windows import batched, each
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.value import Value
 from dovetail.ops import build
-
-
-def _each(numbers: int | Sequence[int], count: int) -> tuple[int, ...]:
-    listed = (numbers,) if isinstance(numbers, int) else tuple(numbers)
-    return listed * count if len(listed) == 1 else listed
 
 
 def _axes(n: Node) -> int:
@@ -32,19 +28,15 @@ def _window(
     ceil: bool,
 ) -> dict[str, Any]:
     count = _axes(n)
-    size = _each(kernel, count)
-    around = _each(padding, count)
+    size = each(kernel, count)
+    around = each(padding, count)
     return {
         "window": size,
-        "strides": _each(stride, count) if stride else size,
+        "strides": each(stride, count) if stride else size,
         "padding": (*around, *around),
-        "dilations": _each(dilation, count),
+        "dilations": each(dilation, count),
         "ceil": ceil,
     }
-
-
-def _batched(x: Value, count: int) -> tuple[Value, bool]:
-    return (build.expand_dims(x, 0), True) if x.rank == count + 1 else (x, False)
 
 
 @rule("max_pool1d.default", "max_pool2d.default", "max_pool3d.default")
@@ -58,7 +50,7 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> Value:
     """The maximum over each window."""
-    image, alone = _batched(x, _axes(n))
+    image, alone = batched(x, _axes(n))
     y = ops.max_pool(image, **_window(n, kernel_size, stride, padding, dilation, ceil_mode))
     return build.squeeze_dims(y, 0) if alone else y
 
@@ -74,7 +66,7 @@ def max_pool_with_indices(
     ceil_mode: bool = False,
 ) -> Made:
     """The maximum over each window, and where in its channel it stands."""
-    image, alone = _batched(x, _axes(n))
+    image, alone = batched(x, _axes(n))
     window = _window(n, kernel_size, stride, padding, dilation, ceil_mode)
     if not n.makes(1):
         y = ops.max_pool(image, **window)
@@ -96,7 +88,7 @@ def average_pool(
 ) -> Value:
     """The mean over each window."""
     count = _axes(n)
-    image, alone = _batched(x, count)
+    image, alone = batched(x, count)
     window = _window(n, kernel_size, stride, padding, (1,), ceil_mode)
     if divisor_override is None:
         y = ops.average_pool(image, **window, count_padding=count_include_pad)
