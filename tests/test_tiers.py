@@ -19,17 +19,12 @@ def test_the_tiers_share_the_tests_of_this_process(request: pytest.FixtureReques
     assert {*standard} & {*exhaustive} == {item for item in standard if draws_examples(item)}
 
 
-@pytest.mark.parametrize("count", range(3))
-def test_has_cases(count: int) -> None:
-    """Listed by the next test."""
-
-
 def test_a_listed_test_keeps_its_first_case(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    items = [item for item in request.session.items if item.name.startswith("test_has_cases[")]
+    items = [item for item in request.session.items if item.name.startswith("test_lists_name_tests_that_exist[")]
     listed = tmp_path / "listed.txt"
-    listed.write_text("tests/test_tiers.py::test_has_cases", encoding="utf-8")
+    listed.write_text("tests/test_tiers.py::test_lists_name_tests_that_exist", encoding="utf-8")
     monkeypatch.setattr("tests.tiers.MANY", listed)
     assert standard_ones(items) == items[:1]
     for item in items[:1]:
