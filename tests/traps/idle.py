@@ -21,9 +21,9 @@ class Fault:
     what: str
 
 
-def faults(tree: ast.Module, helpers: Iterable[str] = ()) -> list[Fault]:
-    """Every fault of a module; `helpers` are functions of other modules that check."""
-    checking = checkers([tree], helpers)
+def faults(tree: ast.Module, checking: set[str] | None = None) -> list[Fault]:
+    """Every fault of a module; `checking` are the functions that check, those of the module itself if not given."""
+    checking = checkers([tree]) if checking is None else checking
     return sorted(set(_all_faults(tree, checking)), key=lambda fault: fault.line)
 
 
@@ -122,9 +122,14 @@ def _checks(function: Function, checking: set[str]) -> bool:
 
 
 def _has_check(block: list[ast.stmt], checking: set[str]) -> bool:
-    if any(isinstance(node, ast.Assert) for statement in block for node in ast.walk(statement)):
-        return True
-    return any(n in checking or n in _CHECKS or n.startswith(("assert_", "check_")) for n in _calls(block))
+    for node in (node for statement in block for node in ast.walk(statement)):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = _called(node)
+            if name in checking or name in _CHECKS or name.startswith(("assert_", "check_")):
+                return True
+    return False
 
 
 def _calls(block: list[ast.stmt]) -> set[str]:
