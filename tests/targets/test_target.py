@@ -10,7 +10,7 @@ import pytest
 
 from dovetail import OptionError
 from dovetail.passes.claims import Claims
-from dovetail.targets import ALL
+from dovetail.targets import every_target
 from dovetail.targets.target import Target
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "add-a-target.md"
@@ -25,7 +25,7 @@ def test_the_page_has_every_field(kind: type) -> None:
 
 
 def test_notations_have_names_of_their_own() -> None:
-    for target in ALL:
+    for target in every_target():
         if target.code is not None:
             names = [n.name for n in target.code.notations]
             assert names and len(set(names)) == len(names) and target.code.target == target.name

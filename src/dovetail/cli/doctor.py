@@ -28,7 +28,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input
 from dovetail.runtime.compile import compile
 from dovetail.settings import Settings, settings_of
-from dovetail.targets import ALL as TARGETS
+from dovetail.targets import NAMES
 from dovetail.targets.cpu.cores import cache_sizes
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import toolchain
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> Answer:
         "ignored_calibration": ignored(settings),
         "figures": machine_of(settings).source,
         "cache": kept,
-        "targets": [asdict(runs(target.name)) for target in TARGETS],
+        "targets": [asdict(runs(name)) for name in NAMES],
         "missing": [asdict(lack) for lack in missing(installed, measured=known is not None, kept=kept, gpu=gpu)],
     }
     return (

@@ -14,7 +14,7 @@ from dovetail.ir.graph import Graph
 from dovetail.passes.specialize import specialize
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from dovetail.settings import ENGINES, Settings
-from dovetail.targets import ALL as TARGETS
+from dovetail.targets import NAMES
 
 MODEL = Argument(
     "model",
@@ -24,7 +24,7 @@ MODEL = Argument(
 )
 TARGET = Argument(
     "--target",
-    f"what to compile for: {', '.join(t.name for t in TARGETS)} (cpu)",
+    f"what to compile for: {', '.join(NAMES)} (cpu)",
     {"metavar": "NAME", "default": "cpu"},
 )
 WITHOUT = Argument(

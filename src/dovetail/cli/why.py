@@ -26,7 +26,7 @@ from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
 from dovetail.report.text import bytes_text, of_roofline, served, time_text
 from dovetail.runtime.compile import Compilation
 from dovetail.sanitize import visible
-from dovetail.targets import ALL as TARGETS
+from dovetail.targets import every_target
 from dovetail.targets.target import Considered
 
 _MOST_LISTED = 20
@@ -123,7 +123,7 @@ def code_of(made: Compilation, kernels: Sequence[Kernel], kernel: Kernel | None,
         raise UnsupportedError(f"{node.op} {node.name} has no code: no kernel computes it", hint=hint)
     target = made.target
     if target.code is None:
-        showing = " and ".join(t.name for t in TARGETS if t.code is not None)
+        showing = " and ".join(t.name for t in every_target() if t.code is not None)
         raise UnsupportedError(f"the target {target.name} has no code to show", hint=f"code is shown by {showing}")
     notation = target.code.notation(form)
     # Kernels are reported in the order of the steps.
@@ -296,7 +296,7 @@ def _notations() -> str:
     """The notations of every target, for the help."""
     return "; ".join(
         f"{target.name} has {', '.join(f'{n.name} ({n.doc})' for n in target.code.notations)}"
-        for target in TARGETS
+        for target in every_target()
         if target.code is not None
     )
 

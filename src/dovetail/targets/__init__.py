@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from dovetail.declare.cost import Machine, Peak, Reach
 from dovetail.errors import UnsupportedError
 from dovetail.passes.claims import Claims, Condition
@@ -14,30 +16,31 @@ from dovetail.passes.memory_rules import (
     MemoryRules,
 )
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cpu.target import TARGET as CPU
-from dovetail.targets.cuda.target import TARGET as CUDA
 from dovetail.targets.reference.interpreter import evaluate_values
-from dovetail.targets.reference.target import TARGET as REFERENCE
 from dovetail.targets.target import CodeView, Executable, Notation, Runner, Target
 
-ALL: tuple[Target, ...] = (REFERENCE, CPU, CUDA)
-"""Every target."""
+NAMES = ("reference", "cpu", "cuda")
+"""Every target, by name; dovetail.targets.NAME.target has it, and is imported on first use."""
 
 
 def target_named(name: str | Target) -> Target:
     """The target of a name; one of the user's own stands for itself."""
     if isinstance(name, Target):
         return name
-    for target in ALL:
-        if target.name == name:
-            return target
-    raise UnsupportedError(f"there is no target {name!r}", hint=f"the targets are {', '.join(t.name for t in ALL)}")
+    if name not in NAMES:
+        raise UnsupportedError(f"there is no target {name!r}", hint=f"the targets are {', '.join(NAMES)}")
+    return import_module(f"dovetail.targets.{name}.target").TARGET
+
+
+def every_target() -> tuple[Target, ...]:
+    """Every target."""
+    return tuple(map(target_named, NAMES))
 
 
 __all__ = [
-    "ALL",
     "ELEMENTWISE",
     "ELEMENTWISE_REGION",
+    "NAMES",
     "PRODUCT_EPILOGUE",
     "UPDATE",
     "Claims",
@@ -55,5 +58,6 @@ __all__ = [
     "Step",
     "Target",
     "evaluate_values",
+    "every_target",
     "target_named",
 ]
