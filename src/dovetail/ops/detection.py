@@ -254,19 +254,24 @@ def grid_sample(
 
     With align_corners, -1 and 1 are the middles of the outermost pixels.
     """
-    channels_last = np.moveaxis(x.astype(wide(x.dtype)), 1, -1)
+    return sampled(x, grid, mode=mode, padding=padding, align_corners=align_corners)
+
+
+def sampled(x: Array, grid: Array, *, mode: str, padding: str, align_corners: bool, of: Any = np) -> Array:
+    """The meaning of `grid_sample` in any array library that has NumPy's functions."""
+    channels_last = of.moveaxis(x.astype(wide(x.dtype)), 1, -1)
     axes: list[list[tuple[Array, Array]]] = []
     for axis, size in enumerate(x.shape[2:]):
         place = grid[..., x.ndim - 3 - axis].astype(np.float64)
         span = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
         at = span[0] + (place + 1) / 2 * (span[1] - span[0])
-        axes.append(pixels_at(at, size, mode, padding, span))
+        axes.append(pixels_at(at, size, mode, padding, span, of))
     batch = np.arange(len(x)).reshape((-1, *(1,) * (grid.ndim - 2)))
-    total = np.zeros((*grid.shape[:-1], x.shape[1]), channels_last.dtype)
+    total = of.zeros((*grid.shape[:-1], x.shape[1]), channels_last.dtype)
     for taps in itertools.product(*axes):
-        weight = np.prod(np.broadcast_arrays(*(w for _, w in taps)), axis=0)
-        total = total + weigh(channels_last[(batch, *(i for i, _ in taps))], weight[..., None])
-    return np.moveaxis(total, -1, 1).astype(x.dtype)
+        weight = math.prod(w for _, w in taps)
+        total = total + weigh(channels_last[(batch, *(i for i, _ in taps))], weight[..., None], of)
+    return of.moveaxis(total, -1, 1).astype(x.dtype)
 
 
 FAMILY = family(globals())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -97,7 +98,9 @@ def _random_bits(facts: Facts, key: Type, *, shape: tuple[Size, ...], dtype: DTy
 def random_bits(key: Array, *, shape: Sizes, dtype: DTypeAttr = u32) -> Array:
     """Random bits: element i is the low bits of block i of Threefry-2x32-20 under the key, on every machine."""
     counter = np.arange(math.prod(shape), dtype=np.uint64)
-    low, high = _threefry(key, counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32))
+    low, high = threefry(
+        (np.uint32(key[0]), np.uint32(key[1])), counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32)
+    )
     block = low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
     return block.astype(dtype.numpy).reshape(shape)
 
@@ -106,9 +109,9 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 THREEFRY_PARITY = 0x1BD11BDA
 
 
-def _threefry(key: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """The cipher of Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3."""
-    first, second = np.uint32(key[0]), np.uint32(key[1])
+def threefry(key: tuple[Any, Any], x: Any, y: Any) -> tuple[Any, Any]:
+    """The cipher of Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, of u32 in any array library."""
+    first, second = key
     keys = (first, second, first ^ second ^ np.uint32(THREEFRY_PARITY))
     x, y = x + keys[0], y + keys[1]
     for group in range(5):

@@ -57,7 +57,7 @@ def _one_per_tap(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, A
     return tensors(result)[0].count * math.prod(attrs["window"])
 
 
-class _Slide:
+class Slide:
     """A window on its way over an array, and what each of its taps sees."""
 
     def __init__(
@@ -120,7 +120,7 @@ def max_pool(
     ceil: bool = False,
 ) -> Array:
     """The largest element at each place of a window; padding never wins, NaN does."""
-    slide = _Slide(x, window, strides, dilations, padding, ceil)
+    slide = Slide(x, window, strides, dilations, padding, ceil)
     nothing = lowest(x.dtype)
     return reduce(np.maximum, slide.seen(x, nothing, nothing))
 
@@ -136,7 +136,7 @@ def max_pool_indices(
     ceil: bool = False,
 ) -> tuple[Array, Array]:
     """The largest element at each place of a window, and where in its channel it stands; the first of equals."""
-    slide = _Slide(x, window, strides, dilations, padding, ceil)
+    slide = Slide(x, window, strides, dilations, padding, ceil)
     nothing = lowest(x.dtype)
     numbered = np.arange(np.prod(slide.spatial, dtype=np.int64)).reshape((1, 1, *slide.spatial))
     shape = (*x.shape[:2], *slide.places)
@@ -170,7 +170,7 @@ def average_pool(
     count_padding: bool = False,
 ) -> Array:
     """The mean at each place of a window, over the array alone or over it and its padding."""
-    slide = _Slide(x, window, strides, dilations, padding, ceil)
+    slide = Slide(x, window, strides, dilations, padding, ceil)
     counted = np.ones((1, 1, *slide.spatial), np.int64)
     total = sum(slide.seen(x.astype(wide(x.dtype)), 0, 0))
     return np.asarray(total / sum(slide.seen(counted, int(count_padding), 0)), x.dtype)
@@ -195,11 +195,11 @@ def lp_pool(
     p: float = 2.0,
 ) -> Array:
     """The p-norm at each place of a window: the p-th root of the sum of |x| ** p."""
-    slide = _Slide(x, window, strides, dilations, padding, ceil)
+    slide = Slide(x, window, strides, dilations, padding, ceil)
     powers = np.abs(x.astype(wide(x.dtype))) ** p
     return np.asarray(sum(slide.seen(powers, 0, 0)) ** (1 / p), x.dtype)
 
 
 FAMILY = family(globals())
 
-__all__ = ["average_pool", "lp_pool", "max_pool", "max_pool_indices"]
+__all__ = ["Slide", "average_pool", "lp_pool", "max_pool", "max_pool_indices"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -187,9 +187,61 @@ def resize(
     `sizes` is authoritative; `scales` alone gives floor(size * scale), and beside sizes it places the samples.
     """
     result = x if mode == "nearest" else x.astype(wide(x.dtype))
-    outside: list[tuple[int, Array]] = []
+    samples = axis_samples(
+        x.shape,
+        axes=axes,
+        sizes=sizes,
+        scales=scales,
+        mode=mode,
+        coordinates=coordinates,
+        rounding=rounding,
+        a=a,
+        exclude_outside=exclude_outside,
+        antialias=antialias,
+        roi=roi,
+    )
+    for along in samples:
+        result = (
+            np.take(result, along.index[:, 0], along.axis) if along.weights is None else _interpolated(result, along)
+        )
+    for along in samples:
+        if along.outside is not None:
+            cover = along.outside.reshape((-1, *(1,) * (-along.axis - 1)))
+            result = np.where(cover, np.asarray(extrapolation).astype(result.dtype), result)
+    return result.astype(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisSamples:
+    """What each place along a resized axis reads."""
+
+    axis: int
+    index: Array
+    """[place, tap]: the element."""
+    weights: Array | None
+    """[place, tap]; None where each place is one element."""
+    outside: Array | None
+    """Whether a place is beyond the input, which then does not count; None where none can be."""
+
+
+def axis_samples(
+    shape: Sequence[int],
+    *,
+    axes: tuple[int, ...],
+    sizes: tuple[Size, ...] | None,
+    scales: tuple[float, ...] | None,
+    mode: Mode,
+    coordinates: Coordinates,
+    rounding: Rounding,
+    a: float,
+    exclude_outside: bool,
+    antialias: bool,
+    roi: tuple[float, ...] | None,
+) -> list[AxisSamples]:
+    """What a resize of this shape reads, axis by axis."""
+    found: list[AxisSamples] = []
     for i, axis in enumerate(axes):
-        length = x.shape[axis]
+        length = shape[axis]
         start, end = (0.0, 1.0) if roi is None else (roi[i], roi[len(axes) + i])
         scale = None if scales is None else scales[i]
         size: Size = sizes[i] if sizes is not None else _scaled(length, (scale or 1.0) * (end - start))
@@ -197,16 +249,13 @@ def resize(
         # Where a scale puts places between two pixels by its rounding alone, float32 decides, as it does elsewhere.
         at = axis_map.positions(coordinates, np.float32 if mode == "nearest" and scale is not None else np.float64)
         if mode == "nearest":
-            result = np.take(result, np.clip(_ROUND[rounding](at), 0, length - 1).astype(np.int64), axis)
+            index, weights = np.clip(_ROUND[rounding](at), 0, length - 1).astype(np.int64)[:, None], None
         else:
             narrow = min(axis_map.scale, 1.0) if antialias else 1.0
-            result = _interpolated(result, axis, at, _filter(mode, a), narrow, antialias, exclude_outside)
-        if coordinates == "tf_crop_and_resize":
-            outside.append((axis, (at < 0) | (at > length - 1)))
-    for axis, beyond in outside:
-        cover = beyond.reshape((-1, *(1,) * (-axis - 1)))
-        result = np.where(cover, np.asarray(extrapolation).astype(result.dtype), result)
-    return result.astype(x.dtype)
+            index, weights = _weighed(length, at, _filter(mode, a), narrow, antialias, exclude_outside)
+        outside = (at < 0) | (at > length - 1) if coordinates == "tf_crop_and_resize" else None
+        found.append(AxisSamples(axis, index, weights, outside))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +322,10 @@ def _filter(mode: str, a: float) -> _Filter:
     return _Filter(1, lambda d: np.maximum(1 - d, 0)) if mode == "linear" else _Filter(2, lambda d: cubic(d, a))
 
 
-def _interpolated(
-    x: Array, axis: int, at: Array, kernel: _Filter, narrow: float, antialias: bool, exclude_outside: bool
-) -> Array:
-    """Weighted sums of the elements within reach; those beyond an end are the one at the end, or left out."""
-    length = x.shape[axis]
+def _weighed(
+    length: int, at: Array, kernel: _Filter, narrow: float, antialias: bool, exclude_outside: bool
+) -> tuple[Array, Array]:
+    """The elements within reach and their weights; those beyond an end are the one at the end, or left out."""
     reach = int(np.ceil(kernel.reach / narrow))
     elements = np.floor(at)[:, None] + np.arange(1 - reach, reach + 1)
     weights = kernel.weight(np.abs(elements - at[:, None]) * narrow)
@@ -285,9 +333,15 @@ def _interpolated(
         weights = np.where((elements < 0) | (elements > length - 1), 0, weights)
     if antialias or exclude_outside:
         weights = weights / weights.sum(axis=1, keepdims=True)
-    index = np.clip(elements, 0, length - 1).astype(np.int64)
+    return np.clip(elements, 0, length - 1).astype(np.int64), weights
+
+
+def _interpolated(x: Array, along: AxisSamples) -> Array:
+    """Weighted sums along an axis."""
+    axis, index, weights = along.axis, along.index, along.weights
+    assert weights is not None
     shape = (-1, *(1,) * (-axis - 1))
-    total = np.zeros((*x.shape[:axis], len(at), *(x.shape[axis:][1:])), x.dtype)
+    total = np.zeros((*x.shape[:axis], len(index), *(x.shape[axis:][1:])), x.dtype)
     for tap in range(index.shape[1]):
         weight = weights[:, tap].reshape(shape)
         # What has no weight is not read: 0 times infinity would be NaN.
@@ -297,4 +351,4 @@ def _interpolated(
 
 FAMILY = family(globals())
 
-__all__ = ["resize"]
+__all__ = ["axis_samples", "resize"]

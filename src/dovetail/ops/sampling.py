@@ -1,51 +1,60 @@
-"""Places between pixels: which pixels they are read from, and with what weight. One axis at a time, in plain NumPy."""
+"""Places between pixels: which pixels they are read from, and with what weight. One axis at a time.
+
+`of` is the array library: NumPy, or one that has its functions by the same names.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from dovetail.ir.literal import Array
 
 
-def weigh(pixels: Array, weight: Array) -> Array:
+def weigh(pixels: Array, weight: Array, of: Any = np) -> Array:
     """Pixels times weights; one without weight is not read, whatever stands there."""
-    return np.where(weight == 0, 0, pixels * weight)
+    return of.where(weight == 0, 0, pixels * weight)
 
 
-def pixels_at(at: Array, size: int, mode: str, padding: str, span: tuple[float, float]) -> list[tuple[Array, Array]]:
+def pixels_at(
+    at: Array, size: int, mode: str, padding: str, span: tuple[float, float], of: Any = np
+) -> list[tuple[Array, Array]]:
     """The pixels that places along an axis are read from, with their weights. `span` is where reflections turn."""
     if mode == "cubic":
-        first = np.floor(at)
+        first = of.floor(at)
         rest = at - first
-        return [_pixel(first + k, cubic(np.abs(rest - k)), size, span, padding) for k in (-1, 0, 1, 2)]
+        return [_pixel(first + k, cubic(of.abs(rest - k), of=of), size, span, padding, of) for k in (-1, 0, 1, 2)]
     if padding != "zeros":
-        at = _padded(at, size, span, padding)
+        at = _padded(at, size, span, padding, of)
     if mode == "nearest":
-        return [_pixel(np.rint(at), np.ones_like(at), size, span, "zeros")]
-    first = np.floor(at)
-    return [_pixel(first + k, 1 - np.abs(at - first - k), size, span, "zeros") for k in (0, 1)]
+        return [_pixel(of.rint(at), of.ones_like(at), size, span, "zeros", of)]
+    first = of.floor(at)
+    return [_pixel(first + k, 1 - of.abs(at - first - k), size, span, "zeros", of) for k in (0, 1)]
 
 
-def _padded(at: Array, size: int, span: tuple[float, float], padding: str) -> Array:
+def _padded(at: Array, size: int, span: tuple[float, float], padding: str, of: Any) -> Array:
     if padding == "reflection":
         width = span[1] - span[0]
         # Every second copy of the image runs backwards.
-        turn = np.mod(at - span[0], 2 * width) if width else np.zeros_like(at)
-        at = span[0] + np.minimum(turn, 2 * width - turn)
-    return np.clip(at, 0, size - 1)
+        turn = of.mod(at - span[0], 2 * width) if width else of.zeros_like(at)
+        at = span[0] + of.minimum(turn, 2 * width - turn)
+    return of.clip(at, 0, size - 1)
 
 
-def _pixel(at: Array, weight: Array, size: int, span: tuple[float, float], padding: str) -> tuple[Array, Array]:
+def _pixel(
+    at: Array, weight: Array, size: int, span: tuple[float, float], padding: str, of: Any
+) -> tuple[Array, Array]:
     """A whole pixel to read; outside of the image it weighs nothing."""
     if padding != "zeros":
-        at = _padded(at, size, span, padding)
+        at = _padded(at, size, span, padding, of)
     inside = (at >= 0) & (at <= size - 1)
-    return np.where(inside, at, 0).astype(np.int64), np.where(inside, weight, np.where(np.isnan(at), np.nan, 0))
+    return of.where(inside, at, 0).astype(np.int64), of.where(inside, weight, of.where(of.isnan(at), np.nan, 0))
 
 
-def cubic(distance: Array, a: float = -0.75) -> Array:
+def cubic(distance: Array, a: float = -0.75, of: Any = np) -> Array:
     """The weight of Keys' cubic convolution."""
     d = distance
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+    return of.where(d <= 1, near, of.where(d < 2, far, 0))

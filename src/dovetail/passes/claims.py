@@ -61,6 +61,8 @@ class Claims:
     """Whether elementwise kernels stretch operands themselves or need equal shapes."""
     multiplies_bytes: bool = False
     """Whether its products of bytes are faster than those of floats, so that dequantised factors stay bytes."""
+    fuses_itself: bool = False
+    """Whether it has a compiler that fuses: it is handed primitives, and nothing is fused, joined or marked before."""
     unrolls_at_most: int = 64
     """How many trips of a loop are unrolled where loops are not native."""
     memory: MemoryRules = field(default_factory=MemoryRules)

@@ -265,11 +265,12 @@ def _batch_regions(state: State, setup: Setup) -> State:
 
 def _lower_bodies(state: State, setup: Setup) -> State:
     inner = replace(setup, policy={})
+    on = [step for step in IN_BODIES if step.name not in setup.without]
 
     def lowered(body: Graph) -> Graph:
         found = State(body)
-        for step in (_fuse, _join, _legalize, _canonicalize, _widen_inside, _mark_regions, _fuse_epilogues):
-            found = step(replace(found, graph=found.graph.settled()), inner)
+        for step in on:
+            found = step.run(replace(found, graph=found.graph.settled()), inner)
         return found.graph
 
     return state.rewritten(lower_bodies(state.graph, lowered, state.log))
@@ -289,6 +290,10 @@ PASSES: tuple[Pass, ...] = (
     Pass("batch_regions", "legal", _batch_regions),
     Pass("lower_bodies", "legal", _lower_bodies),
 )
+IN_BODIES = tuple(step for step in PASSES[3:] if step.name not in ("batch_regions", "lower_bodies"))
+"""The passes that bodies of branches and loops go through."""
+FUSING = frozenset({"fuse", "join", "widen_inside", "mark_regions", "fuse_epilogues", "batch_regions"})
+"""The passes that a target does without if it fuses itself."""
 REQUIRED = frozenset({"lower_blocks", "legalize"})
 """Passes without which a target cannot run the graph."""
 

@@ -15,7 +15,7 @@ from dovetail.errors import OptionError
 from dovetail.ops.region import region
 from dovetail.passes.claims import Dispatch
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
-from dovetail.passes.pipeline import Setup
+from dovetail.passes.pipeline import FUSING, Setup
 from dovetail.settings import Settings, settings_of
 from dovetail.targets import Target, target_named
 
@@ -60,7 +60,7 @@ def make_request(
         claims=claims,
         ops=vocabulary,
         groups=library.GROUPS,
-        without=frozenset(_listed("without", without, str)),
+        without=frozenset(_listed("without", without, str)) | (FUSING if claims.fuses_itself else frozenset()),
         policy=_policy(dispatch or {}, vocabulary),
         strict=settings.strict,
         sizes=_counts("sizes", sizes or {}),

@@ -19,7 +19,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.reference.interpreter import evaluate_values
 from dovetail.targets.target import CodeView, Executable, Notation, Runner, Target
 
-NAMES = ("reference", "cpu", "cuda")
+NAMES = ("reference", "cpu", "cuda", "xla")
 """Every target, by name; dovetail.targets.NAME.target has it, and is imported on first use."""
 
 

@@ -1,0 +1,1 @@
+"""What each primitive is in JAX: one table, one family a file."""

@@ -1,0 +1,20 @@
+"""Every primitive that XLA computes, by name; those that a callback computes on the host; those that it cannot have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.targets.xla.meanings import elementwise, images, indexing, products, reductions, shapes
+
+MEANINGS: dict[str, Callable[..., Any]] = {
+    **elementwise.MEANINGS,
+    **shapes.MEANINGS,
+    **reductions.MEANINGS,
+    **products.MEANINGS,
+    **indexing.MEANINGS,
+    **images.MEANINGS,
+}
+FLAGS = indexing.FLAGS
+
+__all__ = ["FLAGS", "MEANINGS"]
