@@ -8,20 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.errors import DeviceError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.plan.plan import Plan
 from dovetail.targets.reference.planned import PlannedGraph
 from dovetail.targets.xla.package import jax, wide_types
+from dovetail.targets.xla.placement import Placement
 from dovetail.targets.xla.trace import Tracer
 
 
 class XlaGraph:
     """A plan and the functions that are traced from it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, placement: Placement | None) -> None:
         self.plan = plan
+        self.placement = placement
+        self.mesh: Any = None if placement is None else _mesh(placement)
         graph = plan.graph
         self.parameters, self.inputs = list(graph.parameters), list(graph.inputs)
         outputs = list(graph.outputs.values())
@@ -42,10 +46,17 @@ class XlaGraph:
 
         self.before, self.traced = jax.jit(before), jax.jit(run)
 
+    def sharding(self, leaf: Value) -> Any:
+        """Where a parameter or an input is; None on one device."""
+        if self.placement is None:
+            return None
+        spec = jax.sharding.PartitionSpec(*(axes or None for axes in self.placement.axes(_name(leaf))))
+        return jax.sharding.NamedSharding(self.mesh, spec)
+
     def bind(self, params: Mapping[str, Array]) -> XlaRunner:
         """Put parameters on the device, and compute what depends on them alone."""
         with wide_types():
-            put = {v: jax.device_put(np.asarray(params[_name(v)])) for v in self.parameters}
+            put = {v: jax.device_put(np.asarray(params[_name(v)]), self.sharding(v)) for v in self.parameters}
             made: list[Any] = []
             if self.bound:
                 made, flag = self.before(list(put.values()))
@@ -66,14 +77,16 @@ class XlaRunner:
     def compiled(self) -> Any:
         """The executable of XLA."""
         with wide_types():
-            shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy) for v in self.graph.inputs]
-            return self.graph.traced.lower(self.known, shapes).compile()
+            graph = self.graph
+            shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=graph.sharding(v)) for v in graph.inputs]
+            return graph.traced.lower(self.known, shapes).compile()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten."""
-        plan = self.graph.plan
+        graph, plan = self.graph, self.graph.plan
         with wide_types():
-            put = [jax.device_put(np.asarray(inputs[_name(v)], v.dtype.numpy)) for v in self.graph.inputs]
+            given = [(v, np.asarray(inputs[_name(v)], v.dtype.numpy)) for v in graph.inputs]
+            put = [jax.device_put(array, graph.sharding(v)) for v, array in given]
             results, flag = self.compiled(self.known, put)
         if flag:
             # The NumPy meaning says what is wrong, and where.
@@ -83,6 +96,21 @@ class XlaRunner:
             inputs[donation.input][...] = found[donation.output]
             found[donation.output] = inputs[donation.input]
         return found
+
+
+def _mesh(placement: Placement) -> Any:
+    """The first devices that JAX finds, as a mesh."""
+    found = jax.devices()
+    if placement.devices > len(found):
+        described = ", ".join(f"{name} {size}" for name, size in placement.mesh)
+        raise DeviceError(
+            f"a mesh of {placement.devices} devices ({described}), and JAX finds {len(found)} ({found[0].platform})",
+            hint="make the mesh smaller; to try it on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count="
+            f"{placement.devices} before JAX starts",
+        )
+    shape = tuple(size for _, size in placement.mesh)
+    devices = np.array(found[: placement.devices]).reshape(shape)
+    return jax.sharding.Mesh(devices, tuple(name for name, _ in placement.mesh))
 
 
 def _name(value: Value) -> str:

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dovetail.errors import OptionError
 from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
 from dovetail.targets.target import Executable, Target
 from dovetail.targets.xla.claims import claims
+from dovetail.targets.xla.placement import Placement
+from dovetail.targets.xla.presets import PRESETS
 
 
 def _compiled(plan: Plan, settings: Settings) -> Executable:
     from dovetail.targets.xla.run import XlaGraph  # JAX is imported with it
 
-    return XlaGraph(plan)
+    return XlaGraph(plan, None)
 
 
 TARGET = Target("xla", claims, _compiled)
+"""One device: the first that JAX finds."""
 
-__all__ = ["TARGET"]
+
+def target(*, mesh: Mapping[str, int], place: Mapping[str, str] | None = None, preset: str | None = None) -> Target:
+    """XLA on a mesh of devices: `mesh={"dp": 2, "tp": 4}, place={"layers.*.wq": "- tp"}`.
+
+    A preset places the tensors of dovetail's own models: data, tensor or sequence.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise OptionError(f"there is no preset {preset!r}", hint=f"presets are {', '.join(PRESETS)}")
+    return placed(Placement.of(mesh, place, None if preset is None else PRESETS[preset]))
+
+
+def placed(placement: Placement) -> Target:
+    """XLA on the mesh of a placement."""
+
+    def compiled(plan: Plan, settings: Settings) -> Executable:
+        from dovetail.targets.xla.run import XlaGraph
+
+        placement.check(plan.graph)
+        return XlaGraph(plan, placement)
+
+    return replace(TARGET, compile=compiled)
+
+
+__all__ = ["TARGET", "placed", "target"]

@@ -1,0 +1,92 @@
+"""The child process that runs Shardy's passes: started once, asked many times, replaced where it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import DovetailError
+
+SECONDS = 60.0
+"""How long an answer may take."""
+PROGRAM = Path(__file__).with_name("shardy.py")
+
+
+class ShardyError(DovetailError):
+    """Shardy's passes are missing in this version of JAX, crashed or did not end."""
+
+
+class Child:
+    """One process of Shardy."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM)], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
+        )
+
+    def collectives(self, module: str, mesh: Sequence[str]) -> list[dict[str, Any]]:
+        """The collectives of a module; a child that fails is of no further use."""
+        given, taken = self.process.stdin, self.process.stdout
+        assert given is not None and taken is not None, "both are pipes"
+        try:
+            given.write(json.dumps({"module": module, "mesh": list(mesh)}) + "\n")
+            given.flush()
+        except BrokenPipeError:
+            raise self._failed() from None
+        with selectors.DefaultSelector() as ready:
+            ready.register(taken, selectors.EVENT_READ)
+            if not ready.select(SECONDS):
+                self.process.kill()
+                raise ShardyError(f"Shardy's passes did not end within {SECONDS:.0f} s", hint=_HINT)
+        line = taken.readline()
+        if not line:
+            raise self._failed()
+        return json.loads(line)
+
+    def _failed(self) -> ShardyError:
+        _, said = self.process.communicate()
+        last = (said or "").strip().splitlines()
+        why = last[-1] if last else f"exit code {self.process.returncode}"
+        return ShardyError(f"Shardy's passes failed: {why}", hint=_HINT)
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.communicate()
+
+
+_HINT = "collectives are then read from the compiled program, without reasons"
+_lock = threading.Lock()
+_children: list[Child] = []
+
+
+def start() -> None:
+    """Start the child while other work is done."""
+    with _lock:
+        if not _children:
+            _children.append(Child())
+
+
+def collectives(module: str, mesh: Sequence[str]) -> list[dict[str, Any]]:
+    """The collectives that Shardy puts into a module with placements."""
+    start()
+    with _lock:
+        child = _children[0]
+        try:
+            return child.collectives(module, mesh)
+        except ShardyError:
+            _children.clear()
+            child.close()
+            raise
+
+
+__all__ = ["ShardyError", "collectives", "start"]

@@ -1,0 +1,146 @@
+"""A collective: what moves, over which mesh axes, what it costs, where it is in the model, and why it is there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.targets.xla.placement import Placement
+
+_BYTES = {"i1": 1, "i8": 1, "ui8": 1, "i16": 2, "ui16": 2, "i32": 4, "ui32": 4, "i64": 8, "ui64": 8}
+_BYTES |= {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+WORDS = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "all_slice": "slice",
+    "all_to_all": "all-to-all",
+    "reduce_scatter": "reduce-scatter",
+    "collective_permute": "collective-permute",
+}
+FREE = "slice"
+"""Every device keeps a part of what it has: nothing moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A mesh axis as a wire: the time to start, and the bytes a second of a device's port."""
+
+    start_seconds: float = 5e-6
+    bytes_per_second: float = 50e9
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links of the axes of a mesh; those that are not measured are taken for ordinary ones."""
+
+    by_axis: Mapping[str, Link] = field(default_factory=dict[str, Link])
+
+    def of(self, axes: tuple[str, ...]) -> Link:
+        """The slowest of several axes."""
+        found = [self.by_axis.get(axis, Link()) for axis in axes] or [Link()]
+        return Link(max(f.start_seconds for f in found), min(f.bytes_per_second for f in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of the program of a device."""
+
+    kind: str
+    axes: tuple[str, ...]
+    """The mesh axes over which bytes move."""
+    devices: int
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    """Of its result on one device."""
+    place: str
+    """The user's part of the model."""
+    why: str
+    origins: tuple[str, ...]
+    """The parameters and inputs whose placements it comes from."""
+
+    def seconds(self, links: Links) -> float:
+        """Rings: each device sends (n - 1) / n of the whole, twice for a sum."""
+        link, n = links.of(self.axes), self.devices
+        share = (n - 1) / n * self.bytes / link.bytes_per_second
+        starts = (n - 1) * link.start_seconds
+        match self.kind:
+            case "slice":
+                return 0.0
+            case "all-reduce":
+                return 2 * (share + starts)
+            case "reduce-scatter":
+                return share * n + starts
+            case "collective-permute":
+                return self.bytes / link.bytes_per_second + link.start_seconds
+            case _:
+                return share + starts
+
+
+def repeated(name: str) -> str:
+    """The name of one of many equal layers, for all of them."""
+    return re.sub(r"(?<=\.)\d+(?=[./]|$)", "*", name)
+
+
+def read(found: Mapping[str, Any], names: list[str], placement: Placement) -> Collective:
+    """A collective as Shardy's child tells it; `names` are those of the arguments."""
+    sizes = placement.sizes
+    axes = tuple(str(a) for a in found["axes"])
+    shape, dtype = _tensor(found["type"])
+    split = math.prod(sizes[a] for a in found["split"])
+    kind = WORDS[found["kind"]]
+    why, origins = _reason(kind, axes, found, names, placement)
+    return Collective(
+        kind=kind,
+        axes=axes,
+        devices=found["devices"] or math.prod(sizes[a] for a in axes),
+        shape=shape,
+        dtype=dtype,
+        bytes=math.prod(shape) * _BYTES.get(dtype, 4) // max(split, 1),
+        place=_place(found["place"]),
+        why=why,
+        origins=tuple(dict.fromkeys(origins)),
+    )
+
+
+def _tensor(text: str) -> tuple[tuple[int, ...], str]:
+    *sizes, dtype = text.removeprefix("tensor<").removesuffix(">").split("x")
+    return tuple(map(int, sizes)), dtype
+
+
+def _place(scopes: str) -> str:
+    """The model's own scope and the op in it; what JAX writes after them is left out."""
+    return "/".join(scopes.split("/")[:2]) or "the program"
+
+
+def _reason(
+    kind: str, axes: tuple[str, ...], found: Mapping[str, Any], names: list[str], placement: Placement
+) -> tuple[str, list[str]]:
+    def from_(origins: Mapping[str, Any]) -> list[str]:
+        return [names[o] if isinstance(o, int) else str(o) for axis, o in origins.items() if axis in axes]
+
+    def said(name: str) -> str:
+        rule = placement.rule(name)
+        return f'{repeated(name)} is placed "{rule.placed if rule else "-"}"'
+
+    over = "+".join(axes)
+    if kind == "all-reduce":
+        origins = [name for part in found["summed"] for name in from_(part)]
+        since = " and ".join(dict.fromkeys(map(said, origins))) or "an operand is split there"
+        return f"{found['maker'] or 'it'} sums over an axis that is split over {over}, since {since}", origins
+    origins = from_(found["origins"])
+    come = f"it comes split over {over}, since {' and '.join(dict.fromkeys(map(said, origins)))}"
+    first = come if origins else "it is whole on every device"
+    if not found["readers"]:
+        return f"{first}, and it is a result", origins
+    reader = found["readers"][0]
+    wanted = [name for part in reader["origins"] for name in from_(part) if name not in origins]
+    along = " and ".join(dict.fromkeys(map(said, wanted)))
+    how = f"split over {over}, since {along}" if wanted else "whole"
+    return f"{first}, and {reader['op']} at {repeated(_place(reader['place']))} reads it {how}", [*origins, *wanted]
+
+
+__all__ = ["FREE", "Collective", "Link", "Links", "read", "repeated"]

@@ -1,0 +1,223 @@
+"""A graph on a mesh, explained without devices and without compiling: collectives, totals, remedies."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from dovetail.ir.dim import Size
+from dovetail.ir.graph import Graph
+from dovetail.targets.xla.explain import child
+from dovetail.targets.xla.explain.collective import FREE, Collective, Links, read, repeated
+from dovetail.targets.xla.package import jax, wide_types
+from dovetail.targets.xla.placement import WHOLE, Placement, Rule
+from dovetail.targets.xla.trace import Tracer
+
+WORTH = 0.02
+"""A change that gains less of the time is not offered."""
+MOST_HINTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Another placement for the tensors of one rule, tried: what it gains, and what it costs in memory."""
+
+    pattern: str
+    placed: str
+    instead_of: str
+    collectives: int
+    seconds: float
+    """The time that it gains."""
+    weights: int
+    """Bytes of parameters on a device after it."""
+
+
+class Explained:
+    """The collectives of a graph under a placement."""
+
+    def __init__(self, graph: Graph, placement: Placement, links: Links | None = None) -> None:
+        placement.check(graph)
+        self.graph, self.placement, self.links = graph, placement, links or Links()
+        leaves = [*graph.parameters, *graph.inputs]
+        self.names = [str(v.attrs["name"]) for v in leaves]
+        child.start()
+        found = child.collectives(_module(graph, placement), list(placement.sizes))
+        self.all = tuple(read(one, self.names, placement) for one in found)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Those that move bytes."""
+        return tuple(c for c in self.all if c.kind != FREE)
+
+    @cached_property
+    def seconds(self) -> float:
+        return sum(c.seconds(self.links) for c in self.all)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(c.kind for c in self.collectives)
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """Bytes of all parameters, and of those on one device."""
+        sizes = [(str(v.attrs["name"]), int(v.tensor.bytes)) for v in self.graph.parameters]  # pyright: ignore
+        return sum(n for _, n in sizes), sum(n // self.placement.parts(name) for name, n in sizes)
+
+    def groups(self) -> list[tuple[Collective, int]]:
+        """Collectives that are alike in all layers, and how many there are; the dearest first."""
+        found: dict[Collective, list[Collective]] = defaultdict(list)
+        for one in self.collectives:
+            found[replace(one, place=repeated(one.place), origins=tuple(map(repeated, one.origins)))].append(one)
+        return sorted(((c, len(all)) for c, all in found.items()), key=lambda g: -g[0].seconds(self.links) * g[1])
+
+    @cached_property
+    def remedies(self) -> list[Remedy]:
+        """Changes of one rule each that gain, found by trial; the best first."""
+        placed = {repeated(name): self.placement.rule(name) for c in self.collectives for name in c.origins}
+        tried = [
+            self._tried(pattern, words, rule)
+            for pattern, rule in placed.items()
+            if rule is not None
+            for words in self._others(pattern, rule)
+        ]
+        found = [r for r in tried if r is not None and r.seconds > WORTH * self.seconds]
+        # Of changes to one placement that gain alike, the one that takes least memory.
+        best: dict[str, Remedy] = {}
+        for remedy in sorted(found, key=lambda r: (-round(r.seconds / self.seconds, 2), r.weights)):
+            best.setdefault(remedy.pattern, remedy)
+        return list(best.values())[:MOST_HINTS]
+
+    def _others(self, pattern: str, rule: Rule) -> Iterator[str]:
+        """The other ways to place tensors over the same mesh axes: whole, or split along one of their axes."""
+        leaves = [v for v in (*self.graph.parameters, *self.graph.inputs) if repeated(str(v.attrs["name"])) == pattern]
+        axes = [a for over in rule.axes for a in over]
+        parts = math.prod(self.placement.sizes[a] for a in axes)
+        if axes:
+            yield WHOLE
+        for at in range(min((v.rank for v in leaves), default=0)):
+            words = " ".join([WHOLE] * at + ["+".join(axes)])
+            if axes and words != rule.placed and all(_divides(parts, v.shape[at]) for v in leaves):
+                yield words
+
+    def _tried(self, pattern: str, words: str, rule: Rule) -> Remedy | None:
+        (changed,) = Placement.of(self.placement.sizes, {pattern: words}).rules
+        placement = Placement(self.placement.mesh, (changed, *self.placement.rules))
+        try:
+            other = Explained(self.graph, placement, self.links)
+        except child.ShardyError:
+            return None
+        gain = self.seconds - other.seconds
+        return Remedy(pattern, words, rule.placed, len(other.collectives), gain, other.weights[1])
+
+    def json(self) -> dict[str, Any]:
+        """Everything, for other programs."""
+        total, mine = self.weights
+        return {
+            "mesh": self.placement.sizes,
+            "seconds": self.seconds,
+            "weights": {"all": total, "device": mine},
+            "collectives": [
+                {
+                    "kind": c.kind,
+                    "count": count,
+                    "axes": list(c.axes),
+                    "dtype": c.dtype,
+                    "shape": list(c.shape),
+                    "bytes": c.bytes,
+                    "seconds": c.seconds(self.links),
+                    "place": c.place,
+                    "why": c.why,
+                }
+                for c, count in self.groups()
+            ],
+            "remedies": [
+                {
+                    "place": r.pattern,
+                    "as": r.placed,
+                    "instead_of": r.instead_of,
+                    "seconds": r.seconds,
+                    "weights": r.weights,
+                }
+                for r in self.remedies
+            ],
+        }
+
+    def text(self) -> str:
+        """For people: a line for each kind of collective and place, its reason below, hints last."""
+        total, mine = self.weights
+        mesh = ", ".join(f"{axis} {size}" for axis, size in self.placement.mesh)
+        count = len(self.collectives)
+        lines = [
+            f"{self.graph.name} on {self.placement.devices} devices ({mesh}): {count} {_plural('collective', count)}, "
+            f"predicted {self.seconds * 1e6:.0f} µs; weights {mine / 1e6:.2f} of {total / 1e6:.2f} MB on a device"
+        ]
+        for c, count in self.groups():
+            moved = f"{c.dtype}[{', '.join(map(str, c.shape))}]"
+            lines.append(
+                f"{c.kind.upper():18} {count:3} × {moved:22} over {'+'.join(c.axes):6} {c.bytes * count:>12,} B "
+                f"{c.seconds(self.links) * count * 1e6:8.1f} µs   at {c.place}"
+            )
+            lines.append(f"    {c.why}")
+        for r in self.remedies:
+            share = r.seconds / self.seconds
+            lines.append(
+                f'HINT  place {r.pattern} "{r.placed}" instead of "{r.instead_of}": {len(self.collectives)} → '
+                f"{r.collectives} collectives, gains {r.seconds * 1e6:.0f} µs ({share:.0%}), "
+                f"weights {mine / 1e6:.2f} → {r.weights / 1e6:.2f} MB on a device"
+            )
+        return "\n".join(lines)
+
+
+def _divides(parts: int, size: Size) -> bool:
+    return isinstance(size, int) and size % parts == 0
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _module(graph: Graph, placement: Placement) -> str:
+    """The graph as StableHLO with placements; an abstract mesh needs no devices."""
+    leaves = [*graph.parameters, *graph.inputs]
+    sharding = jax.sharding
+    mesh = sharding.AbstractMesh(tuple(n for _, n in placement.mesh), tuple(a for a, _ in placement.mesh))
+
+    def where(name: str) -> Any:
+        return sharding.NamedSharding(mesh, sharding.PartitionSpec(*(a or None for a in placement.axes(name))))
+
+    given = [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=where(str(v.attrs["name"]))) for v in leaves]
+
+    def computed(arrays: Sequence[Any]) -> list[Any]:
+        return Tracer(graph.where).values(list(graph.outputs.values()), dict(zip(leaves, arrays, strict=True)))
+
+    with wide_types():
+        lowered = jax.jit(computed, keep_unused=True).trace(given).lower(lowering_platforms=("cpu",))
+    return lowered.as_text(debug_info=True)
+
+
+def required(explained: Explained, wanted: Mapping[str, str]) -> list[str]:
+    """What is not as a gate wants it: `{"all-reduce": "2/layer"}` or `{"all-gather": "0"}`."""
+    layers = len({c for c in map(_layer, explained.names) if c is not None}) or 1
+    found = explained.counts
+    said: list[str] = []
+    for kind, count in wanted.items():
+        number, _, per = count.partition("/")
+        expected = int(number) * (layers if per == "layer" else 1)
+        if found[kind] != expected:
+            said.append(f"{kind}: found {found[kind]}, expected {expected} ({count})")
+    return said
+
+
+def _layer(name: str) -> str | None:
+    starred = repeated(name)
+    if "*" not in starred:
+        return None
+    at = starred.index("*")
+    return name[at:].split(".")[0]
+
+
+__all__ = ["Explained", "Remedy", "required"]

@@ -1,0 +1,117 @@
+"""The program of a child process: Shardy's own passes on a StableHLO module, and the collectives that they put in.
+
+It reads one JSON object a line and answers with one. Shardy has crashed on some versions of JAX; then the child alone
+is lost. No other module of dovetail is imported here, so that it starts fast.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+KINDS = ("all_reduce", "all_gather", "all_slice", "all_to_all", "reduce_scatter", "collective_permute")
+
+
+def pipeline(passmanager: Any) -> str:
+    """Shardy's pipeline as this version has it, with origins, and every reshard as a collective.
+
+    Names of passes change from release to release, so the whole pipeline is asked for and edited.
+    """
+    own = str(passmanager.PassManager.parse("builtin.module(sdy-propagation-pipeline)"))
+    for flag in ("debug-sharding-origins", "enable-full-version"):
+        own = own.replace(f"{flag}=false", f"{flag}=true")
+    own = re.sub(r"canonicalize\{cse.*?top-down=\w+\},", "", own)
+    own = re.sub(r"canonicalize\{ .*?\}.*?\},", "", own)
+    own = own.replace("sdy-save-module,", "").replace("module-dump-directory= ", "")
+    own = own.replace(",func.func(sdy-drop-sharding-rules)", "")
+    own = re.sub(r"inline\{.*?\}", "inline", own)
+    if "(inline," not in own:
+        own = own.replace("builtin.module(", "builtin.module(inline,", 1)
+    return own[:-1] + ",func.func(sdy-reshard-to-collectives))"
+
+
+class Walk:
+    """Reads the collectives of a module, and where the splits of their operands come from."""
+
+    def __init__(self, ir: Any, mesh: Sequence[str]) -> None:
+        self.ir = ir
+        self.mesh = mesh
+
+    def collectives(self, module: Any) -> Iterator[dict[str, Any]]:
+        functions = [f for f in module.body.operations if f.operation.name == "func.func"]
+        (main,) = [f for f in functions if str(f.attributes["sym_name"]) == '"main"']
+        for op in main.regions[0].blocks[0].operations:
+            kind = op.operation.name.removeprefix("sdy.")
+            if kind in KINDS:
+                yield self._collective(kind, op.operation)
+
+    def _collective(self, kind: str, op: Any) -> dict[str, Any]:
+        text = str(op)
+        head = text.split(" out_sharding")[0].split(" = ", 1)[-1]
+        spec = re.search(r"out_sharding=<@\w+, \[(.*?)\](?:>|,)", text)
+        half = re.search(r'"(\w+)":\((\d+)\)(\d+)', head)  # "tp":(1)2 is the outer half of tp
+        source = op.operands[0]
+        readers = [use.owner for use in op.results[0].uses]
+        owner = source.owner
+        made_here = not isinstance(owner, self.ir.Block)
+        return {
+            "kind": kind,
+            "axes": [a for a in self.mesh if f'"{a}"' in head],
+            "devices": int(half[3]) if half else 0,
+            "type": str(op.results[0].type),
+            "split": [a for a in self.mesh if spec and f'"{a}"' in spec[1]],
+            "place": self._place(op),
+            "origins": self._origins(source),
+            "maker": owner.name.split(".")[-1] if made_here else "",
+            "summed": [self._origins(v) for v in owner.operands] if made_here and kind == "all_reduce" else [],
+            "readers": [self._reader(reader, source) for reader in readers[:1]],
+        }
+
+    def _reader(self, reader: Any, source: Any) -> dict[str, Any]:
+        others = [v for v in [*reader.operands, *reader.results] if v != source]
+        name = reader.name if isinstance(reader.name, str) else reader.operation.name
+        return {"op": name.split(".")[-1], "place": self._place(reader), "origins": [self._origins(v) for v in others]}
+
+    def _place(self, op: Any) -> str:
+        """The scopes that the lowering wrote, after the name of the function."""
+        found = re.findall(r'loc\("jit\([^"]*?/([^"]*)"', str(op.location))
+        return found[-1] if found else ""
+
+    def _origins(self, value: Any) -> dict[str, int | str]:
+        """By mesh axis, the argument whose placement a split comes from."""
+        owner = value.owner
+        if isinstance(owner, self.ir.Block):
+            attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[value.arg_number]
+            said = str(attrs["sdy.sharding"]) if "sdy.sharding" in attrs else ""
+            return {a: value.arg_number for a in self.mesh if f'"{a}"' in said}
+        if "sdy.sharding_origins" not in owner.attributes:
+            return self._origins(owner.operands[0]) if owner.name.startswith("sdy.") and len(owner.operands) else {}
+        listed = self.ir.ArrayAttr(owner.attributes["sdy.sharding_origins"])
+        found: dict[str, int | str] = {}
+        for axis, origin in re.findall(r'"?(\w+)(?::\(\d+\)\d+)?"? = "([^"]*)"', str(listed[0]) if len(listed) else ""):
+            number = re.match(r"input: (\d+)", origin)
+            found[axis] = int(number[1]) if number else origin
+        return found
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    import_module("jax")  # registers Shardy's passes
+    mlir: Any = import_module("jax.interpreters.mlir")
+    ir: Any = import_module("jax.extend.mlir.ir")
+    passmanager: Any = import_module("jax.extend.mlir.passmanager")
+    for line in sys.stdin:
+        asked = json.loads(line)
+        with mlir.make_ir_context() as context, ir.Location.unknown():
+            module = ir.Module.parse(asked["module"], context)
+            passmanager.PassManager.parse(pipeline(passmanager)).run(module.operation)
+            found = list(Walk(ir, asked["mesh"]).collectives(module))
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
