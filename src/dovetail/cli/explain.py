@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from dovetail.cli import assume
+from dovetail.cli import assume, placement
 from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.measuring import MEASURING, ready
 from dovetail.cli.options import COMPILING, JSON, compiled, numbers
@@ -24,6 +24,8 @@ from dovetail.runtime.compile import Compilation, check_gates
 
 
 def run(args: argparse.Namespace) -> Answer:
+    if placement.is_asked(args):
+        return placement.run(args)
     if assume.is_asked(args):
         return assume.run(args)
     require = numbers("--require", args.require, alone=1)
@@ -84,6 +86,7 @@ COMMAND = Command(
             {"metavar": "FILE"},
         ),
         *assume.ARGUMENTS,
+        *placement.ARGUMENTS,
         Argument(
             "--require",
             "fail unless a rule made at least this many kernels, as in --require swiglu=24; may be given several times",

@@ -35,14 +35,14 @@ class XlaGraph:
         self.kept = [v for v in self.parameters if v in read]
         """Parameters that runs read as they are."""
 
-        def before(parameters: list[Any]) -> tuple[list[Any], Any]:
+        def before(parameters: list[Any]) -> tuple[list[Any], list[Any]]:
             tracer = Tracer(graph.where)
-            return tracer.values(self.bound, dict(zip(self.parameters, parameters, strict=True))), tracer.flag
+            return tracer.values(self.bound, dict(zip(self.parameters, parameters, strict=True))), tracer.raised
 
-        def run(known: list[Any], inputs: list[Any]) -> tuple[list[Any], Any]:
+        def run(known: list[Any], inputs: list[Any]) -> tuple[list[Any], list[Any]]:
             tracer = Tracer(graph.where)
             given = dict(zip([*self.kept, *self.bound, *self.inputs], [*known, *inputs], strict=True))
-            return tracer.values(outputs, given), tracer.flag
+            return tracer.values(outputs, given), tracer.raised
 
         self.before, self.traced = jax.jit(before), jax.jit(run)
 
@@ -59,8 +59,8 @@ class XlaGraph:
             put = {v: jax.device_put(np.asarray(params[_name(v)]), self.sharding(v)) for v in self.parameters}
             made: list[Any] = []
             if self.bound:
-                made, flag = self.before(list(put.values()))
-                if flag:
+                made, flags = self.before(list(put.values()))
+                if _any(flags):
                     PlannedGraph(self.plan).bind(params)
         return XlaRunner(self, [*(put[v] for v in self.kept), *made], params)
 
@@ -87,8 +87,8 @@ class XlaRunner:
         with wide_types():
             given = [(v, np.asarray(inputs[_name(v)], v.dtype.numpy)) for v in graph.inputs]
             put = [jax.device_put(array, graph.sharding(v)) for v, array in given]
-            results, flag = self.compiled(self.known, put)
-        if flag:
+            results, flags = self.compiled(self.known, put)
+        if _any(flags):
             # The NumPy meaning says what is wrong, and where.
             PlannedGraph(plan).bind(self.params).run({name: np.array(a) for name, a in inputs.items()})
         found = {name: np.array(r) for name, r in zip(plan.graph.outputs, results, strict=True)}
@@ -111,6 +111,10 @@ def _mesh(placement: Placement) -> Any:
     shape = tuple(size for _, size in placement.mesh)
     devices = np.array(found[: placement.devices]).reshape(shape)
     return jax.sharding.Mesh(devices, tuple(name for name, _ in placement.mesh))
+
+
+def _any(flags: list[Any]) -> bool:
+    return any(bool(np.asarray(flag).any()) for flag in flags)
 
 
 def _name(value: Value) -> str:

@@ -29,13 +29,7 @@ def target(*, mesh: Mapping[str, int], place: Mapping[str, str] | None = None, p
 
     A preset places the tensors of dovetail's own models: data, tensor or sequence.
     """
-    if preset is not None and preset not in PRESETS:
-        raise OptionError(f"there is no preset {preset!r}", hint=f"presets are {', '.join(PRESETS)}")
-    return placed(Placement.of(mesh, place, None if preset is None else PRESETS[preset]))
-
-
-def placed(placement: Placement) -> Target:
-    """XLA on the mesh of a placement."""
+    placement = placement_of(mesh, place, preset)
 
     def compiled(plan: Plan, settings: Settings) -> Executable:
         from dovetail.targets.xla.run import XlaGraph
@@ -46,4 +40,11 @@ def placed(placement: Placement) -> Target:
     return replace(TARGET, compile=compiled)
 
 
-__all__ = ["TARGET", "placed", "target"]
+def placement_of(mesh: Mapping[str, int], place: Mapping[str, str] | None, preset: str | None) -> Placement:
+    """The rules of a user before those of a preset."""
+    if preset is not None and preset not in PRESETS:
+        raise OptionError(f"there is no preset {preset!r}", hint=f"presets are {', '.join(PRESETS)}")
+    return Placement.of(mesh, place, None if preset is None else PRESETS[preset])
+
+
+__all__ = ["TARGET", "placement_of", "target"]

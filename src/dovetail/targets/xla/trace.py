@@ -33,9 +33,18 @@ class Tracer:
         self.flags: list[Any] = []
 
     @property
+    def raised(self) -> list[Any]:
+        """Flags, one for each shape: a sum over all of them would be a collective."""
+        by_shape: dict[tuple[int, ...], Any] = {}
+        for flag in self.flags:
+            known = by_shape.get(flag.shape)
+            by_shape[flag.shape] = flag if known is None else known | flag
+        return list(by_shape.values())
+
+    @property
     def flag(self) -> Any:
         """Whether any meaning would have raised."""
-        return jnp.any(jnp.stack(self.flags)) if self.flags else jnp.zeros((), bool)
+        return jnp.any(jnp.stack([jnp.any(f) for f in self.flags])) if self.flags else jnp.zeros((), bool)
 
     def values(self, wanted: Sequence[Value], given: Mapping[Value, Any]) -> list[Any]:
         """The arrays of values, where these are known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import selectors
@@ -27,6 +28,7 @@ class Child:
     """One process of Shardy."""
 
     def __init__(self) -> None:
+        self.of_process = os.getpid()
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
@@ -53,6 +55,7 @@ class Child:
         return json.loads(line)
 
     def _failed(self) -> ShardyError:
+        self.process.kill()
         _, said = self.process.communicate()
         last = (said or "").strip().splitlines()
         why = last[-1] if last else f"exit code {self.process.returncode}"
@@ -61,7 +64,8 @@ class Child:
     def close(self) -> None:
         """End the process."""
         self.process.kill()
-        self.process.communicate()
+        if not (self.process.stdout is None or self.process.stdout.closed):
+            self.process.communicate()
 
 
 _HINT = "collectives are then read from the compiled program, without reasons"
@@ -70,10 +74,24 @@ _children: list[Child] = []
 
 
 def start() -> None:
-    """Start the child while other work is done."""
+    """Start the child while other work is done. That of a parent process is not this one's."""
     with _lock:
+        if _children and _children[0].of_process != os.getpid():
+            _children.clear()
         if not _children:
             _children.append(Child())
+
+
+def close() -> None:
+    """End the child; the next question starts another."""
+    with _lock:
+        for child in _children:
+            if child.of_process == os.getpid():
+                child.close()
+        _children.clear()
+
+
+atexit.register(close)
 
 
 def collectives(module: str, mesh: Sequence[str]) -> list[dict[str, Any]]:
@@ -84,9 +102,9 @@ def collectives(module: str, mesh: Sequence[str]) -> list[dict[str, Any]]:
         try:
             return child.collectives(module, mesh)
         except ShardyError:
-            _children.clear()
             child.close()
+            _children.clear()
             raise
 
 
-__all__ = ["ShardyError", "collectives", "start"]
+__all__ = ["ShardyError", "close", "collectives", "start"]

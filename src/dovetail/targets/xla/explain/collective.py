@@ -20,6 +20,7 @@ WORDS = {
     "reduce_scatter": "reduce-scatter",
     "collective_permute": "collective-permute",
 }
+KINDS = tuple(word for word in WORDS.values() if word != "slice")
 FREE = "slice"
 """Every device keeps a part of what it has: nothing moves."""
 
@@ -100,7 +101,8 @@ def read(found: Mapping[str, Any], names: list[str], placement: Placement) -> Co
         shape=shape,
         dtype=dtype,
         bytes=math.prod(shape) * _BYTES.get(dtype, 4) // max(split, 1),
-        place=_place(found["place"]),
+        # What happens to an argument is put where it is read.
+        place=_place(found["place"] or next((r["place"] for r in found["readers"]), "")),
         why=why,
         origins=tuple(dict.fromkeys(origins)),
     )
@@ -120,7 +122,9 @@ def _reason(
     kind: str, axes: tuple[str, ...], found: Mapping[str, Any], names: list[str], placement: Placement
 ) -> tuple[str, list[str]]:
     def from_(origins: Mapping[str, Any]) -> list[str]:
-        return [names[o] if isinstance(o, int) else str(o) for axis, o in origins.items() if axis in axes]
+        # A permutation takes a split from one axis of the mesh to another.
+        seen = [o for axis, o in origins.items() if axis in axes or kind == "collective-permute"]
+        return [names[o] if isinstance(o, int) else str(o) for o in seen]
 
     def said(name: str) -> str:
         rule = placement.rule(name)
@@ -143,4 +147,4 @@ def _reason(
     return f"{first}, and {reader['op']} at {repeated(_place(reader['place']))} reads it {how}", [*origins, *wanted]
 
 
-__all__ = ["FREE", "Collective", "Link", "Links", "read", "repeated"]
+__all__ = ["FREE", "KINDS", "Collective", "Link", "Links", "read", "repeated"]

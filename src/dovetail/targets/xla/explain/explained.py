@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.targets.xla.explain import child
-from dovetail.targets.xla.explain.collective import FREE, Collective, Links, read, repeated
+from dovetail.targets.xla.explain.collective import FREE, KINDS, Collective, Links, read, repeated
 from dovetail.targets.xla.package import jax, wide_types
 from dovetail.targets.xla.placement import WHOLE, Placement, Rule
 from dovetail.targets.xla.trace import Tracer
@@ -41,6 +42,14 @@ class Explained:
 
     def __init__(self, graph: Graph, placement: Placement, links: Links | None = None) -> None:
         placement.check(graph)
+        unknown = sorted(
+            {str(s) for v in (*graph.parameters, *graph.inputs) for s in v.shape if not isinstance(s, int)}
+        )
+        if unknown:
+            raise OptionError(
+                f"{graph.name} has sizes that are not known: {', '.join(unknown)}",
+                hint=f"what moves depends on them; give each a number: --size {unknown[0]}=8",
+            )
         self.graph, self.placement, self.links = graph, placement, links or Links()
         leaves = [*graph.parameters, *graph.inputs]
         self.names = [str(v.attrs["name"]) for v in leaves]
@@ -199,16 +208,18 @@ def _module(graph: Graph, placement: Placement) -> str:
     return lowered.as_text(debug_info=True)
 
 
-def required(explained: Explained, wanted: Mapping[str, str]) -> list[str]:
-    """What is not as a gate wants it: `{"all-reduce": "2/layer"}` or `{"all-gather": "0"}`."""
-    layers = len({c for c in map(_layer, explained.names) if c is not None}) or 1
-    found = explained.counts
+def shortfalls(explained: Explained, required: Sequence[str]) -> list[str]:
+    """What is not as gates want it: `all-reduce=2/layer`, `all-gather=0`; a kind that is not named may be there."""
+    layers = len({layer for layer in map(_layer, explained.names) if layer is not None}) or 1
     said: list[str] = []
-    for kind, count in wanted.items():
+    for text in required:
+        kind, _, count = text.partition("=")
         number, _, per = count.partition("/")
-        expected = int(number) * (layers if per == "layer" else 1)
-        if found[kind] != expected:
-            said.append(f"{kind}: found {found[kind]}, expected {expected} ({count})")
+        if kind not in KINDS or not number.isdigit() or per not in ("", "layer"):
+            raise OptionError(f"a gate {text!r}", hint=f"write KIND=COUNT or KIND=COUNT/layer; {', '.join(KINDS)}")
+        expected = int(number) * (layers if per else 1)
+        if explained.counts[kind] != expected:
+            said.append(f"{kind}: found {explained.counts[kind]}, expected {expected}")
     return said
 
 
@@ -220,4 +231,4 @@ def _layer(name: str) -> str | None:
     return name[at:].split(".")[0]
 
 
-__all__ = ["Explained", "Remedy", "required"]
+__all__ = ["Explained", "Remedy", "shortfalls"]

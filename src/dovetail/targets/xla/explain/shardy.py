@@ -55,12 +55,12 @@ class Walk:
         spec = re.search(r"out_sharding=<@\w+, \[(.*?)\](?:>|,)", text)
         half = re.search(r'"(\w+)":\((\d+)\)(\d+)', head)  # "tp":(1)2 is the outer half of tp
         source = op.operands[0]
-        readers = [use.owner for use in op.results[0].uses]
+        readers = self._readers(op)
         owner = source.owner
         made_here = not isinstance(owner, self.ir.Block)
         return {
             "kind": kind,
-            "axes": [a for a in self.mesh if f'"{a}"' in head],
+            "axes": [a for a in self.mesh if f'"{a}"' in head] or self._moved(source, spec[1] if spec else ""),
             "devices": int(half[3]) if half else 0,
             "type": str(op.results[0].type),
             "split": [a for a in self.mesh if spec and f'"{a}"' in spec[1]],
@@ -70,6 +70,30 @@ class Walk:
             "summed": [self._origins(v) for v in owner.operands] if made_here and kind == "all_reduce" else [],
             "readers": [self._reader(reader, source) for reader in readers[:1]],
         }
+
+    def _readers(self, op: Any) -> list[Any]:
+        """The ops that read a result, collectives in between left out."""
+        found = [use.owner for use in op.results[0].uses]
+        while found and found[0].name.startswith("sdy.") and len(found[0].results):
+            found = [use.owner for use in found[0].results[0].uses]
+        return found
+
+    def _moved(self, source: Any, after: str) -> list[str]:
+        """The mesh axes that split another axis of a tensor than before; a permutation names none itself."""
+        said = re.search(r"\[(.*?)\]", self._sharding(source))
+        before = said[1] if said else ""
+        return [a for a in self.mesh if _axis_of(a, before) != _axis_of(a, after)]
+
+    def _sharding(self, value: Any) -> str:
+        """How a value is split, as Shardy writes it."""
+        owner = value.owner
+        if isinstance(owner, self.ir.Block):
+            attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[value.arg_number]
+            return str(attrs["sdy.sharding"]) if "sdy.sharding" in attrs else ""
+        for name in ("sdy.sharding", "out_sharding"):
+            if name in owner.attributes:
+                return str(owner.attributes[name])
+        return ""
 
     def _reader(self, reader: Any, source: Any) -> dict[str, Any]:
         others = [v for v in [*reader.operands, *reader.results] if v != source]
@@ -85,8 +109,7 @@ class Walk:
         """By mesh axis, the argument whose placement a split comes from."""
         owner = value.owner
         if isinstance(owner, self.ir.Block):
-            attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[value.arg_number]
-            said = str(attrs["sdy.sharding"]) if "sdy.sharding" in attrs else ""
+            said = self._sharding(value)
             return {a: value.arg_number for a in self.mesh if f'"{a}"' in said}
         if "sdy.sharding_origins" not in owner.attributes:
             return self._origins(owner.operands[0]) if owner.name.startswith("sdy.") and len(owner.operands) else {}
@@ -96,6 +119,12 @@ class Walk:
             number = re.match(r"input: (\d+)", origin)
             found[axis] = int(number[1]) if number else origin
         return found
+
+
+def _axis_of(mesh_axis: str, spec: str) -> int | None:
+    """The axis of a tensor that a mesh axis splits, in text such as {"dp"}, {}."""
+    parts = re.findall(r"\{(.*?)\}", spec)
+    return next((i for i, part in enumerate(parts) if f'"{mesh_axis}"' in part), None)
 
 
 def main() -> None:

@@ -47,10 +47,22 @@ def _by_zero(of_integers: Meaning, of_floats: Meaning) -> Meaning:
     return meaning
 
 
+def _integer_power(x: Any, y: Any) -> Any:
+    """By squaring, one bit of the exponent after the other; products wrap."""
+    x, y = jnp.broadcast_arrays(x, y)
+
+    def step(bit: Any, state: Any) -> Any:
+        total, square = state
+        odd = jnp.bitwise_and(lax.shift_right_logical(y, jnp.full_like(y, bit)), jnp.ones((), y.dtype)) == 1
+        return jnp.where(odd, total * square, total), square * square
+
+    return lax.fori_loop(0, 8 * y.dtype.itemsize, step, (jnp.ones_like(x), x))[0]
+
+
 def _power(x: Any, y: Any) -> Any:
     if not is_integer(x):
         return jnp.power(x, y)
-    positive = jnp.power(x, jnp.maximum(y, jnp.zeros((), y.dtype)))
+    positive = _integer_power(x, jnp.maximum(y, jnp.zeros((), y.dtype)))
     if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
         return positive
     one = jnp.ones((), x.dtype)

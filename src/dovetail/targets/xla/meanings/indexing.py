@@ -14,13 +14,14 @@ from dovetail.targets.xla.package import jnp
 Meaning = Callable[..., Any]
 
 
-def _outside(indices: Any, size: int) -> Any:
-    return jnp.any((indices < -size) | (indices >= size))
+def _outside(indices: Any, size: Any) -> Any:
+    """Whether indices are out of range, for each element of the first axis: it may be split over devices."""
+    bad = (indices < -size) | (indices >= size)
+    return jnp.any(bad, axis=tuple(range(1, bad.ndim)))
 
 
 def _rows_outside(x: Any, indices: Any, batch: int = 0) -> Any:
-    sizes = np.asarray(x.shape[batch : batch + indices.shape[-1]])
-    return jnp.any((indices < -sizes) | (indices >= sizes))
+    return _outside(indices, np.asarray(x.shape[batch : batch + indices.shape[-1]]))
 
 
 def _inside(indices: Any, size: int) -> Any:

@@ -139,8 +139,7 @@ def _lp_pool(x: Any, *, p: float, **window: Any) -> Any:
 
 
 def _fourier(x: Any, *, inverse: bool) -> Any:
-    wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
-    points = lax.complex(x[..., 0].astype(wide), x[..., 1].astype(wide))
+    points = lax.complex(x[..., 0].astype(jnp.float64), x[..., 1].astype(jnp.float64))
     spectrum = jnp.fft.ifft(points, axis=-1) if inverse else jnp.fft.fft(points, axis=-1)
     return jnp.stack([spectrum.real, spectrum.imag], axis=-1).astype(x.dtype)
 

@@ -1,0 +1,94 @@
+"""`dovetail explain --mesh`: the collectives of a model on a mesh of devices, without devices."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument
+from dovetail.cli.options import asked_graph, numbers
+from dovetail.errors import GateError, OptionError
+
+if TYPE_CHECKING:
+    from dovetail.targets.xla.explain.explained import Explained
+
+ARGUMENTS = (
+    Argument(
+        "--mesh",
+        "explain the model on a mesh of devices instead, as in --mesh dp=2,tp=4: every collective with its reason, "
+        "place, price and remedy; needs JAX and no devices",
+        {"metavar": "AXIS=SIZE,…"},
+    ),
+    Argument(
+        "--place",
+        "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, or one such "
+        "line; may be given several times, and the first that fits a name counts",
+        {"metavar": "RULES", "action": "append", "default": []},
+    ),
+    Argument(
+        "--require-collectives",
+        "with --mesh: fail unless there are exactly as many, as in --require-collectives all-reduce=2/layer; may be "
+        "given several times",
+        {"metavar": "KIND=COUNT", "action": "append", "default": []},
+    ),
+)
+
+
+def is_asked(args: argparse.Namespace) -> bool:
+    """Whether a command line asks for collectives."""
+    if args.mesh is None and (args.place or args.require_collectives):
+        raise OptionError("--place and --require-collectives without --mesh", hint="name the mesh: --mesh dp=2,tp=4")
+    return args.mesh is not None
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from dovetail.runtime.explain_placement import explain_placement  # few explain a mesh
+
+    mesh = numbers("--mesh", args.mesh.split(","))
+    preset, place = placed(args.place)
+    found = explain_placement(asked_graph(args), mesh=mesh, place=place, preset=preset)
+    text = json.dumps({"schema": SCHEMA_VERSION, **found.json()}, indent=2) if args.json else found.text()
+    failure = _gate(found, args.require_collectives)
+    return Answer(text) if failure is None else Answer(text, failure)
+
+
+def placed(given: list[str]) -> tuple[str | None, dict[str, str]]:
+    """The preset of `--place` options, and the rules, in order."""
+    from dovetail.targets.xla.presets import PRESETS
+
+    preset: str | None = None
+    rules: dict[str, str] = {}
+    for text in given:
+        if text in PRESETS:
+            preset = text
+            continue
+        lines = [text] if ":" in text and not Path(text).exists() else _lines(text)
+        for line in lines:
+            pattern, colon, words = line.partition(":")
+            if not colon or not pattern.strip():
+                raise OptionError(f"--place {line!r}", hint="write NAME: AXES, as in layers.*.wq: - tp")
+            rules.setdefault(pattern.strip(), words.strip())
+    return preset, rules
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"--place {path}: {error}", hint="name a preset, a file, or NAME: AXES") from error
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def _gate(found: Explained, required: list[str]) -> GateError | None:
+    from dovetail.targets.xla.explain.explained import shortfalls
+
+    missing = shortfalls(found, required)
+    if not missing:
+        return None
+    return GateError("; ".join(missing), hint="the report says why each is there, and its hints what would change it")
+
+
+__all__ = ["ARGUMENTS", "is_asked", "placed", "run"]

@@ -1,0 +1,116 @@
+"""Collectives explained without devices: counts, reasons, places, prices and remedies."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dovetail import Graph, explain_placement
+from dovetail.cli.main import main
+from dovetail.errors import OptionError
+from dovetail.models.llama import LlamaShape, llama
+from dovetail.targets.xla.explain import child
+from dovetail.targets.xla.explain.collective import Collective, Link, Links
+from dovetail.targets.xla.explain.explained import Explained, shortfalls
+
+pytest.importorskip("jax")
+
+SHAPE = LlamaShape(layers=2, hidden=64, heads=8, kv_heads=4, inner=128, vocabulary=64)
+MESH = {"dp": 2, "tp": 4}
+
+
+def graph(shape: LlamaShape = SHAPE) -> Graph:
+    return llama(shape, batch=8, seq=8)
+
+
+def explained(shape: LlamaShape = SHAPE, **place: str) -> Explained:
+    rules = {f"layers.*.{name}": words for name, words in place.items()}
+    return explain_placement(graph(shape), mesh=MESH, place=rules, preset="tensor")
+
+
+def test_two_sums_a_layer_and_why() -> None:
+    found = explained()
+    assert found.counts == {"all-reduce": 4}
+    assert shortfalls(found, ["all-reduce=2/layer", "all-gather=0"]) == []
+    assert shortfalls(found, ["all-reduce=3"]) == ["all-reduce: found 4, expected 3"]
+    first, second = found.groups()
+    assert (first[1], second[1]) == (2, 2)
+    reasons = {first[0].why, second[0].why}
+    assert any('layers.*.wo is placed "tp"' in why for why in reasons)
+    assert any('layers.*.down is placed "tp"' in why for why in reasons)
+    assert first[0].place == "layers.*/matmul" and first[0].axes == ("tp",) and first[0].bytes == 8 * 8 * 64 * 4 // 2
+    assert found.remedies == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "place", "remedy"),
+    [
+        (SHAPE, {"wo": "- tp"}, ("layers.*.wo", "tp", "- tp")),
+        (replace(SHAPE, kv_heads=2), {}, ("layers.*.wk", "-", "- tp")),
+    ],
+    ids=["a wrong wo", "two key heads on four devices"],
+)
+def test_a_wrong_placement_has_the_remedy_that_mends_it(
+    shape: LlamaShape, place: dict[str, str], remedy: tuple[str, str, str]
+) -> None:
+    found = explained(shape, **place)
+    best = found.remedies[0]
+    assert (best.pattern, best.placed, best.instead_of) == remedy
+    assert best.seconds > 0 and best.collectives < len(found.collectives)
+    changed = explained(shape, **{**place, best.pattern.removeprefix("layers.*."): best.placed})
+    assert len(changed.collectives) == best.collectives
+    assert abs(found.seconds - changed.seconds - best.seconds) < 1e-9
+
+
+def test_every_collective_of_drawn_placements_has_a_place_and_a_reason() -> None:
+    draw = random.Random(0)
+    for _ in range(4):
+        place = {
+            name: draw.choice(["-", "tp", "- tp", "dp", "- dp", "dp tp"]) for name in ("wq", "wv", "wo", "up", "down")
+        }
+        for one in explained(**place).collectives:
+            assert one.place != "the program" and len(one.why) > 20 and one.axes and one.bytes > 0, (place, one)
+
+
+def test_prices_are_those_of_rings() -> None:
+    one = Collective("all-reduce", ("tp",), 4, (256,), "f32", 1024, "layers.0/matmul", "", ())
+    links = Links({"tp": Link(1e-6, 1e9)})
+    assert one.seconds(links) == pytest.approx(2 * (0.75 * 1024 / 1e9 + 3e-6))
+    assert replace(one, kind="all-gather").seconds(links) == pytest.approx(0.75 * 1024 / 1e9 + 3e-6)
+    assert replace(one, kind="slice").seconds(links) == 0
+
+
+def test_sizes_must_be_known() -> None:
+    with pytest.raises(OptionError, match="sizes that are not known"):
+        explain_placement(llama(SHAPE, batch="b", seq=8), mesh=MESH)
+
+
+MODEL = "llama:layers=2,hidden=64,heads=8,kv_heads=4,inner=128,vocabulary=64,batch=8,seq=8"
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = tmp_path / "place.txt"
+    rules.write_text("# the output product\nlayers.*.wo: tp\n", encoding="utf-8")
+    asked = ["explain", MODEL, "--mesh", "dp=2,tp=4", "--place", str(rules), "--place", "tensor"]
+    assert main([*asked, "--require-collectives", "all-reduce=2/layer"]) == 0
+    assert "4 collectives" in capsys.readouterr().out
+    assert main([*asked, "--json", "--require-collectives", "all-gather=1"]) != 0
+    out = capsys.readouterr()
+    assert json.loads(out.out)["collectives"][0]["kind"] == "all-reduce"
+    assert "all-gather: found 0, expected 1" in out.err
+    assert main(["explain", MODEL, "--place", "tensor"]) != 0
+
+
+def test_a_child_that_dies_is_one_error_and_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = tmp_path / "crash.py"
+    crash.write_text("import os, sys\nsys.stdin.readline()\nos.abort()\n", encoding="utf-8")
+    child.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(child, "PROGRAM", crash)
+        with pytest.raises(child.ShardyError, match="Shardy's passes failed"):
+            explained()
+    assert explained().counts == {"all-reduce": 4}

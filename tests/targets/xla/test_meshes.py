@@ -1,0 +1,96 @@
+"""Models on meshes of simulated devices: right numbers, the collectives that the placement asks for, typed errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, compile, evaluate
+from dovetail.errors import DeviceError, OptionError
+from dovetail.ir.literal import Array
+from dovetail.models.bert import BertShape, bert
+from dovetail.models.llama import LlamaShape, llama
+from dovetail.models.weights import random_weights
+from dovetail.runtime.compile import compilation, make_request
+from dovetail.targets import xla
+from dovetail.targets.xla.placement import Placement
+from dovetail.targets.xla.target import placement_of
+
+pytest.importorskip("jax")
+run: Any = pytest.importorskip("dovetail.targets.xla.run")
+
+BATCH, SEQ = 8, 8
+LLAMA = LlamaShape(layers=2, hidden=64, heads=8, kv_heads=4, inner=128, vocabulary=64)
+BERT = BertShape(layers=2, hidden=64, heads=8, inner=128, vocabulary=64, positions=16)
+MESHES: dict[str, dict[str, int]] = {"data": {"dp": 8}, "tensor": {"tp": 4}, "both": {"dp": 2, "tp": 4}}
+
+
+@cache
+def work(name: str) -> tuple[Graph, dict[str, Array]]:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 64, (BATCH, SEQ))
+    if name == "llama":
+        return llama(LLAMA, batch=BATCH, seq=SEQ), {"input_ids": ids}
+    mask = (np.arange(SEQ) < rng.integers(2, SEQ, (BATCH, 1))).astype(np.int64)
+    types = np.zeros((BATCH, SEQ), np.int64)
+    return bert(BERT, batch=BATCH, seq=SEQ), {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+
+
+def ran(name: str, mesh: Mapping[str, int] | None) -> tuple[Mapping[str, Array], str]:
+    """The outputs of a model on a mesh, and the program of a device as XLA compiled it."""
+    graph, feeds = work(name)
+    plan = compilation(graph, make_request(target="xla")).plan
+    preset = "tensor" if mesh and "tp" in mesh else "data"
+    runner = run.XlaGraph(plan, None if mesh is None else placement_of(mesh, None, preset)).bind(random_weights(graph))
+    return runner.run(feeds), runner.compiled.as_text()
+
+
+def error(name: str, found: Mapping[str, Array]) -> float:
+    graph, feeds = work(name)
+    judge = evaluate(graph, feeds, params=random_weights(graph), lift=True)
+    return max(float(np.abs(found[k] - judge[k]).max() / np.abs(judge[k]).max()) for k in judge)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_every_mesh_is_as_near_to_float64_as_one_device(name: str) -> None:
+    alone, _ = ran(name, None)
+    bound = 2 * error(name, alone) + 1e-7
+    for title, mesh in MESHES.items():
+        found, text = ran(name, mesh)
+        assert error(name, found) <= bound, title
+        sums = len(re.findall(r" all-reduce(?:-start)?\(", text))
+        assert sums == (0 if "tp" not in mesh else 2 * LLAMA.layers), title
+        assert "collective-permute" not in text, title
+
+
+def test_a_mesh_that_is_larger_than_the_machine_is_refused() -> None:
+    graph, _ = work("llama")
+    with pytest.raises(DeviceError, match="a mesh of 64 devices"):
+        compile(graph, target=xla.target(mesh={"dp": 64})).bind(random_weights(graph))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "place", "said"),
+    [
+        ({"dp": 0}, {}, "a mesh axis 'dp' of size 0"),
+        ({"dp": 2}, {"layers.*.wq": "- tp"}, "the mesh has no axis 'tp'"),
+        ({"tp": 2}, {"layers.*.wq": "tp tp"}, "uses tp twice"),
+        ({"tp": 2}, {"layers.*.wx": "tp"}, "no parameter or input of llama fits 'layers.*.wx'"),
+        ({"tp": 2}, {"layers.*.wq": "- - tp"}, "is placed"),
+        ({"tp": 3}, {"layers.*.wq": "tp"}, "has 64 elements, and tp has 3 devices"),
+    ],
+)
+def test_placements_that_cannot_be_are_refused(mesh: dict[str, int], place: dict[str, str], said: str) -> None:
+    graph, _ = work("llama")
+    with pytest.raises(OptionError, match=re.escape(said)):
+        Placement.of(mesh, place).check(graph)
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(OptionError, match="there is no preset 'pipeline'"):
+        xla.target(mesh={"dp": 2}, preset="pipeline")
