@@ -91,6 +91,8 @@ def test_page_runs(
     if "import torch\n" in text:
         pytest.importorskip("torch")
         monkeypatch.setattr(warnings, "filters", [("ignore", None, Warning, None, 0)])  # torch warns of its own code
+    if "dovetail.targets import xla" in text:
+        pytest.importorskip("jax")
     golden.file(str(path.relative_to(ROOT)), Page(str(path), capsys).run(text))
 
 

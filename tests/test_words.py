@@ -61,6 +61,7 @@ PUBLIC = (
     "dovetail.models",
     "dovetail.ops",
     "dovetail.targets",
+    "dovetail.targets.xla",
     "dovetail.testing",
     "dovetail.train",
 )

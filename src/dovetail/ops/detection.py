@@ -269,7 +269,7 @@ def sampled(x: Array, grid: Array, *, mode: str, padding: str, align_corners: bo
     batch = np.arange(len(x)).reshape((-1, *(1,) * (grid.ndim - 2)))
     total = of.zeros((*grid.shape[:-1], x.shape[1]), channels_last.dtype)
     for taps in itertools.product(*axes):
-        weight = math.prod(w for _, w in taps)
+        weight: Any = math.prod(w for _, w in taps)
         total = total + weigh(channels_last[(batch, *(i for i, _ in taps))], weight[..., None], of)
     return of.moveaxis(total, -1, 1).astype(x.dtype)
 

@@ -27,8 +27,8 @@ def graph(shape: LlamaShape = SHAPE) -> Graph:
     return llama(shape, batch=8, seq=8)
 
 
-def explained(shape: LlamaShape = SHAPE, **place: str) -> Explained:
-    rules = {f"layers.*.{name}": words for name, words in place.items()}
+def explained(shape: LlamaShape = SHAPE, place: dict[str, str] | None = None) -> Explained:
+    rules = {f"layers.*.{name}": words for name, words in (place or {}).items()}
     return explain_placement(graph(shape), mesh=MESH, place=rules, preset="tensor")
 
 
@@ -57,11 +57,11 @@ def test_two_sums_a_layer_and_why() -> None:
 def test_a_wrong_placement_has_the_remedy_that_mends_it(
     shape: LlamaShape, place: dict[str, str], remedy: tuple[str, str, str]
 ) -> None:
-    found = explained(shape, **place)
+    found = explained(shape, place)
     best = found.remedies[0]
     assert (best.pattern, best.placed, best.instead_of) == remedy
     assert best.seconds > 0 and best.collectives < len(found.collectives)
-    changed = explained(shape, **{**place, best.pattern.removeprefix("layers.*."): best.placed})
+    changed = explained(shape, {**place, best.pattern.removeprefix("layers.*."): best.placed})
     assert len(changed.collectives) == best.collectives
     assert abs(found.seconds - changed.seconds - best.seconds) < 1e-9
 
@@ -72,7 +72,7 @@ def test_every_collective_of_drawn_placements_has_a_place_and_a_reason() -> None
         place = {
             name: draw.choice(["-", "tp", "- tp", "dp", "- dp", "dp tp"]) for name in ("wq", "wv", "wo", "up", "down")
         }
-        for one in explained(**place).collectives:
+        for one in explained(place=place).collectives:
             assert one.place != "the program" and len(one.why) > 20 and one.axes and one.bytes > 0, (place, one)
 
 

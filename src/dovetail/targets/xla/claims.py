@@ -35,7 +35,7 @@ def _conditions(name: str) -> tuple[Condition, ...]:
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
-    """Every primitive; a fused op is handed over as its body, whoever declared it."""
+    """Every primitive; a fused op is handed over as its body."""
     return Claims(
         target="xla",
         machine=Machine(flops_per_second=1e11, bytes_per_second=2e10, launch_seconds=1e-6),

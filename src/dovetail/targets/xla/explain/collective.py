@@ -10,8 +10,8 @@ from typing import Any
 
 from dovetail.targets.xla.placement import Placement
 
-_BYTES = {"i1": 1, "i8": 1, "ui8": 1, "i16": 2, "ui16": 2, "i32": 4, "ui32": 4, "i64": 8, "ui64": 8}
-_BYTES |= {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+_INTEGERS = {"i1": 1, "i8": 1, "ui8": 1, "i16": 2, "ui16": 2, "i32": 4, "ui32": 4, "i64": 8, "ui64": 8}
+_BYTES = {**_INTEGERS, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 WORDS = {
     "all_reduce": "all-reduce",
     "all_gather": "all-gather",

@@ -14,9 +14,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.targets.xla.explain import child
 from dovetail.targets.xla.explain.collective import FREE, KINDS, Collective, Links, read, repeated
-from dovetail.targets.xla.package import jax, wide_types
 from dovetail.targets.xla.placement import WHOLE, Placement, Rule
-from dovetail.targets.xla.trace import Tracer
 
 WORTH = 0.02
 """A change that gains less of the time is not offered."""
@@ -54,7 +52,9 @@ class Explained:
         leaves = [*graph.parameters, *graph.inputs]
         self.names = [str(v.attrs["name"]) for v in leaves]
         child.start()
-        found = child.collectives(_module(graph, placement), list(placement.sizes))
+        from dovetail.targets.xla.explain.lowered import module_of  # JAX is imported with it, while the child starts
+
+        found = child.collectives(module_of(graph, placement), list(placement.sizes))
         self.all = tuple(read(one, self.names, placement) for one in found)
 
     @property
@@ -187,25 +187,6 @@ def _divides(parts: int, size: Size) -> bool:
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
-
-
-def _module(graph: Graph, placement: Placement) -> str:
-    """The graph as StableHLO with placements; an abstract mesh needs no devices."""
-    leaves = [*graph.parameters, *graph.inputs]
-    sharding = jax.sharding
-    mesh = sharding.AbstractMesh(tuple(n for _, n in placement.mesh), tuple(a for a, _ in placement.mesh))
-
-    def where(name: str) -> Any:
-        return sharding.NamedSharding(mesh, sharding.PartitionSpec(*(a or None for a in placement.axes(name))))
-
-    given = [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=where(str(v.attrs["name"]))) for v in leaves]
-
-    def computed(arrays: Sequence[Any]) -> list[Any]:
-        return Tracer(graph.where).values(list(graph.outputs.values()), dict(zip(leaves, arrays, strict=True)))
-
-    with wide_types():
-        lowered = jax.jit(computed, keep_unused=True).trace(given).lower(lowering_platforms=("cpu",))
-    return lowered.as_text(debug_info=True)
 
 
 def shortfalls(explained: Explained, required: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ KINDS = ("all_reduce", "all_gather", "all_slice", "all_to_all", "reduce_scatter"
 def pipeline(passmanager: Any) -> str:
     """Shardy's pipeline as this version has it, with origins, and every reshard as a collective.
 
-    Names of passes change from release to release, so the whole pipeline is asked for and edited.
+    Names of passes change from release to release, so the pipeline itself is printed and edited.
     """
     own = str(passmanager.PassManager.parse("builtin.module(sdy-propagation-pipeline)"))
     for flag in ("debug-sharding-origins", "enable-full-version"):

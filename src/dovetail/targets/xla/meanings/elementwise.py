@@ -1,4 +1,6 @@
 """Elementwise primitives in JAX, with the meaning that NumPy's dtypes have."""
+# pyright: basic, reportPrivateUsage=true
+# Arrays of JAX have no types here.
 
 from __future__ import annotations
 

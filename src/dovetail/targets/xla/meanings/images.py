@@ -1,4 +1,6 @@
 """Resizing, sampling and quantisation. Places and weights of a resize are known while it is traced."""
+# pyright: basic, reportPrivateUsage=true
+# Arrays of JAX have no types here.
 
 from __future__ import annotations
 

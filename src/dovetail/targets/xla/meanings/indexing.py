@@ -1,4 +1,6 @@
 """Reading and writing by index. An index out of range is flagged: a traced function cannot raise."""
+# pyright: basic, reportPrivateUsage=true
+# Arrays of JAX have no types here.
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 """Products, convolutions and pools. f32 products are f32: XLA would round their factors on TPUs and GPUs."""
+# pyright: basic, reportPrivateUsage=true
+# Arrays of JAX have no types here.
 
 from __future__ import annotations
 

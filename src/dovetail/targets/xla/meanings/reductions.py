@@ -1,4 +1,6 @@
 """Reductions, running reductions and orders along an axis."""
+# pyright: basic, reportPrivateUsage=true
+# Arrays of JAX have no types here.
 
 from __future__ import annotations
 

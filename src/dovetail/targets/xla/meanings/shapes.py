@@ -1,4 +1,6 @@
 """Primitives that move elements and compute nothing, and tensors made from sizes."""
+# pyright: basic, reportPrivateUsage=true
+# Arrays of JAX have no types here.
 
 from __future__ import annotations
 
