@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
+MOST_SEARCHED = 64
+"""Values that are looked at for the origin of a split."""
+_ORIGIN = r'"?(\w+)"?(?::\(\d+\)\d+)?"? = "([^"]*)"'
 KINDS = ("all_reduce", "all_gather", "all_slice", "all_to_all", "reduce_scatter", "collective_permute")
 
 
@@ -50,9 +53,10 @@ class Walk:
                 yield self._collective(kind, op.operation)
 
     def _collective(self, kind: str, op: Any) -> dict[str, Any]:
-        text = str(op)
-        head = text.split(" out_sharding")[0].split(" = ", 1)[-1]
-        spec = re.search(r"out_sharding=<@\w+, \[(.*?)\](?:>|,)", text)
+        # Attributes one by one: to print an op is to verify and number all others.
+        said = {name: str(op.attributes[name]) for name in op.attributes}
+        head = " ".join(text for name, text in said.items() if name != "out_sharding" and not name.startswith("sdy."))
+        spec = re.search(r"<@\w+, \[(.*?)\](?:>|,)", said.get("out_sharding", ""))
         half = re.search(r'"(\w+)":\((\d+)\)(\d+)', head)  # "tp":(1)2 is the outer half of tp
         source = op.operands[0]
         readers = self._readers(op)
@@ -82,7 +86,8 @@ class Walk:
         """The mesh axes that split another axis of a tensor than before; a permutation names none itself."""
         said = re.search(r"\[(.*?)\]", self._sharding(source))
         before = said[1] if said else ""
-        return [a for a in self.mesh if _axis_of(a, before) != _axis_of(a, after)]
+        moved = [a for a in self.mesh if _axis_of(a, before) != _axis_of(a, after)]
+        return moved or [a for a in self.mesh if f'"{a}"' in after]  # the same axes in another order
 
     def _sharding(self, value: Any) -> str:
         """How a value is split, as Shardy writes it."""
@@ -107,15 +112,28 @@ class Walk:
 
     def _origins(self, value: Any) -> dict[str, int | str]:
         """By mesh axis, the argument whose placement a split comes from."""
-        owner = value.owner
-        if isinstance(owner, self.ir.Block):
-            said = self._sharding(value)
-            return {a: value.arg_number for a in self.mesh if f'"{a}"' in said}
+        split = [a for a in self.mesh if f'"{a}"' in self._sharding(value)]
+        found: dict[str, int | str] = {}
+        pending, seen = [value], 0
+        # Shardy does not write the origins of all values: what is missing is that of an operand.
+        while pending and seen < MOST_SEARCHED and (seen == 0 or any(a not in found for a in split)):
+            one = pending.pop(0)
+            seen += 1
+            if isinstance(one.owner, self.ir.Block):
+                said = self._sharding(one)
+                found = {a: one.arg_number for a in self.mesh if f'"{a}"' in said} | found
+            else:
+                found = self._written_origins(one.owner) | found
+                pending.extend(one.owner.operands)
+        return found
+
+    def _written_origins(self, owner: Any) -> dict[str, int | str]:
+        """The origins of the first result of an op."""
         if "sdy.sharding_origins" not in owner.attributes:
-            return self._origins(owner.operands[0]) if owner.name.startswith("sdy.") and len(owner.operands) else {}
+            return {}
         listed = self.ir.ArrayAttr(owner.attributes["sdy.sharding_origins"])
         found: dict[str, int | str] = {}
-        for axis, origin in re.findall(r'"?(\w+)(?::\(\d+\)\d+)?"? = "([^"]*)"', str(listed[0]) if len(listed) else ""):
+        for axis, origin in re.findall(_ORIGIN, str(listed[0]) if len(listed) else ""):
             number = re.match(r"input: (\d+)", origin)
             found[axis] = int(number[1]) if number else origin
         return found
