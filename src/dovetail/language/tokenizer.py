@@ -174,4 +174,4 @@ def _id(fields: Mapping[str, Field], which: str, count: int) -> int | None:
     return found if isinstance(found, int) and 0 <= found < count else None
 
 
-__all__ = ["PRE_TOKENIZERS", "Stream", "Tokenizer"]
+__all__ = ["PRE_TOKENIZERS", "Stream", "Tokenizer", "byte_of"]

@@ -195,7 +195,7 @@ def _layer(
             rms_norm(z, weights.vector(f"{name}.{side}_norm.gain", of.width), eps=of.eps)
             for side, z in (("q", q), ("k", k))
         )
-    q, k = (rope.body(z, step.cos, step.sin, form=of.pairs) for z in (q, k))
+    q, k = (rope(z, step.cos, step.sin, form=of.pairs) for z in (q, k))
     new_k, new_v = (_written(cache, rows, step.positions) for cache, rows in zip(old, (k, v), strict=True))
     keys, values = (ops.slice_(c, axis=-2, start=0, stop=step.keep.shape[-1]) for c in (new_k, new_v))
     groups = of.heads // of.kv_heads

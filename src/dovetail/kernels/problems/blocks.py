@@ -44,11 +44,13 @@ def find_block_product(of: StepProblem[object]) -> BlockProduct | Refused:
     names: set[str] = set()
     blocks: list[tuple[Value, ...]] = []
     for right in found.rights:
-        if right not in found.body.arguments:
+        is_transposed = right.op is ops.permute and right.rank == 2 and right.operands[0] in found.body.arguments
+        if right not in found.body.arguments and not is_transposed:
             return Refused("weights_are_an_operand", "a view of an operand")
-        parts = _columns(found.operand(right))
+        weights = found.operand(right)
+        parts = _rows(weights) if is_transposed else _columns(weights)
         if parts is None or not all(of.locations.is_bound(part.operands[0]) for part in parts):
-            return Refused("weights_are_blocks", found.operand(right).op.name, library.dequantise_blocks.name)
+            return Refused("weights_are_blocks", weights.op.name, library.dequantise_blocks.name)
         names |= {part.attrs["format"] for part in parts}
         blocks.append(tuple([part.operands[0] for part in parts]))
     if len(names) > 1:
@@ -58,13 +60,21 @@ def find_block_product(of: StepProblem[object]) -> BlockProduct | Refused:
 
 def _columns(weights: Value) -> Sequence[Value] | None:
     """The dequantised matrices [columns, k] that weights [k, columns] consist of; None where they are others."""
-    if weights.op is ops.concat and weights.attrs["axis"] % weights.rank == weights.rank - 1:
-        parts = [_columns(part) for part in weights.operands]
-        return None if None in parts else [one for some in parts for one in some or ()]
-    is_transposed = weights.op is ops.permute and weights.rank == 2
-    source = weights.operands[0] if is_transposed else weights
-    is_matrix = is_transposed and source.op is library.dequantise_blocks and source.operands[0].rank == 2
-    return [source] if is_matrix else None
+    if weights.rank == 2 and weights.op is ops.concat and weights.attrs["axis"] % 2 == 1:
+        return _all([_columns(part) for part in weights.operands])
+    return _rows(weights.operands[0]) if weights.rank == 2 and weights.op is ops.permute else None
+
+
+def _rows(weights: Value) -> Sequence[Value] | None:
+    """The same of weights [columns, k]."""
+    if weights.rank == 2 and weights.op is ops.concat and weights.attrs["axis"] % 2 == 0:
+        return _all([_rows(part) for part in weights.operands])
+    return [weights] if weights.rank == 2 and weights.op is library.dequantise_blocks else None
+
+
+def _all(parts: Sequence[Sequence[Value] | None]) -> Sequence[Value] | None:
+    found = [some for some in parts if some is not None]
+    return [one for some in found for one in some] if len(found) == len(parts) else None
 
 
 __all__ = ["BlockProduct", "find_block_product"]

@@ -136,6 +136,9 @@ def _free_originals(
             freed += original.nbytes
             bound.again[value] = routes[value]
             params.cells[str(value.attrs["name"])].let_go(routes[value])
+        elif value not in read:
+            # Packed and mapped: the file brings its pages back where someone asks for the original.
+            unload(bound.own[value])
     for root, slot in plan.slots.items():
         if slot.pool == "bound" and root not in read:
             start, size = bound.number(slot.offset), bound.number(slot.size)

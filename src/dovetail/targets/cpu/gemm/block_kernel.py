@@ -132,9 +132,7 @@ class _Limbs(Builder):
     def _integers(self, x: str, inverse: str) -> str:
         group = self.of.group
         one = self.let(f"insertelement {self.floats} poison, float {inverse}, i64 0")
-        factor = self.let(
-            f"shufflevector {self.floats} {one}, {self.floats} poison, <{group} x i32> zeroinitializer"
-        )
+        factor = self.let(f"shufflevector {self.floats} {one}, {self.floats} poison, <{group} x i32> zeroinitializer")
         scaled = self.let(f"fmul {self.floats} {x}, {factor}")
         for name, given, made in (
             (f"llvm.roundeven.v{group}f32", self.floats, self.floats),
@@ -210,7 +208,9 @@ class _Row(Builder):
         phi.add(str(following), "along")
 
     def _load_splat(self, pointer: Ptr, kind: str, vector: str) -> str:
-        one = self.let(f"insertelement {vector} poison, {kind} {self.let(f'load {kind}, ptr {pointer}, align 4')}, i64 0")
+        one = self.let(
+            f"insertelement {vector} poison, {kind} {self.let(f'load {kind}, ptr {pointer}, align 4')}, i64 0"
+        )
         return self.let(f"shufflevector {vector} {one}, {vector} poison, <{self.of.dot.lanes} x i32> zeroinitializer")
 
     def _scales(self, pointer: Ptr, vector: int) -> str:
@@ -219,7 +219,9 @@ class _Row(Builder):
         at = self.ptr_add(pointer, vector * lanes * size)
         if size == 4:
             return self.let(f"load {self.floats}, ptr {at}, align 4")
-        return self.let(f"fpext <{lanes} x half> {self.let(f'load <{lanes} x half>, ptr {at}, align 2')} to {self.floats}")
+        return self.let(
+            f"fpext <{lanes} x half> {self.let(f'load <{lanes} x half>, ptr {at}, align 2')} to {self.floats}"
+        )
 
     def _fma(self, x: str, y: str, z: str) -> str:
         name = f"llvm.fma.v{self.of.dot.lanes}f32"

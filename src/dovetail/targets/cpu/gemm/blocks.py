@@ -15,7 +15,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job, Packed, Tiles
-from dovetail.targets.cpu.gemm.block_kernel import EXACT, BlockKernel, limbs_function, row_function
+from dovetail.targets.cpu.gemm.block_kernel import EXACT, FAST, BlockKernel, limbs_function, row_function
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
 from dovetail.targets.cpu.gemm.driver import LIVE, Cells, Shape, Source, kernel_code, words_bytes
@@ -40,7 +40,7 @@ def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if dot.shape.lanes != of.device.lanes:
         return Refused("sums_fill_a_vector", str(dot.shape.lanes), str(of.device.lanes))
     layout = BlockLayout(found.name, vectors * dot.shape.lanes, 0 if dot.shape.signed else 128)
-    kernel = BlockKernel(layout, dot.shape, EXACT, dot.emulated)
+    kernel = BlockKernel(layout, dot.shape, FAST if of.locations.is_fast else EXACT, dot.emulated)
     tile = Tile(of.device, 1, vectors)
     return Offer(lambda: _Blocks(of, found, tile, kernel).job(), lambda: found.cost(of.value))
 
