@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -52,7 +53,7 @@ def saved_graphs() -> Sequence[bytes]:
 @cache
 def decoders() -> Sequence[bytes]:
     """Tiny decoders in GGUF files; the first lines are most of each, so that damage is done there."""
-    small = {"hidden": 32, "heads": 2, "kv_heads": 1, "width": 16, "inner": 32, "layers": 1}
+    small: dict[str, Any] = {"hidden": 32, "heads": 2, "kv_heads": 1, "width": 16, "inner": 32, "layers": 1}
     plain = [written(*decoder(name, kind, **small)) for name in ("llama", "qwen3") for kind in ("q4_0", "f16")]
     fields, tensors = decoder("qwen2", "q8_0", **small, vocabulary=len(TOKENS))
     return (*plain, written({**fields, **tokenizer_fields()}, tensors))

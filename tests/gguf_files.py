@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def value(said: Any) -> bytes:
     if isinstance(said, str):
         return struct.pack("<I", 8) + text(said)
     if isinstance(said, list):
-        items: list[Any] = said
+        items = cast(list[Any], said)
         if items and isinstance(items[0], str):
             return struct.pack("<IIQ", 9, 8, len(items)) + b"".join(map(text, items))
         code, form = _KINDS[type(items[0])] if items else (4, "I")

@@ -15,7 +15,7 @@ LOGITS: Array = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))
 
 
 def drawn(logits: Array = LOGITS, count: int = 400, **how: Any) -> Array:
-    sampler = Sampler(Sampling(**{"temperature": 1.0, **how}))
+    sampler = Sampler(Sampling(**dict[str, Any](temperature=1.0, **how)))
     return np.bincount([sampler.next(logits, []) for _ in range(count)], minlength=logits.size) / count
 
 
@@ -47,7 +47,7 @@ def test_limits_of_a_large_vocabulary_are_those_of_sorting_all() -> None:
     logits = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
     chances = np.exp(logits.astype(np.float64))
     order = np.argsort(-logits, kind="stable")
-    kept = order[: int(np.searchsorted(np.cumsum(chances[order]), 0.5 * chances.sum())) + 1]
+    kept = order[: 1 + np.count_nonzero(np.cumsum(chances[order]) < 0.5 * chances.sum())]
     found = np.flatnonzero(drawn(logits, 300, top_p=0.5))
     assert np.isin(found, kept).all() and found.size > 200
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
@@ -47,7 +49,7 @@ def test_bytes_that_are_no_character_do_not_hold_the_text_back() -> None:
     assert stream.add(at[b"\x80"]) == "\ufffd" and stream.add(at[b"a"]) == "a"
 
 
-BROKEN = {
+BROKEN: dict[str, dict[str, Any]] = {
     "another kind": {"tokenizer.ggml.model": "llama"},
     "another pre-tokenizer": {"tokenizer.ggml.pre": "default"},
     "no pre-tokenizer": {"tokenizer.ggml.pre": 3},

@@ -32,11 +32,11 @@ class Sampling:
     def __post_init__(self) -> None:
         bounds = {
             "temperature": 0.0 <= self.temperature < float("inf"),
-            "top_k": isinstance(self.top_k, int) and self.top_k >= 0,
+            "top_k": self.top_k >= 0,
             "top_p": 0.0 < self.top_p <= 1.0,
             "min_p": 0.0 <= self.min_p <= 1.0,
             "repetition_penalty": 0.0 < self.repetition_penalty < float("inf"),
-            "seed": isinstance(self.seed, int) and 0 <= self.seed < 2**64,
+            "seed": 0 <= self.seed < 2**64,
         }
         for name, holds in bounds.items():
             if not holds:
@@ -90,10 +90,10 @@ class Sampler:
                 chances = weights[tokens]
         total = chances.sum() if of.top_k else weights.sum()
         if of.top_p < 1.0:
-            kept = int(np.searchsorted(np.cumsum(chances), of.top_p * total)) + 1
+            kept = 1 + int(np.count_nonzero(np.cumsum(chances) < of.top_p * total))
             tokens, chances = tokens[:kept], chances[:kept]
         if of.min_p > 0.0:
-            kept = int((chances >= of.min_p * chances[0]).sum())
+            kept = int(np.count_nonzero(chances >= of.min_p * chances[0]))
             tokens, chances = tokens[:kept], chances[:kept]
         return tokens, chances
 
