@@ -137,7 +137,7 @@ def _free_originals(
             bound.again[value] = routes[value]
             params.cells[str(value.attrs["name"])].let_go(routes[value])
         elif value not in read:
-            # Packed and mapped: the file brings its pages back where someone asks for the original.
+            # A packed parameter in a mapped file: a later read of the original faults its pages in again.
             unload(bound.own[value])
     for root, slot in plan.slots.items():
         if slot.pool == "bound" and root not in read:
