@@ -14,9 +14,11 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f16, f32, u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
+from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.gemm.block_kernel import EXACT, FAST, BlockKernel, limbs_function, row_function
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
@@ -25,6 +27,7 @@ from dovetail.targets.cpu.isa import Host, host_device
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.packed_weights import wanted_steps
 from tests.blocks import random_blocks
+from tests.kernels.bytes import SDOT, VNNI
 from tests.kernels.machines import code_for, on_stack
 
 K, N = 512, 40
@@ -93,6 +96,23 @@ def test_every_op(name: str) -> None:
     if HAS_DOT:
         names, bound = plans(program)
         assert names == ["blocks"] * 3 and bound == 0, "no weight is spelled out"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("device", "precision"), [(VNNI, "exact"), (VNNI, "fast"), (SDOT, "exact")], ids=["vnni", "vnni fast", "sdot"]
+)
+def test_devices_of_other_machines(device: CpuDevice, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dot products in plain vector code: codes without a sign on VNNI, signed ones by lane on NEON."""
+    monkeypatch.setattr(backend, "host_device", lambda: device)
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), 128])
+    made = {"plain": x @ weights(params, "w", "q8_0", 40, 128)}
+    gated = library.silu.body(x @ weights(params, "g", "q4_1", 40, 128)) * (x @ weights(params, "u", "q4_1", 40, 128))
+    graph = Graph.of({**made, "gated": gated})
+    program = compiled(graph, params, precision=precision)
+    judged(graph, params, program, rows(3, k=128), 2e-6 if precision == "exact" else 2e-2)
+    assert plans(program) == (["blocks"] * 2, 0)
 
 
 @needs_dot

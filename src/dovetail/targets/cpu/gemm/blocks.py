@@ -34,7 +34,7 @@ def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if isinstance(found, Refused):
         return found
     streams = len(found.contraction.streams)
-    vectors = BLOCKS.columns // dot.shape.lanes
+    vectors = max(BLOCKS.columns // dot.shape.lanes, BLOCKS.least_vectors)
     if vectors % streams:
         return Refused("streams_share_a_panel", str(streams), f"a divisor of {vectors}")
     if dot.shape.lanes != of.device.lanes:

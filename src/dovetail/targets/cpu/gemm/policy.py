@@ -162,7 +162,9 @@ class BlocksPolicy:
     """How products with weights in blocks are cut."""
 
     columns: int = 16
-    """NR: sums of three limbs, in 128-bit vectors, leave registers for the codes of a step."""
+    """NR with 128-bit vectors: sums of three limbs leave registers for the codes of a step."""
+    least_vectors: int = 2
+    """Wider vectors: those of a panel, at least; each stream of columns has one."""
     rows: int = 64
     """Rows of a block, at most."""
     share: tuple[int, int] = (1, 2)
