@@ -59,6 +59,14 @@ def test_a_kept_prefix_changes_no_token(model: LanguageModel) -> None:
     assert list(model.tokens(longer, most=10)) == anew == list(model.tokens(longer, most=10))
 
 
+def test_texts_that_are_generated_in_turns_do_not_mix(model: LanguageModel) -> None:
+    prompts = [PROMPT, [40, 41, 42], [*PROMPT, 50]]
+    wanted = [list(model.tokens(prompt, most=8)) for prompt in prompts]
+    turns = [model.tokens(prompt, most=8) for prompt in prompts]
+    found = [list(step) for step in zip(*turns, strict=False)]
+    assert found == [list(step) for step in zip(*wanted, strict=False)] and found
+
+
 def test_tokens_one_by_one_and_at_once_give_the_same_logits(model: LanguageModel) -> None:
     ids = [int(i) for i in np.random.default_rng(0).integers(0, len(TOKENS), 40)]
     at_once, single, parts = model.session(), model.session(), model.session()

@@ -10,6 +10,7 @@ from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.progress import tell
 from dovetail.errors import OptionError
 from dovetail.language import LanguageModel, Sampling
+from dovetail.language.session import check_tokens
 from dovetail.settings import PRECISIONS
 
 
@@ -21,8 +22,7 @@ def run(args: argparse.Namespace) -> Answer:
     model = LanguageModel(args.model, precision=args.precision, threads=args.threads)
     # The prompt is read here: what is wrong with it is told before any text.
     tokens = model.tokenizer.encode(args.prompt, special=args.special)
-    if not tokens:
-        raise OptionError("an empty prompt", hint="pass text that the model continues")
+    check_tokens(model.shape, tokens)
     pieces = model.generate(tokens, most=args.most, sampling=sampling, stop=args.stop)
     return Answer("", pieces=_timed(pieces, args.times))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 from dovetail.errors import OptionError
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import Field, read_gguf
+from dovetail.ir.literal import Array
 from dovetail.language.sampling import Sampler, Sampling
-from dovetail.language.session import Session
+from dovetail.language.session import Session, check_tokens
 from dovetail.language.tokenizer import Stream, Tokenizer
 from dovetail.models.decoder import DecoderShape, cached_decoder
 from dovetail.runtime.compile import compile
@@ -35,6 +37,7 @@ class LanguageModel:
         self.step: Program = compile(cached_decoder(found.shape, found.kinds), **options)
         self.step.bind(found.params)
         self._session = self.session()
+        self._lock = threading.Lock()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -52,8 +55,7 @@ class LanguageModel:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if most < 0:
             raise OptionError(f"{most} tokens", hint="ask for 0 or more")
-        if not ids:
-            raise OptionError("an empty prompt", hint="pass text or tokens that the model continues")
+        check_tokens(self.shape, ids)
         return self._generated(ids, most, Sampler(sampling or Sampling()))
 
     def generate(
@@ -82,21 +84,21 @@ class LanguageModel:
             yield held
 
     def _generated(self, ids: list[int], most: int, sampler: Sampler) -> Iterator[int]:
-        session, ends = self._session, self._ends()
-        kept = _common(session.tokens, ids[:-1])
-        session.trim(kept)
-        logits = session.extend(ids[kept:])
-        before = list(ids)
-        for number in range(most):
-            token = sampler.next(logits, before)
+        ends, before = self._ends(), list(ids)
+        while len(before) - len(ids) < most and len(before) <= self.shape.context:
+            token = sampler.next(self._logits(before), before)
             if token in ends:
                 return
             yield token
             before.append(token)
-            if number + 1 < most and len(before) <= self.shape.context:
-                logits = session.extend([token])
-            else:
-                return
+
+    def _logits(self, tokens: list[int]) -> Array:
+        """Logits after tokens. Texts that are generated in turns share the cache: each reads what another replaced."""
+        with self._lock:
+            session = self._session
+            kept = _common(session.tokens, tokens[:-1])
+            session.trim(kept)
+            return session.extend(tokens[kept:])
 
     def _ends(self) -> frozenset[int]:
         """The tokens that end a text."""
@@ -107,6 +109,8 @@ class LanguageModel:
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens both begin with."""
+    if one == other[: len(one)]:
+        return len(one)
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 

@@ -32,7 +32,7 @@ class Session:
 
     def extend(self, tokens: Sequence[int]) -> Array:
         """Take tokens in; the logits after the last of them."""
-        self._check(tokens)
+        check_tokens(self.shape, tokens, len(self.tokens))
         self._grow(len(self.tokens) + len(tokens))
         logits = np.empty(0, np.float32)
         for start in range(0, len(tokens), CHUNK):
@@ -44,18 +44,6 @@ class Session:
         if not 0 <= count <= len(self.tokens):
             raise OptionError(f"{count} of {len(self.tokens)} tokens", hint="keep as many as there are, or fewer")
         del self.tokens[count:]
-
-    def _check(self, tokens: Sequence[int]) -> None:
-        if not tokens:
-            raise OptionError("no tokens", hint="pass one token at least")
-        odd = next((t for t in tokens if not 0 <= t < self.shape.vocabulary), None)
-        if odd is not None:
-            raise OptionError(f"the token {odd}", hint=f"tokens are from 0 to {self.shape.vocabulary - 1}")
-        total = len(self.tokens) + len(tokens)
-        if total > self.shape.context:
-            raise OptionError(
-                f"{total:,} tokens, and the model has {self.shape.context:,} positions", hint="shorten the prompt"
-            )
 
     def _run(self, tokens: Sequence[int]) -> Array:
         first, end = len(self.tokens), len(self.tokens) + len(tokens)
@@ -92,4 +80,17 @@ class Session:
         self._room = room
 
 
-__all__ = ["Session"]
+def check_tokens(of: DecoderShape, tokens: Sequence[int], held: int = 0) -> None:
+    """Raise unless a decoder can take these tokens in after those that it holds."""
+    if not tokens:
+        raise OptionError("an empty prompt", hint="pass text or tokens that the model continues")
+    odd = next((t for t in tokens if not 0 <= t < of.vocabulary), None)
+    if odd is not None:
+        raise OptionError(f"the token {odd}", hint=f"tokens are from 0 to {of.vocabulary - 1}")
+    if held + len(tokens) > of.context:
+        raise OptionError(
+            f"{held + len(tokens):,} tokens, and the model has {of.context:,} positions", hint="shorten the prompt"
+        )
+
+
+__all__ = ["Session", "check_tokens"]
