@@ -28,6 +28,7 @@ from dovetail.library.dequantise_blocks import dequantise_blocks
 from dovetail.library.heads import merge_heads, split_heads
 from dovetail.library.rms_norm import rms_norm
 from dovetail.library.rope import Form, rope
+from dovetail.models.llama_cache import with_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def _layer(
             for side, z in (("q", q), ("k", k))
         )
     q, k = (rope(z, step.cos, step.sin, form=of.pairs) for z in (q, k))
-    new_k, new_v = (_written(cache, rows, step.positions) for cache, rows in zip(old, (k, v), strict=True))
+    new_k, new_v = (with_rows(cache, rows, step.positions) for cache, rows in zip(old, (k, v), strict=True))
     keys, values = (ops.slice_(c, axis=-2, start=0, stop=step.keep.shape[-1]) for c in (new_k, new_v))
     groups = of.heads // of.kv_heads
     attended = attention.body(
@@ -212,14 +213,6 @@ def _layer(
     z = rms_norm(middle, weights.vector(f"{name}.norm2.gain", of.hidden), eps=of.eps)
     up, gate = (weights.matrix(f"{name}.{part}", of.inner, of.hidden) for part in ("up", "gate"))
     return middle + swiglu_ffn.body(z, up, gate, weights.matrix(f"{name}.down", of.hidden, of.inner)), new_k, new_v
-
-
-def _written(cache: Value, rows: Value, positions: Value) -> Value:
-    """A cache with rows at these positions of each head."""
-    at = ops.unsqueeze(positions, axes=(-1, -3, -4))
-    for axis in (-1, -3, -4):
-        at = ops.expand(at, axis=axis, size=rows.shape[axis])
-    return ops.scatter_elements(cache, at, rows, axis=-2)
 
 
 __all__ = ["DecoderShape", "cached_decoder", "parameter_shapes"]

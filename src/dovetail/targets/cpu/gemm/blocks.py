@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.codegen.llvm.arguments import store_words
-from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD, once_for
 from dovetail.ir.dim import Size, product
@@ -18,7 +17,7 @@ from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.gemm.block_kernel import EXACT, FAST, BlockKernel, limbs_function, row_function
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
-from dovetail.targets.cpu.gemm.driver import LIVE, Cells, Shape, Source, kernel_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source, kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.int8 import NO_DOT
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
 from dovetail.targets.cpu.gemm.policy import BLOCKS
@@ -145,18 +144,10 @@ class _Driver(Cells):
         with self.loop(0, count) as row:
             x, y = self.ptr_add(limbs, self.mul(row, self.pitch)), self.ptr_add(sums, self.mul(row, tile.row_bytes))
             self.call(row_by_panel, x, b, y, self.deep // self.kernel.group)
-        words = self._words(sums, first, column, columns, offsets)
+        words = self.ptr_add(SCRATCH, self.at.words)
+        self.words(sums, first, column, columns, offsets, words)
         epilogue = self.epilogue_of(columns)
         self.emit(f"call void {epilogue}(ptr {words}, i64 0, i64 {count}, ptr null)")
-
-    def _words(self, sums: Ptr, first: I64, column: I64, columns: I64, offsets: dict[str, I64]) -> Ptr:
-        """The words of the epilogue for this cell."""
-        given: list[Ptr | I64] = [sums]
-        given += [self.corner(name, first, column, offsets) for name in (*self.shape.operands, "c")]
-        given += [columns if size == LIVE else self.size(str(size)) for size in self.epilogues[0].sizes]
-        words = self.ptr_add(SCRATCH, self.at.words)
-        store_words(self, given, words)
-        return words
 
     def _limbs(self, first: I64, count: I64, offsets: dict[str, I64]) -> None:
         """The rows of a block as limbs."""

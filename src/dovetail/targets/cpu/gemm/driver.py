@@ -108,12 +108,14 @@ class Cells(VectorBuilder):
                 found[name] = self.add(found[name], self.mul(index, self.size(f"{name}_batch{axis}")))
         return found
 
-    def words(self, sums: Ptr, first: I64, column: I64, columns: I64, offsets: dict[str, I64]) -> None:
-        """The words of the epilogue for the sums of a panel, whose first row and column are given."""
+    def words(
+        self, sums: Ptr, first: I64, column: I64, columns: I64, offsets: dict[str, I64], onto: Ptr = SCRATCH
+    ) -> None:
+        """Write the words of the epilogue for the sums of a panel, whose first row and column are given."""
         given: list[Ptr | I64] = [sums]
         given += [self.corner(name, first, column, offsets) for name in (*self.shape.operands, "c")]
         given += [columns if size == LIVE else self.size(str(size)) for size in self.epilogues[0].sizes]
-        store_words(self, given, SCRATCH)
+        store_words(self, given, onto)
 
     def prefetch_operands(self, first: I64, column: I64, count: I64, offsets: dict[str, I64]) -> None:
         """Prefetch what the epilogue of the first tile reads; the epilogue prefetches the others."""
