@@ -15,7 +15,10 @@ import numpy as np
 
 import dovetail
 from dovetail import DovetailError
+from dovetail.frontends.gguf.decoder import read_decoder
+from dovetail.frontends.gguf.file import read_gguf
 from dovetail.frontends.safetensors import read_safetensors
+from dovetail.language.tokenizer import Tokenizer
 from dovetail.runtime.random_inputs import random_inputs
 from fuzz import mutations, seeds
 from fuzz.case import Case
@@ -100,6 +103,15 @@ def _weights(path: Path) -> None:
         array.sum() if array.dtype.kind in "fiu" else None
 
 
+def _decoder(path: Path) -> None:
+    """What is read is in the file; a tokenizer that comes with it is built or refused."""
+    file = read_gguf(path)
+    for array in read_decoder(file).params.values():
+        array.sum()
+    if "tokenizer.ggml.model" in file.fields:
+        Tokenizer(file.fields).encode("Hello, 12 wörlds")
+
+
 def _cached(path: Path) -> None:
     """A damaged entry of the cache is not used: the program computes what it did."""
     folder = path.with_suffix(".folder")
@@ -124,6 +136,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "text": Kind(".txt", seeds.texts, (mutations.bytes_of, mutations.text_of, mutations.text_of), _run),
         "graph": Kind(".dovetail", seeds.saved_graphs, (mutations.bytes_of,), _run),
         "safetensors": Kind(".safetensors", seeds.weights, (mutations.bytes_of, mutations.safetensors_of), _weights),
+        "gguf": Kind(".gguf", seeds.decoders, (mutations.bytes_of,), _decoder),
         "cache": Kind(".entry", seeds.saved_graphs, (mutations.bytes_of,), _cached),
     }
 )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from dovetail import Builder, Graph, bool_, f32, i64, ops, print_graph
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.serial import to_bytes
 from tests.frontends.onnx.build import body, model, node
+from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
 EXPORTERS = Path(__file__).resolve().parent.parent / "tests" / "data" / "exporters"
 LARGEST = 64 << 10
@@ -46,6 +48,15 @@ def texts() -> Sequence[bytes]:
 def saved_graphs() -> Sequence[bytes]:
     """Saved graphs with their arrays."""
     return tuple(to_bytes(graph) for graph in _graphs())
+
+
+@cache
+def decoders() -> Sequence[bytes]:
+    """Tiny decoders in GGUF files; the first lines are most of each, so that damage is done there."""
+    small: dict[str, Any] = {"hidden": 32, "heads": 2, "kv_heads": 1, "width": 16, "inner": 32, "layers": 1}
+    plain = [written(*decoder(name, kind, **small)) for name in ("llama", "qwen3") for kind in ("q4_0", "f16")]
+    fields, tensors = decoder("qwen2", "q8_0", **small, vocabulary=len(TOKENS))
+    return (*plain, written({**fields, **tokenizer_fields()}, tensors))
 
 
 @cache

@@ -29,6 +29,7 @@ IMPORTED_BY = {
     "onnxruntime": {"adapters"},
     "llvmlite": {"targets"},
     "safetensors": {"frontends"},
+    "tokenizers": {"language"},
     "egglog": {"egraph"},
     "torch": {"bench"},
     "jax": {"bench"},

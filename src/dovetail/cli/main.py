@@ -19,6 +19,7 @@ from dovetail.cli import (
     diff,
     doctor,
     explain,
+    generate,
     lock,
     operators,
     plan,
@@ -41,6 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     show.COMMAND,
     plan.COMMAND,
     run.COMMAND,
+    generate.COMMAND,
     diff.COMMAND,
     lock.LOCK,
     lock.CHECK,
@@ -96,6 +98,8 @@ def _run(argv: Sequence[str] | None) -> int:
         return OptionError.exit_code
     with shown_progress(sys.stderr, quiet=getattr(args, "json", False)):
         answer: Answer = args.run(args)
+    for piece in answer.pieces:
+        _write(_visible(piece), end="")
     _write(answer.text if answer.painted else _visible(answer.text))
     if answer.failure is not None:
         raise answer.failure
@@ -107,15 +111,15 @@ def _visible(text: str) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
-def _write(text: str) -> None:
-    """Text to stdout. A reader that has gone is no failure: it has read what it wanted."""
+def _write(text: str, end: str = "\n") -> None:
+    """Text to stdout, and how it ends. A reader that has gone is no failure: it has read what it wanted."""
     stream: TextIO | None = sys.stdout
     if stream is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python has none where the shell closed it
         return
     encoding = stream.encoding or "utf-8"
     try:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        stream.write("" if text.endswith("\n") else "\n")
+        stream.write("" if text.endswith("\n") else end)
         stream.flush()
     except BrokenPipeError:
         _silence(stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from dovetail.declare.fused import Call, FusedOp, Variant
@@ -29,6 +29,8 @@ class Group:
         # A member is found like a declared op: same signature, same choices, same guards.
         self._pattern = FusedOp(member, shapes=shapes, stage="fuse")
         self._joined: Joined | None = None
+        self.kind_of: Callable[[Call], Hashable] = lambda member: None
+        """Members are joined with those of their kind."""
         if all(p.name != shared or p.optional for p in self._pattern.signature.operands):
             raise TraceError(
                 f"{self.name} shares {shared!r}, which is not an operand of every member",
@@ -47,6 +49,11 @@ class Group:
     def requires(self, *, reason: str, hint: str = "") -> Callable[[Callable[..., bool]], Callable[..., bool]]:
         """Declare a fact that must hold of a member; one that does not fit stays out alone."""
         return self._pattern.requires(reason=reason, hint=hint)
+
+    def kind(self, of: Callable[[Call], Hashable]) -> Callable[[Call], Hashable]:
+        """Declare what members must have in common besides the shared operand and their options."""
+        self.kind_of = of
+        return of
 
     def joined(self, build: Joined) -> Joined:
         """Declare how members become one."""

@@ -117,7 +117,8 @@ class _Joining:
 
     def _key(self, member: _Member) -> Any:
         options = {k: v for k, v in sorted(member.call.names.items()) if not isinstance(v, Value)}
-        return (member.variant.pattern, member.call.names[self.group.shared], attrs_key(options))
+        shared, kind = member.call.names[self.group.shared], self.group.kind_of(member.call)
+        return (member.variant.pattern, shared, attrs_key(options), kind)
 
     def _fitting(self, members: list[_Member]) -> list[_Member]:
         fitting: list[_Member] = []

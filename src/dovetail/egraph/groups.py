@@ -53,7 +53,8 @@ class Joining:
 
     def _key(self, member: _Member, variant: Variant, egraph: EGraph) -> Hashable:
         options = {k: v for k, v in sorted(member.call.names.items()) if not isinstance(v, Value)}
-        return (variant.pattern, egraph.find(member.call.names[self._group.shared]), attrs_key(options))
+        shared, kind = egraph.find(member.call.names[self._group.shared]), self._group.kind_of(member.call)
+        return (variant.pattern, shared, attrs_key(options), kind)
 
     def _joined(self, members: Sequence[_Member]) -> Iterator[Application]:
         try:

@@ -29,6 +29,8 @@ class TensorLocations:
     """Roots that the bind phase computes."""
     strict: bool = False
     """Whether sums keep their order, which rules out convolution by transforms (Winograd)."""
+    is_fast: bool = field(default=False, kw_only=True)
+    """Whether products with weights in blocks may round activations to bytes."""
     target: LoopTarget = field(kw_only=True)
     """What the target's compiled code has, and its tile sizes."""
     refused: dict[Value, str] = field(default_factory=dict[Value, str], compare=False, kw_only=True)

@@ -9,6 +9,7 @@ from dovetail.library.attention_block import attention_block
 from dovetail.library.conv_batch_norm import conv_batch_norm
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.library.decoder_layer import decoder_layer
+from dovetail.library.dequantise_blocks import dequantise_blocks
 from dovetail.library.gated_product import gated_product
 from dovetail.library.gelu import gelu
 from dovetail.library.group_norm import group_norm
@@ -66,6 +67,7 @@ ALL: tuple[FusedOp[...], ...] = (
     attention_block,
     transformer_layer,
     decoder_layer,
+    dequantise_blocks,
 )
 """Every op; among those that could be found at the same time, earlier ones are preferred."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from dovetail import ops
 from dovetail.declare.fused import Call
@@ -10,6 +10,7 @@ from dovetail.declare.group import group_rule
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.library.activation import Activation
+from dovetail.library.dequantise_blocks import dequantise_blocks
 from dovetail.library.linear import linear
 
 
@@ -24,6 +25,14 @@ def shared_input_matmul(x: Value, w: Value, b: Value | None = None, *, act: Acti
 )
 def weight_is_a_matrix(w: Value) -> bool:
     return w.rank == 2
+
+
+@shared_input_matmul.kind
+def format_of_the_weight(member: Call) -> Hashable:
+    """Weights in blocks of one format: put together with others they could only be floats."""
+    weights: Value = member.w
+    source = weights.operands[0] if weights.op is ops.permute else weights
+    return source.attrs["format"] if source.op is dequantise_blocks else None
 
 
 @shared_input_matmul.joined

@@ -89,7 +89,7 @@ def _layer(builder: Builder, of: LlamaShape, step: _Step, old: list[Value], name
     q, k, v = projected(
         step.x, gain1, wq, wk, wv, step.cos, step.sin, q_gain, k_gain, heads=of.heads, kv_heads=of.kv_heads, eps=of.eps
     )
-    new_k, new_v = (_written(cache, rows, step.positions) for cache, rows in zip(old, (k, v), strict=True))
+    new_k, new_v = (with_rows(cache, rows, step.positions) for cache, rows in zip(old, (k, v), strict=True))
     seen = step.keep.shape[-1]
     keys, values = (ops.slice_(cache, axis=-2, start=0, stop=seen) for cache in (new_k, new_v))
     groups = of.heads // of.kv_heads
@@ -105,7 +105,7 @@ def _layer(builder: Builder, of: LlamaShape, step: _Step, old: list[Value], name
     return finished(step.x, attended, wo, gain2, up, gate, down, eps=of.eps), new_k, new_v
 
 
-def _written(cache: Value, rows: Value, positions: Value) -> Value:
+def with_rows(cache: Value, rows: Value, positions: Value) -> Value:
     """A cache with rows at these positions of each head."""
     at = ops.unsqueeze(positions, axes=(-1, -3, -4))
     for axis in (-1, -3, -4):
@@ -121,4 +121,4 @@ def _gumbel(key: Value, like: Value) -> Value:
     return -ops.log(-ops.log(uniform))
 
 
-__all__ = ["llama_cached"]
+__all__ = ["llama_cached", "with_rows"]

@@ -52,6 +52,8 @@ class MemoryRules:
     """None where every image has its pixels innermost."""
     strided_results: frozenset[str] = frozenset()
     """Names of ops whose kernels write rows at any stride, each row dense."""
+    seen_through: frozenset[str] = frozenset()
+    """Names of ops on weights that kernels look through: their results take memory only where something reads them."""
 
     def read_in_place(self, value: Value) -> Collection[int]:
         """The operands whose memory the result of a step may take."""

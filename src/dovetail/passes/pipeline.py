@@ -56,6 +56,8 @@ class Setup:
     """How ops are dispatched, by name; `*` stands for all others."""
     strict: bool = False
     """Whether only rewrites that keep every bit are allowed in canonicalisation."""
+    precision: str = "exact"
+    """How products with weights in blocks read activations."""
     sizes: Mapping[str, Size] = field(default_factory=dict[str, Size])
     """What symbols count as in estimates."""
     verify_each_pass: bool = False

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from dovetail import ops
+from dovetail.declare.cost import is_free
 from dovetail.errors import GraphError, OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, check_size, symbols
@@ -136,7 +138,8 @@ def make_plan(
     donated = plan_donations(graph, late, aliases, rules, sizes.sources)
     flow = make_flow(late, aliases, outputs, joined(sizes.sources, donated.after), measure, rules)
     at_run = _Phase.of(_without(flow, donated.donors), sizes, "arena", alignment, donated.donors)
-    bound, bound_size = _keep(at_bind.flow, kept, sizes, alignment)
+    alone = {v for v in kept if _is_seen_through(v, rules)}
+    bound, bound_size = _keep(at_bind.flow, kept, alone, sizes, alignment)
     return Plan(
         graph=graph,
         target=name,
@@ -238,8 +241,19 @@ class _Phase:
         return steps
 
 
-def _keep(flow: Flow, kept: Collection[Value], sizes: _Sizes, alignment: int) -> tuple[dict[Value, Slot], Size]:
-    """Consecutive slots for the results that are kept, and their total size."""
+def _is_seen_through(value: Value, rules: MemoryRules) -> bool:
+    """Whether kernels look through what the bind phase makes of weights, pieces that are put together included."""
+    if value.op is ops.concat:
+        return all([_is_seen_through(v, rules) for v in value.operands])
+    if is_free(value) and len(value.operands) == 1:
+        return _is_seen_through(value.operands[0], rules)
+    return value.op.name in rules.seen_through
+
+
+def _keep(
+    flow: Flow, kept: Collection[Value], alone: Collection[Value], sizes: _Sizes, alignment: int
+) -> tuple[dict[Value, Slot], Size]:
+    """Consecutive slots for the results that are kept, and their total size; some are allocated alone."""
     aligned = Aligned(alignment)
     end: Size = 0
     slots: dict[Value, Slot] = {}
@@ -247,7 +261,7 @@ def _keep(flow: Flow, kept: Collection[Value], sizes: _Sizes, alignment: int) ->
         if value not in kept:
             continue
         slots[value] = Slot(0, size, "heap")
-        if not sizes.is_found(size):
+        if not sizes.is_found(size) and value not in alone:
             try:
                 further = end + aligned(size)
                 check_size(further)

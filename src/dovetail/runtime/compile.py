@@ -27,6 +27,7 @@ from dovetail.runtime.keepers import keepers
 from dovetail.runtime.program import Program
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
+from dovetail.settings import PRECISIONS
 from dovetail.targets import Target
 from dovetail.targets.target import Considered
 
@@ -243,7 +244,8 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
 
 def _plan_options(setup: Setup) -> dict[str, Any]:
     """What changes the code beside the graph; it goes into the fingerprint."""
-    return {"strict": setup.strict}
+    precision = {} if setup.precision == PRECISIONS[0] else {"precision": setup.precision}
+    return {"strict": setup.strict, **precision}
 
 
 __all__ = ["Compilation", "Request", "check_gates", "compilation", "compile", "make_request", "scan"]

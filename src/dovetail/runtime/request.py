@@ -63,6 +63,7 @@ def make_request(
         without=frozenset(_listed("without", without, str)) | (FUSING if claims.fuses_itself else frozenset()),
         policy=_policy(dispatch or {}, vocabulary),
         strict=settings.strict,
+        precision=settings.precision,
         sizes=_counts("sizes", sizes or {}),
         verify_each_pass=settings.verify_each_pass,
         engine=settings.engine,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from dovetail import library, ops
 from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
+from dovetail.ir import leaf
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import region
@@ -36,6 +37,11 @@ _WIDE = Condition(
     lambda value: not is_narrow(value),
     "kernels with register tiles convolve f32; operands are widened, and the result is rounded once",
 )
+_PACKED = Condition(
+    "blocks_are_parameters",
+    lambda value: value.operands[0].op in (leaf.PARAM, leaf.CONST),
+    "kernels of products pack blocks before a run; blocks of a run are spelled out",
+)
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
@@ -56,6 +62,7 @@ CLAIMS = Claims(
         conv_transpose.name: (TRANSPOSED,),
         ops.conv.name: (_WIDE,),
         library.conv_bias_act.name: (_WIDE,),
+        library.dequantise_blocks.name: (_PACKED,),
     },
     dtypes=EVERY,
     # LLVM takes quadratic time for more pointers, and for longer expressions.
@@ -63,6 +70,7 @@ CLAIMS = Claims(
     memory=MemoryRules(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),
+        seen_through=frozenset({library.dequantise_blocks.name}),
     ),
     anchors=ANCHORS,
 )

@@ -33,7 +33,7 @@ from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, se
 from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.memory_limit import check_fits
-from dovetail.targets.runtime.packed_weights import PackedWeights
+from dovetail.targets.runtime.packed_weights import PackedWeights, wanted_steps
 from dovetail.targets.runtime.page_advice import reserve
 from dovetail.targets.runtime.prepared_call import PreparedCalls, Shapes, can_prepare
 from dovetail.targets.runtime.store import Store
@@ -69,9 +69,11 @@ class NativeGraph:
         size = memory.number(plan.bound_size)
         check_fits(size, f"the bound memory of {plan.graph.name}", plan.memory_limit)
         memory.pools["bound"] = reserve(size)
-        memory.reserve("scratch", plan.scratch_size)
-        memory.run(plan.phase("bind"))
-        memory.release("scratch")
+        steps = wanted_steps(plan, self.sections)
+        if steps:
+            memory.reserve("scratch", plan.scratch_size)
+            memory.run(steps)
+            memory.release("scratch")
         return NativeRunner(self, memory, params)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.kernels.device import Caches, CpuDevice
+from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
 from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.runtime.registry import Registry
@@ -23,6 +24,8 @@ def _of_convolutions() -> Mapping[str, type[Any]]:
 RECORDS = Registry(
     {
         "gemm.pack": Panels,
+        "gemm.block_layout": BlockLayout,
+        "gemm.pack_blocks": BlockPanels,
         "gemm.pack_int8": BytePanels,
         "gemm.pack_int8_columns": ByteColumns,
         "device": CpuDevice,

@@ -36,6 +36,7 @@ from dovetail.ops.resize import resize
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.attention.variant import offer_decode, offer_online
 from dovetail.targets.cpu.conv.int8.variant import offer_int8_conv
+from dovetail.targets.cpu.gemm.blocks import offer_blocks
 from dovetail.targets.cpu.gemm.int8 import offer_int8
 from dovetail.targets.cpu.gemm.variant import offer_gemm
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
@@ -125,6 +126,7 @@ TABLE: Table[CpuDevice] = Table(
             _is_a_contraction,
             Row("int8", offer_int8),
             Row("int8_conv", offer_int8_conv),
+            Row("blocks", offer_blocks),
             Row("gemm", offer_gemm),
             Row("loops", offer_contraction_loops, LOOPS_SPEED),
         ),

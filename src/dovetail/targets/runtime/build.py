@@ -84,7 +84,13 @@ class JobBuilder:
 
     def __init__(self, plan: Plan, select: Select, loops: LoopTarget) -> None:
         bound = {result for step in plan.phase("bind") for result in step.results}
-        self.locations = TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=loops)
+        self.locations = TensorLocations(
+            plan.locate,
+            bound,
+            bool(plan.options.get("strict")),
+            is_fast=plan.options.get("precision") == "fast",
+            target=loops,
+        )
         self._plan = plan
         self._select = select
         self._known: dict[Hashable, tuple[Step, Job]] = {}

@@ -16,6 +16,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.spec import Job, Packed
+from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.alias import Alias
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.launch_frame import Section
@@ -135,6 +136,9 @@ def _free_originals(
             freed += original.nbytes
             bound.again[value] = routes[value]
             params.cells[str(value.attrs["name"])].let_go(routes[value])
+        elif value not in read:
+            # A packed parameter in a mapped file: a later read of the original faults its pages in again.
+            unload(bound.own[value])
     for root, slot in plan.slots.items():
         if slot.pool == "bound" and root not in read:
             start, size = bound.number(slot.offset), bound.number(slot.size)
@@ -153,6 +157,22 @@ def _read(plan: Plan, sections: Sequence[Section]) -> set[Value]:
             given = job.bindings.values() if isinstance(job, Job) and final else step.operands
             found |= {plan.locate(v).root for v in given if isinstance(v, Value)}
     return found
+
+
+def wanted_steps(plan: Plan, sections: Sequence[Section]) -> list[Step]:
+    """The steps of the bind phase that something reads. Weights that kernels read in blocks are never spelled out."""
+    found = _read(plan, sections)
+    for part in sections:
+        for job in part.jobs:
+            if isinstance(job, Job):
+                packed = [b for b in job.bindings.values() if isinstance(b, Packed)]
+                found |= {plan.locate(v).root for b in packed for v in (b.value, *b.beside)}
+    steps: list[Step] = []
+    for step in reversed(plan.phase("bind")):
+        if any(plan.locate(result).root in found for result in step.results) or any(fresh_symbols(step.value)):
+            steps.append(step)
+            found |= {plan.locate(v).root for v in step.operands}
+    return steps[::-1]
 
 
 def _routes(plan: Plan, bindings: Mapping[Key, Packed], packed: Mapping[Key, Array]) -> dict[Value, Rebuild]:
@@ -217,4 +237,4 @@ def _rebuilt(at: Alias, value: Value, content: Rebuild) -> Array:
     return root
 
 
-__all__ = ["PackedWeights"]
+__all__ = ["PackedWeights", "wanted_steps"]

@@ -108,12 +108,14 @@ class Cells(VectorBuilder):
                 found[name] = self.add(found[name], self.mul(index, self.size(f"{name}_batch{axis}")))
         return found
 
-    def words(self, sums: Ptr, first: I64, column: I64, columns: I64, offsets: dict[str, I64]) -> None:
-        """The words of the epilogue for the sums of a panel, whose first row and column are given."""
+    def words(
+        self, sums: Ptr, first: I64, column: I64, columns: I64, offsets: dict[str, I64], onto: Ptr = SCRATCH
+    ) -> None:
+        """Write the words of the epilogue for the sums of a panel, whose first row and column are given."""
         given: list[Ptr | I64] = [sums]
         given += [self.corner(name, first, column, offsets) for name in (*self.shape.operands, "c")]
         given += [columns if size == LIVE else self.size(str(size)) for size in self.epilogues[0].sizes]
-        store_words(self, given, SCRATCH)
+        store_words(self, given, onto)
 
     def prefetch_operands(self, first: I64, column: I64, count: I64, offsets: dict[str, I64]) -> None:
         """Prefetch what the epilogue of the first tile reads; the epilogue prefetches the others."""
@@ -136,6 +138,12 @@ class Cells(VectorBuilder):
         """A tensor's element at the first row and column of the cell."""
         row = self.ptr_add(self.ptr_add(self.pointer(name), offsets[name]), self.mul(first, self.size(f"{name}_row")))
         return self.ptr_add(row, self.mul(column, self.size(f"{name}_column")))
+
+    def copy_element(self, dtype: DType, source: Ptr, target: Ptr, index: Int) -> None:
+        """One element of any float type as f32."""
+        found = self.let(f"load {scalar.stored(dtype)}, ptr {source}, align {dtype.itemsize}")
+        there = self.element(target, "float", index)
+        self.emit(f"store float {scalar.cast(self, found, dtype, f32)}, ptr {there}, align 4")
 
 
 class _Driver(Cells):
@@ -184,17 +192,12 @@ class _Driver(Cells):
             with self.loop(0, count) as row:
                 here, there = self.ptr_add(start, self.mul(row, stride)), self.ptr_add(copy, self.mul(row, pitch))
                 with self.loop(0, self.size("deep")) as k:
-                    self._copy(source.dtype, self.ptr_add(here, self.mul(k, self.size("a_k"))), there, k)
+                    self.copy_element(source.dtype, self.ptr_add(here, self.mul(k, self.size("a_k"))), there, k)
         return copy, pitch
 
     def _panel(self, panel: I64, offsets: dict[str, I64]) -> Ptr:
         size = self.mul(self.size("deep"), self.shape.tile.row_bytes)
         return self.ptr_add(self.ptr_add(self.pointer("b0"), offsets["b0"]), self.mul(panel, size))
-
-    def _copy(self, dtype: DType, source: Ptr, target: Ptr, index: Int) -> None:
-        found = self.let(f"load {scalar.stored(dtype)}, ptr {source}, align {dtype.itemsize}")
-        there = self.element(target, "float", index)
-        self.emit(f"store float {scalar.cast(self, found, dtype, f32)}, ptr {there}, align 4")
 
     def _multiply(self, a: Ptr, pitch: I64, b: Ptr, count: I64, c: Ptr, columns: I64) -> None:
         """Multiply the rows of the cell with its panel, and run the epilogue."""

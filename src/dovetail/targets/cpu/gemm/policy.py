@@ -157,6 +157,25 @@ class Int8Policy:
 INT8 = Int8Policy()
 
 
+@dataclass(frozen=True, slots=True)
+class BlocksPolicy:
+    """How products with weights in blocks are cut."""
+
+    columns: int = 16
+    """NR with 128-bit vectors: sums of three limbs leave registers for the codes of a step."""
+    least_vectors: int = 2
+    """Wider vectors: those of a panel, at least; each stream of columns has one."""
+    rows: int = 64
+    """Rows of a block, at most."""
+    share: tuple[int, int] = (1, 2)
+    """The part of L2 that rows of a block may take as limbs."""
+    speed: int = 2
+    """Multiplications in the time of one of f32, where chunks for threads are cut."""
+
+
+BLOCKS = BlocksPolicy()
+
+
 def is_by_lane(device: CpuDevice) -> bool:
     """With four lanes, broadcasting a lane costs at most the shuffle that a broadcasting load would need too."""
     return device.has("fma_by_lane") or device.lanes == GEMM.unroll
@@ -170,11 +189,13 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
 
 
 __all__ = [
+    "BLOCKS",
     "GEMM",
     "INT8",
     "INT8_TILES",
     "PAIR",
     "TILES",
+    "BlocksPolicy",
     "GemmPolicy",
     "GemmTiles",
     "Int8Policy",

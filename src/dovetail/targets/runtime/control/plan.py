@@ -156,7 +156,7 @@ class _Given:
         ]
         inputs = plan.graph.inputs
         bound = {r for step in plan.phase("bind") for r in step.results} | {inputs[i] for i in known}
-        inner = TensorLocations(plan.locate, bound, self.locations.strict, target=self.locations.target)
+        inner = replace(self.locations, locate=plan.locate, bound=bound, refused={}, costs={})
         made = made_in_place(plan)
         steps = [self._step(step, inner, made) for step in plan.phase("run")]
         dense = [None if i in known else self._dense(i) for i in range(len(inputs))]

@@ -1,0 +1,91 @@
+"""`dovetail generate`: text that continues a prompt, by a language model in a GGUF file."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+
+from dovetail.cli.command import Answer, Argument, Command
+from dovetail.cli.progress import tell
+from dovetail.errors import OptionError
+from dovetail.language import LanguageModel, Sampling
+from dovetail.language.session import check_tokens
+from dovetail.settings import PRECISIONS
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Load the model, and hand its text on as it comes."""
+    if args.most < 0 or args.threads < 0:
+        raise OptionError(f"--most {args.most} --threads {args.threads}", hint="both are 0 or more")
+    sampling = Sampling(args.temperature, args.top_k, args.top_p, args.min_p, args.repetition_penalty, args.seed)
+    model = LanguageModel(args.model, precision=args.precision, threads=args.threads)
+    # The prompt is read here: what is wrong with it is told before any text.
+    tokens = model.tokenizer.encode(args.prompt, special=args.special)
+    check_tokens(model.shape, tokens)
+    pieces = model.generate(tokens, most=args.most, sampling=sampling, stop=args.stop)
+    return Answer("", pieces=_timed(pieces, args.times))
+
+
+def _timed(pieces: Iterator[str], told: bool) -> Iterator[str]:
+    """The pieces; afterwards, if asked for, how fast they came."""
+    started = time.perf_counter()
+    first, count = 0.0, 0
+    for piece in pieces:
+        count += 1
+        first = first or time.perf_counter()
+        yield piece
+    if told and count > 1:
+        seconds = time.perf_counter() - first
+        tell(f"first piece after {first - started:.2f} s, then {(count - 1) / seconds:.1f} pieces/s")
+
+
+COMMAND = Command(
+    "generate",
+    "continue a prompt with a language model",
+    (
+        Argument("model", "a GGUF file of an architecture of the Llama family", {"metavar": "FILE"}),
+        Argument("prompt", "the text to continue", {"metavar": "PROMPT"}),
+        Argument("--most", "how many tokens at most (128)", {"metavar": "COUNT", "type": int, "default": 128}),
+        Argument(
+            "--temperature",
+            "how evenly tokens are drawn; 0 takes the likeliest (0)",
+            {"metavar": "NUMBER", "type": float, "default": 0.0},
+        ),
+        Argument(
+            "--top-k",
+            "draw among the COUNT likeliest tokens; 0 for all (0)",
+            {"metavar": "COUNT", "type": int, "default": 0},
+        ),
+        Argument(
+            "--top-p",
+            "draw among the likeliest tokens that reach this probability (1)",
+            {"metavar": "SHARE", "type": float, "default": 1.0},
+        ),
+        Argument(
+            "--min-p",
+            "draw among tokens with this share of the likeliest one's probability (0)",
+            {"metavar": "SHARE", "type": float, "default": 0.0},
+        ),
+        Argument(
+            "--repetition-penalty",
+            "make tokens that came before less likely; 1 for not at all (1)",
+            {"metavar": "NUMBER", "type": float, "default": 1.0},
+        ),
+        Argument("--seed", "what draws start from (0)", {"metavar": "NUMBER", "type": int, "default": 0}),
+        Argument(
+            "--stop",
+            "end before this text; may be given several times",
+            {"metavar": "TEXT", "action": "append", "default": []},
+        ),
+        Argument("--special", "read names of control tokens in the prompt as these tokens", {"action": "store_true"}),
+        Argument(
+            "--precision",
+            "exact, or fast with activations rounded to bytes (exact)",
+            {"choices": PRECISIONS, "default": PRECISIONS[0]},
+        ),
+        Argument("--threads", "how many threads; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0}),
+        Argument("--times", "tell how fast text came, on stderr", {"action": "store_true"}),
+    ),
+    run,
+)

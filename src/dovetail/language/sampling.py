@@ -1,0 +1,111 @@
+"""The next token from logits: the likeliest one, or a draw. A seed gives the same draws on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.errors import OptionError
+from dovetail.ir.literal import Array
+
+_CANDIDATES = 4096
+"""Tokens that are sorted for top-p: the others together hold next to nothing, or are sorted as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. A temperature of 0 takes the likeliest; 0 turns the other limits off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    """Only this many of the likeliest tokens."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that together reach this probability."""
+    min_p: float = 0.0
+    """Only tokens with at least this share of the likeliest one's probability."""
+    repetition_penalty: float = 1.0
+    """What logits of tokens that came before are divided by, or multiplied with where they are negative."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "temperature": 0.0 <= self.temperature < float("inf"),
+            "top_k": self.top_k >= 0,
+            "top_p": 0.0 < self.top_p <= 1.0,
+            "min_p": 0.0 <= self.min_p <= 1.0,
+            "repetition_penalty": 0.0 < self.repetition_penalty < float("inf"),
+            "seed": 0 <= self.seed < 2**64,
+        }
+        for name, holds in bounds.items():
+            if not holds:
+                raise OptionError(f"{name} is {getattr(self, name)!r}", hint=_RANGES[name])
+
+
+_RANGES = {
+    "temperature": "it is 0 or above",
+    "top_k": "it is a count, and 0 for all tokens",
+    "top_p": "it is above 0, and at most 1",
+    "min_p": "it is from 0 to 1",
+    "repetition_penalty": "it is above 0, and 1 for none",
+    "seed": "it is an integer from 0 to 2**64 - 1",
+}
+
+
+class Sampler:
+    """Draws the tokens of one sequence."""
+
+    def __init__(self, of: Sampling) -> None:
+        self.of = of
+        # A counter-based generator: its bits depend on the seed and the number of draws alone.
+        self._draws = np.random.Generator(np.random.Philox(key=of.seed))
+
+    def next(self, logits: Array, before: Sequence[int]) -> int:
+        """The next token."""
+        of = self.of
+        if of.repetition_penalty != 1.0 and before:
+            logits = logits.copy()
+            at = np.unique(np.asarray(before))
+            some = logits[at]
+            logits[at] = np.where(some > 0, some / of.repetition_penalty, some * of.repetition_penalty)
+        if of.temperature == 0.0:
+            return int(logits.argmax())
+        tokens, chances = self._candidates(logits)
+        return int(tokens[np.searchsorted(np.cumsum(chances), self._draws.random() * chances.sum(), side="right")])
+
+    def _candidates(self, logits: Array) -> tuple[Array, Array]:
+        """The tokens that may be drawn, likeliest first, and their probabilities, which need not sum to 1."""
+        of = self.of
+        count = min(of.top_k or logits.size, logits.size)
+        tokens = _likeliest(logits, count if of.top_k else min(_CANDIDATES, logits.size))
+        wide = logits.astype(np.float64) / of.temperature
+        weights = np.exp(wide - wide[tokens[0]])
+        chances = weights[tokens]
+        if not of.top_k:
+            # The tail counts: where the likeliest do not suffice, all tokens are sorted.
+            enough = of.top_p < 1.0 and chances.sum() >= of.top_p * weights.sum()
+            if not enough and tokens.size < logits.size:
+                tokens = _likeliest(logits, logits.size)
+                chances = weights[tokens]
+        total = chances.sum() if of.top_k else weights.sum()
+        if of.top_p < 1.0:
+            kept = 1 + int(np.count_nonzero(np.cumsum(chances) < of.top_p * total))
+            tokens, chances = tokens[:kept], chances[:kept]
+        if of.min_p > 0.0:
+            kept = int(np.count_nonzero(chances >= of.min_p * chances[0]))
+            tokens, chances = tokens[:kept], chances[:kept]
+        return tokens, chances
+
+
+def _likeliest(logits: Array, count: int) -> Array:
+    """The tokens with the highest logits, highest first; of equal ones the lower token comes first."""
+    if count < logits.size:
+        least = np.partition(logits, logits.size - count)[logits.size - count]
+        some = np.flatnonzero(logits >= least)
+    else:
+        some = np.arange(logits.size)
+    return some[np.argsort(-logits[some], kind="stable")][:count]
+
+
+__all__ = ["Sampler", "Sampling"]

@@ -1,0 +1,25 @@
+"""dequantise_blocks: floats from blocks of narrow codes with a scale for each group of them."""
+
+from __future__ import annotations
+
+from dovetail import ops
+from dovetail.declare import fused_op
+from dovetail.ir.dtype import f32
+from dovetail.ir.value import Value
+from dovetail.library.block_formats import FORMATS, BlockFormat
+
+
+@fused_op(shapes=" ".join(f"blocks:u8[*, {f.bytes}*n]" for f in FORMATS.values()))
+def dequantise_blocks(blocks: Value, *, format: BlockFormat) -> Value:
+    """code * scale + low: kernels of products read the blocks, and the floats are never stored."""
+    of = FORMATS[format]
+    codes, scale, low, below = of.parts(ops.split(blocks, axis=-1, size=of.bytes))
+    y = ops.cast(codes, dtype=f32) * scale
+    if low is not None:
+        y = y + low
+    if below is not None:
+        y = y - below
+    return ops.merge(y, axis=-1, count=of.levels)
+
+
+__all__ = ["dequantise_blocks"]

@@ -1,0 +1,167 @@
+"""Blocks packed for products: panels of codes, four steps along k in each 32-bit lane, with their scales in front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dovetail.ir import leaf
+from dovetail.ir.dtype import u8
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.library.block_formats import FORMATS, BlockParts, Format
+from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.interpreter import evaluate_values
+
+_ROWS = 1024
+"""Columns of the product that are spelled out at a time: what they take besides the result is a few megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """How a group of codes is stored for NR columns: scales, lows, then codes.
+
+    A code takes a byte, or half of one: the low halves of a lane are four steps along k, the high halves the next four.
+    """
+
+    name: str
+    """Of the format."""
+    columns: int
+    """NR."""
+    offset: int
+    """What is added to codes of a byte."""
+
+    @property
+    def format(self) -> Format:
+        return FORMATS[self.name]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether codes take half a byte."""
+        return self.format.bits <= 4
+
+    @property
+    def zero(self) -> int:
+        """What stored codes are above the codes."""
+        return self.format.zero if self.is_narrow else self.offset
+
+    @property
+    def has_low(self) -> bool:
+        _, found = _traced(self.name)
+        return found.low is not None or found.below is not None
+
+    @property
+    def scale_bytes(self) -> int:
+        """Of all scales of a group, or all its lows."""
+        return self.columns * self.format.scales.itemsize
+
+    @property
+    def head_bytes(self) -> int:
+        """Of scales and lows of a group; codes follow."""
+        return self.scale_bytes * (2 if self.has_low else 1)
+
+    @property
+    def group_bytes(self) -> int:
+        codes = self.format.group * self.columns
+        return self.head_bytes + (codes // 2 if self.is_narrow else codes)
+
+    def panel_bytes(self, deep: int) -> int:
+        """Bytes of NR columns of `deep` rows."""
+        return deep // self.format.group * self.group_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPanels:
+    """Matrices [columns, bytes] of blocks as panels; matrices of one panel are side by side."""
+
+    layout_of: BlockLayout
+    streams: tuple[tuple[int, int], ...]
+    """For each stream of columns the right operand that it is in, and its first column."""
+    size: int
+    """Columns of each stream."""
+    counts: tuple[int, ...]
+    """How many matrices make up each right operand."""
+
+    @property
+    def layout(self) -> str:
+        """Equal for equal layouts."""
+        of = self.layout_of
+        return f"blocks {of.name} {of.columns} {of.offset} {self.streams} {self.size} {self.counts}"
+
+    def __call__(self, *given: Array) -> Array:
+        """Blocks as [panel, group, bytes]."""
+        of, left = self.layout_of, list(given)
+        rights = [[left.pop(0) for _ in range(count)] for count in self.counts]
+        deep = given[0].shape[1] // of.format.bytes * of.format.elements
+        width = of.columns // len(self.streams)
+        panels = -(-self.size // width)
+        packed = aligned((panels, deep // of.format.group, of.group_bytes), np.uint8)
+        for stream, (right, first) in enumerate(self.streams):
+            for start in range(0, panels * width, _ROWS // width * width):
+                stop = min(start + _ROWS // width * width, panels * width)
+                rows = _rows(rights[right], first + start, first + min(stop, self.size), stop - start)
+                self._fill(packed[start // width : stop // width], rows, stream, width)
+        return packed
+
+    def _fill(self, panels: Array, rows: Array, stream: int, width: int) -> None:
+        """Write some rows of blocks into one stream of their panels."""
+        of = self.layout_of
+        groups, group = panels.shape[1], of.format.group
+        codes, scale, low = spelled(of.name, rows)
+
+        def column(x: Array) -> Array:
+            """Numbers [columns, groups] as [panel, group, column]."""
+            return x.reshape(-1, width, groups).transpose(0, 2, 1)
+
+        kind = of.format.scales.numpy
+        heads = panels[..., : of.head_bytes].view(kind).reshape(len(panels), groups, -1, of.columns)
+        at = slice(stream * width, (stream + 1) * width)
+        heads[:, :, 0, at] = column(scale.astype(kind))
+        if low is not None:
+            heads[:, :, 1, at] = column(low.astype(kind))
+        stored = (codes.astype(np.int16) + of.zero).astype(np.uint8)
+        words = stored.reshape(-1, width, groups, group // 4, 4).transpose(0, 2, 3, 1, 4)
+        if of.is_narrow:
+            words = words[:, :, 0::2] | (words[:, :, 1::2] << 4)
+        body = panels[..., of.head_bytes :].reshape(len(panels), groups, -1, of.columns, 4)
+        body[:, :, :, at] = words
+
+
+def spelled(name: str, rows: Array) -> tuple[Array, Array, Array | None]:
+    """Codes [rows, k], and scales and lows [rows, groups], of rows of blocks."""
+    blocks, parts = _traced(name)
+    of = FORMATS[name]
+    kept = [part for part in parts if part is not None]
+    given = rows.reshape(-1, of.bytes)
+    with np.errstate(all="ignore"):
+        found = evaluate_values(kept, {blocks: given}, sizes={"blocks": len(given)})
+    arrays = {part: array.reshape(len(rows), -1) for part, array in zip(kept, found, strict=True)}
+    low = None if parts.low is None else arrays[parts.low]
+    if parts.below is not None:
+        low = -arrays[parts.below]
+    return arrays[parts.codes], arrays[parts.scale], low
+
+
+@lru_cache(maxsize=len(FORMATS))
+def _traced(name: str) -> tuple[Value, BlockParts]:
+    """The parts of a format, and the blocks that they are parts of."""
+    blocks = leaf.input("blocks", u8["blocks", FORMATS[name].bytes])
+    return blocks, FORMATS[name].parts(blocks)
+
+
+def _rows(matrices: Sequence[Array], start: int, stop: int, count: int) -> Array:
+    """Rows of matrices that are one below the other, and zeros up to a count."""
+    found = np.zeros((count, matrices[0].shape[1]), np.uint8)
+    first = 0
+    for matrix in matrices:
+        low, high = max(start, first), min(stop, first + len(matrix))
+        if low < high:
+            found[low - start : high - start] = matrix[low - first : high - first]
+        first += len(matrix)
+    return found
+
+
+__all__ = ["BlockLayout", "BlockPanels", "spelled"]

@@ -1,0 +1,47 @@
+"""Random blocks of every format, with scales of a model's size."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.ir.literal import Array
+from dovetail.library.block_formats import FORMATS
+
+_SCALES = {
+    "q2_k": (80, 82),
+    "q3_k": (108,),
+    "q4_k": (0, 2),
+    "q5_k": (0, 2),
+    "q6_k": (208,),
+    "q4_1": (0, 2),
+    "q5_1": (0, 2),
+}
+"""Where a block has its floats, if not at its start alone."""
+_LARGEST = {
+    "q8_0": 100,
+    "iq4_nl": 100,
+    "q2_k": 45,
+    "q3_k": 100,
+    "q4_k": 900,
+    "q5_k": 1800,
+    "q6_k": 3000,
+    "iq4_xs": 3000,
+}
+"""About how large codes and the integers of their scales become together; others stay below 16."""
+
+
+def random_blocks(name: str, rows: int, columns: int, seed: int = 0) -> Array:
+    """A matrix in blocks: about as large as weights are."""
+    rng = np.random.default_rng(seed)
+    of = FORMATS[name]
+    found = rng.integers(0, 256, (rows, columns // of.elements, of.bytes), dtype=np.uint8)
+    if name == "mxfp4":
+        found[..., 0] = rng.integers(115, 122, found.shape[:2])
+    else:
+        for at in _SCALES.get(name, (0,)):
+            scale = rng.normal(size=(*found.shape[:2], 1)) / _LARGEST.get(name, 16) / 4
+            found[..., at : at + 2] = scale.astype(np.float16).view(np.uint8)
+    return found.reshape(rows, -1)
+
+
+__all__ = ["random_blocks"]

@@ -1,0 +1,135 @@
+"""Language models from files: greedy tokens are those of the model with floats, whatever the cache holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import LanguageModel, OptionError, Sampling, UnsupportedError
+from dovetail.frontends.gguf.decoder import read_decoder
+from dovetail.frontends.gguf.file import read_gguf
+from dovetail.language.session import Session
+from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("language") / "m.gguf"
+    fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS))
+    found.write_bytes(written({**fields, **tokenizer_fields()}, tensors))
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> LanguageModel:
+    return LanguageModel(path, cache="off")
+
+
+PROMPT = [3, 14, 15, 9, 26]
+
+
+def by_floats(path: Path, ids: list[int], count: int) -> list[int]:
+    """Greedy tokens by the reference in float64, all tokens anew in every step."""
+    from dovetail.models.decoder import cached_decoder
+
+    found = read_decoder(read_gguf(path))
+    of = found.shape
+    graph, ids = cached_decoder(of, found.kinds, seq="s"), list(ids)
+    for _ in range(count):
+        size = (1, of.kv_heads, len(ids), of.width)
+        state = {f"{s}_cache.{i}": np.zeros(size) for s in "kv" for i in range(of.layers)}
+        given = {"input_ids": np.array([ids]), "positions": np.arange(len(ids)), "keys": np.arange(len(ids))}
+        logits = dovetail.evaluate(graph, {**given, **state}, params=found.params, lift=True)["logits"]
+        ids.append(int(logits[0, 0].argmax()))
+    return ids[-count:]
+
+
+def test_greedy_tokens_are_those_of_the_model_with_floats(path: Path, model: LanguageModel) -> None:
+    assert list(model.tokens(PROMPT, most=12)) == by_floats(path, PROMPT, 12)
+
+
+def test_a_kept_prefix_changes_no_token(model: LanguageModel) -> None:
+    longer = [*PROMPT, 7, 8]
+    anew = list(LanguageModel.tokens(model, longer, most=10))
+    list(model.tokens([40, 41, 42, 43], most=4))
+    list(model.tokens(PROMPT, most=6))
+    assert list(model.tokens(longer, most=10)) == anew == list(model.tokens(longer, most=10))
+
+
+def test_texts_that_are_generated_in_turns_do_not_mix(model: LanguageModel) -> None:
+    prompts = [PROMPT, [40, 41, 42], [*PROMPT, 50]]
+    wanted = [list(model.tokens(prompt, most=8)) for prompt in prompts]
+    turns = [model.tokens(prompt, most=8) for prompt in prompts]
+    found = [list(step) for step in zip(*turns, strict=False)]
+    assert found == [list(step) for step in zip(*wanted, strict=False)] and found
+
+
+def test_tokens_one_by_one_and_at_once_give_the_same_logits(model: LanguageModel) -> None:
+    ids = [int(i) for i in np.random.default_rng(0).integers(0, len(TOKENS), 40)]
+    at_once, single, parts = model.session(), model.session(), model.session()
+    wanted = at_once.extend(ids)
+    logits = [single.extend([token]) for token in ids][-1]
+    found = [parts.extend(ids[start : start + 7]) for start in range(0, 40, 7)][-1]
+    for got in (logits, found):
+        assert np.abs(got - wanted).max() < 1e-5 * np.abs(wanted).max()
+    assert at_once.tokens == single.tokens == parts.tokens == ids
+
+
+def test_the_cache_grows_without_a_new_program(model: LanguageModel) -> None:
+    session = model.session()
+    session.extend([1] * 250)
+    steps = [session.extend([2]) for _ in range(12)]
+    assert len(session.tokens) == 262 and all(np.isfinite(logits).all() for logits in steps)
+
+
+def test_seeds_decide_what_is_drawn(model: LanguageModel) -> None:
+    def drawn(seed: int) -> list[int]:
+        return list(model.tokens(PROMPT, most=16, sampling=Sampling(temperature=1.5, seed=seed)))
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_text_in_and_text_out(model: LanguageModel) -> None:
+    ids = model.tokenizer.encode("hello w")
+    tokens = list(model.tokens(ids, most=20))
+    pieces = list(model.generate("hello w", most=20))
+    assert "".join(pieces) == model.tokenizer.decode(tokens)
+    text = "".join(pieces)
+    stop = text[5:8]
+    assert "".join(model.generate("hello w", most=20, stop=[stop])) == text[: text.index(stop)]
+
+
+def test_bad_prompts_are_refused_before_anything_runs(model: LanguageModel) -> None:
+    for prompt in ([], [len(TOKENS)], [-1], [1] * 513, ""):
+        with pytest.raises(OptionError) as caught:
+            list(model.tokens(prompt))
+        assert caught.value.hint
+    with pytest.raises(OptionError):
+        list(model.tokens(PROMPT, most=-1))
+    assert list(model.tokens(PROMPT, most=0)) == []
+
+
+def test_generation_ends_where_the_context_does(model: LanguageModel) -> None:
+    assert len(list(model.tokens([1] * 510, most=50))) <= 3
+
+
+def test_a_session_forgets_only_what_it_has(model: LanguageModel) -> None:
+    session: Session = model.session()
+    session.extend(PROMPT)
+    session.trim(2)
+    assert session.tokens == PROMPT[:2]
+    with pytest.raises(OptionError):
+        session.trim(3)
+
+
+def test_an_unknown_pre_tokenizer_is_refused_and_tokens_still_work(tmp_path: Path) -> None:
+    fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(written({**fields, **tokenizer_fields("other")}, tensors))
+    model = LanguageModel(path, cache="off")
+    with pytest.raises(UnsupportedError, match="other"):
+        list(model.generate("hello"))
+    assert len(list(model.tokens(PROMPT, most=3))) == 3

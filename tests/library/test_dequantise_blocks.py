@@ -1,0 +1,57 @@
+"""Block formats: to the last bit what the gguf package makes of the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Graph, TypeRuleError
+from dovetail.ir import leaf
+from dovetail.ir.dtype import f32, u8
+from dovetail.ir.literal import Array
+from dovetail.library.block_formats import FORMATS
+from dovetail.library.dequantise_blocks import dequantise_blocks
+from dovetail.targets.cpu.gemm.block_pack import spelled
+
+WANTED: dict[str, Array] = dict(np.load(Path(__file__).parents[1] / "data" / "gguf_blocks.npz"))
+"""Blocks of random bytes by format, and what `gguf.quants.dequantize` (0.19.0) gives for them."""
+
+
+def test_every_format_has_blocks_to_compare() -> None:
+    assert {*FORMATS, *(f"{name}.floats" for name in FORMATS)} == set(WANTED)
+
+
+@pytest.mark.parametrize(("target", "of"), [("reference", "a run"), ("cpu", "a run"), ("cpu", "weights")])
+def test_floats_are_those_of_the_gguf_package(target: str, of: str) -> None:
+    make = leaf.input if of == "a run" else leaf.param
+    formats: list[Any] = list(FORMATS)
+    given = {name: make(name, u8[WANTED[name].shape]) for name in formats}
+    graph = Graph.of({f"{name}.floats": dequantise_blocks(x, format=name) for name, x in given.items()})
+    arrays = {name: WANTED[name] for name in formats}
+    program = dovetail.compile(graph, target=target, cache="off")
+    found = program.run(arrays) if of == "a run" else program.bind(arrays).run({})
+    assert [n for n, array in found.items() if array.tobytes() != WANTED[n].tobytes()] == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_parts_are_codes_within_their_bits_and_scales_within_their_type(name: str) -> None:
+    of = FORMATS[name]
+    codes, scale, low = spelled(name, WANTED[name])
+    stored = codes.astype(np.int64) + of.zero
+    assert stored.min() >= 0 and stored.max() < 2**of.bits
+    narrow = scale.astype(of.scales.numpy).astype(np.float32)
+    assert (narrow == scale).all() and (low is None or (low.astype(of.scales.numpy) == low).all())
+    groups = codes.astype(np.float32).reshape(*scale.shape, of.group) * scale[..., None]
+    floats = groups if low is None else groups + low[..., None]
+    assert floats.tobytes() == WANTED[f"{name}.floats"].tobytes()
+
+
+def test_bytes_that_are_no_whole_blocks_are_refused() -> None:
+    with pytest.raises(TypeRuleError):
+        dequantise_blocks(leaf.input("x", u8[3, 35]), format="q8_0")
+    with pytest.raises(TypeRuleError):
+        dequantise_blocks(leaf.input("x", f32[3, 34]), format="q8_0")

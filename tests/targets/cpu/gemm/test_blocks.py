@@ -1,0 +1,215 @@
+"""Products with weights in blocks, against float64; every row has the same bits however many there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Graph, library, ops
+from dovetail.ir import leaf
+from dovetail.ir.dim import symbol
+from dovetail.ir.dtype import DType, f16, f32, u8
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.spec import Job
+from dovetail.library.block_formats import FORMATS
+from dovetail.runtime.program import Program
+from dovetail.targets.cpu import backend
+from dovetail.targets.cpu.gemm.block_kernel import EXACT, FAST, BlockKernel, limbs_function, row_function
+from dovetail.targets.cpu.gemm.block_pack import BlockLayout
+from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.policy import INT8_TILES
+from dovetail.targets.cpu.isa import Host, host_device
+from dovetail.targets.cpu.native import NativeGraph
+from dovetail.targets.runtime.packed_weights import wanted_steps
+from tests.blocks import random_blocks
+from tests.kernels.bytes import SDOT, VNNI
+from tests.kernels.machines import code_for, on_stack
+
+K, N = 512, 40
+HAS_DOT = byte_tile_of(host_device()) is not None
+needs_dot = pytest.mark.skipif(not HAS_DOT, reason="this machine has no dot products of bytes")
+MACHINES = {
+    "avx512_vnni": Host("x86_64-unknown-linux-gnu", "icelake-server", "+avx512vnni,-prefer-256-bit", 512, 32),
+    "neon": Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", 128, 32),
+}
+
+
+def weights(params: dict[str, Array], name: str, format: Any, n: int = N, k: int = K) -> Value:
+    """A matrix [k, n] that is stored as blocks of its columns."""
+    params[name] = random_blocks(format, n, k, len(params))
+    return ops.permute(dequantised(name, params, format), order=(-1, -2))
+
+
+def dequantised(name: str, params: dict[str, Array], format: Any) -> Value:
+    return library.dequantise_blocks(leaf.param(name, u8[params[name].shape]), format=format)
+
+
+def compiled(graph: Graph, params: dict[str, Array], **options: Any) -> Program:
+    return dovetail.compile(graph, cache="off", **options).bind(params)
+
+
+def plans(program: Program) -> tuple[list[str], int]:
+    """The kernels of a program, and how many steps of its bind phase run."""
+    graph = NativeGraph(program.plan)
+    jobs = [job for part in graph.sections for job in part.jobs]
+    names = [job.kernel.name.partition("_")[0] for job in jobs if isinstance(job, Job)]
+    return names, len(wanted_steps(program.plan, graph.sections))
+
+
+def judged(graph: Graph, params: dict[str, Array], program: Program, x: Array, tolerance: float = 2e-6) -> None:
+    got = program.run({"x": x})
+    for name, wanted in dovetail.evaluate(graph, {"x": x}, params=params, lift=True).items():
+        assert np.abs(got[name] - wanted).max() <= tolerance * np.abs(wanted).max()
+
+
+def rows(m: int, seed: int = 0, k: int = K) -> Array:
+    return np.random.default_rng(seed).normal(size=(m, k)).astype(np.float32)
+
+
+def test_every_format() -> None:
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    graph = Graph.of({name: x @ weights(params, name, name) for name in FORMATS})
+    program = compiled(graph, params)
+    for m in (1, 3):
+        judged(graph, params, program, rows(m))
+    if HAS_DOT:
+        assert plans(program) == (["blocks"] * len(FORMATS), 0), "no weight is spelled out"
+
+
+@pytest.mark.parametrize("name", ["q4_1", "q6_k"])
+def test_every_op(name: str) -> None:
+    params: dict[str, Array] = {"b": np.linspace(-1, 1, N, dtype=np.float32)}
+    x = leaf.input("x", f32[symbol("m"), K])
+    gated = library.silu.body(x @ weights(params, "g", name)) * (x @ weights(params, "u", name))
+    plain = x @ weights(params, "w", name)
+    linear = ops.relu(x @ weights(params, "v", name) + leaf.param("b", f32[N]))
+    graph = Graph.of({"gated": gated, "plain": plain, "linear": linear})
+    program = compiled(graph, params)
+    for m in (1, 3, 70):
+        judged(graph, params, program, rows(m))
+    if HAS_DOT:
+        names, bound = plans(program)
+        assert names == ["blocks"] * 3 and bound == 0, "no weight is spelled out"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("device", "precision"), [(VNNI, "exact"), (VNNI, "fast"), (SDOT, "exact")], ids=["vnni", "vnni fast", "sdot"]
+)
+def test_devices_of_other_machines(device: CpuDevice, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dot products in plain vector code: codes without a sign on VNNI, signed ones by lane on NEON."""
+    monkeypatch.setattr(backend, "host_device", lambda: device)
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), 128])
+    made = {"plain": x @ weights(params, "w", "q8_0", 40, 128)}
+    gated = library.silu.body(x @ weights(params, "g", "q4_1", 40, 128)) * (x @ weights(params, "u", "q4_1", 40, 128))
+    graph = Graph.of({**made, "gated": gated})
+    program = compiled(graph, params, precision=precision)
+    judged(graph, params, program, rows(3, k=128), 2e-6 if precision == "exact" else 2e-2)
+    assert plans(program) == (["blocks"] * 2, 0)
+
+
+@needs_dot
+def test_rows_have_the_same_bits_however_they_are_cut() -> None:
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    graph = Graph.of({"y": x @ weights(params, "w", "q4_1")})
+    program, many = compiled(graph, params), rows(150)
+    whole = program.run({"x": many})["y"]
+    for start, stop in ((0, 1), (0, 64), (63, 66), (100, 150)):
+        part = program.run({"x": many[start:stop]})["y"]
+        assert part.tobytes() == whole[start:stop].tobytes()
+    assert compiled(graph, params, threads=1).run({"x": many})["y"].tobytes() == whole.tobytes()
+
+
+@needs_dot
+def test_matrices_side_by_side_and_a_residual() -> None:
+    """What queries, keys and values become, and a product that is added to its input."""
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    several = [x @ weights(params, name, "q8_0", n) for name, n in (("q", 96), ("k", 20), ("v", 20))]
+    inside = x + x @ weights(params, "o", "q8_0", K)
+    graph = Graph.of({**{f"y{i}": y for i, y in enumerate(several)}, "inside": inside})
+    program = compiled(graph, params)
+    judged(graph, params, program, rows(1))
+    judged(graph, params, program, rows(5))
+    names, bound = plans(program)
+    assert "gemm" not in names and bound == 0
+
+
+@pytest.mark.parametrize(("dtype", "step"), [(f16, 1), (f32, 2)])
+def test_activations_of_another_type_or_stride(dtype: DType, step: int) -> None:
+    params: dict[str, Array] = {}
+    x = leaf.input("x", dtype[symbol("m"), K * step])
+    seen = ops.slice_(x, axis=-1, start=0, stop=K * step, step=step) if step > 1 else x
+    floats = seen if dtype is f32 else ops.cast(seen, dtype=f32)
+    graph = Graph.of({"y": floats @ weights(params, "w", "q4_0")})
+    given = rows(4, k=K * step).astype(dtype.numpy)
+    judged(graph, params, compiled(graph, params), given)
+
+
+@needs_dot
+def test_what_is_not_finite_stays_in_its_row() -> None:
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    graph = Graph.of({"y": x @ weights(params, "w", "q8_0")})
+    program, given = compiled(graph, params), rows(6)
+    wanted = program.run({"x": given})["y"]
+    given[1, 7], given[3, 9], given[4] = np.nan, np.inf, 0.0
+    found = program.run({"x": given})["y"]
+    assert np.isnan(found[[1, 3]]).all() and (found[4] == 0).all()
+    assert found[[0, 2, 5]].tobytes() == wanted[[0, 2, 5]].tobytes()
+
+
+@needs_dot
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_very_small_and_very_large_activations(size: float) -> None:
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    graph = Graph.of({"y": x @ weights(params, "w", "q8_0")})
+    given = (rows(3) * size).astype(np.float32)
+    judged(graph, params, compiled(graph, params), given)
+
+
+@needs_dot
+def test_fast_rounds_activations_to_bytes_and_exact_does_not() -> None:
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    graph = Graph.of({"y": x @ weights(params, "w", "q8_0")})
+    given = rows(8)
+    wanted = dovetail.evaluate(graph, {"x": given}, params=params, lift=True)["y"]
+    errors = [
+        float(np.linalg.norm(compiled(graph, params, precision=p).run({"x": given})["y"] - wanted))
+        / float(np.linalg.norm(wanted))
+        for p in ("exact", "fast")
+    ]
+    assert errors[0] < 3e-7 and 1e-3 < errors[1] < 1e-2
+
+
+def test_rows_that_are_no_whole_groups_are_spelled_out() -> None:
+    """Weights that a view cuts, or that several ops read in other ways, are floats as before."""
+    params = {"w": random_blocks("q8_0", N, 64)}
+    w = dequantised("w", params, "q8_0")
+    x = leaf.input("x", f32[symbol("m"), 48])
+    cut = ops.permute(ops.slice_(w, axis=-1, start=0, stop=48), order=(-1, -2))
+    graph = Graph.of({"y": x @ cut, "w": w})
+    judged(graph, params, compiled(graph, params), rows(3, k=48))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("limbs", [EXACT, FAST])
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k"])
+def test_hot_loops_stay_in_registers(name: str, limbs: int, machine: str) -> None:
+    dot = INT8_TILES[0 if machine == "avx512_vnni" else 1]
+    layout = BlockLayout(name, 16 if dot.signed else 32, 0 if dot.signed else 128)
+    kernel = BlockKernel(layout, dot, limbs)
+    code = code_for(MACHINES[machine], row_function(kernel)[0].text, optimize=False)
+    inside = code[code.index("BB0_1") : code.rindex("BB0_1")]
+    assert inside.count("sdot" if dot.signed else "vpdpbusd") >= 8 * limbs and not on_stack(inside)
+    assert code_for(MACHINES[machine], limbs_function(kernel)[0].text, optimize=False)
