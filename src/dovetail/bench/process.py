@@ -32,7 +32,7 @@ class Process:
         self.peer = peer
         self._said = setting.cache / f"said-{peer}.txt"
         arguments = [peer, str(setting.threads), str(setting.cache), case.name, str(case.model), str(case.folder)]
-        with self._said.open("wb") as said, _OnCores(setting.threads):
+        with self._said.open("wb") as said, OnCores(setting.threads):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dovetail.bench.peer_process", *arguments],
                 stdin=subprocess.PIPE,
@@ -103,7 +103,7 @@ class Process:
         return f"its process ended with {code}{': ' + lines[-1].strip()[:120] if lines else ''}"
 
 
-class _OnCores:
+class OnCores:
     """While this is entered, children are born with so many of our cores."""
 
     def __init__(self, count: int) -> None:
