@@ -8,6 +8,7 @@ from typing import Any
 
 import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
+
 from train_steps.works import BETAS, DECAY, EPS, RATE, Mlp, Resnet, Transformer, Work, batch, convolutions, weights
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from train_steps.works import BETAS, DECAY, EPS, RATE, Mlp, Resnet, Transformer, Work, batch, convolutions, shapes, weights
-
 import numpy as np
 
 import dovetail
@@ -17,6 +15,20 @@ from dovetail.report.measured import Measured
 from dovetail.train import AdamW
 from dovetail.train.losses import cross_entropy
 from dovetail.train.step import RATE as RATE_INPUT
+from train_steps.works import (
+    BETAS,
+    DECAY,
+    EPS,
+    RATE,
+    Mlp,
+    Resnet,
+    Transformer,
+    Work,
+    batch,
+    convolutions,
+    shapes,
+    weights,
+)
 
 Weights = Mapping[str, Value]
 
@@ -86,8 +98,9 @@ def _transformer(work: Transformer, own: Weights, ids: Value) -> Value:
         wide = _linear(own, f"{name}.qkv", x)
         q, k, v = (split_heads(ops.part(wide, axis=-1, index=i, parts=3), work.heads) for i in range(3))
         scale = (work.width // work.heads) ** -0.5
-        causal = {"causal": True, "fill": float("-inf")} if work.causal else {}
-        return _linear(own, f"{name}.out", merge_heads(library.attention(q, k, v, scale=scale, **causal)))
+        fill = float("-inf") if work.causal else None
+        y = library.attention(q, k, v, scale=scale, causal=work.causal, fill=fill)
+        return _linear(own, f"{name}.out", merge_heads(y))
 
     def feed(name: str, x: Value) -> Value:
         return _linear(own, f"{name}.down", library.gelu(_linear(own, f"{name}.up", x)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
 from torch.nn import functional as F  # pyright: ignore[reportMissingImports]
+
 from train_steps.works import BETAS, DECAY, EPS, RATE, Mlp, Resnet, Transformer, Work, batch, convolutions, weights
 
 

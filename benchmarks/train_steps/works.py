@@ -67,7 +67,7 @@ def convolutions(work: Resnet) -> list[tuple[str, int, int, int, int]]:
 
 
 def shapes(work: Work) -> dict[str, tuple[tuple[int, ...], float]]:
-    """Each weight: its shape, and the deviation that it is drawn with; 1 for gains, 0 for biases, which are constant."""
+    """Each weight: its shape, and the deviation that it is drawn with; gains are 1 and biases 0."""
     found: dict[str, tuple[tuple[int, ...], float]] = {}
     match work:
         case Mlp():

@@ -14,6 +14,7 @@ from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.lowerings.narrow_conv import is_narrow
+from dovetail.passes.lowerings.window_products import multiplies_windows
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
@@ -43,6 +44,13 @@ _PACKED = Condition(
     "kernels of products pack blocks before a run; blocks of a run are spelled out",
 )
 
+_OF_A_RUN = Condition(
+    "filters_are_bound_or_rows_are_long",
+    lambda value: not multiplies_windows(value),
+    "filters that only a run knows are packed by the kernel of a product",
+    strict=False,
+)
+
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
     """The claims for a vocabulary with the user's own ops, which run by their bodies."""
@@ -60,7 +68,7 @@ CLAIMS = Claims(
         **{backward_name(op): () for op in _BY_ROW},
         region.name: (),
         conv_transpose.name: (TRANSPOSED,),
-        ops.conv.name: (_WIDE,),
+        ops.conv.name: (_WIDE, _OF_A_RUN),
         library.conv_bias_act.name: (_WIDE,),
         library.dequantise_blocks.name: (_PACKED,),
     },
