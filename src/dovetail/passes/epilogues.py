@@ -126,10 +126,24 @@ class _Search:
                     continue
                 for join in offer(value, static, place):
                     if self._is_cheaper(join, prices):
-                        self.taken |= {join.anchor, join.steps}
-                        found.append(join)
+                        best = self._better_prologue(join, static, place, prices) or join
+                        self.taken |= {best.anchor, best.steps}
+                        found.append(best)
                         break
         return found
+
+    def _better_prologue(
+        self, join: Join, static: set[Value], place: Mapping[Value, int], prices: Prices
+    ) -> Join | None:
+        """The prologue that the steps of an epilogue may be instead, where its kernel would write both results."""
+        if join.rule != EPILOGUE or len(join.roots) == 1:
+            return None
+        told = len(self.missed)
+        offers = list(self._prologues(join.steps, static, place))
+        del self.missed[told:]
+        gains = {one: prices([one.anchor, one.steps]) - prices([one.region]) for one in (join, *offers)}
+        best = max(gains, key=gains.__getitem__)
+        return None if best is join else best
 
     def _is_cheaper(self, join: Join, prices: Prices) -> bool:
         apart, together = prices([join.anchor, join.steps]), prices([join.region])
@@ -180,6 +194,10 @@ class _Search:
         uses = self.graph.uses
         return uses.is_output(value) or any(is_free(reader) for reader in uses.readers[value])
 
+    def _is_donated(self, value: Value) -> bool:
+        """Whether a value is computed in the memory of an input: a kernel of several results does not work in place."""
+        return any(self.graph.outputs[name] is value for name in self.graph.donated)
+
     def _epilogue(self, value: Value, read: Closed, anchor: Value, place: Mapping[Value, int]) -> Join | None:
         seen = unviewed(read, anchor)
         if seen is None:
@@ -190,7 +208,7 @@ class _Search:
         others = [v for v in seen.needs if v is not anchor]
         # Both results come at the anchor's place: whatever else is read has to be there by then.
         later = [v for v in others if v.operands and place.get(v, 0) > place[anchor]]
-        if not private and (seen.views or later):
+        if not private and (seen.views or later or self._is_donated(value)):
             return None
         inner = closed(anchor)
         made = _region(seen.closed, anchor, inner, keep=not private)

@@ -105,7 +105,8 @@ class Adam:
     def _moved(self, w: Value, g: Value, state: Mapping[str, Value], numbers: Mapping[str, Value]) -> Updated:
         first, second = self.betas
         mean = state["mean"] * first + g * (1 - first)
-        square = state["square"] * second + g * g * (1 - second)
+        # Not g * g: where that is read twice, by a norm too, it is written to memory.
+        square = state["square"] * second + g * (g * (1 - second))
         step = mean * (numbers["rate"] * numbers["correction"]) / (ops.sqrt(square) * numbers["root"] + self.eps)
         return Updated(w - step, {"mean": mean, "square": square})
 

@@ -111,11 +111,16 @@ def _as(number: Value, w: Value) -> Value:
 
 def _norm(gradients: Sequence[Value]) -> Value:
     """The root of the sum of all squares, in f32."""
-    squares = [total(_as_f32(g) * _as_f32(g)) for g in gradients]
+    squares = [total(_square_sums(_as_f32(g))) for g in gradients]
     while len(squares) > 1:
         last = squares[-1:] if len(squares) % 2 else []
         squares = [x + y for x, y in zip(squares[::2], squares[1::2], strict=False)] + last
     return ops.sqrt(squares[0])
+
+
+def _square_sums(g: Value) -> Value:
+    """The sum of squares of each row: threads share the rows, and no square is written."""
+    return ops.reduce_sum(g * g, axes=(-1,)) if g.rank > 1 else g * g
 
 
 def _as_f32(x: Value) -> Value:
