@@ -103,7 +103,14 @@ def _along(indices: Array, size: int, axis: int, op: str) -> tuple[Array, ...]:
 
 
 def _gather_elements_pull(g: Value, y: Value, x: Value, indices: Value, *, axis: int) -> Parts:
-    return adjoint.added_at(adjoint.zeros_like(x), indices, g, axis), None
+    beside = [i for i in range(-x.rank, 0) if i != axis]
+    if indices.shape[axis] != 1 or any(indices.shape[i] != x.shape[i] for i in beside):
+        return adjoint.added_at(adjoint.zeros_like(x), indices, g, axis), None
+    # One element of each row, as a loss takes it: elementwise, so that no kernel writes a tensor of zeros first.
+    size = x.shape[axis]
+    wide = indices if indices.dtype is i64 else elementwise.cast(indices, dtype=i64)
+    counted = elementwise.where(wide < 0, wide + (generate.extent(size=size) if isinstance(size, Dim) else size), wide)
+    return elementwise.where(elementwise.equal(adjoint.along(adjoint.counter(size), axis), counted), g, 0.0), None
 
 
 @primitive(_gather_elements, flops=no_flops, pull=_gather_elements_pull)

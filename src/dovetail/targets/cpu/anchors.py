@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from dovetail import library, ops
+from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import estimate
 from dovetail.ir import leaf
@@ -29,6 +30,15 @@ from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
+BY_ROW: tuple[FusedOp[...], ...] = (
+    library.softmax,
+    library.log_softmax,
+    library.layer_norm,
+    library.rms_norm,
+    library.residual_layer_norm,
+    library.residual_rms_norm,
+)
+"""Ops whose gradients are computed by row."""
 DENSE = TensorLocations(lambda value: locate(value, {}), (), target=LoopTarget(SUPPORT, tiles_for(0)))
 """Where tensors lie as far as passes know: densely, each in memory of its own."""
 SHORT = 128
@@ -225,13 +235,8 @@ ANCHORS: Mapping[str, Anchor] = {
     **{
         op.name: ALONG_ROWS
         for op in (
-            library.softmax,
-            library.layer_norm,
-            library.rms_norm,
             library.group_norm,
             library.group_norm_silu,
-            library.residual_layer_norm,
-            library.residual_rms_norm,
             ops.reduce_sum,
             ops.reduce_mean,
             ops.reduce_max,
@@ -239,8 +244,9 @@ ANCHORS: Mapping[str, Anchor] = {
             ops.reduce_prod,
         )
     },
+    **{name: ALONG_ROWS for op in BY_ROW for name in (op.name, backward_name(op))},
     **{op.name: ATTENTION for op in (library.attention, library.rope_attention)},
 }
 """By the name of an op."""
 
-__all__ = ["ANCHORS"]
+__all__ = ["ANCHORS", "BY_ROW"]

@@ -18,20 +18,11 @@ from dovetail.passes.lowerings.window_products import multiplies_windows
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
-from dovetail.targets.cpu.anchors import ANCHORS
+from dovetail.targets.cpu.anchors import ANCHORS, BY_ROW
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
-_BY_ROW = (
-    library.softmax,
-    library.log_softmax,
-    library.layer_norm,
-    library.rms_norm,
-    library.residual_layer_norm,
-    library.residual_rms_norm,
-)
-"""Ops whose gradients are computed by row."""
 _REWRITTEN = frozenset({"dot"})
 _WIDE = Condition(
     "convolution_is_not_of_16_bit_floats",
@@ -65,7 +56,7 @@ CLAIMS = Claims(
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
-        **{backward_name(op): () for op in _BY_ROW},
+        **{name: () for op in BY_ROW for name in (op.name, backward_name(op))},
         region.name: (),
         conv_transpose.name: (TRANSPOSED,),
         ops.conv.name: (_WIDE, _OF_A_RUN),
