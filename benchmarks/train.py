@@ -1,12 +1,12 @@
 """One training step (forward, backward, AdamW) beside torch, torch.compile and jax.
 
-    python benchmarks/train.py [--threads 2] [--models mlp resnet20_32] [--seconds 10] [--cpu] [--profile]
+    python benchmarks/train.py [--threads 2] [--models mlp resnet20_32] [--seconds 10] [--rounds 5] [--cpu] [--profile]
 
 Each peer has a process of its own on as many cores as it has threads, with the same weights and batch, and they take
 turns. Times are medians; with --cpu they are processor time, for machines that others use too. Peers that are not
-installed are left out, and one whose first losses are not ours is refused. Memory is how far a process grew from the
-moment that its packages were imported; ratios above 1 of time and below 1 of memory are in our favour. --profile
-shows our kernels that take longest, by kind.
+installed are left out, and one whose first losses are not ours is refused. Memory is the most that a process holds
+during a step, after the first ones, beyond what it held when its packages were imported. Ratios above 1 of time and
+below 1 of memory are in our favour. --profile shows our kernels that take longest, by kind.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ PEERS = {OURS: "dovetail", "torch": "torch", "torch.compile": "torch", "jax": "j
 FIRST = 3
 """Steps whose losses are compared."""
 FARTHEST = 1e-3
-ROUNDS = 5
 
 
 @dataclass(slots=True)
@@ -67,6 +66,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=list(WORKS), choices=list(WORKS))
     parser.add_argument("--vs", nargs="*", default=list(PEERS)[1:], choices=list(PEERS)[1:])
     parser.add_argument("--seconds", type=float, default=10.0, help="of each peer, about")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each peer")
     parser.add_argument("--cpu", action="store_true", help="processor time")
     parser.add_argument("--profile", action="store_true", help="only our kernels, by kind")
     parser.add_argument("--serve", choices=list(PEERS), help=argparse.SUPPRESS)
@@ -108,10 +108,10 @@ def measured(model: str, options: argparse.Namespace) -> str:
             print(f"  {model} {peer}: refused, {told['refused']}", file=sys.stderr)
         else:
             ready.append(timed)
-    for turn in range(ROUNDS):
+    for turn in range(options.rounds):
         for place in range(len(ready)):
             peer = ready[(turn + place) % len(ready)]
-            peer.runs += peer.ask(f"turn {options.seconds / ROUNDS}")["runs"]
+            peer.runs += peer.ask(f"turn {options.seconds / options.rounds}")["runs"]
     for peer in ready:
         print(f"  {model} {peer.name}: {peer.median * 1e3:.1f} ms, {peer.grown >> 20} MiB", file=sys.stderr)
         assert peer.process.stdin is not None
@@ -144,10 +144,11 @@ def serve(peer: str, work: Work, threads: int, cpu: bool) -> None:
             if word == "start":
                 importlib.import_module(PEERS[peer])
                 prepare = prepare_of(peer)
-                forget_peak()
                 before = resident("VmRSS")
                 step = prepare(work, threads)
                 answer: dict[str, Any] = {"losses": [step() for _ in range(FIRST)]}
+                forget_peak()
+                step()
                 answer["grown"] = resident("VmHWM") - before
             else:
                 time.sleep(0.05)

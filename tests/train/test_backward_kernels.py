@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import dovetail
-from dovetail import Graph, f32, i64, library, ops
+from dovetail import Graph, f32, i64, library
 from dovetail.ops.region import anchor_of, region
 from dovetail.runtime.program import Program
 from dovetail.train.losses import cross_entropy
