@@ -251,6 +251,22 @@ def _others() -> Iterator[Case]:
     yield Case("while", [("m",), ("m",)], call=_loop, within=(0.5, 1.0))
 
 
+def _matrices() -> Iterator[Case]:
+    yield Case("solve", [("n", 3, 3), ("n", 3, 2)], call=lambda a, b: ops.solve(a + _THRICE, b))
+    yield Case("cholesky", [("n", 3, 3)], call=lambda x: ops.cholesky(x @ ops.permute(x, order=(-1, -2)) + _THRICE))
+    yield Case("cholesky", [(3, 3)], call=lambda x: ops.cholesky(x + _THRICE), within=(-0.5, 0.5), label="one triangle")
+    yield Case("eigh", [("n", 3, 3)], call=lambda x: ops.eigh(x)[0])
+    yield Case("eigh", [(3, 3)], call=_scaled_vectors, label="vectors")
+
+
+def _scaled_vectors(x: Value) -> Value:
+    found = ops.eigh(x)
+    return found[1] * ops.unsqueeze(found[0], axes=(-2,))
+
+
+_THRICE = constant(np.eye(3) * 3.0)
+
+
 def _two_branches(x: Value, w: Value) -> Value:
     return ops.cond(_positive(-x), lambda v, u: (v * u, u), lambda v, u: (ops.exp(v), ops.sin(u)), x, w)[0]
 
@@ -281,6 +297,6 @@ def _positive(x: Value) -> Value:
 
 CASES = [
     case
-    for family in (_elementwise, _contractions, _reductions, _movement, _indexing, _windows, _others)
+    for family in (_elementwise, _contractions, _reductions, _movement, _indexing, _windows, _matrices, _others)
     for case in family()
 ]

@@ -10,6 +10,7 @@ from dovetail.ops import (
     elementwise,
     generate,
     indexing,
+    linear_algebra,
     matrix,
     movement,
     ordering,
@@ -29,6 +30,7 @@ from dovetail.ops.detection import *  # noqa: F403
 from dovetail.ops.elementwise import *  # noqa: F403
 from dovetail.ops.generate import *  # noqa: F403
 from dovetail.ops.indexing import *  # noqa: F403
+from dovetail.ops.linear_algebra import *  # noqa: F403
 from dovetail.ops.matrix import *  # noqa: F403
 from dovetail.ops.movement import *  # noqa: F403
 from dovetail.ops.operators import PrimitiveOperators
@@ -57,6 +59,7 @@ ALL = (
     *spectral.FAMILY,
     *generate.FAMILY,
     *indexing.FAMILY,
+    *linear_algebra.FAMILY,
     *matrix.FAMILY,
     *ordering.FAMILY,
     *quantised.FAMILY,

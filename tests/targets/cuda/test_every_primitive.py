@@ -23,8 +23,10 @@ X, W, M = input("x", f32[1, 2, 6, 6]), input("w", f32[2, 2, 3, 3]), input("m", f
 FLAGS, KEY = input("flags", bool_[3, 4]), input("key", u32[2])
 AT = input("at", i64[2, 4])
 SCALE, ZERO, BYTES = input("scale", f32[()]), input("zero", u8[()]), input("bytes", u8[3, 4])
+D = input("d", f64[2, 3, 3])
 REGIONS, BATCH = input("regions", f32[2, 4]), input("batch", i64[2])
 ON_HOST = frozenset({"deform_conv", "det", "fourier", "roi_align", "roi_pool"}) | {
+    *("cholesky", "eig", "eigh", "lu", "reflectors", "solve", "svd"),
     *("counting", "non_max_suppression", "nonzero", "unique"),
 }
 """What has no kernel; a kernel that comes later shortens the list. The last four find their sizes in a run."""
@@ -40,6 +42,11 @@ def _others() -> dict[str, Value]:
         "sort": ops.sort(M),
         "top_k": ops.top_k(M, k=2),
         "unique": ops.unique(M, count=symbol("n")),
+        "lu": ops.lu(D),
+        "reflectors": ops.reflectors(D),
+        "svd": ops.svd(D),
+        "eigh": ops.eigh(D),
+        "eig": ops.eig(D),
     }
     one = {name: results[0] for name, results in first.items()}
     return one | {
@@ -89,7 +96,9 @@ def _others() -> dict[str, Value]:
         "scatter_elements": ops.scatter_elements(M, AT, input("u", f32[2, 4]), axis=-2),
         "scatter_nd": ops.scatter_nd(M, input("rows", i64[3, 1]), input("v", f32[3, 4])),
         "nonzero": ops.nonzero(M, count=symbol("n")),
-        "det": ops.det(input("d", f64[2, 3, 3])),
+        "det": ops.det(D),
+        "solve": ops.solve(D, D),
+        "cholesky": ops.cholesky(D @ ops.permute(D, order=(-1, -2)) + constant(np.eye(3) * 2.0)),
         "quantise": ops.quantise(M, SCALE, ZERO, dtype=u8),
         "dequantise": ops.dequantise(BYTES, SCALE, ZERO, dtype=f32),
     }

@@ -16,6 +16,7 @@ from dovetail.ir.dim import Dim
 from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 
+_EFFECT = "higher_order.with_effects"
 _MUTATIONS = {"BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"}
 
 
@@ -43,7 +44,7 @@ class _Reading:
                 made = self._leaf(node, specs[node.name], mutated)
                 if made is not None:
                     leaves.append(made)
-            elif node.op == "call_function":
+            elif node.op == "call_function" and not _passes_token(node):
                 calls.append(self._call(node))
             elif node.op == "get_attr":
                 calls.append(self._attribute(node))
@@ -51,6 +52,7 @@ class _Reading:
         outputs = [
             Output(self._output(spec.arg), by_target[spec.target] if spec.kind.name in _MUTATIONS else "")
             for spec in signature.output_specs
+            if spec.kind.name != "TOKEN"
         ]
         numbers = {call.name for call in calls if isinstance(call.result, Dim | int)}
         sizes = {
@@ -71,6 +73,8 @@ class _Reading:
 
     def _leaf(self, node: Any, spec: Any, mutated: set[str]) -> Leaf | None:
         value = node.meta.get("val")
+        if spec.kind.name == "TOKEN":
+            return None
         if spec.kind.name == "USER_INPUT":
             if not isinstance(value, self.torch.Tensor):
                 return None
@@ -179,6 +183,13 @@ class _Reading:
         if hasattr(arg, "name") and arg.name and type(arg).__name__ != "ConstantArgument":
             return Ref(arg.name)
         return getattr(arg, "value", None)
+
+
+def _passes_token(node: Any) -> bool:
+    """Whether a call only keeps an order: a check of a matrix, which torch makes an effect, or its token."""
+    if node.target is operator.getitem:
+        return node.args[1] == 0 and _plain_name(node.args[0].target) == _EFFECT
+    return _plain_name(node.target) == _EFFECT and str(node.args[1]) == "aten._linalg_check_errors.default"
 
 
 def _plain_name(target: Any) -> str:

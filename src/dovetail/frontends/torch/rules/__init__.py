@@ -4,10 +4,12 @@ from dovetail.frontends.torch.rules import (
     activations,
     attention,
     contraction,
+    decompositions,
     elementwise,
     experts,
     generation,
     indexing,
+    linear_algebra,
     logic,
     movement,
     normalisation,
@@ -36,5 +38,7 @@ ALL = (
     *recurrent.RULES,
     *spectral.RULES,
     *experts.RULES,
+    *linear_algebra.RULES,
+    *decompositions.RULES,
 )
 BY_NAME = {rule.op: rule for rule in ALL}
