@@ -66,10 +66,39 @@ def decomposed(program: Any, kept: Collection[str]) -> Any:
             ) from error
 
 
+_ALSO_DECOMPOSED = frozenset(
+    f"aten.{op}"
+    for op in (
+        "_addmm_activation.default",
+        "_batch_norm_no_update.default",
+        "_batch_norm_with_update.default",
+        "_batch_norm_with_update_functional.default",
+        "addmm.dtype",
+        "as_strided_copy.default",
+        "batch_norm_backward.default",
+        "bucketize.Scalar",
+        "cauchy.default",
+        "dist.default",
+        "geometric.default",
+        "log_normal.default",
+        "max_pool2d_with_indices_backward.default",
+        "native_batch_norm.default",
+        "native_dropout.default",
+        "rrelu_with_noise_backward.default",
+        "upsample_bicubic2d.default",
+        "upsample_bilinear2d.default",
+        "upsample_trilinear3d.default",
+    )
+)
+"""Operators that torch can decompose into others with rules, and that its table to core ATen leaves whole."""
+
+
 @cache
 def _decompositions() -> dict[Any, Any]:
-    """torch's own table, of which making it anew takes a second."""
-    return dict(torch_module("torch.export").default_decompositions().items())
+    """torch's own tables, to core ATen and for what that one leaves whole: making them anew takes a second."""
+    core = dict(torch_module("torch.export").default_decompositions().items())
+    rest = torch_module("torch._decomp").decomposition_table
+    return {op: function for op, function in rest.items() if str(op) in _ALSO_DECOMPOSED} | core
 
 
 def _has_dropout(module: Any) -> bool:

@@ -137,6 +137,8 @@ class _Reading:
         if target is operator.getitem:
             arguments: tuple[Any, ...] = (self._argument(node.args[0]), node.args[1])
             return Call(node.name, GETITEM, arguments, (), {}, result, origins_of(node), describe(node))
+        if str(target).startswith("aten.as_strided") and not node.args[0].meta["val"].is_contiguous():
+            result = Unknown("strides through memory that has gaps or another order")
         name = str(target) if isinstance(target, self.torch._ops.OpOverload) else _plain_name(target)
         schema = getattr(target, "_schema", None)
         if schema is None:

@@ -13,7 +13,9 @@ from dovetail.frontends.torch.rules import (
     logic,
     movement,
     normalisation,
+    order_statistics,
     padding,
+    placing,
     pooling,
     recurrent,
     reduction,
@@ -38,6 +40,8 @@ ALL = (
     *recurrent.RULES,
     *spectral.RULES,
     *experts.RULES,
+    *order_statistics.RULES,
+    *placing.RULES,
     *linear_algebra.RULES,
     *decompositions.RULES,
 )

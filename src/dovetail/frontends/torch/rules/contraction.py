@@ -64,6 +64,24 @@ def outer(n: Node, x: Value, vec2: Value) -> Value:
     return ops.unsqueeze(a, axes=(-1,)) * b
 
 
+@rule("_trilinear.default")
+def trilinear(
+    n: Node,
+    first: Value,
+    second: Value,
+    third: Value,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Value:
+    """The product of three tensors with axes put in, summed over axes."""
+    a, b, c = (build.expand_dims(v, list(axes)) for v, axes in ((first, expand1), (second, expand2), (third, expand3)))
+    y = a * b * c
+    return build.squeeze_dims(ops.reduce_sum(y, axes=tuple(sumdim)), list(sumdim)) if sumdim else y
+
+
 def _biased(y: Value, bias: Value | None, count: int) -> Value:
     return y if bias is None else y + build.reshape(bias, (bias.shape[0], *(1,) * count))
 

@@ -10,7 +10,7 @@ from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, cast
 from dovetail.frontends.torch.importing.rule import Number, Rule, collected, rule
 from dovetail.frontends.torch.rules.logic import truth
-from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.dtype import bool_, c64, f32
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -377,6 +377,15 @@ def addc(n: Node, x: Value, first: Value, second: Value, *, value: Number = 1) -
     a, b, c = (cast(v, n.dtype) for v in (x, first, second))
     factor = n.value(value, n.dtype)
     return a + (factor * b * c if "addcmul" in n.op_type else factor * (b / c))
+
+
+@rule("angle.default")
+def angle(n: Node, x: Value) -> Value:
+    """The angle of a complex number; of a real one 0, or pi where it is negative."""
+    if x.dtype is c64:
+        return ops.atan2(ops.imag(x), ops.real(x))
+    wide = cast(x, n.dtype)
+    return ops.where(ops.is_nan(wide), wide, ops.where(ops.less(wide, 0.0), math.pi, n.value(0, n.dtype)))
 
 
 @rule("complex.default")

@@ -8,7 +8,7 @@ from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, axis_of, cast, size_value, with_axis
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.frontends.torch.rules.iotas import as_view
-from dovetail.ir.dim import Dim, Size
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64, u8
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -231,20 +231,14 @@ def _along(n: Node, x: Value, dim: int, index: Value, source: Value, how: str) -
 @rule("nonzero.default")
 def nonzero(n: Node, x: Value) -> Value:
     """The positions of all elements that are not 0, one row each."""
-    if x.rank == 0:
-        raise n.unsupported("the positions in a number", hint="use where")
-    count = n.shape[0]
-    if not isinstance(count, Dim):
-        raise n.malformed("positions whose number is known")
-    return build.swap(ops.nonzero(x, count=count), 0, 1)
+    found = build.swap(ops.nonzero(with_axis(x), count=n.shape[0]), 0, 1)
+    return found if x.rank else build.cut(found, -1, 0, 0)
 
 
 @rule("masked_select.default")
 def masked_select(n: Node, x: Value, mask: Value) -> Value:
     """The elements where a mask holds."""
     count = n.shape[0]
-    if not isinstance(count, Dim):
-        raise n.malformed("elements whose number is known")
     shape = _broadcast(x, mask)
     flat, held = (build.reshape(build.broadcast_to(v, shape), (-1,)) for v in (x, mask))
     places = build.select(ops.nonzero(held, count=count), axis=0, index=0)
@@ -278,9 +272,18 @@ def bucketize(n: Node, x: Value, boundaries: Value, *, out_int32: bool = False, 
 
 @rule("searchsorted.Tensor")
 def searchsorted(
-    n: Node, sorted_sequence: Value, x: Value, *, out_int32: bool = False, right: bool = False, side: str | None = None
+    n: Node,
+    sorted_sequence: Value,
+    x: Value,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
 ) -> Value:
     """The index at which each number goes into a sorted row, before equal elements or after them."""
+    if sorter is not None:
+        sorted_sequence = ops.gather_elements(sorted_sequence, _integers(sorter), axis=-1)
     rows = build.expand_dims(sorted_sequence, -2) if sorted_sequence.rank > 1 else sorted_sequence
     return _first_above(n, rows, build.expand_dims(x, -1), right or side == "right")
 

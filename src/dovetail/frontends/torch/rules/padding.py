@@ -50,7 +50,7 @@ def _padded(n: Node, x: Value, amounts: Sequence[Size], mode: str, number: Numbe
         if before == 0 and after == 0:
             continue
         front, back = (-b if isinstance(b, int) and b < 0 else 0 for b in (before, after))
-        if front or back:
+        if mode != "replicate" and (front or back):
             x = build.cut(x, axis, front, x.shape[axis] - back)
             before, after = before + front, after + back
         whole = size_value(x.shape[axis])

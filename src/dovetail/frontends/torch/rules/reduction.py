@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, axes_of, axis_of, cast, computed_in_f32, with_axis
 from dovetail.frontends.torch.importing.rule import Made, Number, collected, rule
@@ -208,18 +210,33 @@ def cdist(n: Node, x: Value, other: Value, p: float = 2.0, compute_mode: int | N
     apart = ops.abs_(ops.unsqueeze(x, axes=(-2,)) - ops.unsqueeze(other, axes=(-3,)))
     if x.shape[-1] == 0:
         return build.zeros(n.shape, n.dtype)
-    power = float(p)
+    return build.squeeze_dims(_norm(apart, float(p)), -1)
+
+
+@rule("_pdist_forward.default")
+def pdist(n: Node, x: Value, p: float = 2.0) -> Value:
+    """The p-norm of the difference of each pair of rows."""
+    rows = x.shape[0]
+    if not isinstance(rows, int):
+        raise n.unsupported("pairs of rows whose number is not known", hint="export it with fixed sizes")
+    if rows < 2 or x.shape[1] == 0:
+        return build.zeros(n.shape, n.dtype)
+    pairs = np.stack(np.triu_indices(rows, 1)).astype(np.int64)
+    left, right = (ops.gather(x, leaf.constant(places), axis=-2) for places in pairs)
+    return build.squeeze_dims(_norm(ops.abs_(left - right), float(p)), -1)
+
+
+def _norm(sizes: Value, power: float) -> Value:
+    """The p-norm of sizes along the last axis, which stays."""
     if power == 0.0:
-        y = ops.reduce_sum(cast(ops.not_equal(apart, 0.0), apart.dtype), axes=(-1,))
-    elif power == math.inf:
-        y = ops.reduce_max(apart, axes=(-1,))
-    elif power == 1.0:
-        y = ops.reduce_sum(apart, axes=(-1,))
-    elif power == 2.0:
-        y = ops.sqrt(ops.reduce_sum(apart * apart, axes=(-1,)))
-    else:
-        y = ops.pow_(ops.reduce_sum(ops.pow_(apart, power), axes=(-1,)), 1.0 / power)
-    return build.squeeze_dims(y, -1)
+        return ops.reduce_sum(cast(ops.not_equal(sizes, 0.0), sizes.dtype), axes=(-1,))
+    if power == math.inf:
+        return ops.reduce_max(sizes, axes=(-1,))
+    if power == 1.0:
+        return ops.reduce_sum(sizes, axes=(-1,))
+    if power == 2.0:
+        return ops.sqrt(ops.reduce_sum(sizes * sizes, axes=(-1,)))
+    return ops.pow_(ops.reduce_sum(ops.pow_(sizes, power), axes=(-1,)), 1.0 / power)
 
 
 @rule("cumsum.default", "cumprod.default")
@@ -270,17 +287,6 @@ def histc(n: Node, x: Value, bins: int = 100, min: Number = 0, max: Number = 0) 
     place = ops.clip(ops.where(inside, place, -1.0), -1.0, float(bins - 1))
     hit = ops.equal(build.expand_dims(place, 1), ops.cast(ops.iota(size=bins), dtype=place.dtype))
     return build.reshape(cast(ops.reduce_sum(ops.cast(hit, dtype=i64), axes=(-2,)), n.dtype), (bins,))
-
-
-@rule("cummax.default", "cummin.default")
-def running_extreme(n: Node, x: Value, dim: int) -> Made:
-    """The running maximum or minimum along an axis; its index is not computed."""
-    if x.rank == 0:
-        return x, build.zeros((), i64)
-    function = ops.cum_max if n.op_type.startswith("cummax") else ops.cum_min
-    if n.makes(1):
-        raise n.unsupported("the index of a running extreme", hint="use the values alone")
-    return function(x, axis=axis_of(x, dim)), None
 
 
 RULES = collected(globals())
