@@ -16,10 +16,12 @@ from dovetail.frontends.torch.rules import (
     order_statistics,
     padding,
     placing,
+    polynomials,
     pooling,
     recurrent,
     reduction,
     resizing,
+    special,
     spectral,
 )
 
@@ -42,6 +44,8 @@ ALL = (
     *experts.RULES,
     *order_statistics.RULES,
     *placing.RULES,
+    *special.RULES,
+    *polynomials.RULES,
     *linear_algebra.RULES,
     *decompositions.RULES,
 )
