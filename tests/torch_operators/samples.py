@@ -28,6 +28,12 @@ from dovetail.ir.dim import Dim
 
 Verdict = Literal["right", "refused", "untraceable", "random", "skipped", "wrong", "error"]
 UNDEFINED = re.compile(r"^(new_)?empty(_like|_strided|_permuted)?$|^new_empty_strided$|^resize_?$|^resize_as_?$")
+BY_DATA = frozenset(
+    ("allclose", "equal", "cov", "corrcoef", "combinations", "narrow", "take", "tensor_split", "item")
+    + ("sparse.mm.reduce", "sparse.sampled_addmm", "nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss")
+    + ("linalg.lstsq", "linalg.lstsq.grad_oriented", "jiterator_unary", "to_sparse", "histogramdd")
+)
+"""Operators that torch.export often refuses, traced one by one: a refusal costs all others of its program a trace."""
 TOLERANCES = {
     torch.float32: (1.3e-6, 1e-5),
     torch.float64: (1e-7, 1e-7),
@@ -111,7 +117,8 @@ def judge(ops: Sequence[Any], dtypes: Sequence[Any], most: int) -> Iterator[Judg
             found = _samples(op, dtype, most)
             samples += [f for f in found if isinstance(f, Sample)]
             yield from (f for f in found if isinstance(f, Judged))
-    pending = [samples]
+    alone = [sample for sample in samples if sample.op in BY_DATA]
+    pending = [*([sample] for sample in alone), [sample for sample in samples if sample.op not in BY_DATA]]
     while pending:
         group = pending.pop()
         if not group:
