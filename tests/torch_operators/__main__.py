@@ -34,9 +34,9 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=4, help="how many samples of an operator")
     parser.add_argument("--dtypes", default="float32,float64")
     parser.add_argument("--every", type=int, default=1, help="every n-th operator alone")
-    parser.add_argument("--together", type=int, default=10, help="how many operators torch traces as one program")
+    parser.add_argument("--together", type=int, default=20, help="how many operators torch traces as one program")
     parser.add_argument("--seconds", type=int, default=600, help="the most that one operator may take")
-    parser.add_argument("--rows", type=Path, help="a file that every verdict is also appended to")
+    parser.add_argument("--rows", type=Path, help="a file of verdicts: new ones are added, and the page is of them all")
     options = parser.parse_args()
     dtypes = [getattr(torch, name) for name in options.dtypes.split(",")]
     everything = operators()
@@ -45,6 +45,7 @@ def main() -> int:
     ]
     found: list[Judged] = []
     picked = chosen[:: options.every]
+    earlier = _read(options.rows) if options.rows is not None and options.rows.exists() else []
     for start in range(0, len(picked), options.together):
         group = picked[start : start + options.together]
         rows, ended = forked(group, dtypes, options.samples, options.seconds)
@@ -54,10 +55,17 @@ def main() -> int:
         if options.rows is not None:
             with options.rows.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
-    if len(chosen) == len(everything) and options.every == 1 and not options.patterns:
-        PAGE.write_text(as_page(found), encoding="utf-8")
+    names = {full_name(op): at for at, op in enumerate(everything)}
+    latest = {(r.op, r.dtype, r.sample): r for r in (*earlier, *found)}
+    together = sorted(latest.values(), key=lambda r: (names[r.op], r.dtype, r.sample))
+    if {row.op for row in together} == names.keys():
+        PAGE.write_text(as_page(together), encoding="utf-8")
     print(as_text(found))
     return int(any(row.verdict in ("wrong", "error") for row in found))
+
+
+def _read(path: Path) -> list[Judged]:
+    return [Judged(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def alone(op: Any, dtypes: Sequence[Any], samples: int, seconds: int) -> list[Judged]:

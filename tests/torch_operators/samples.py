@@ -29,9 +29,11 @@ from dovetail.ir.dim import Dim
 Verdict = Literal["right", "refused", "untraceable", "random", "skipped", "wrong", "error"]
 UNDEFINED = re.compile(r"^(new_)?empty(_like|_strided|_permuted)?$|^new_empty_strided$|^resize_?$|^resize_as_?$")
 BY_DATA = frozenset(
-    ("allclose", "equal", "cov", "corrcoef", "combinations", "narrow", "take", "tensor_split", "item")
-    + ("sparse.mm.reduce", "sparse.sampled_addmm", "nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss")
-    + ("linalg.lstsq", "linalg.lstsq.grad_oriented", "jiterator_unary", "to_sparse", "histogramdd")
+    {
+        *("allclose", "equal", "cov", "corrcoef", "combinations", "narrow", "take", "tensor_split", "item"),
+        *("sparse.mm.reduce", "sparse.sampled_addmm", "nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss"),
+        *("linalg.lstsq", "linalg.lstsq.grad_oriented", "to_sparse", "histogramdd"),
+    }
 )
 """Operators that torch.export often refuses, traced one by one: a refusal costs all others of its program a trace."""
 TOLERANCES = {
