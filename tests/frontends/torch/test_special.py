@@ -113,7 +113,7 @@ def test_incomplete_gamma_of_whole_orders() -> None:
     np.testing.assert_equal(computed("igammac.default", *edges), [0, np.nan, 1, 0, 1, np.nan, np.nan])
 
 
-FAMILIES = {
+FAMILIES: dict[str, Callable[..., Array]] = {
     "chebyshev_polynomial_t": chebyshev.chebval,
     "hermite_polynomial_h": hermite.hermval,
     "hermite_polynomial_he": hermite_e.hermeval,
@@ -127,7 +127,7 @@ def test_polynomials(family: str) -> None:
     x = np.array([-1.5, -1.0, -0.3, 0.0, 0.5, 1.0, 2.25])
     orders = np.array([[-1.0], [0.0], [1.0], [2.0], [5.0], [11.7]])
     found = computed(f"special_{family}.default", x, orders)
-    expected = [FAMILIES[family](x, np.eye(12)[int(n)]) if n >= 0 else x * 0 for n in orders[:, 0]]
+    expected: list[Array] = [FAMILIES[family](x, np.eye(12)[int(n)]) if n >= 0 else x * 0 for n in orders[:, 0]]
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -143,3 +143,45 @@ def test_chebyshev_polynomials_of_the_other_kinds() -> None:
         np.testing.assert_allclose(computed(f"special_chebyshev_polynomial_{kind}.default", x, n), expected, atol=1e-12)
         shifted = computed(f"special_shifted_chebyshev_polynomial_{kind}.default", (x + 1) / 2, n)
         np.testing.assert_allclose(shifted, expected, atol=1e-12)
+
+
+WHERE = np.array([1e-9, 0.3, 1.9, 2.1, 7.0, 15.9, 24.9, 25.1, 60.0, 300.0])
+"""On both sides of every change from one series to another."""
+
+
+def test_modified_bessel_functions_of_the_first_kind() -> None:
+    both = np.concatenate([WHERE, -WHERE, [0.0]])
+    np.testing.assert_allclose(computed("i0.default", both), np.i0(both), rtol=1e-13)
+    np.testing.assert_allclose(computed("special_i0e.default", both), np.i0(both) * np.exp(-np.abs(both)), rtol=1e-13)
+    # The trapezoidal rule over a period is exact here.
+    angle = np.arange(4000) * (2 * np.pi / 4000)
+    expected = np.mean(np.exp(np.outer(np.abs(both), np.cos(angle) - 1.0)) * np.cos(angle), axis=1) * np.sign(both)
+    np.testing.assert_allclose(computed("special_i1e.default", both), expected, rtol=1e-11, atol=1e-16)
+    assert computed("i0.default", np.array([1e4])) == np.inf
+
+
+def test_modified_bessel_functions_of_the_second_kind() -> None:
+    """I0 K1 + I1 K0 = 1 / x ties both orders together, and an integral gives K0 alone."""
+    first = [computed(f"special_i{order}e.default", WHERE) for order in (0, 1)]
+    second = [computed(f"special_scaled_modified_bessel_k{order}.default", WHERE) for order in (0, 1)]
+    np.testing.assert_allclose(first[0] * second[1] + first[1] * second[0], 1 / WHERE, rtol=1e-13)
+    steps = np.arange(1, 60000) * 5e-4
+    integral = 5e-4 * (0.5 + np.exp(np.outer(WHERE, 1.0 - np.cosh(steps))).sum(axis=1))
+    np.testing.assert_allclose(second[0], integral, rtol=1e-12)
+    plain = computed("special_modified_bessel_k1.default", WHERE)
+    np.testing.assert_allclose(plain, second[1] * np.exp(-WHERE), rtol=1e-13)
+    np.testing.assert_equal(computed("special_modified_bessel_k0.default", np.array([0.0, -1.0])), [np.inf, np.nan])
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_bessel_functions_of_the_first_kind(order: int) -> None:
+    both = np.concatenate([WHERE, -WHERE, [0.0]])
+    angle = np.arange(4000) * (2 * np.pi / 4000)
+    expected = np.mean(np.cos(order * angle - np.outer(both, np.sin(angle))), axis=1)
+    np.testing.assert_allclose(computed(f"special_bessel_j{order}.default", both), expected, rtol=0, atol=1e-14)
+
+
+def test_spherical_bessel_function() -> None:
+    x = np.array([0.0, 1e-9, 0.49, 0.51, 3.0, -3.0, np.inf])
+    expected = [*np.sinc(x[:-1] / np.pi), 0.0]
+    np.testing.assert_allclose(computed("special_spherical_bessel_j0.default", x), expected, atol=1e-15)

@@ -141,6 +141,13 @@ def with_axis(x: Value) -> Value:
     return x if x.rank else build.reshape(x, (1,))
 
 
+def common_shape(x: Sequence[Size], y: Sequence[Size]) -> tuple[Size, ...]:
+    """The shape that two shapes broadcast to."""
+    rank = max(len(x), len(y))
+    a, b = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (x, y))
+    return tuple([q if p == 1 else p for p, q in zip(a, b, strict=True)])
+
+
 def size_value(size: Size) -> Value:
     """A size as a number to compute with."""
     return ops.extent(size=size) if isinstance(size, Dim) else leaf.scalar(size, i64)

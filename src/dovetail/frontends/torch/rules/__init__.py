@@ -3,6 +3,7 @@
 from dovetail.frontends.torch.rules import (
     activations,
     attention,
+    bessel,
     contraction,
     decompositions,
     elementwise,
@@ -47,6 +48,7 @@ ALL = (
     *placing.RULES,
     *special.RULES,
     *error_functions.RULES,
+    *bessel.RULES,
     *polynomials.RULES,
     *linear_algebra.RULES,
     *decompositions.RULES,

@@ -12,7 +12,7 @@ from dovetail.frontends.torch.importing.node import Node, cast
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
-from dovetail.ir.dtype import bool_, f64, i64
+from dovetail.ir.dtype import bool_, f32, f64, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
 
@@ -136,6 +136,25 @@ def normal(n: Node, x: Value, mean: float = 0.0, std: float = 1.0) -> Value:
 def exponential(n: Node, x: Value, lambd: float = 1.0) -> Value:
     """Exponential random numbers; not torch's stream."""
     return -ops.log1p(-ops.random_uniform(_key(n), shape=n.shape, dtype=n.dtype)) / float(lambd)
+
+
+@rule("bernoulli.p", "bernoulli.Tensor")
+def bernoulli(n: Node, x: Value, p: Number = 0.5) -> Value:
+    """1 with a probability, else 0; not torch's stream."""
+    return cast(ops.less(ops.random_uniform(_key(n), shape=n.shape, dtype=f32), n.value(p, f32)), n.dtype)
+
+
+@rule("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+def normal_around(n: Node, mean: Number, std: Number = 1.0) -> Value:
+    """Normal random numbers around means; not torch's stream."""
+    drawn = ops.random_normal(_key(n), shape=n.shape, dtype=n.dtype)
+    return drawn * n.value(std, n.dtype) + n.value(mean, n.dtype)
+
+
+@rule("normal.float_float")
+def normal_sized(n: Node, mean: float, std: float, size: Any) -> Value:
+    """Normal random numbers in a shape; not torch's stream."""
+    return ops.random_normal(_key(n), shape=n.shape, mean=float(mean), deviation=float(std), dtype=n.dtype)
 
 
 @rule("linspace.default")

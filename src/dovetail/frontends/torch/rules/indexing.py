@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, size_value, with_axis
+from dovetail.frontends.torch.importing.node import Node, axis_of, cast, common_shape, size_value, with_axis
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.frontends.torch.rules.iotas import as_view
 from dovetail.ir.dim import Size
@@ -239,16 +239,10 @@ def nonzero(n: Node, x: Value) -> Value:
 def masked_select(n: Node, x: Value, mask: Value) -> Value:
     """The elements where a mask holds."""
     count = n.shape[0]
-    shape = _broadcast(x, mask)
+    shape = common_shape(x.shape, mask.shape)
     flat, held = (build.reshape(build.broadcast_to(v, shape), (-1,)) for v in (x, mask))
     places = build.select(ops.nonzero(held, count=count), axis=0, index=0)
     return ops.gather(flat, places, axis=0)
-
-
-def _broadcast(x: Value, y: Value) -> tuple[Size, ...]:
-    rank = max(x.rank, y.rank)
-    a, b = ((1,) * (rank - v.rank) + v.shape for v in (x, y))
-    return tuple(q if p == 1 else p for p, q in zip(a, b, strict=True))
 
 
 @rule("masked_scatter.default")

@@ -57,7 +57,7 @@ def cholesky_inverse(n: Node, x: Value, upper: bool = False) -> Value:
 @rule("cholesky_solve.default")
 def cholesky_solve(n: Node, b: Value, x: Value, upper: bool = False) -> Value:
     """y with a @ y = b, from the Cholesky triangle of a."""
-    return solved(n, _of_triangle(x, upper), b)
+    return solved(_of_triangle(x, upper), b)
 
 
 @rule("linalg_inv_ex.default")
@@ -72,7 +72,7 @@ def solve(n: Node, a: Value, b: Value, *, left: bool = True, check_errors: bool 
     """x with a @ x = b, or x @ a = b; the LU decomposition of a, and whether there is a result."""
     vector = b.rank == 1 or (b.rank == a.rank - 1 and b.shape == a.shape[:-1])
     columns = ops.unsqueeze(b, axes=(-1,)) if vector else b
-    found = solved(n, a, columns, left=left)
+    found = solved(a, columns, left=left)
     packed = ops.lu(a if left else turned(a))
     # torch factorises the transpose of a matrix whose rows are contiguous, and gives that one back.
     if n.makes(1) or n.makes(2):
@@ -159,7 +159,7 @@ def lu_solve(n: Node, x: Value, pivots: Value, b: Value, *, left: bool = True, a
     """y with a @ y = b, or y @ a = b, from the LU decomposition of a; `adjoint` solves with the transpose of a."""
     low, high = _triangles(x)
     whole = _permutation(n, cast(pivots, i64) - 1, _rows(n, x), x) @ (low @ high)
-    return solved(n, turned(whole) if adjoint else whole, b, left=left)
+    return solved(turned(whole) if adjoint else whole, b, left=left)
 
 
 @rule("_linalg_det.default")
@@ -190,7 +190,7 @@ def solve_triangular(
     n: Node, a: Value, b: Value, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Value:
     """x with a @ x = b, or x @ a = b, where a is a triangle."""
-    return solved(n, _triangle(a, upper, unitriangular), b, left=left)
+    return solved(_triangle(a, upper, unitriangular), b, left=left)
 
 
 def _triangle(a: Value, is_upper: bool, unit: bool) -> Value:
@@ -203,8 +203,8 @@ def triangular_solve(
 ) -> Made:
     """x with a @ x = b where a is a triangle, and a."""
     triangle = _triangle(a, upper, unitriangular)
-    found = solved(n, turned(triangle) if transpose else triangle, b)
-    return found, together(n, a, b)[0]
+    found = solved(turned(triangle) if transpose else triangle, b)
+    return found, together(a, b)[0]
 
 
 @rule("linalg_matrix_exp.default")

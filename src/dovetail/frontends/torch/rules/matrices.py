@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node
+from dovetail.frontends.torch.importing.node import common_shape
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
@@ -43,17 +43,15 @@ def upper(x: Value, *, unit: bool = False) -> Value:
     return above + identity(x.shape, x) if unit else above
 
 
-def together(n: Node, x: Value, y: Value) -> tuple[Value, Value]:
+def together(x: Value, y: Value) -> tuple[Value, Value]:
     """Two stacks of matrices with their batches broadcast."""
-    rank = max(x.rank, y.rank)
-    leads = [(1,) * (rank - v.rank) + v.shape[:-2] for v in (x, y)]
-    lead = tuple(b if a == 1 else a for a, b in zip(*leads, strict=True))
-    return tuple[Value, Value](build.broadcast_to(v, (*lead, *v.shape[-2:])) for v in (x, y))
+    lead = common_shape(x.shape[:-2], y.shape[:-2])
+    return build.broadcast_to(x, (*lead, *x.shape[-2:])), build.broadcast_to(y, (*lead, *y.shape[-2:]))
 
 
-def solved(n: Node, a: Value, b: Value, *, left: bool = True) -> Value:
+def solved(a: Value, b: Value, *, left: bool = True) -> Value:
     """x with a @ x = b, or with x @ a = b."""
-    first, second = together(n, a, b)
+    first, second = together(a, b)
     return ops.solve(first, second) if left else turned(ops.solve(turned(first), turned(second)))
 
 

@@ -175,7 +175,14 @@ def batch_norm_by_stored(
     eps: float,
 ) -> Made:
     """Channels shifted and scaled by stored statistics."""
-    return _normed(x, weight, bias, running_mean, running_var, eps), None, None
+    y = _normed(x, weight, bias, running_mean, running_var, eps)
+    return y, *_without_statistics(n)
+
+
+def _without_statistics(n: Node) -> tuple[Value, Value]:
+    """What torch gives for the statistics of a batch that are not computed: tensors without elements."""
+    first, second = (build.zeros(n.type_of(i).shape, n.type_of(i).dtype) for i in (1, 2))
+    return first, second
 
 
 @rule("_native_batch_norm_legit.default", "_native_batch_norm_legit_functional.default")
@@ -193,7 +200,7 @@ def batch_norm_in_training(
     """Channels brought to mean 0 and variance 1 by their own statistics, which move the stored ones."""
     if not training:
         y = _normed(x, weight, bias, running_mean, running_var, eps)
-        return y, None, None, running_mean, running_var
+        return y, *_without_statistics(n), running_mean, running_var
     mean, spread = _statistics(x)
     count = 1
     for axis, size in enumerate(x.shape):

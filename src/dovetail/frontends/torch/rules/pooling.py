@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,12 +96,28 @@ def average_pool(
         y = ops.average_pool(image, **window, count_padding=count_include_pad)
     else:
         if ceil_mode:
-            raise n.unsupported("divisor_override with ceil_mode", hint="leave one of them at its default")
+            image, window = _filled(n, image, window)
         whole = 1
         for size in window["window"]:
             whole *= size
         y = ops.average_pool(image, **window, count_padding=True) * (whole / divisor_override)
     return build.squeeze_dims(y, 0) if alone else y
+
+
+def _filled(n: Node, x: Value, window: dict[str, Any]) -> tuple[Value, dict[str, Any]]:
+    """An image with zeros for all that its windows reach beyond it, and windows without padding."""
+    count = len(window["window"])
+    before = window["padding"][:count]
+    after: list[int] = []
+    for axis, (size, step, front) in enumerate(zip(window["window"], window["strides"], before, strict=True)):
+        length, places = x.shape[axis - count], n.shape[axis - count]
+        if isinstance(length, Dim) or isinstance(places, Dim):
+            raise n.unsupported("divisor_override with ceil_mode of sizes that are not known", hint="fix the sizes")
+        after.append(max((places - 1) * step + size - front - length, 0))
+    padded = build.pad_dims(x, (0, 0, *before), (0, 0, *after), 0.0)
+    for axis, (size, step) in enumerate(zip(window["window"], window["strides"], strict=True)):
+        padded = build.cut(padded, axis - count, 0, (n.shape[axis - count] - 1) * step + size)
+    return padded, window | {"padding": (0,) * (2 * count), "ceil": False}
 
 
 @rule(
@@ -122,12 +140,37 @@ def adaptive_average_pool(n: Node, x: Value, output_size: Sequence[Size | None])
 
 @rule("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 def adaptive_max_pool(n: Node, x: Value, output_size: Sequence[Size | None]) -> Made:
-    """The maximum over windows, as many as there are results; its index is not computed."""
+    """The maximum over windows, as many as there are results, and where in its channel it stands."""
     if n.makes(1):
-        raise n.unsupported("the index of an adaptive maximum", hint="use the values alone")
+        return _adaptive_indices(n, x, output_size)
     for axis, wanted in zip(range(-len(output_size), 0), output_size, strict=True):
         x = _pooled_to(n, x, axis, wanted, ops.reduce_max)
     return x, None
+
+
+def _adaptive_indices(n: Node, x: Value, output_size: Sequence[Size | None]) -> Made:
+    """The maximum over each window and its index, window by window."""
+    count = len(output_size)
+    sizes, wanted = x.shape[-count:], n.shape[-count:]
+    if any(isinstance(s, Dim) for s in (*sizes, *wanted)):
+        raise n.unsupported("the index of an adaptive maximum of sizes that are not known", hint="fix the sizes")
+    lengths, places = [int(str(s)) for s in sizes], [int(str(s)) for s in wanted]
+    numbers = build.reshape(ops.iota(size=math.prod(lengths)), lengths)
+    values: list[Value] = []
+    indices: list[Value] = []
+    for at in itertools.product(*(range(p) for p in places)):
+        seen, numbered = x, numbers
+        for axis, (i, whole, many) in enumerate(zip(at, lengths, places, strict=True)):
+            bounds = (i * whole // many, -(-(i + 1) * whole // many))
+            seen, numbered = (build.cut(v, axis - count, *bounds) for v in (seen, numbered))
+        flat = build.reshape(seen, (*x.shape[:-count], -1))
+        best = ops.arg_max(flat, axis=-1)
+        values.append(ops.gather_elements(flat, best, axis=-1))
+        indices.append(ops.gather(build.reshape(numbered, (-1,)), best, axis=-1))
+    return tuple(
+        build.reshape(made[0] if len(made) == 1 else ops.concat(*made, axis=-1), n.type_of(i).shape)
+        for i, made in enumerate((values, indices))
+    )
 
 
 def _pooled_to(n: Node, x: Value, axis: int, wanted: Size | None, reduce: Callable[..., Value]) -> Value:

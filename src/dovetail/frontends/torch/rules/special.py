@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, cast
+from dovetail.frontends.torch.importing.node import Node, cast, common_shape
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f64
@@ -87,7 +87,7 @@ _BERNOULLI = (
 
 def _zeta(x: Value, q: Value) -> Value:
     """The sum of (q + k) ** -x over k, of f64: terms up to q + k > 9, then the series of Euler and Maclaurin."""
-    shape = build.broadcast_to(x, _common(x, q)).shape
+    shape = common_shape(x.shape, q.shape)
     x, q = build.broadcast_to(x, shape), build.broadcast_to(q, shape)
     total, at = ops.pow_(q, -x), q
     for _ in range(9):
@@ -117,12 +117,6 @@ def _zeta(x: Value, q: Value) -> Value:
     found = ops.where(ops.bit_and(negative, ops.bit_not(_is_integer(x))), math.nan, found)
     found = ops.where(ops.bit_and(negative, _is_integer(q)), math.inf, found)
     return ops.where(ops.equal(x, 1.0), math.inf, ops.where(ops.less(x, 1.0), math.nan, found))
-
-
-def _common(x: Value, y: Value) -> tuple[object, ...]:
-    rank = max(x.rank, y.rank)
-    a, b = ((1,) * (rank - v.rank) + v.shape for v in (x, y))
-    return tuple(q if p == 1 else p for p, q in zip(a, b, strict=True))
 
 
 @rule("lgamma.default")
