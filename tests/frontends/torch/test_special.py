@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_incomplete_gamma_of_whole_orders() -> None:
     np.testing.assert_equal(computed("igammac.default", *edges), [0, np.nan, 1, 0, 1, np.nan, np.nan])
 
 
-FAMILIES: dict[str, Callable[..., Array]] = {
+FAMILIES: dict[str, Callable[..., Any]] = {
     "chebyshev_polynomial_t": chebyshev.chebval,
     "hermite_polynomial_h": hermite.hermval,
     "hermite_polynomial_he": hermite_e.hermeval,

@@ -4,6 +4,7 @@ from dovetail.frontends.torch.rules import (
     activations,
     attention,
     bessel,
+    bits,
     contraction,
     decompositions,
     elementwise,
@@ -29,6 +30,7 @@ from dovetail.frontends.torch.rules import (
 
 ALL = (
     *elementwise.RULES,
+    *bits.RULES,
     *logic.RULES,
     *movement.RULES,
     *padding.RULES,

@@ -135,14 +135,6 @@ def is_finite(n: Node, x: Value) -> Value:
     return ops.is_finite(x) if x.dtype.is_float else build.full(x.shape, True, bool_)
 
 
-@rule("signbit.default")
-def signbit(n: Node, x: Value) -> Value:
-    """Whether x is negative, -0.0 included."""
-    if not x.dtype.is_float:
-        return ops.less(x, 0) if x.dtype.kind == "int" else build.full(x.shape, False, bool_)
-    return ops.bit_or(ops.less(x, 0.0), ops.less(ops.reciprocal(x), 0.0))
-
-
 def _scaled(n: Node, x: Value, alpha: Number) -> Value:
     """x times alpha, as add and sub take it."""
     if alpha == 1 and not isinstance(alpha, Value):
@@ -327,21 +319,6 @@ def masked_fill(n: Node, x: Value, mask: Value, value: Number) -> Value:
 def to_copy(n: Node, x: Value, *_: Any) -> Value:
     """x in another dtype."""
     return ops.not_equal(x, 0) if n.dtype is bool_ and x.dtype is not bool_ else cast(x, n.dtype)
-
-
-@rule("copysign.Tensor", "copysign.Scalar")
-def copysign(n: Node, x: Value, other: Number) -> Value:
-    """The modulus of x with the sign of y, which -0.0 has as well."""
-    y = n.value(other, n.dtype)
-    negative = ops.bit_or(ops.less(y, 0.0), ops.less(ops.reciprocal(y), 0.0))
-    size = ops.abs_(cast(x, n.dtype))
-    return ops.where(negative, -size, size)
-
-
-@rule("ldexp.Tensor")
-def ldexp(n: Node, x: Value, other: Value) -> Value:
-    """x times 2 to the power y."""
-    return cast(x, n.dtype) * ops.pow_(n.value(2.0, n.dtype), cast(other, n.dtype))
 
 
 @rule("hypot.default")
