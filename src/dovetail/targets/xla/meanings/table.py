@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.targets.xla.meanings import elementwise, images, indexing, products, reductions, shapes
+from dovetail.targets.xla.meanings import elementwise, images, indexing, matrices, products, reductions, shapes
 
 MEANINGS: dict[str, Callable[..., Any]] = {
     **elementwise.MEANINGS,
     **shapes.MEANINGS,
     **reductions.MEANINGS,
     **products.MEANINGS,
+    **matrices.MEANINGS,
     **indexing.MEANINGS,
     **images.MEANINGS,
 }
