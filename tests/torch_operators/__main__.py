@@ -58,8 +58,8 @@ def main() -> int:
     names = {full_name(op): at for at, op in enumerate(everything)}
     latest = {(r.op, r.dtype, r.sample): r for r in (*earlier, *found)}
     together = sorted(latest.values(), key=lambda r: (names[r.op], r.dtype, r.sample))
-    if {row.op for row in together} == names.keys():
-        PAGE.write_text(as_page(together), encoding="utf-8")
+    if {row.op for row in together} == {full_name(op) for op in everything if op.supported_dtypes("cpu") & set(dtypes)}:
+        PAGE.write_text(as_page(together, earlier=len(together) - len(found)), encoding="utf-8")
     print(as_text(found))
     return int(any(row.verdict in ("wrong", "error") for row in found))
 

@@ -190,6 +190,8 @@ class Sample:
         wrong = differs(found, self.wanted, self.limits)
         if not wrong:
             return self.judged("right")
+        if self.op in SIGNS and not differs(*(signed(r, SIGNS[self.op]) for r in (found, self.wanted)), self.limits):
+            return self.judged("right", "but for the signs of vectors")
         with contextlib.suppress(Exception):
             if no_farther(found, self.wanted, self.eager(0, wide=True)):
                 return self.judged("right", "as near to float64 as eager")
@@ -319,6 +321,29 @@ def differs(found: Any, wanted: Any, limits: tuple[float, float]) -> str:
         elif x != y and not (x != x and y != y):
             return f"result {index} is {x} for {y}"
     return ""
+
+
+SIGNS = {"linalg.eigh": (1, -1), "linalg.svd": (0, 2)}
+"""Decompositions whose vectors have any sign: the result with them as columns, and the one that shares their signs."""
+
+
+def signed(results: Any, places: tuple[int, int]) -> list[Any]:
+    """Results with the largest element of each vector positive; partners change their signs with them."""
+    leaves = list(pytree.tree_leaves(results))
+    first, second = places
+    vectors = leaves[first]
+    if vectors.numel() == 0:
+        return leaves
+    sign = torch.sign(vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True)))
+    leaves[first] = vectors * sign
+    if second >= 0:
+        partner = leaves[second]
+        # Of a full decomposition, vectors beyond the singular values have no partner.
+        count = min(sign.shape[-1], partner.shape[-2])
+        factor = torch.ones(*partner.shape[:-1], 1, dtype=partner.dtype)
+        factor[..., :count, :] = sign[..., :count].mT
+        leaves[second] = partner * factor
+    return leaves
 
 
 def _type(x: Any) -> str:

@@ -14,7 +14,7 @@ pytest.importorskip("expecttest")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from tests.torch_operators.page import as_page, as_text  # noqa: E402
-from tests.torch_operators.samples import TOLERANCES, Judged, differs, full_name, judge, no_farther, operators  # noqa: E402
+from tests.torch_operators.samples import TOLERANCES, Judged, differs, full_name, judge, no_farther, operators, signed  # noqa: E402
 
 FAMILIES = ("linalg.inv", "linalg.qr", "linalg.svd", "median", "unique", "lgamma", "special.legendre_polynomial_p")
 LIMITS = TOLERANCES[torch.float32]
@@ -40,6 +40,14 @@ def test_what_is_twice_as_far_from_float64_as_eager_is_right_and_no_more() -> No
     assert no_farther([(exact - 1.9e-4).float()], [eager], [exact])
     assert not no_farther([(exact - 2.5e-4).float()], [eager], [exact])
     assert not no_farther([torch.tensor([1.0, torch.nan])], [eager], [exact])
+
+
+def test_vectors_of_a_decomposition_count_up_to_their_sign_and_partners_share_it() -> None:
+    u, s, v = torch.linalg.svd(torch.arange(9.0).reshape(3, 3) ** 0.5)
+    flip = torch.tensor([1.0, -1.0, 1.0])
+    same = signed((u * flip, s, v * flip[:, None]), (0, 2))
+    assert not differs(same, signed((u, s, v), (0, 2)), LIMITS)
+    assert differs(signed((u * flip, s, v), (0, 2)), signed((u, s, v), (0, 2)), LIMITS)
 
 
 def test_the_page_has_the_counts_of_every_operator() -> None:
