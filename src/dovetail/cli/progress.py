@@ -110,8 +110,8 @@ class Drawing:
     def _text(self, now: float) -> str:
         path = visible(" > ".join(map(str, self._phases)))
         left = next((left for phase in self._phases if (left := phase.left(now)) is not None), None)
-        rest = "" if left is None else f", about {_seconds(left)} left"
-        return f"{path}   {_seconds(now - self._phases[0].began)}{rest}"
+        rest = "" if left is None else f", about {seconds_text(left)} left"
+        return f"{path}   {seconds_text(now - self._phases[0].began)}{rest}"
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Log:
         phase, began = self._began.pop()
         seconds = self.clock() - began
         if not self._began and seconds >= SHORT:
-            _write(self.stream, f"dovetail: {phase} took {_seconds(seconds)}\n")
+            _write(self.stream, f"dovetail: {phase} took {seconds_text(seconds)}\n")
 
     def clear(self) -> None:
         """Lines of a log stay."""
@@ -203,11 +203,12 @@ def _write(stream: TextIO, text: str) -> None:
         pass
 
 
-def _seconds(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
+    """A duration for people."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
 
 
-__all__ = ["Drawing", "Log", "shown_progress", "tell"]
+__all__ = ["Drawing", "Log", "seconds_text", "shown_progress", "tell"]
