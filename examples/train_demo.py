@@ -137,12 +137,12 @@ def pieces(ids: Array, steps: int, seed: int) -> Iterator[dict[str, Array]]:
 
 def written(trainer: dovetail.Trainer, start: Array, alphabet: list[str], count: int) -> str:
     """Characters drawn one after the other from what the model gives."""
-    rng, found = np.random.default_rng(4), list(start)
+    rng, found = np.random.default_rng(4), [int(i) for i in start]
     for _ in range(count):
         window = np.array([found[-LENGTH:]], np.int64)
         logits = trainer.evaluate({"x": window, "labels": window})["logits"][0, -1].astype(np.float64)
         chances = np.exp((logits - logits.max()) / 0.8)
-        found.append(rng.choice(len(alphabet), p=chances / chances.sum()))
+        found.append(int(rng.choice(len(alphabet), p=chances / chances.sum())))
     return "".join(alphabet[index] for index in found[LENGTH:])
 
 

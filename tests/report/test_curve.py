@@ -16,11 +16,11 @@ def heights(rows: list[str]) -> list[int]:
 
 
 def test_a_falling_curve_falls_over_the_whole_height() -> None:
-    rows = curve([11 - i / 10 for i in range(101)], width=40, height=6)
+    rows = curve([20 - i / 10 for i in range(61)], width=40, height=6)
     found = heights(rows)
     assert len(rows) == 6 and all(len(row) <= 40 for row in rows)
     assert found == sorted(found) and found[0] == 0 and found[-1] == 5
-    assert rows[0].startswith("     11") and rows[-1].startswith("      1")
+    assert rows[0].startswith("     20") and rows[-1].startswith("     14")
 
 
 def test_large_ratios_are_drawn_on_a_logarithmic_scale() -> None:
