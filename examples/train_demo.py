@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 import dovetail
 from dovetail import f32, i64, library, ops
-from dovetail.cli.live import LiveCurve
-from dovetail.library.heads import merge_heads, split_heads
-from dovetail.train import AdamW, Group, cosine, warm_up
+from dovetail.train import AdamW, Group, LiveCurve, cosine, warm_up
 
 Array = NDArray[Any]
 
@@ -55,12 +53,20 @@ def transformer(characters: int) -> dovetail.Graph:
 
 def layer(builder: dovetail.Builder, h: dovetail.Value, name: str) -> dovetail.Value:
     x = norm(builder, h, f"{name}.norm1")
-    q, k, v = (split_heads(x @ builder.param(f"{name}.w{at}", f32[WIDTH, WIDTH]), HEADS) for at in "qkv")
+    q, k, v = (split_heads(x @ builder.param(f"{name}.w{at}", f32[WIDTH, WIDTH])) for at in "qkv")
     seen = library.attention(q, k, v, scale=(WIDTH // HEADS) ** -0.5, causal=True, fill=float("-inf"))
     h = h + merge_heads(seen) @ builder.param(f"{name}.wo", f32[WIDTH, WIDTH])
     x = norm(builder, h, f"{name}.norm2")
     inner = library.gelu(x @ builder.param(f"{name}.up", f32[WIDTH, 4 * WIDTH]))
     return h + inner @ builder.param(f"{name}.down", f32[4 * WIDTH, WIDTH])
+
+
+def split_heads(x: dovetail.Value) -> dovetail.Value:
+    return ops.permute(ops.split(x, axis=-1, parts=HEADS), order=(-2, -3, -1))
+
+
+def merge_heads(x: dovetail.Value) -> dovetail.Value:
+    return ops.merge(ops.permute(x, order=(-2, -3, -1)), axis=-1)
 
 
 def norm(builder: dovetail.Builder, x: dovetail.Value, name: str) -> dovetail.Value:

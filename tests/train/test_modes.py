@@ -119,7 +119,7 @@ def test_batch_norm_trains_with_the_statistics_of_the_batch() -> None:
     y = np.einsum("nchw,mc->nmhw", x.astype(np.float64), params["w"][:, :, 0, 0].astype(np.float64))
     mean, variance = y.mean((0, 2, 3), keepdims=True)[0], y.var((0, 2, 3), keepdims=True)[0]
     normal = np.maximum((y - mean) / np.sqrt(variance + 1e-5) * params["gain"] + params["bias"], 0).mean((2, 3))
-    assert told.loss == pytest.approx(float(np.mean((normal - wanted) ** 2)), rel=1e-5)
+    assert told.loss == pytest.approx(float(((normal - wanted) ** 2).mean(dtype=np.float64)), rel=1e-5)
     after = trainer.params
     np.testing.assert_allclose(after["mean"], 0.7 * params["mean"] + 0.3 * mean, atol=1e-5)
     unbiased = variance * (6 * 16) / (6 * 16 - 1)

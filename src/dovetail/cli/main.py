@@ -26,6 +26,7 @@ from dovetail.cli import (
     run,
     show,
     trace,
+    train,
     verify,
     why,
 )
@@ -41,6 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     show.COMMAND,
     plan.COMMAND,
     run.COMMAND,
+    train.COMMAND,
     diff.COMMAND,
     lock.LOCK,
     lock.CHECK,

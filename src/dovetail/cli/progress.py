@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
 from dovetail.cli.terminal import redraws, width
-from dovetail.progress import Listener, listening
+from dovetail.progress import Listener, listening, seconds_text
 from dovetail.sanitize import visible
 
 SHORT = 1.0
@@ -203,12 +203,4 @@ def _write(stream: TextIO, text: str) -> None:
         pass
 
 
-def seconds_text(seconds: float) -> str:
-    """A duration for people."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
-
-
-__all__ = ["Drawing", "Log", "seconds_text", "shown_progress", "tell"]
+__all__ = ["Drawing", "Log", "shown_progress", "tell"]

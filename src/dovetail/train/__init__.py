@@ -1,5 +1,6 @@
 """Training: losses, optimizers and schedules as graphs and numbers, the compiled step, and the trainer that runs it."""
 
+from dovetail.train.live import LiveCurve
 from dovetail.train.losses import (
     LOSSES,
     binary_cross_entropy,
@@ -18,7 +19,8 @@ from dovetail.train.step import Group, StepGraph, Ways, step_graph
 from dovetail.train.trainer import Metrics, Trainer
 
 __all__ = [
-    "LOSSES", "SGD", "Adafactor", "Adam", "AdamW", "Group", "Lion", "Metrics", "Muon", "Optimizer", "Schedule",
+    "LOSSES", "SGD", "Adafactor", "Adam", "AdamW", "Group", "Lion", "LiveCurve", "Metrics", "Muon", "Optimizer",
+    "Schedule",
     "StepGraph", "Trainer", "Updated", "Ways", "binary_cross_entropy", "constant", "contrastive", "cosine",
     "cross_entropy", "dropout", "huber", "kl_divergence", "linear", "mean_absolute", "mean_squared", "step_graph",
     "steps_down", "warm_up",

@@ -75,14 +75,16 @@ class Trainer:
         seed: int = 0,
         **options: Any,
     ) -> None:
-        model = graph if isinstance(graph, Graph) else load(graph)
+        model = graph if isinstance(graph, Graph) else load(graph, train=True)
         if precision is not None and precision not in _PRECISIONS:
             raise OptionError(f"a precision of {precision!r}", hint=f"there are {', '.join(_PRECISIONS)}")
         self.graph = _with_loss(model, loss)
+        self.loss_name = loss if isinstance(loss, str) else ""
+        self.accumulate = accumulate
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
         self.schedule, self.steps, self.seed = schedule, 0, seed
         self._updates: int = 0
-        self.scale = LossScale() if precision == "f16" else None
+        self.scale: LossScale | None = LossScale() if precision == "f16" else None
         ways = Ways(
             groups,
             clip_norm,
@@ -102,7 +104,7 @@ class Trainer:
         frozen = {n: a for n, a in given.items() if n not in self._arrays}
         self.program = compile(made.graph, params=frozen if made.summing is None else {}, **options)
         self._summing = None if made.summing is None else compile(made.summing, params=frozen, **options)
-        self._joint, self._accumulate = made.joint, accumulate
+        self._joint = made.joint
         self._keyed = any(v.attrs["name"] == KEY for v in made.joint.inputs)
         self._options, self._frozen = options, frozen
         self._evaluated: Program | None = None
@@ -149,7 +151,7 @@ class Trainer:
         fed = dict[str, Array]()
         state = {n: arrays[n] for n in (*self.weights, *self.statistics)}
         scale = {SCALE: scalars[SCALE]} if SCALE in scalars else {}
-        for part, rows in enumerate(micro_batches(batch, self._accumulate)):
+        for part, rows in enumerate(micro_batches(batch, self.accumulate)):
             fed = {**rows, **scale, **self._key(number, part)}
             found = self._summing.run({**fed, **state, **self._sums})
             losses.append(float(np.squeeze(found[LOSS])))
@@ -207,7 +209,8 @@ class Trainer:
         found = read_arrays(path, self._arrays | self._counters())
         for name, array in self._arrays.items():
             array[...] = found[name]
-        self.steps, self._updates, fine, self.seed = (int(n) for n in found[_COUNTS])
+        counts: list[int] = found[_COUNTS].tolist()
+        self.steps, self._updates, fine, self.seed = counts
         if self.scale is not None:
             self.scale = LossScale(float(found[_SCALES][0]), fine)
 

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from dovetail.cli.live import LiveCurve
 from dovetail.train import Metrics
+from dovetail.train.live import LiveCurve
 
 
 class Terminal(io.StringIO):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
-from dovetail.cli.progress import seconds_text
-from dovetail.cli.terminal import redraws, width
+from dovetail.progress import seconds_text
 from dovetail.report.curve import curve
 
 _TICK = 0.25
@@ -51,7 +53,7 @@ class LiveCurve:
             self._began, self._told = now, now
         self.losses.append(told.loss)
         self._last = told.step
-        live = redraws(self.stream)
+        live = _redraws(self.stream)
         if now - self._told >= (_TICK if live else _QUIET):
             self._told = now
             self._write([*curve(self.losses, width=self._columns()), self._line(now)] if live else [self._line(now)])
@@ -63,7 +65,7 @@ class LiveCurve:
         self._drawn = 0
 
     def _columns(self) -> int:
-        return min(width() - 1, _MOST) if redraws(self.stream) else 80
+        return min(shutil.get_terminal_size().columns - 1, _MOST) if _redraws(self.stream) else 80
 
     def _line(self, now: float) -> str:
         assert self._began is not None
@@ -80,9 +82,18 @@ class LiveCurve:
         above = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""
         encoding = self.stream.encoding or "utf-8"
         text = above + "\n".join(lines) + "\n"
-        self.stream.write(text.encode(encoding, "replace").decode(encoding))
-        self.stream.flush()
-        self._drawn = len(lines) if redraws(self.stream) else 0
+        with suppress(OSError, ValueError):  # training goes on where its curve cannot be shown
+            self.stream.write(text.encode(encoding, "replace").decode(encoding))
+            self.stream.flush()
+        self._drawn = len(lines) if _redraws(self.stream) else 0
+
+
+def _redraws(stream: TextIO) -> bool:
+    """Whether lines can be drawn over."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    except ValueError:
+        return False
 
 
 __all__ = ["LiveCurve"]
