@@ -1,6 +1,7 @@
 """Training: losses, optimizers and schedules as graphs and numbers, the compiled step, and the trainer that runs it."""
 
 from dovetail.train.live import LiveCurve
+from dovetail.train.lora import lora, merged
 from dovetail.train.losses import (
     LOSSES,
     binary_cross_entropy,
@@ -22,6 +23,7 @@ __all__ = [
     "LOSSES", "SGD", "Adafactor", "Adam", "AdamW", "Group", "Lion", "LiveCurve", "Metrics", "Muon", "Optimizer",
     "Schedule",
     "StepGraph", "Trainer", "Updated", "Ways", "binary_cross_entropy", "constant", "contrastive", "cosine",
-    "cross_entropy", "dropout", "huber", "kl_divergence", "linear", "mean_absolute", "mean_squared", "step_graph",
+    "cross_entropy", "dropout", "huber", "kl_divergence", "linear", "lora", "mean_absolute", "mean_squared", "merged",
+    "step_graph",
     "steps_down", "warm_up",
 ]  # fmt: skip
