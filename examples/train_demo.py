@@ -94,7 +94,7 @@ def learn_digits(x: Array, y: Array, epochs: int) -> float:
     graph = network()
     schedule = warm_up(20, cosine(steps))
     trainer = dovetail.Trainer(graph, "cross_entropy", AdamW(3e-3), params=first_weights(graph, 0.1), schedule=schedule)
-    live = LiveCurve(sys.stderr, "digits", steps)
+    live = LiveCurve(sys.stdout, "digits", steps)
     trainer.fit(shuffled(x[:last], y[:last], epochs), told=live)
     live.close()
     found: Array = trainer.evaluate({"x": x[last:], "labels": y[last:]})["logits"]
@@ -126,7 +126,7 @@ def learn_to_write(text: str, steps: int) -> tuple[float, str]:
         groups=[Group("*", decay=0.1), Group("*norm*", decay=0.0)],
         clip_norm=1.0,
     )
-    live = LiveCurve(sys.stderr, "shakespeare", steps)
+    live = LiveCurve(sys.stdout, "shakespeare", steps)
     trainer.fit(pieces(ids[:last], steps, 2), told=live)
     live.close()
     losses = [float(trainer.evaluate(batch)["loss"]) for batch in pieces(ids[last:], 10, 3)]

@@ -208,7 +208,7 @@ class Import:
         where = partial(describe, proto)
         operands = [self._found(scope, name, where) if name else None for name in proto.input[:]]
         if rule is not None:
-            made = self._by_rule(Node(proto, version, self), rule, operands, scope)
+            made = self._by_rule(Node(proto, version, self, scope.find), rule, operands, scope)
         else:
             if function is None:
                 if not functions.has_body(proto.op_type, version, domain(proto.domain)):
