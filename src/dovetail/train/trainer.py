@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -52,9 +53,10 @@ class Metrics:
 class Trainer:
     """Trains the parameters of a graph, or of an ONNX file.
 
-    `loss` is a name of `LOSSES`, or a function of the graph's first output and of an input `labels`; a graph with an
-    output `loss` needs none. Weights come from `params` or from the graph, or are drawn from `seed`. Two trainers that
-    are given the same batches have the same weights to the last bit, also if one was saved and loaded in between.
+    `loss` is a name of `LOSSES`, one of them with options (`functools.partial(cross_entropy, smoothing=0.1)`), or a
+    function of the graph's first output and of an input `labels` of its type; a graph with an output `loss` needs none.
+    Weights come from `params` or from the graph, or are drawn from `seed`. Two trainers that are given the same batches
+    have the same weights to the last bit, also if one was saved and loaded in between.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Trainer:
         if precision is not None and precision not in _PRECISIONS:
             raise OptionError(f"a precision of {precision!r}", hint=f"there are {', '.join(_PRECISIONS)}")
         self.graph = _with_loss(model, loss)
-        self.loss_name = loss if isinstance(loss, str) else ""
+        self.loss_name = "" if loss is None else _name(loss)
         self.accumulate = accumulate
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
         self.schedule, self.steps, self.seed = schedule, 0, seed
@@ -236,9 +238,15 @@ def _with_loss(graph: Graph, loss: str | Loss | None) -> Graph:
     if isinstance(loss, str) and loss not in LOSSES:
         raise OptionError(f"there is no loss {loss!r}", hint=f"the losses are {', '.join(LOSSES)}")
     output = next(iter(graph.outputs.values()))
-    wanted = leaf.input(WANTED, wanted_type(loss if isinstance(loss, str) else "", output.tensor))
+    wanted = leaf.input(WANTED, wanted_type(_name(loss), output.tensor))
     made = LOSSES[loss](output, wanted) if isinstance(loss, str) else loss(output, wanted)
     return replace(graph, inputs=(*graph.inputs, wanted), outputs={**graph.outputs, LOSS: made}, reread=None)
+
+
+def _name(loss: str | Loss) -> str:
+    """The name of a loss, also of one whose options are bound by `functools.partial`."""
+    plain = loss.func if isinstance(loss, partial) else loss
+    return loss if isinstance(loss, str) else next((n for n, known in LOSSES.items() if known is plain), "")
 
 
 def _arrays(graph: Graph, params: Mapping[str, Array], seed: int) -> dict[str, Array]:
