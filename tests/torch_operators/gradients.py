@@ -48,7 +48,7 @@ def differentiable() -> list[Any]:
     return [op for op in operators() if op.supports_autograd and torch.float64 in op.supported_dtypes("cpu")]
 
 
-def judged(ops_: Sequence[Any], most: int) -> Iterator[Judged]:
+def gradient_verdicts(ops_: Sequence[Any], most: int) -> Iterator[Judged]:
     """Verdicts on the gradients of the first samples of some operators."""
     samples: list[Sample] = []
     for op in ops_:
@@ -208,7 +208,7 @@ def _forked(group: Sequence[Any], samples: int, seconds: int) -> list[Judged]:
                 signal.alarm(seconds)
                 torch.set_num_threads(1)
                 with path.open("w", encoding="utf-8") as file:
-                    for row in judged(group, samples):
+                    for row in gradient_verdicts(group, samples):
                         file.write(json.dumps(asdict(row)) + "\n")
                         file.flush()
                 status = 0
