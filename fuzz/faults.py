@@ -25,10 +25,10 @@ import numpy as np
 import dovetail
 from dovetail import Builder, DovetailError, Graph, Program, f32, ops
 from dovetail.ir.literal import Array
+from fuzz.forked import forked
 from fuzz.keep import remove
+from fuzz.training import training
 
-PATIENCE = 60.0
-"""Seconds after which a child hangs."""
 GROWTH = 8 << 20
 """Bytes that a long service may grow by: pages that the allocator keeps."""
 WARM = 50
@@ -47,27 +47,6 @@ def network(width: int = 16) -> Graph:
 
 def feeds(rows: int = 3, width: int = 16) -> dict[str, Array]:
     return {"x": np.linspace(-1, 1, rows * width, dtype=np.float32).reshape(rows, width)}
-
-
-def forked(work: Callable[[], None], kill_after: float | None = None) -> int | None:
-    """The exit status of a child that does some work; None for one that is killed, or hangs and is killed."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    end = time.monotonic() + (PATIENCE if kill_after is None else kill_after)
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
 
 
 def writing(folder: Path) -> None:
@@ -231,6 +210,7 @@ Fault = Callable[[int, Path], list[str]]
 FAULTS: Mapping[str, tuple[Fault, int]] = MappingProxyType(
     {
         "kill": (kill, 1000),
+        "training": (training, 1000),
         "full_disk": (full_disk, 100),
         "bad_folders": (bad_folders, 40),
         "forks": (forks, 100),

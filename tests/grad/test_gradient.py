@@ -260,3 +260,18 @@ def test_models_of_blocks_are_differentiated(name: str) -> None:
     graph = with_loss(made[name]())
     both = dovetail.value_and_grad(graph, loss="gradient_check", unreached="zeros")
     assert both.count(ops.conv) > graph.count(ops.conv)
+
+
+def test_a_mask_of_rows_stays_with_the_gradient_of_a_softmax() -> None:
+    """A row of which nothing is seen has NaN in its softmax; where a mask replaces it, its gradient is 0."""
+    x = dovetail.input("x", f64[2, 3])
+    unseen = ops.equal(ops.reduce_max(x, axes=(-1,)), float("-inf"))
+    y = ops.where(unseen, 0.0, library.softmax(x))
+    weights = leaf.constant(np.array([[1.0, 2, 4], [1, 2, 4]]))
+    (dx,) = dovetail.gradient(ops.reduce_sum(y * weights, axes=(-2, -1)), [x])
+    given = np.array([[0.5, -np.inf, 1], [-np.inf] * 3])
+    with np.errstate(invalid="ignore"):
+        found = dovetail.evaluate(dovetail.Graph.of({"dx": dx}), {"x": given})["dx"]
+    p = np.exp(given[0]) / np.exp(given[0]).sum()
+    np.testing.assert_allclose(found[0], p * ([1, 2, 4] - p @ [1, 2, 4]), rtol=1e-12)
+    assert found[1].tolist() == [0, 0, 0]

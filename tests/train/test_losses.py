@@ -55,6 +55,13 @@ def numpy_kl(x: Any, t: Any) -> float:
     return float((softmax(t) * (log_softmax(t) - log_softmax(x))).sum(-1).mean())
 
 
+def numpy_contrastive(x: Any, t: Any, temperature: float) -> float:
+    """Each row picks its partner among all, in both directions."""
+    x, t = (a / np.linalg.norm(a, axis=-1, keepdims=True) for a in (x, t))
+    logits = x @ t.T / temperature
+    return -float(np.mean(np.diag(log_softmax(logits))) + np.mean(np.diag(log_softmax(logits.T)))) / 2
+
+
 CASES: dict[str, tuple[Callable[[Value, Value], Value], Any, Any, float]] = {
     "cross_entropy": (losses.cross_entropy, X, abs(LABELS), numpy_cross_entropy(X, abs(LABELS))),
     "ignored": (
@@ -83,6 +90,12 @@ CASES: dict[str, tuple[Callable[[Value, Value], Value], Any, Any, float]] = {
         X,
         T,
         float(np.mean(np.where(abs(X - T) < 0.5, (X - T) ** 2 / 2, 0.5 * (abs(X - T) - 0.25)))),
+    ),
+    "contrastive": (
+        lambda x, t: losses.contrastive(x, t, temperature=0.5),
+        X,
+        T,
+        numpy_contrastive(X, T, 0.5),
     ),
     "kl": (
         losses.kl_divergence,

@@ -10,6 +10,7 @@ import pytest
 
 from dovetail import BindError, Builder, GradientError, Graph, LoadError, OptionError, f32
 from dovetail.train import schedules
+from dovetail.train.matrices import Adafactor, Muon
 from dovetail.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer
 from dovetail.train.step import Group
 from dovetail.train.trainer import Trainer
@@ -47,6 +48,23 @@ def by_hand(optimizer: Optimizer, w: Any, feeds: list[dict[str, Any]], decay: fl
                 g = g + decay * w
                 m = momentum * m + g
                 w = w - rate * (g + momentum * m if nesterov else m)
+            case Muon(rate, momentum):
+                m = momentum * m + (1 - momentum) * g
+                x = (1 - momentum) * g + momentum * m
+                x = x / np.linalg.norm(x)
+                for _ in range(optimizer.iterations):
+                    # Tall matrices are iterated as they stand here, from the other side.
+                    gram = x.T @ x
+                    x = 3.4445 * x + x @ (-4.7750 * gram + 2.0315 * gram @ gram)
+                w = w - rate * decay * w - rate * np.sqrt(max(1, w.shape[0] / w.shape[1])) * x
+            case Adafactor(rate):
+                share = t**-0.8
+                m[:, :1] += share * ((g * g).mean(1, keepdims=True) - m[:, :1])
+                v[:1] += share * ((g * g).mean(0, keepdims=True) - v[:1])
+                x = g / np.sqrt(np.maximum(m[:, :1] @ v[:1] / m[:, :1].mean(), 1e-30))
+                x = x / max(1, np.sqrt(np.mean(x * x)))
+                size = max(1e-3, np.sqrt(np.mean(w * w)))
+                w = w - rate * decay * w - min(rate, t**-0.5) * size * x
             case _:
                 raise AssertionError
     return w
@@ -59,6 +77,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adam": Adam(0.05, decay=0.02),
     "adamw": AdamW(0.05, decay=0.1),
     "lion": Lion(0.01, decay=0.1),
+    "adafactor": Adafactor(0.05, decay=0.1),
+    "muon": Muon(0.05, decay=0.1),
 }
 
 
@@ -76,6 +96,12 @@ def test_optimizers_do_what_they_are_defined_to(name: str) -> None:
     np.testing.assert_allclose(
         trainer.params["w"], by_hand(optimizer, w.astype(float), feeds, optimizer.decay), atol=2e-5
     )
+
+
+@pytest.mark.parametrize("optimizer", [Adafactor(0.5), Muon(0.02)])
+def test_vectors_are_trained_beside_matrices(optimizer: Optimizer) -> None:
+    told = Trainer(classifier(), "cross_entropy", optimizer).fit(batches(60))
+    assert told[-1].loss < 0.7 * told[0].loss
 
 
 def test_a_classifier_learns_and_evaluates() -> None:

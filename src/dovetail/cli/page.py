@@ -17,7 +17,7 @@ one line for each such phase, with `--json` nothing. Names of a model are shown 
 | exit code | means |
 |---|---|
 | 0 | ok |
-| 1 | something in the command line, the file or the sizes is wrong; stderr says what, and what to do |
+| 1 | the command line, a file, its data or a size is wrong, or a loss is not finite; stderr says what, and what to do |
 | 2 | an operator, a type or a target that there is not |
 | 3 | a graph that does not verify, or a rule that is wrong on a model (`verify`) |
 | 4 | a gate: a required fusion is missing (`--require`), or one was missed (`--require-clean`) |

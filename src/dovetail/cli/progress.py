@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
 from dovetail.cli.terminal import redraws, width
-from dovetail.progress import Listener, listening
+from dovetail.progress import Listener, listening, seconds_text
 from dovetail.sanitize import visible
 
 SHORT = 1.0
@@ -110,8 +110,8 @@ class Drawing:
     def _text(self, now: float) -> str:
         path = visible(" > ".join(map(str, self._phases)))
         left = next((left for phase in self._phases if (left := phase.left(now)) is not None), None)
-        rest = "" if left is None else f", about {_seconds(left)} left"
-        return f"{path}   {_seconds(now - self._phases[0].began)}{rest}"
+        rest = "" if left is None else f", about {seconds_text(left)} left"
+        return f"{path}   {seconds_text(now - self._phases[0].began)}{rest}"
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Log:
         phase, began = self._began.pop()
         seconds = self.clock() - began
         if not self._began and seconds >= SHORT:
-            _write(self.stream, f"dovetail: {phase} took {_seconds(seconds)}\n")
+            _write(self.stream, f"dovetail: {phase} took {seconds_text(seconds)}\n")
 
     def clear(self) -> None:
         """Lines of a log stay."""
@@ -201,13 +201,6 @@ def _write(stream: TextIO, text: str) -> None:
         stream.flush()
     except (OSError, ValueError):
         pass
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
 
 
 __all__ = ["Drawing", "Log", "shown_progress", "tell"]

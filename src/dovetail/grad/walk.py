@@ -161,7 +161,7 @@ class _Walk:
         if not self.spelled:
             parts = op.pulled(value, g, wanted)
             if parts is not None:
-                return parts
+                return _rows_kept(value, g, parts)
         return self._by_body(value, g)
 
     def _by_body(self, value: Value, g: Value | tuple[Value | None, ...]) -> Parts:
@@ -207,6 +207,14 @@ def _by_rule(rule: Pull, value: Value, g: Value) -> Parts:
     (moved,), (inner,) = (rule(v, value, *operands, **attrs) for v in (condition, mask.inner))
     assert moved is not None and inner is not None
     return (mask._replace(condition=moved).around(inner),)
+
+
+def _rows_kept(value: Value, g: Value | tuple[Value | None, ...], parts: Parts) -> Parts:
+    """The parts of an op that works on rows, under the mask of g where that drops rows: a row of NaN stays 0."""
+    mask = None if isinstance(g, tuple) else masked(g)
+    if mask is None or not mask.is_by_row(value) or value.attrs.get("axis", -1) != -1:
+        return parts
+    return tuple([p if p is None or p.shape != mask.inner.shape else mask.around(p) for p in parts])
 
 
 def _passes(value: Value) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import BindError, TypeRuleError
+from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import FLOATS, INTEGERS, NUMBERS, UNSIGNED, DType, f32, f64, i64, u32, u64
 from dovetail.ir.fact import Facts
@@ -168,6 +169,14 @@ def random_normal(
 def random_bernoulli(key: Value, *, shape: Sequence[Size], probability: float) -> Value:
     """True with a probability, false otherwise."""
     return elementwise.less(random_uniform(key, shape=shape), probability)
+
+
+def dropout(x: Value, key: Value, *, ratio: float | Value) -> tuple[Value, Value]:
+    """x with a share of its elements left out by chance and the others scaled up; and the mask of those that stay."""
+    share = leaf.scalar(ratio, f32) if isinstance(ratio, float) else elementwise.cast(ratio, dtype=f32)
+    mask = elementwise.greater_equal(random_uniform(key, shape=x.shape), share)
+    scaled = x * (1.0 / (1.0 - elementwise.cast(share, dtype=x.dtype)))
+    return elementwise.where(mask, scaled, leaf.scalar(0, x.dtype)), mask
 
 
 FAMILY = family(globals())

@@ -29,12 +29,17 @@ def parse(text: str, *, ops: Iterable[FusedOp[...]] = ()) -> Graph:
 
 
 def load(
-    path: str | os.PathLike[str], *, ops: Iterable[FusedOp[...]] = (), fixed: Mapping[str, Array | int] | None = None
+    path: str | os.PathLike[str],
+    *,
+    ops: Iterable[FusedOp[...]] = (),
+    fixed: Mapping[str, Array | int] | None = None,
+    train: bool = False,
 ) -> Graph:
     """The graph in a file: an ONNX model, an exported program of torch (.pt2), or a graph that was saved or printed.
 
     `ops` are the user's own declared ops that a saved graph may use. `fixed` is what has one value in every run of an
-    ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure.
+    ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure. With
+    `train`, arrays of a few floats in an ONNX model are parameters too, and not constants.
     """
     file = Path(path)
     shown = sanitize(str(file))
@@ -47,7 +52,7 @@ def load(
         if file.suffix.lower() == ".onnx":
             from dovetail.frontends.onnx import load_model  # a fifth of a second, for those who need it
 
-            return load_model(file, fixed=fixed)
+            return load_model(file, fixed=fixed, train=train)
         if file.suffix.lower() == ".pt2" and not fixed:
             from dovetail.frontends.torch.load import load_exported  # torch takes seconds, for those who need it
 

@@ -1,21 +1,29 @@
 """Training: losses, optimizers and schedules as graphs and numbers, the compiled step, and the trainer that runs it."""
 
+from dovetail.train.live import LiveCurve
+from dovetail.train.lora import lora, merged
 from dovetail.train.losses import (
     LOSSES,
     binary_cross_entropy,
+    contrastive,
     cross_entropy,
     huber,
     kl_divergence,
     mean_absolute,
     mean_squared,
 )
+from dovetail.train.matrices import Adafactor, Muon
+from dovetail.train.modes import dropout
 from dovetail.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer, Updated
 from dovetail.train.schedules import Schedule, constant, cosine, linear, steps_down, warm_up
-from dovetail.train.step import Group, StepGraph, step_graph
+from dovetail.train.step import Group, StepGraph, Ways, step_graph
 from dovetail.train.trainer import Metrics, Trainer
 
 __all__ = [
-    "LOSSES", "SGD", "Adam", "AdamW", "Group", "Lion", "Metrics", "Optimizer", "Schedule", "StepGraph", "Trainer",
-    "Updated", "binary_cross_entropy", "constant", "cosine", "cross_entropy", "huber", "kl_divergence", "linear",
-    "mean_absolute", "mean_squared", "step_graph", "steps_down", "warm_up",
+    "LOSSES", "SGD", "Adafactor", "Adam", "AdamW", "Group", "Lion", "LiveCurve", "Metrics", "Muon", "Optimizer",
+    "Schedule",
+    "StepGraph", "Trainer", "Updated", "Ways", "binary_cross_entropy", "constant", "contrastive", "cosine",
+    "cross_entropy", "dropout", "huber", "kl_divergence", "linear", "lora", "mean_absolute", "mean_squared", "merged",
+    "step_graph",
+    "steps_down", "warm_up",
 ]  # fmt: skip

@@ -77,6 +77,25 @@ def kl_divergence(log_found: Value, wanted: Value) -> Value:
     return mean(ops.squeeze(ops.reduce_sum(terms, axes=(-1,)), axes=(-1,)))
 
 
+def contrastive(found: Value, wanted: Value, *, temperature: float = 0.07) -> Value:
+    """InfoNCE of pairs of rows: each picks its partner among all of the batch, by cosine, in both directions."""
+    _same_shape(found, wanted)
+    if found.rank != 2:
+        raise TypeRuleError(f"pairs of {found.type}", hint="pass one row of features for each pair")
+    if not 0 < temperature < float("inf"):
+        raise OptionError(f"a temperature of {temperature}", hint="pass a finite number above 0")
+    logits = (_unit(found) @ ops.permute(_unit(wanted), order=(-1, -2))) * (1.0 / temperature)
+    partners = ops.iota(size=found.shape[0])
+    both = [cross_entropy(each, partners) for each in (logits, ops.permute(logits, order=(-1, -2)))]
+    return (both[0] + both[1]) * 0.5
+
+
+def _unit(x: Value) -> Value:
+    """Rows of length 1; those of zeros stay."""
+    length = ops.sqrt(ops.reduce_sum(x * x, axes=(-1,)) + 1e-12)
+    return x / length
+
+
 def mean(x: Value) -> Value:
     """The mean of all elements, of rank 0."""
     return _whole(x, ops.reduce_mean)
@@ -109,6 +128,7 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
         "mean_absolute": mean_absolute,
         "huber": huber,
         "kl_divergence": kl_divergence,
+        "contrastive": contrastive,
     }
 )
 """By name, as `Trainer` and the command line take them."""
@@ -120,6 +140,6 @@ def wanted_type(name: str, output: TensorType) -> TensorType:
 
 
 __all__ = [
-    "LOSSES", "Loss", "binary_cross_entropy", "cross_entropy", "huber", "kl_divergence", "mean", "mean_absolute",
-    "mean_squared", "total", "wanted_type",
+    "LOSSES", "Loss", "binary_cross_entropy", "contrastive", "cross_entropy", "huber", "kl_divergence", "mean",
+    "mean_absolute", "mean_squared", "total", "wanted_type",
 ]  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from dovetail import ops
 from dovetail.errors import OptionError
 from dovetail.ir.value import Value
+
+Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,8 @@ class Optimizer(Protocol):
         """The weight decay of weights that decay."""
         ...
 
-    @property
-    def state(self) -> tuple[str, ...]:
-        """The names of arrays of a weight's shape that steps keep, zeros at first."""
+    def state(self, shape: Shape) -> Mapping[str, Shape]:
+        """The arrays that steps keep for a weight of this shape, zeros at first: their names and shapes."""
         ...
 
     def numbers(self, step: int) -> dict[str, float]:
@@ -56,14 +57,13 @@ class SGD:
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
-        _check_shares(momentum=self.momentum)
+        check_rate(self.rate)
+        check_shares(momentum=self.momentum)
         if self.nesterov and not self.momentum:
             raise OptionError("Nesterov's look ahead without momentum", hint="pass momentum=0.9")
 
-    @property
-    def state(self) -> tuple[str, ...]:
-        return ("momentum",) if self.momentum else ()
+    def state(self, shape: Shape) -> Mapping[str, Shape]:
+        return {"momentum": shape} if self.momentum else {}
 
     def numbers(self, step: int) -> dict[str, float]:
         return {}
@@ -87,12 +87,11 @@ class Adam:
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
-        _check_shares(beta1=self.betas[0], beta2=self.betas[1])
+        check_rate(self.rate)
+        check_shares(beta1=self.betas[0], beta2=self.betas[1])
 
-    @property
-    def state(self) -> tuple[str, ...]:
-        return ("mean", "square")
+    def state(self, shape: Shape) -> Mapping[str, Shape]:
+        return {"mean": shape, "square": shape}
 
     def numbers(self, step: int) -> dict[str, float]:
         """The corrections for means that began at 0, computed in float64."""
@@ -131,12 +130,11 @@ class Lion:
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
-        _check_shares(beta1=self.betas[0], beta2=self.betas[1])
+        check_rate(self.rate)
+        check_shares(beta1=self.betas[0], beta2=self.betas[1])
 
-    @property
-    def state(self) -> tuple[str, ...]:
-        return ("mean",)
+    def state(self, shape: Shape) -> Mapping[str, Shape]:
+        return {"mean": shape}
 
     def numbers(self, step: int) -> dict[str, float]:
         return {}
@@ -148,15 +146,17 @@ class Lion:
         return Updated(kept - ahead * numbers["rate"], {"mean": state["mean"] * second + g * (1 - second)})
 
 
-def _check_rate(rate: float) -> None:
+def check_rate(rate: float) -> None:
+    """Refuse a learning rate that cannot be."""
     if not 0 <= rate < float("inf"):
         raise OptionError(f"a learning rate of {rate}", hint="pass a finite number of at least 0")
 
 
-def _check_shares(**shares: float) -> None:
+def check_shares(**shares: float) -> None:
+    """Refuse shares that are not from 0 to below 1."""
     for name, share in shares.items():
         if not 0 <= share < 1:
             raise OptionError(f"{name} of {share}", hint="pass a number from 0 to below 1")
 
 
-__all__ = ["SGD", "Adam", "AdamW", "Lion", "Optimizer", "Updated"]
+__all__ = ["SGD", "Adam", "AdamW", "Lion", "Optimizer", "Shape", "Updated", "check_rate", "check_shares"]

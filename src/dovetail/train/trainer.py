@@ -5,26 +5,35 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
-from dovetail.errors import BindError, GradientError, OptionError
+from dovetail.errors import BindError, OptionError
 from dovetail.ir import leaf
+from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.load import load
 from dovetail.runtime.program import Program
+from dovetail.train.batches import micro_batches
 from dovetail.train.checkpoint import read_arrays, write_arrays
+from dovetail.train.culprit import not_finite
 from dovetail.train.losses import LOSSES, Loss, wanted_type
+from dovetail.train.modes import KEY, evaluation_form, step_key
 from dovetail.train.optimizers import AdamW, Optimizer
+from dovetail.train.scaling import LossScale
 from dovetail.train.schedules import Schedule, constant
-from dovetail.train.step import NORM, RATE, Group, step_graph, weights_as_inputs
+from dovetail.train.step import NORM, RATE, SCALE, Group, Ways, step_graph, weights_as_inputs
 
 LOSS, WANTED = "loss", "labels"
-_STEP = "train.step"
+_COUNTS, _SCALES = "train.step", "train.scale"
+"""Names in a checkpoint: steps, updates, steps since the last one that was left out, seed; and the loss scale."""
+Precision = Literal["bf16", "f16"]
+_PRECISIONS = {"bf16": bf16, "f16": f16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +46,17 @@ class Metrics:
     norm: float
     """Of all gradients, before they are clipped."""
     rate: float
+    skipped: bool = False
+    """Whether gradients of a scaled loss were not finite, so that the step changed no weight."""
 
 
 class Trainer:
     """Trains the parameters of a graph, or of an ONNX file.
 
-    `loss` is a name of `LOSSES`, or a function of the graph's first output and of an input `labels`; a graph with an
-    output `loss` needs none. Weights come from `params` or from the graph, or are drawn from `seed`. Two trainers that
-    are given the same batches have the same weights to the last bit, also if one was saved and loaded in between.
+    `loss` is a name of `LOSSES`, one of them with options (`functools.partial(cross_entropy, smoothing=0.1)`), or a
+    function of the graph's first output and of an input `labels` of its type; a graph with an output `loss` needs none.
+    Weights come from `params` or from the graph, or are drawn from `seed`. Two trainers that are given the same batches
+    have the same weights to the last bit, also if one was saved and loaded in between.
     """
 
     def __init__(
@@ -59,47 +71,100 @@ class Trainer:
         groups: Sequence[Group] = (),
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        accumulate: int = 1,
+        precision: Precision | None = None,
+        momentum: float = 0.1,
         seed: int = 0,
         **options: Any,
     ) -> None:
-        model = graph if isinstance(graph, Graph) else load(graph)
+        model = graph if isinstance(graph, Graph) else load(graph, train=True)
+        if precision is not None and precision not in _PRECISIONS:
+            raise OptionError(f"a precision of {precision!r}", hint=f"there are {', '.join(_PRECISIONS)}")
         self.graph = _with_loss(model, loss)
+        self.loss_name = "" if loss is None else _name(loss)
+        self.accumulate = accumulate
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
-        self.schedule, self.steps = schedule, 0
-        made = step_graph(
-            self.graph, self.optimizer, wrt=wrt, loss=LOSS, groups=groups, clip_norm=clip_norm, clip_value=clip_value
+        self.schedule, self.steps, self.seed = schedule, 0, seed
+        self._updates: int = 0
+        self.scale: LossScale | None = LossScale() if precision == "f16" else None
+        ways = Ways(
+            groups,
+            clip_norm,
+            clip_value,
+            accumulate,
+            None if precision is None else _PRECISIONS[precision],
+            scaled=self.scale is not None,
+            momentum=momentum,
         )
-        self.weights = made.weights
+        made = step_graph(self.graph, self.optimizer, wrt=wrt, loss=LOSS, ways=ways)
+        self.weights, self.statistics = made.weights, made.statistics
         given = _arrays(self.graph, params or {}, seed)
-        self._arrays = {name: np.array(given[name], order="C") for name in made.weights}
-        self._arrays |= {name: np.zeros_like(self._arrays[of]) for name, of in made.state.items()}
+        self._arrays = {name: np.array(given[name], order="C") for name in (*made.weights, *made.statistics)}
+        for name, type in made.state.items():
+            self._arrays[name] = np.zeros([int(str(size)) for size in type.shape], type.dtype.numpy)
+        self._sums = {n: np.zeros_like(self._arrays[w]) for n, w in zip(made.sums, made.weights, strict=False)}
         frozen = {n: a for n, a in given.items() if n not in self._arrays}
-        self.program = compile(made.graph, params=frozen, **options)
+        self.program = compile(made.graph, params=frozen if made.summing is None else {}, **options)
+        self._summing = None if made.summing is None else compile(made.summing, params=frozen, **options)
+        self._joint = made.joint
+        self._keyed = any(v.attrs["name"] == KEY for v in made.joint.inputs)
         self._options, self._frozen = options, frozen
         self._evaluated: Program | None = None
 
     @property
     def params(self) -> dict[str, Array]:
         """The weights as they are now, in arrays of the caller's own, and the frozen ones."""
-        return self._frozen | {name: self._arrays[name].copy() for name in self.weights}
+        return self._frozen | {name: self._arrays[name].copy() for name in (*self.weights, *self.statistics)}
 
     def step(self, batch: Mapping[str, Array]) -> Metrics:
-        """One step: weights and state are updated."""
+        """One step: weights and state are updated.
+
+        Where the loss or a gradient is not finite, all arrays stay as they are. With a scaled loss, the step is left
+        out and the scale halved; otherwise a `GradientError` names the first value that is not finite.
+        """
         self._refuse_strange(batch)
         number = self.steps + 1
         rate = self.optimizer.rate * self.schedule(number)
-        numbers = {f"train.{n}": x for n, x in self.optimizer.numbers(number).items()} | {RATE: rate}
-        scalars = {n: np.asarray(x, np.float32) for n, x in numbers.items()}
-        found = self.program.run({**batch, **self._arrays, **scalars})
+        numbers = {f"train.{n}": x for n, x in self.optimizer.numbers(self._updates + 1).items()} | {RATE: rate}
+        if self.scale is not None:
+            numbers[SCALE] = self.scale.now
+        scalars: dict[str, Array] = {n: np.asarray(x, np.float32) for n, x in numbers.items()}
+        loss, norm, last = self._run(batch, scalars, number)
+        fine = bool(np.isfinite(norm) and np.isfinite(loss))
+        if self.scale is not None:
+            self.scale = self.scale.after(fine)
+        elif not fine:
+            raise not_finite(self._joint, {**last, **self._arrays}, self._frozen, number, loss, norm)
         self.steps = number
-        told = Metrics(number, float(found[LOSS]), float(found[NORM]), rate)
-        if not np.isfinite(told.norm) or not np.isfinite(told.loss):
-            raise GradientError(
-                f"step {number} has the loss {told.loss} and gradients of norm {told.norm}",
-                hint="load the last checkpoint with a lower rate or clip_norm=1.0; "
-                "`dovetail verify --gradients` names the first value that is not finite",
-            )
-        return told
+        self._updates += fine
+        return Metrics(number, loss, norm, rate, skipped=not fine)
+
+    def _run(
+        self, batch: Mapping[str, Array], scalars: Mapping[str, Array], number: int
+    ) -> tuple[float, float, dict[str, Array]]:
+        """Run the step: its loss, the norm of its gradients, and what its last micro-batch was fed."""
+        arrays, losses = self._arrays, list[float]()
+        if self._summing is None:
+            fed = {**batch, **scalars, **self._key(number, 0)}
+            found = self.program.run({**fed, **arrays})
+            return float(np.squeeze(found[LOSS])), float(found[NORM]), fed
+        for total in self._sums.values():
+            total[...] = 0
+        fed = dict[str, Array]()
+        state = {n: arrays[n] for n in (*self.weights, *self.statistics)}
+        scale = {SCALE: scalars[SCALE]} if SCALE in scalars else {}
+        for part, rows in enumerate(micro_batches(batch, self.accumulate)):
+            fed = {**rows, **scale, **self._key(number, part)}
+            found = self._summing.run({**fed, **state, **self._sums})
+            losses.append(float(np.squeeze(found[LOSS])))
+            if not np.isfinite(losses[-1]):
+                return losses[-1], float("nan"), fed
+        own = {n: a for n, a in arrays.items() if n not in self.statistics}
+        found = self.program.run({**own, **self._sums, **scalars})
+        return float(np.mean(losses)), float(found[NORM]), fed
+
+    def _key(self, number: int, part: int) -> dict[str, Array]:
+        return {KEY: step_key(self.seed, number, part)} if self._keyed else {}
 
     def fit(
         self,
@@ -127,25 +192,37 @@ class Trainer:
         return found
 
     def evaluate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of the graph, its loss among them, with the weights as they are; nothing is updated."""
+        """The outputs of the graph, its loss among them, with the weights as they are; nothing is updated.
+
+        Dropout leaves nothing out, and batch norms use their stored statistics.
+        """
         if self._evaluated is None:
-            graph = weights_as_inputs(self.graph, self.weights)
+            graph = weights_as_inputs(evaluation_form(self.graph), (*self.weights, *self.statistics))
             self._evaluated = compile(graph, params=self._frozen, **self._options)
-        return self._evaluated.run({**batch, **{name: self._arrays[name] for name in self.weights}})
+        now = {name: self._arrays[name] for name in (*self.weights, *self.statistics)}
+        return self._evaluated.run({**batch, **now})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint: weights, state and the number of steps, in one safetensors file."""
-        write_arrays(path, self._arrays | {_STEP: np.array([self.steps], np.int64)})
+        """Write a checkpoint: weights, state, the number of steps and the seed, in one safetensors file."""
+        write_arrays(path, self._arrays | self._counters())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint, as the run that wrote it would have."""
-        found = read_arrays(path, self._arrays | {_STEP: np.array([0], np.int64)})
+        found = read_arrays(path, self._arrays | self._counters())
         for name, array in self._arrays.items():
             array[...] = found[name]
-        self.steps = int(found[_STEP][0])
+        counts: list[int] = found[_COUNTS].tolist()
+        self.steps, self._updates, fine, self.seed = counts
+        if self.scale is not None:
+            self.scale = LossScale(float(found[_SCALES][0]), fine)
+
+    def _counters(self) -> dict[str, Array]:
+        scale = self.scale or LossScale()
+        counts = np.array([self.steps, self._updates, scale.fine, self.seed], np.int64)
+        return {_COUNTS: counts} | ({} if self.scale is None else {_SCALES: np.array([scale.now], np.float64)})
 
     def _refuse_strange(self, batch: Mapping[str, Array]) -> None:
-        wrong = [n for n in batch if n in self._arrays or n == RATE]
+        wrong = [n for n in batch if n in self._arrays or n.startswith("train.")]
         if wrong:
             raise BindError(f"{', '.join(wrong)} belongs to the trainer", hint="pass what the model reads, and labels")
 
@@ -161,9 +238,15 @@ def _with_loss(graph: Graph, loss: str | Loss | None) -> Graph:
     if isinstance(loss, str) and loss not in LOSSES:
         raise OptionError(f"there is no loss {loss!r}", hint=f"the losses are {', '.join(LOSSES)}")
     output = next(iter(graph.outputs.values()))
-    wanted = leaf.input(WANTED, wanted_type(loss if isinstance(loss, str) else "", output.tensor))
+    wanted = leaf.input(WANTED, wanted_type(_name(loss), output.tensor))
     made = LOSSES[loss](output, wanted) if isinstance(loss, str) else loss(output, wanted)
     return replace(graph, inputs=(*graph.inputs, wanted), outputs={**graph.outputs, LOSS: made}, reread=None)
+
+
+def _name(loss: str | Loss) -> str:
+    """The name of a loss, also of one whose options are bound by `functools.partial`."""
+    plain = loss.func if isinstance(loss, partial) else loss
+    return loss if isinstance(loss, str) else next((n for n, known in LOSSES.items() if known is plain), "")
 
 
 def _arrays(graph: Graph, params: Mapping[str, Array], seed: int) -> dict[str, Array]:

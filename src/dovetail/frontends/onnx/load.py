@@ -28,25 +28,31 @@ from dovetail.progress import phase
 
 
 def load_model(
-    path: Path, *, fixed: Given | None = None, rules: Iterable[Rule] = (), free: frozenset[str] = frozenset()
+    path: Path,
+    *,
+    fixed: Given | None = None,
+    rules: Iterable[Rule] = (),
+    free: frozenset[str] = frozenset(),
+    train: bool = False,
 ) -> Graph:
     """The graph in an ONNX file. `fixed`: inputs and sizes that are the same in every run; `rules` go before ours.
 
-    `free` names initializers that are also inputs and become inputs: each run passes them.
+    `free` names initializers that are also inputs and become inputs: each run passes them. With `train`, small arrays
+    are parameters too.
     """
     rules = tuple(rules)
     with sanitized_errors(), phase("read"):
         seen = _stamp(path)
         model, reading = read_apart(path)
     apart = None if reading is None else reading.arrays
-    graph = import_model(model, folder=path.parent, fixed=fixed, rules=rules, apart=apart, free=free)
+    graph = import_model(model, folder=path.parent, fixed=fixed, rules=rules, apart=apart, free=free, train=train)
     if reading is not None:
         reading.finish()
 
     def reread(more: Given, also: frozenset[str]) -> Graph:
         if _stamp(path) != seen:
             raise LoadError(f"{path} has changed since it was loaded", hint="compile it again")
-        return load_model(path, fixed={**(fixed or {}), **more}, rules=rules, free=free | also)
+        return load_model(path, fixed={**(fixed or {}), **more}, rules=rules, free=free | also, train=train)
 
     return replace(graph, reread=reread)
 
@@ -68,10 +74,11 @@ def import_model(
     rules: Iterable[Rule] = (),
     apart: Mapping[str, Array] | None = None,
     free: frozenset[str] = frozenset(),
+    train: bool = False,
 ) -> Graph:
     """The graph of a model in memory; `folder` holds its external data.
 
-    `apart` are initializers whose elements the model has not, by name; for `free` see `load_model`.
+    `apart` are initializers whose elements the model has not, by name; for `free` and `train` see `load_model`.
     """
     rules = tuple(rules)
     with sanitized_errors(), phase("import"), collector_paused():
@@ -80,10 +87,10 @@ def import_model(
         check_nesting(surveys)
         vocabulary = Vocabulary(model, (*ALL, *rules))
         vocabulary.check(model.graph, surveys)
-        graph = settle_sizes(Import(model, Tensors(folder, apart), vocabulary, fixed or {}, free).graph())
+        graph = settle_sizes(Import(model, Tensors(folder, apart), vocabulary, fixed or {}, free, train).graph())
 
     def reread(more: Mapping[str, Array | int], also: frozenset[str]) -> Graph:
         known = {**(fixed or {}), **more}
-        return import_model(model, folder=folder, fixed=known, rules=rules, apart=apart, free=free | also)
+        return import_model(model, folder=folder, fixed=known, rules=rules, apart=apart, free=free | also, train=train)
 
     return replace(graph, reread=reread)

@@ -131,3 +131,16 @@ def test_tensors_that_do_not_divide_are_refused() -> None:
             "Adagrad r t x g -> y",
             {"r": _random(1), "t": np.array([0]), "x": _random(2), "g": _random(2)},
         )
+
+
+def test_gradient_at_the_values_given() -> None:
+    """y = a * b + a, differentiated where b is what the node is given, and not what the graph made y from."""
+    feed = {"a": _random(3), "b": _random(3), "c": _random(3)}
+    inputs = {n: f32[3] for n in feed}
+    nodes = [node("Mul a b -> p"), node("Add p a -> y")]
+    asked = node("Gradient a c -> da", domain=TRAINING, xs=["a"], zs=["b"], y="y")
+    (got,) = by_dovetail(model([*nodes, asked], inputs, ["da"], domains={TRAINING: 1}), feed)
+    np.testing.assert_allclose(got["da"], feed["c"] + 1, rtol=1e-6)
+    wrong = node("Gradient a -> d", domain=TRAINING, xs=["q"], y="y")
+    with pytest.raises(LoadError, match="makes q"):
+        import_model(model([*nodes, wrong], inputs, ["d"], domains={TRAINING: 1}))

@@ -12,10 +12,10 @@ import onnx
 
 from dovetail.errors import BindError, DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.names import describe, describe_output, domain
-from dovetail.frontends.onnx.file.skim import HASHED
 from dovetail.frontends.onnx.file.tensors import Tensors
 from dovetail.frontends.onnx.file.types import check_declared, element, shared, tensor_type
 from dovetail.frontends.onnx.importing import attributes, functions
+from dovetail.frontends.onnx.importing.constants import matters
 from dovetail.frontends.onnx.importing.fixed import Fixed, Given, fixed
 from dovetail.frontends.onnx.importing.forks import results_of
 from dovetail.frontends.onnx.importing.node import Captured, Node
@@ -30,7 +30,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, symbol, symbols
 from dovetail.ir.dtype import of_numpy
 from dovetail.ir.graph import Builder, Graph
-from dovetail.ir.literal import Array, is_table_of_truths
+from dovetail.ir.literal import Array
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
@@ -40,17 +40,6 @@ MOST_NODES = 2_000_000
 """Of a model with its functions written out. Real models have thousands."""
 DEEPEST = 64
 """How deep bodies and functions may stand in each other."""
-
-_SMALL = {"float": 8, "complex": 8}
-_MOST_CONSTANT = 4096
-
-
-def _is_mask(array: Array) -> bool:
-    """Whether it is a table that tells which places count, written in floats.
-
-    Numbers of larger arrays decide nothing: they may still be read, and two files that differ in them are one graph.
-    """
-    return array.ndim > 1 and array.dtype.kind == "f" and array.nbytes <= HASHED and is_table_of_truths(array)
 
 
 class Import:
@@ -63,8 +52,11 @@ class Import:
         vocabulary: Vocabulary,
         given: Given,
         free: frozenset[str] = frozenset(),
+        train: bool = False,
     ) -> None:
         self.model = model
+        self.train = train
+        """Whether small arrays become parameters too."""
         self.free = free
         """Initializers that become inputs."""
         self.tensors = tensors
@@ -172,8 +164,7 @@ class Import:
     def array_value(self, name: str, array: Array) -> Value:
         """An array of the model: a constant where its numbers matter to patterns and shapes, else a parameter."""
         dtype = of_numpy(array.dtype)
-        kind = "" if dtype is None else dtype.kind
-        if dtype is None or self._traced or array.size <= _SMALL.get(kind, _MOST_CONSTANT) or _is_mask(array):
+        if dtype is None or self._traced or matters(array, dtype, train=self.train):
             return leaf.constant(array)
         stem = unique = name or "constant"
         count = self._leaves.get(stem, 0)
@@ -217,7 +208,7 @@ class Import:
         where = partial(describe, proto)
         operands = [self._found(scope, name, where) if name else None for name in proto.input[:]]
         if rule is not None:
-            made = self._by_rule(Node(proto, version, self), rule, operands, scope)
+            made = self._by_rule(Node(proto, version, self, scope.find), rule, operands, scope)
         else:
             if function is None:
                 if not functions.has_body(proto.op_type, version, domain(proto.domain)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,8 +76,16 @@ class Body(Protocol):
 class Node(Site):
     """One node of a model: its name, its operator, and what its rule may ask."""
 
-    def __init__(self, proto: onnx.NodeProto, version: int, around: Surroundings) -> None:
+    def __init__(
+        self,
+        proto: onnx.NodeProto,
+        version: int,
+        around: Surroundings,
+        named: Callable[[str], Value | None] = lambda name: None,
+    ) -> None:
         self.proto = proto
+        self.named = named
+        """The value of a name of the graph, where one before this node makes it."""
         self.version = version
         """The version of the operator's domain that the model asks for."""
         self.around = around

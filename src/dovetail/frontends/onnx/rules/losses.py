@@ -1,4 +1,4 @@
-"""Losses, and steps of optimisers."""
+"""Losses, gradients, and steps of optimisers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
+from dovetail.grad.gradient import gradient as derivatives
 from dovetail.ir import leaf
+from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.value import Value
+from dovetail.ops import build
 
 _TRAINING = "ai.onnx.preview.training"
 
@@ -86,6 +89,24 @@ def _scalar(x: Value, like: Value) -> Value:
     """One number in the dtype of a tensor."""
     flat = ops.squeeze(x, axes=tuple(range(-x.rank, 0))) if x.rank else x
     return flat if flat.dtype is like.dtype else ops.cast(flat, dtype=like.dtype)
+
+
+@rule("Gradient", domain=_TRAINING)
+def gradient_of(n: Node, *given: Value, xs: tuple[str, ...], y: str, zs: tuple[str, ...] = ()) -> Made:
+    """The derivative of the sum of y by each of xs, where xs and zs are as given; zeros where y does not read one."""
+    names = (*xs, *zs)
+    if len(given) != len(names):
+        raise n.malformed(f"{len(given)} inputs for {len(names)} names in xs and zs")
+    found = {name: n.named(name) for name in (*names, y)}
+    missing = [name for name, value in found.items() if value is None]
+    if missing:
+        raise n.malformed(f"no node before it makes {', '.join(missing)}", hint="xs, zs and y are names of the graph")
+    known = {name: value for name, value in found.items() if value is not None}
+    ones = build.full(known[y].shape, 1, known[y].dtype)
+    made = derivatives(known[y], [known[name] for name in xs], ones, unreached="zeros")
+    moved = {known[name]: value for name, value in zip(names, given, strict=True) if known[name] is not value}
+    new = rebuild_values(made, lambda value, operands: moved.get(value)) if moved else {}
+    return tuple([new.get(g, g) for g in made])
 
 
 @rule("Momentum", domain=_TRAINING)

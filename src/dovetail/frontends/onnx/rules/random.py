@@ -109,7 +109,7 @@ def dropout(
     if training_mode is None or (flag is not None and not flag.item()):
         return x, whole
     share = leaf.scalar(0.5, f32) if ratio is None else build.reshape(ratio, ())
-    dropped, mask = _dropped(x, share, _key(n, seed))
+    dropped, mask = ops.dropout(x, _key(n, seed), ratio=share)
     if flag is not None:
         return dropped, mask
     training = build.reshape(training_mode, ())
@@ -140,15 +140,8 @@ def dropout_unless_test(
     """The tensor as it is in tests; else elements left out by chance and the others scaled, with the mask."""
     if is_test or ratio == 0:
         return x, build.full_like(x, 1)
-    dropped, mask = _dropped(x, leaf.scalar(ratio, f32), _key(n, None))
+    dropped, mask = ops.dropout(x, _key(n, None), ratio=leaf.scalar(ratio, f32))
     return dropped, ops.cast(mask, dtype=x.dtype)
-
-
-def _dropped(x: Value, ratio: Value, key: Value) -> tuple[Value, Value]:
-    unit = ops.random_uniform(key, shape=x.shape)
-    mask = ops.greater_equal(unit, ops.cast(ratio, dtype=f32))
-    scaled = x * (1.0 / (1.0 - ops.cast(ratio, dtype=x.dtype)))
-    return ops.where(mask, scaled, leaf.scalar(0, x.dtype)), mask
 
 
 def _float(n: Node, dtype: DType) -> DType:

@@ -1,0 +1,235 @@
+"""Gradients of torch's operators: its own samples in float64, read by the front end, against torch's autograd.
+
+`python -m tests.torch_operators --gradients [PATTERN …]`, or this module alone.
+"""
+
+# torch is optional, and its internals have no types.
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+import dovetail
+from dovetail.errors import DovetailError, GradientError
+from dovetail.frontends.torch.importing.importer import Import
+from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.ir import leaf
+from dovetail.ir.graph import Graph
+from dovetail.train.losses import total
+from tests.torch_operators.samples import Judged, Sample, Traced, _samples, full_name, operators
+
+TOLERANCE = 1e-6
+"""Relative to the largest element of a gradient, and absolute below 1."""
+CONVENTIONS = {
+    "max_unpool": "of several values for one place, the one that is there has the gradient; torch gives it to all",
+}
+"""Differences that are meant, by a part of the operator's name."""
+
+
+def differentiable() -> list[Any]:
+    """The operators that torch differentiates in float64."""
+    return [op for op in operators() if op.supports_autograd and torch.float64 in op.supported_dtypes("cpu")]
+
+
+def gradient_verdicts(ops_: Sequence[Any], most: int) -> Iterator[Judged]:
+    """Verdicts on the gradients of the first samples of some operators."""
+    samples: list[Sample] = []
+    for op in ops_:
+        found = _samples(op, torch.float64, most)
+        samples += [f for f in found if isinstance(f, Sample) and not f.random]
+        yield from (f for f in found if isinstance(f, Judged))
+    pending = [samples]
+    while pending:
+        group = pending.pop()
+        if not group:
+            continue
+        try:
+            traced = Traced(group)
+        except Exception as error:
+            if len(group) > 1:
+                half = len(group) // 2
+                pending += [group[:half], group[half:]]
+            else:
+                yield group[0].judged("untraceable", _line(error))
+            continue
+        at = 0
+        for index, sample in enumerate(group):
+            count = sum(isinstance(v, torch.Tensor) for v in pytree.tree_leaves(sample.call))
+            yield _verdict(traced, index, sample, range(at, at + count))
+            at += count
+
+
+def _verdict(traced: Traced, index: int, sample: Sample, places: range) -> Judged:
+    try:
+        wanted = _by_torch(sample)
+    except Exception as error:
+        return sample.judged("skipped", f"torch: {_line(error)}")
+    if wanted is None:
+        return sample.judged("skipped", "nothing to differentiate")
+    try:
+        found = _by_dovetail(traced, index, wanted.counted, places)
+    except GradientError as error:
+        return sample.judged("refused", f"no gradient: {_line(error)}")
+    except DovetailError as error:
+        return sample.judged("refused", _line(error))
+    except Exception as error:
+        return sample.judged("error", f"{type(error).__name__}: {_line(error)}")
+    for place, (mine, theirs) in enumerate(zip(found, wanted.gradients, strict=True)):
+        if theirs is None and mine is None:
+            continue
+        mine, theirs = (np.zeros(()) if one is None else one for one in (mine, theirs))
+        if not _close(mine, theirs):
+            meant = next((reason for name, reason in CONVENTIONS.items() if name in sample.op), None)
+            if meant is not None:
+                return sample.judged("skipped", f"by convention: {meant}")
+            return sample.judged("wrong", f"operand {place}: {_apart(mine, theirs)}")
+    return sample.judged("right")
+
+
+def _close(mine: Any, theirs: Any) -> bool:
+    scale = max(1.0, float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)))
+    return bool(np.allclose(mine, theirs, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True))
+
+
+def _apart(mine: Any, theirs: Any) -> str:
+    mine, theirs = np.broadcast_arrays(mine, theirs)
+    at = np.flatnonzero(~np.isclose(mine, theirs, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True).reshape(-1))
+    first = int(at[0]) if len(at) else 0
+    return f"{len(at)} of {mine.size} elements, {mine.reshape(-1)[first]:.6g} for {theirs.reshape(-1)[first]:.6g}"
+
+
+def _weights(shape: Sequence[int], number: int) -> Any:
+    """How much each element of a result counts: other numbers than 1, so that a factor that is lost is seen."""
+    return np.random.default_rng((7, number)).uniform(0.5, 1.5, tuple(shape))
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float64
+
+
+class Wanted(NamedTuple):
+    """The gradients by torch, and the float results that they are of: torch does not differentiate all."""
+
+    gradients: list[Any]
+    """For each tensor of the call its gradient, or None for one that has none."""
+    counted: frozenset[int]
+
+
+def _by_torch(sample: Sample) -> Wanted | None:
+    leaves, spec = pytree.tree_flatten(sample.call)
+    given = [v.detach().clone().requires_grad_(_is_float(v)) if isinstance(v, torch.Tensor) else v for v in leaves]
+    args, kwargs = pytree.tree_unflatten(given, spec)
+    # Operators that write into their first operand need one that is not a leaf.
+    args = pytree.tree_map(lambda v: v * 1 if _is_float(v) else v, args)
+    results = [v for v in pytree.tree_leaves(sample.function(*args, **kwargs)) if _is_float(v)]
+    counted = {number: y for number, y in enumerate(results) if y.requires_grad}
+    terms = [(y * torch.from_numpy(_weights(y.shape, number))).sum() for number, y in counted.items()]
+    inputs = [v for v in given if isinstance(v, torch.Tensor)]
+    wanted = [v for v in inputs if v.requires_grad]
+    if not terms or not wanted:
+        return None
+    found = iter(torch.autograd.grad(torch.stack(terms).sum(), wanted, allow_unused=True))
+    listed = [next(found) if v.requires_grad else None for v in inputs]
+    return Wanted([None if g is None else g.detach().numpy() for g in listed], frozenset(counted))
+
+
+def _by_dovetail(traced: Traced, index: int, counted: frozenset[int], places: range) -> list[Any]:
+    graph = Import(traced._part([index]), BY_NAME).graph()
+    floats = [v for v in graph.outputs.values() if v.dtype.name == "f64"]
+    if any(not v.tensor.is_static for v in floats):
+        raise GradientError("data decides the sizes of a result")
+    loss = leaf.scalar(0.0, dovetail.f64)
+    for number, y in enumerate(floats):
+        if number not in counted:
+            continue
+        shape = [int(str(size)) for size in y.shape]
+        loss = loss + total(y * leaf.constant(_weights(shape, number)))
+    inputs = {str(v.attrs["name"]): v for v in graph.inputs}
+    names = [name for i, name in enumerate(traced.arrays) if i in places]
+    wrt = [inputs[n] for n in names if n in inputs and inputs[n].dtype.name == "f64"]
+    gradients = dict(zip(wrt, dovetail.gradient(loss, wrt, unreached="zeros"), strict=True))
+    outputs = {f"d{i}": g for i, g in enumerate(gradients.values())}
+    if not outputs:
+        return [None] * len(names)
+    made = Graph.of(outputs, inputs=graph.inputs)
+    with np.errstate(all="ignore"):
+        found = dovetail.evaluate(made, {n: traced.arrays[n] for n in inputs})
+    by_name = {str(v.attrs["name"]): found[f"d{i}"] for i, v in enumerate(gradients)}
+    return [by_name.get(name) for name in names]
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(line.strip() for line in str(error).splitlines()[:2])[:200]
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("patterns", nargs="*", help="regular expressions; an operator runs if one is found in its name")
+    parser.add_argument("--samples", type=int, default=4, help="how many samples of an operator")
+    parser.add_argument("--every", type=int, default=1, help="every n-th operator alone")
+    parser.add_argument("--together", type=int, default=10, help="how many operators torch traces as one program")
+    parser.add_argument("--seconds", type=int, default=600, help="the most that one group may take")
+    options = parser.parse_args(argv)
+    chosen = [op for op in differentiable() if not options.patterns or any(
+        re.search(p, full_name(op)) for p in options.patterns)][:: options.every]  # fmt: skip
+    found: list[Judged] = []
+    for start in range(0, len(chosen), options.together):
+        group = chosen[start : start + options.together]
+        found += _forked(group, options.samples, options.seconds)
+    print(as_text(found))
+    return int(any(row.verdict in ("wrong", "error") for row in found))
+
+
+def _forked(group: Sequence[Any], samples: int, seconds: int) -> list[Judged]:
+    """Verdicts from a process of its own: one that crashes or hangs takes no other with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows"
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(seconds)
+                torch.set_num_threads(1)
+                with path.open("w", encoding="utf-8") as file:
+                    for row in gradient_verdicts(group, samples):
+                        file.write(json.dumps(asdict(row)) + "\n")
+                        file.flush()
+                status = 0
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = [Judged(**json.loads(line)) for line in lines if line.endswith("}")]
+    return rows if status == 0 else [*rows, Judged(full_name(group[0]), "float64", 0, "error", "a group crashed")]
+
+
+def as_text(found: Sequence[Judged]) -> str:
+    """A line for each gradient that is not right, and the sum."""
+    lines = [f"{r.verdict:11} {r.op} {r.sample}: {r.detail}" for r in found if r.verdict not in ("right", "skipped")]
+    counts = Counter(r.verdict for r in found)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return "\n".join([*lines, f"gradients of {len({r.op for r in found})} operators: {told}"])
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DOVETAIL_CACHE", "off")
+    sys.exit(main(sys.argv[1:]))

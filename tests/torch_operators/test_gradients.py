@@ -1,0 +1,20 @@
+"""Gradients of a few operators of torch's database; `python -m tests.torch_operators --gradients` judges all."""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("expecttest")
+
+
+def test_gradients_of_a_few_operators() -> None:
+    from tests.torch_operators.gradients import differentiable, full_name, gradient_verdicts
+
+    names = {"softmax", "nn.functional.layer_norm", "cumsum", "where", "std", "sort", "native_layer_norm"}
+    chosen = [op for op in differentiable() if full_name(op) in names]
+    rows = list(gradient_verdicts(chosen, 2))
+    assert {row.op for row in rows if row.verdict == "right"} == names
+    assert not [row for row in rows if row.verdict not in ("right", "skipped")]
