@@ -38,7 +38,7 @@ def closed(value: Value, looks_through: Callable[[Value], bool] = lambda value: 
     found: dict[Value, None] = {}
     for operand in value.operands if value.op is region else operands:
         source = operand
-        while _is_view(source) and looks_through(source):
+        while _is_view(source) and source.op is not movement.again and looks_through(source):
             covers[source] = None
             (source,) = source.operands
         found[source] = None
