@@ -1,7 +1,7 @@
 """The choice as a minimum cut: a value that the backward pass needs is saved, or computed again from others.
 
-Saving a value costs its bytes at what a byte is worth. Computing it again costs its seconds, and its operands are needed
-in turn. The cheapest set of both is a minimum cut, which is exact. The more a byte is worth, the fewer are saved.
+Saving a value costs its bytes at what a byte is worth. Computing it again costs its seconds, and its operands are
+needed in turn. The cheapest set of both is a minimum cut, which is exact. The more a byte is worth, the fewer are saved.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Halves:
     def seconds(self, value: Value) -> float | None:
         """What computing a value again takes; None where it cannot be.
 
-        An elementwise step joins the kernel that reads it, and costs its arithmetic alone, unless other kernels read it.
+        An elementwise step joins the kernel that reads it and costs its arithmetic alone, unless other kernels read it.
         """
         if subgraphs(value) or any(True for _ in fresh_symbols(value)) or value.op.name == "refusal":
             return None
