@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from dovetail import Builder, Graph, f32, i64, library, ops, scope
 from dovetail.ir.value import Value
@@ -30,7 +31,7 @@ def mlp(rows: int = 128, sizes: tuple[int, ...] = (784, 512, 512, 10)) -> Graph:
     builder = Builder("mlp", lines=False)
     with builder.recording():
         h, labels = builder.input("x", f32[rows, sizes[0]]), builder.input("labels", i64[rows])
-        for i, (k, n) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for i, (k, n) in enumerate(pairwise(sizes)):
             with scope(f"layers.{i}"):
                 h = h @ builder.param(f"layers.{i}.w", f32[k, n]) + builder.param(f"layers.{i}.b", f32[n])
                 h = ops.relu(h) if i + 2 < len(sizes) else h

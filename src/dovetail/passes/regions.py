@@ -78,14 +78,13 @@ def mark_regions(graph: Graph, limits: RegionLimits | None = None, log: Log | No
         if not value.op.elementwise or value in static or not limits.takes(value):
             continue
         homes = _homes(value, graph, group_of)
-        if len(homes) > 1 and value in repeated:
-            if all(limits.over(len(h.members) + 1, h.inputs_with(value)) is None for h in homes):
-                for home in homes:
-                    home.take(value)
-                group_of[value] = homes
-                continue
+        if len(homes) > 1 and value in repeated and all(_over(limits, h, value) is None for h in homes):
+            for home in homes:
+                home.take(value)
+            group_of[value] = homes
+            continue
         home = homes[0] if len(homes) == 1 else None
-        limit = None if home is None else limits.over(len(home.members) + 1, home.inputs_with(value))
+        limit = None if home is None else _over(limits, home, value)
         if home is not None and limit is None:
             home.take(value)
             group_of[value] = homes
@@ -108,6 +107,11 @@ def weight_only(graph: Graph) -> set[Value]:
         if given or (value.operands and all(v in static for v in value.operands)):
             static.add(value)
     return static
+
+
+def _over(limits: RegionLimits, group: _Group, value: Value) -> str | None:
+    """The limit that a region exceeds once a value is a member."""
+    return limits.over(len(group.members) + 1, group.inputs_with(value))
 
 
 def _homes(value: Value, graph: Graph, group_of: dict[Value, tuple[_Group, ...]]) -> tuple[_Group, ...]:

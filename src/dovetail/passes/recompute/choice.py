@@ -1,7 +1,7 @@
 """The choice as a minimum cut: a value that the backward pass needs is saved, or computed again from others.
 
 Saving a value costs its bytes at what a byte is worth. Computing it again costs its seconds, and its operands are
-needed in turn. The cheapest set of both is a minimum cut, which is exact. The more a byte is worth, the fewer are saved.
+needed in turn. The cheapest set of both is a minimum cut, which is exact. The more a byte is worth, the less is saved.
 """
 
 from __future__ import annotations
