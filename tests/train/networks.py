@@ -65,8 +65,11 @@ class _Net:
 
 def _attended(net: _Net, x: Value, of: Width, *, causal: bool) -> Value:
     q, k, v = (split_heads(net.linear(x, name, of.hidden), of.heads) for name in "qkv")
-    masked = {"causal": True, "fill": float("-inf")} if causal else {}
-    seen = library.attention(q, k, v, scale=1 / math.sqrt(of.hidden // of.heads), **masked)
+    scale = 1 / math.sqrt(of.hidden // of.heads)
+    if causal:
+        seen = library.attention(q, k, v, scale=scale, causal=True, fill=float("-inf"))
+    else:
+        seen = library.attention(q, k, v, scale=scale)
     return net.linear(merge_heads(seen), "o", of.hidden)
 
 

@@ -25,6 +25,12 @@ _UNITS = 1e15
 """Units of capacity in a second."""
 _WORTH = 32
 """How many bytes are moved in the time that saving one is worth, where there is no budget."""
+_DEAREST = 1e6
+"""At how many times its usual worth a byte is saved only if it cannot be computed again."""
+_STEP = 0.02
+"""Two choices that differ by a smaller share of the bytes are one."""
+_DEPTH = 4
+"""How often the choices between two are halved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,30 @@ class Halves:
         made = [v for v in self.graph.values if v in again and not is_view(v)]
         total = sum(self.bytes(v) for v in saved)
         return Choice(tuple(saved), tuple(made), total, sum(self.seconds(v) or 0.0 for v in made))
+
+    def ladder(self) -> list[tuple[float, Choice]]:
+        """Choices that save less and less and take longer and longer, products included, each by what a byte is worth.
+
+        Between two choices, the worth at which both cost the same gives the next one, if there is any between them.
+        """
+        first, last = self.usual_worth(), self.usual_worth() * _DEAREST
+        found = [(worth, self.choose(worth, products=True)) for worth in (first, last)]
+        steps: list[tuple[float, Choice]] = []
+        for worth, choice in [found[0], *self._between(*found, _DEPTH), found[1]]:
+            if not steps or steps[-1][1].bytes - choice.bytes > _STEP * found[0][1].bytes:
+                steps.append((worth, choice))
+        return steps
+
+    def _between(self, low: tuple[float, Choice], high: tuple[float, Choice], depth: int) -> list[tuple[float, Choice]]:
+        fewer, longer = low[1].bytes - high[1].bytes, high[1].seconds - low[1].seconds
+        if not depth or fewer <= 0 or longer <= 0:
+            return []
+        worth = longer / fewer
+        choice = self.choose(worth, products=True)
+        if choice.bytes in (low[1].bytes, high[1].bytes):
+            return []
+        middle = worth, choice
+        return [*self._between(low, middle, depth - 1), middle, *self._between(middle, high, depth - 1)]
 
     def _built(self) -> Network:
         network = self._network = Network()
