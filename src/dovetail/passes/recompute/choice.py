@@ -129,10 +129,10 @@ class Halves:
         Between two choices, the worth at which both cost the same gives the next one, if there is any between them.
         """
         first, last = self.usual_worth(), self.usual_worth() * _DEAREST
-        found = [(worth, self.choose(worth, products=True)) for worth in (first, last)]
-        steps: list[tuple[float, Choice]] = []
-        for worth, choice in [found[0], *self._between(*found, _DEPTH), found[1]]:
-            if not steps or steps[-1][1].bytes - choice.bytes > _STEP * found[0][1].bytes:
+        most, least = [(worth, self.choose(worth, products=True)) for worth in (first, last)]
+        steps = [most]
+        for worth, choice in [*self._between(most, least, _DEPTH), least]:
+            if steps[-1][1].bytes - choice.bytes > _STEP * most[1].bytes:
                 steps.append((worth, choice))
         return steps
 
@@ -163,6 +163,12 @@ class Halves:
         for value in self.readers:
             network.edge(self._nodes[value][1], network.SINK, UNBOUNDED)
         return network
+
+    def needed_again(self, value: Value, choice: Choice) -> list[Value]:
+        """What would be computed again if a saved value were not: the value, and what it needs that is not there."""
+        there = {*choice.saved, *choice.again} - {value}
+        order = walk([value], until=there)
+        return [v for v in order if v not in there and not self.is_given(v) and not is_view(v)]
 
     def usual_worth(self) -> float:
         """What a byte is worth where there is no budget."""
