@@ -169,15 +169,18 @@ def scan(graph: Graph | str | os.PathLike[str], **options: Any) -> Report:
     return compilation(source.graph(), make_request(**options)).report()
 
 
-def compilation(graph: Graph, request: Request, *, history: bool = False) -> Compilation:
-    """Lower and plan a graph; `history` keeps every edit, to be replayed and verified."""
+def compilation(graph: Graph, request: Request, *, history: bool = False, worth: float | None = None) -> Compilation:
+    """Lower and plan a graph; `history` keeps every edit, to be replayed and verified.
+
+    `worth` is that of a byte that a backward pass saves, in seconds.
+    """
     claims = request.setup.claims
     with collector_paused():
         sizes = request.setup.sizes
         streamed = streamed_bytes(graph.values, sizes)
         machine = request.machine.streaming(streamed)
         even = claims.machine.streaming(streamed).flat(2 * largest_bytes(graph.values, sizes))
-        setup = replace(request.setup, claims=replace(claims, machine=even), history=history)
+        setup = replace(request.setup, claims=replace(claims, machine=even), worth=worth, history=history)
 
         def planned(setup: Setup) -> Planned:
             lowered = lower(graph, setup)
