@@ -74,7 +74,7 @@ def test_a_budget_changes_no_bit_of_training() -> None:
     trainers = [Trainer(graph, optimizer=SGD(0.1), engine="greedy", memory=memory) for memory in ("", "least")]
     saving = Trainer(graph, optimizer=SGD(0.1), engine="greedy", without=["recompute"])
     arenas = [t.program.plan.arena_size for t in (trainers[1], trainers[0], saving)]
-    assert arenas == sorted(arenas) and len(set(arenas)) == 3
+    assert arenas == sorted(arenas) and arenas[1] != arenas[2]
     usual, all_saved = ([t.step(batch).loss for _ in range(3)] for t in (trainers[0], saving))
     assert usual == all_saved
     least = [trainers[1].step(batch).loss for _ in range(3)]
