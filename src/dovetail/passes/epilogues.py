@@ -181,16 +181,13 @@ class _Search:
         return uses.is_output(value) or any(is_free(reader) for reader in uses.readers[value])
 
     def _epilogue(self, value: Value, read: Closed, anchor: Value, place: Mapping[Value, int]) -> Join | None:
-        seen = unviewed(read, anchor)
-        if seen is None:
-            return None
-        if seen.reorders and self._is_read_in_order(value):
-            return None
         private = self._is_private(anchor, read)
-        others = [v for v in seen.needs if v is not anchor]
+        others = [v for v in read.operands if v is not anchor]
         # Both results come at the anchor's place: whatever else is read has to be there by then.
-        later = [v for v in others if v.operands and place.get(v, 0) > place[anchor]]
-        if not private and (seen.views or later):
+        if not private and any(v.operands and place.get(v, 0) > place[anchor] for v in others):
+            return None
+        seen = unviewed(read, anchor)
+        if seen is None or (seen.views and not private) or (seen.reorders and self._is_read_in_order(value)):
             return None
         inner = closed(anchor)
         made = _region(seen.closed, anchor, inner, keep=not private)
