@@ -162,6 +162,7 @@ class CheckError(DovetailError):
 
 __all__ = [
     "BindError",
+    "BudgetError",
     "CheckError",
     "DeviceError",
     "DovetailError",
