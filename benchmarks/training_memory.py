@@ -25,7 +25,7 @@ from dovetail.train import AdamW
 from dovetail.train.step import step_graph
 from tests.train.networks import NETWORKS
 
-ALL = {"without": ["recompute"]}
+ALL: dict[str, Any] = {"without": ["recompute"]}
 
 
 def drawn(graph: Graph) -> dict[str, Any]:
@@ -56,10 +56,8 @@ def planned(graph: Graph, least: bool) -> None:
 
 def measured(graph: Graph, steps: int) -> None:
     batch = drawn(graph)
-    trainers = {
-        name: Trainer(graph, optimizer=AdamW(), threads=1, **options)
-        for name, options in (("everything", ALL), ("chosen", {}))
-    }
+    kinds: dict[str, dict[str, Any]] = {"everything": ALL, "chosen": {}}
+    trainers = {name: Trainer(graph, optimizer=AdamW(), threads=1, **options) for name, options in kinds.items()}
     took: dict[str, list[float]] = {name: [] for name in trainers}
     for _ in range(steps + 1):
         for name, trainer in trainers.items():

@@ -142,7 +142,7 @@ def test_the_plan_saves_what_was_chosen_and_no_more() -> None:
     made = chosen.lowered.state.recompute
     assert made is not None and saved_bytes(chosen) == made.choice.bytes
     assert saved_bytes(chosen) < 0.5 * saved_bytes(everything)
-    assert chosen.plan.peak < everything.plan.peak
+    assert estimate(chosen.plan.peak) < estimate(everything.plan.peak)
 
 
 def test_what_is_computed_again_joins_the_kernels_that_read_it() -> None:
@@ -164,7 +164,8 @@ def test_the_forward_outputs_are_part_of_text_and_fingerprint() -> None:
     graph = feed_forward(rows=8, inner=16)
     assert graph.forward == ("loss",)
     text = print_graph(graph)
-    read = parse_graph(text, [*ops.ALL, *library.ALL, *(op.back for op in library.ALL if op.keeps_its_gradient)])
+    backward = [op.back for op in library.ALL if op.keeps_its_gradient and op.back is not None]
+    read = parse_graph(text, [*ops.ALL, *library.ALL, *backward])
     assert read.forward == graph.forward and print_graph(read) == text
     plain = Graph.of(graph.outputs, name=graph.name, inputs=graph.inputs)
     prints = [fingerprint(g, target="cpu", alignment=64, options={}) for g in (graph, read, plain)]
