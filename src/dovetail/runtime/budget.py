@@ -49,7 +49,7 @@ def budget_of(text: str) -> int | None:
 def within(memory: str, first: Planned, planned: Callable[[Setup], Planned]) -> Planned:
     """The first plan of the ladder within a budget; `first` is the one without a budget.
 
-    Plans are judged with greedy fusion, whose tensors are those of the search, and the one that is taken is made anew.
+    Plans are judged with greedy fusion, which is faster; the one that is taken is made anew and checked.
     """
     budget = budget_of(memory)
     chosen = first.lowered.state.recompute
