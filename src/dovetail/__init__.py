@@ -11,6 +11,7 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
     from dovetail.declare.fused import FusedOp
     from dovetail.errors import (
         BindError,
+        BudgetError,
         CheckError,
         DeviceError,
         DovetailError,
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis",
     "BindError",
+    "BudgetError",
     "Builder",
     "CheckError",
     "DType",

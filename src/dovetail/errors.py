@@ -14,6 +14,7 @@ DovetailError
 │   └── OutOfMemoryError  a run that needs more memory than its device has free
 ├── DeviceError           a device that failed while it worked; programs on it are bound again
 ├── OptionError           an unknown pass, rule or setting
+│   └── BudgetError       a memory budget below the smallest peak that a plan can have
 ├── UnsupportedError      an operator, type or target that we do not have
 │   └── NeedsValueError   an input or a size whose value decides the structure of a model
 ├── GateError             a required fusion that is missing
@@ -115,6 +116,15 @@ class OptionError(DovetailError):
     """An unknown pass, rule or setting."""
 
 
+class BudgetError(OptionError):
+    """A memory budget below the smallest peak that a plan can have; `least` and `budget` are bytes."""
+
+    def __init__(self, message: str, *, least: int, budget: int, hint: str = "", where: str = "") -> None:
+        self.least = least
+        self.budget = budget
+        super().__init__(message, hint=hint, where=where)
+
+
 class UnsupportedError(DovetailError):
     """An operator, type or target that we do not have."""
 
@@ -152,6 +162,7 @@ class CheckError(DovetailError):
 
 __all__ = [
     "BindError",
+    "BudgetError",
     "CheckError",
     "DeviceError",
     "DovetailError",

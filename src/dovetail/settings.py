@@ -62,6 +62,13 @@ class Settings:
     memory_limit: int = _option(
         0, "Bytes that a run may allocate at once; 0 stands for what the machine has left. More is refused, not tried."
     )
+    memory: str = _option(
+        "",
+        "What the tensors of a run may take at most, weights and inputs aside: `200MB`, `1.5GB`, or `least`. A step of "
+        "training then saves less for its backward pass and computes more again; a smaller budget never gives a larger "
+        "peak. One that no plan meets is a `BudgetError`, which names the smallest. Empty stands for no budget. See "
+        "[save or compute again](recompute.md).",
+    )
     threads: int = _option(
         0, "How many threads a run may use; 0 stands for as many as the machine allows. Results do not depend on it."
     )

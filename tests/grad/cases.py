@@ -163,6 +163,7 @@ def _movement() -> Iterator[Case]:
     yield Case("concat", [("n", 2), ("n", 3), ("n", 2)], {"axis": -1})
     yield Case("concat", [("n", 2), ("m", 2)], {"axis": -2}, label="symbols")
     yield Case("sized", [("n", 3)], {"axis": -2, "size": 2})
+    yield Case("again", [("n", 3)])
     yield Case("flip", [("n", "m", 2)], {"axes": (-3, -1)})
 
 

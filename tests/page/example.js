@@ -99,6 +99,7 @@ export const example = () => ({
     bound: 0,
     slots: [{ kernel: 0, offset: 0, size: 16, first: 0, last: 1 }],
     held: [16, 32, 128, 16],
+    backward: null,
   },
   code: null,
   timeline: null,

@@ -161,6 +161,7 @@ interface Source {
     bound: number;
     slots: Slot[];
     held: number[];
+    backward: number | null;
   };
   code: { language: string; of: number[]; packed: string } | null;
   timeline: Span[] | null;

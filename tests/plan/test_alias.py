@@ -29,6 +29,7 @@ VIEWS = {
     "slice": ops.slice_(X, axis=1, start=1, stop=6, step=2),
     "part": ops.part(X, axis=1, index=2, parts=3),
     "flip": ops.flip(X, axes=(0, 2)),
+    "again": ops.again(ops.flip(X, axes=(0, 2))),
     "unsqueeze": ops.unsqueeze(X, axes=(-2, -4)),
     "squeeze": ops.squeeze(ops.part(X, axis=0, index=3, parts=4), axes=(0,)),
     "expand": ops.expand(ops.unsqueeze(X, axes=(-3,)), axis=-3, size=7),

@@ -14,7 +14,15 @@ from dovetail import Graph, GraphError, Value, f32, ops
 from dovetail.ir import leaf
 from dovetail.plan.alias import find_aliases
 from dovetail.plan.liveness import Flow, Measure, make_flow
-from dovetail.plan.schedule import as_written, freeing_first, heaviest_first, peak_of, schedule
+from dovetail.plan.schedule import (
+    as_written,
+    freeing_first,
+    heaviest_first,
+    just_in_time,
+    last_first,
+    peak_of,
+    schedule,
+)
 
 X = leaf.input("x", f32[16, 16])
 
@@ -77,9 +85,9 @@ def test_no_order_is_worse_than_written_nor_better_than_the_best(flow: Flow) -> 
 
 @given(flows(12))
 def test_every_order_respects_what_goes_before(flow: Flow) -> None:
-    for find in (as_written, heaviest_first, freeing_first):
-        order = find(flow)
-        assert sorted(order) == list(range(len(flow.reads))) and valid(flow, order)
+    for find in (as_written, heaviest_first, freeing_first, last_first):
+        for order in (find(flow), just_in_time(flow, find(flow))):
+            assert sorted(order) == list(range(len(flow.reads))) and valid(flow, order)
 
 
 def small(x: Value) -> Value:

@@ -22,6 +22,7 @@ from dovetail.ir.value import Value
 from dovetail.passes.pipeline import worthwhile
 from dovetail.report.chain import Link, Teller, chain_lines, link_dict
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
+from dovetail.report.recompute import AgainEntry, SavedEntry, told_of
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
 from dovetail.report.text import bytes_text, of_roofline, served, time_text
 from dovetail.runtime.compile import Compilation
@@ -51,6 +52,8 @@ class Story:
     """That kernel's code, on request."""
     considered: tuple[Considered, ...] = ()
     """The variants of that kernel that were considered, in the order of preference."""
+    recompute: SavedEntry | AgainEntry | None = None
+    """Whether the backward pass reads it or computes it again, where there is one that needs it."""
     links: tuple[Link, ...] = ()
     """Every rule application that led from the nodes as written to that kernel."""
 
@@ -100,6 +103,7 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
         apart=tuple(b for b in report.boundaries if name in (b.producer, b.consumer)) if name else (),
         code=None if form is None else code_of(made, report.kernels, computing, node, form),
         considered=considered_for(made, report.kernels, kernel),
+        recompute=told_of(made.lowered, value, made.machine, made.setup.sizes),
         links=() if kernel is None else links_to(made, made.plan.steps[report.kernels.index(kernel)].value),
     )
 
@@ -197,6 +201,7 @@ def as_dict(story: Story) -> dict[str, Any]:
         ],
         "considered": [asdict(c) for c in story.considered],
         "boundaries": [asdict(b) for b in story.apart],
+        "recompute": None if story.recompute is None else asdict(story.recompute),
         "code": None if story.code is None else {"form": story.code.form, "text": story.code.text},
     }
 
@@ -205,7 +210,7 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
     """The story for people: where it ended, what was tried, what keeps its kernel apart, and its code."""
     where = f" at {story.node.where}" if story.node.where else ""
     head = line(Piece(f"{story.node.name} = {story.node.op}", "strong"), f": {story.type}{where}", hang=2)
-    lines = [head, *_kernel(story), line()]
+    lines = [head, *_kernel(story), *_recompute(story.recompute), line()]
     lines.append(line(f"tried {len(story.attempts)} rules" if story.attempts else "no rule starts or passes here"))
     for attempt in story.attempts:
         lines += _attempt(attempt)
@@ -252,6 +257,21 @@ def _kernel(story: Story) -> list[Line]:
     if story.chain:
         lines.append(line("  by ", Piece(" → ".join(story.chain), "good"), hang=4))
     return [*lines, line(f"  {_price(kernel)}", hang=4)]
+
+
+def _recompute(told: SavedEntry | AgainEntry | None) -> list[Line]:
+    """Why the backward pass reads it, or what computing it again saves and costs."""
+    match told:
+        case SavedEntry():
+            price = "" if told.seconds is None else f" ({time_text(told.seconds)})"
+            by = f", which {told.reader} needs" if told.reader else ""
+            said = f"{bytes_text(told.bytes)}{by}; {told.reason}{price}"
+            return [line("  ", Piece("saved for the backward pass: ", "note"), said, hang=4)]
+        case AgainEntry():
+            said = f"saves {bytes_text(told.bytes)}, costs {time_text(told.seconds)}"
+            return [line("  ", Piece("computed again in the backward pass: ", "note"), said, hang=4)]
+        case None:
+            return []
 
 
 def _price(kernel: Kernel) -> str:

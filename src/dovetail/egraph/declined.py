@@ -10,7 +10,7 @@ from typing import Any
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import COST, PRIVATE, Applied, Missed, declined_by_cost
 from dovetail.egraph.engine import EGraph
-from dovetail.egraph.joined import shares_of
+from dovetail.egraph.extract import HillClimb
 from dovetail.egraph.problem import Problem
 from dovetail.errors import DovetailError
 from dovetail.ir.value import Value
@@ -56,12 +56,7 @@ class Declined:
         index = next((i for i, option in enumerate(options) if option.node is node), None)
         if index is None or index == self.picks[place]:
             return None
-        changed = list(self.picks)
-        changed[place] = index
-        there = shares_of(self.problem, changed)
-        without = sum([cost for c, cost in self._shares.items() if there.get(c) != cost])
-        with_it = sum([cost for c, cost in there.items() if self._shares.get(c) != cost])
-        return with_it, without
+        return self._choice.differing(place, index)
 
     def _node(self, miss: Missed, op: FusedOp[...]) -> Value | None:
         try:
@@ -74,8 +69,10 @@ class Declined:
         return node if node in self.egraph else None
 
     @cached_property
-    def _shares(self) -> dict[int, float]:
-        return shares_of(self.problem, self.picks)
+    def _choice(self) -> HillClimb:
+        found = HillClimb(self.problem, self.picks)
+        found.begin(self.picks)
+        return found
 
     @cached_property
     def _numbers(self) -> dict[Value, int]:

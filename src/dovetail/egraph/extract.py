@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from dovetail.egraph.changes import Changes
 from dovetail.egraph.exact import cheapest, is_small
+from dovetail.egraph.first_choice import acyclic, by_shared_cost, first_choice
 from dovetail.egraph.joined import OUTSIDE, Joined, cost_of
 from dovetail.egraph.problem import Problem
 
@@ -69,102 +68,6 @@ def _is_better(one: Extraction, other: Extraction) -> bool:
 def _gain(cost: float, toll: float, ops: int, total: float) -> float:
     """What a change is worth. A toll more has to be won back; a toll less is no reason for a slower run."""
     return -cost - max(toll, 0.0) - ops * _AN_OP * total
-
-
-def first_choice(problem: Problem) -> list[int]:
-    """For each class the first option all of whose classes were reached before: it can have no cycle."""
-    options = problem.options
-    readers: list[list[tuple[int, int]]] = [[] for _ in options]
-    missing = [[len(option.reads) for option in listed] for listed in options]
-    picks = [-1] * len(options)
-    ready: deque[tuple[int, int]] = deque()
-    for c, listed in enumerate(options):
-        for index, option in enumerate(listed):
-            if not option.reads:
-                ready.append((c, index))
-            for r in option.reads:
-                readers[r].append((c, index))
-    while ready:
-        c, index = ready.popleft()
-        if picks[c] >= 0:
-            continue
-        picks[c] = index
-        for reader, at in readers[c]:
-            missing[reader][at] -= 1
-            if not missing[reader][at]:
-                ready.append((reader, at))
-    return [max(p, 0) for p in picks]
-
-
-def by_shared_cost(problem: Problem, first: Sequence[int]) -> list[int]:
-    """The cheapest option of each class by tree cost, where a class costs each of its readers an equal share.
-
-    Without sharing, a chain of residual adds would double the cost at every layer, and no number could hold it.
-    """
-    options = problem.options
-    shares = [0] * len(options)
-    for c in problem.live(first):
-        for r in options[c][first[c]].reads:
-            shares[r] += 1
-    picks, cost = list(first), [inf] * len(options)
-    order = _reached(problem, first)
-    for _ in range(2):
-        for c in order:
-            best = inf
-            for index, option in enumerate(options[c]):
-                total = option.cost + option.toll
-                for r in option.reads:
-                    total += cost[r] / max(shares[r], 1)
-                if total < best:
-                    best, picks[c] = total, index
-            cost[c] = best
-    return picks
-
-
-def _reached(problem: Problem, first: Sequence[int]) -> list[int]:
-    """All classes, each after those that its first choice reads."""
-    every = Problem(problem.options, tuple(c for c, listed in enumerate(problem.options) if listed))
-    return every.live(first)
-
-
-def acyclic(problem: Problem, picks: list[int], first: Sequence[int]) -> list[int]:
-    """Picks with every cycle broken by the first choice of a class on it, those that no root needs included."""
-    options = problem.options
-    state = bytearray(len(options))
-    for root in range(len(options)):
-        stack = [root]
-        while stack:
-            c = stack[-1]
-            if state[c] == 2:
-                stack.pop()
-                continue
-            if state[c] == 0:
-                state[c] = 1
-            again = False
-            for r in options[c][picks[c]].reads:
-                if state[r] == 0:
-                    stack.append(r)
-                    again = True
-                    break
-                if state[r] == 1:
-                    _break(picks, first, stack, r, state)
-                    again = True
-                    break
-            if not again:
-                state[c] = 2
-                stack.pop()
-    return picks
-
-
-def _break(picks: list[int], first: Sequence[int], stack: list[int], back: int, state: bytearray) -> None:
-    """Open the cycle that ends where the stack has a class already, and go back to before it."""
-    at = stack.index(back)
-    loop = stack[at:]
-    changed = next(c for c in loop if picks[c] != first[c])
-    picks[changed] = first[changed]
-    for c in loop:
-        state[c] = 0
-    del stack[at + 1 :]
 
 
 class HillClimb:
@@ -279,6 +182,32 @@ class HillClimb:
             self.joined.undo()
         self.apart, self.toll, self.ops = apart, toll, ops
         return False
+
+    def differing(self, c: int, index: int) -> tuple[float, float]:
+        """Seconds of the kernels that differ, with another option for a class and without it; the choice stays."""
+        assert self.joined is not None
+        if not self.readers[c]:
+            return 0.0, 0.0
+        before, apart, toll, ops = self.picks[c], self.apart, self.toll, self.ops
+        self.touched = {}
+        self._swap(c, index)
+        self.joined.update(self.touched)
+        touched = list(self.touched)
+        with_it, new_regions = self._costs(touched), self.joined.changed_prices()
+        self._swap(c, before)
+        self.joined.undo()
+        without, old_regions = self._costs(touched), {root: self.joined.prices[root] for root in new_regions}
+        self.apart, self.toll, self.ops = apart, toll, ops
+        differ = [t for t in touched if with_it.get(t) != without.get(t)]
+        return (
+            sum([with_it.get(t, 0.0) for t in differ]) + sum(new_regions.values()),
+            sum([without.get(t, 0.0) for t in differ]) + sum(old_regions.values()),
+        )
+
+    def _costs(self, classes: Iterable[int]) -> dict[int, float]:
+        """The costs of those of these classes that are live and in no region."""
+        live = {c: self.options[c][self.picks[c]] for c in classes if self.readers[c]}
+        return {c: option.cost for c, option in live.items() if option.part is None}
 
     def _swap(self, c: int, index: int) -> None:
         """Take another option. What the new one reads is acquired before the old is let go."""

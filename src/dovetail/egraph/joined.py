@@ -63,6 +63,10 @@ class Joined:
         """The classes of all regions that the last update has looked at, and those that it took out of one."""
         return [c for root in self._dirty for c in self._members.get(root, ())] + [c for c, _ in self._undo]
 
+    def changed_prices(self) -> dict[int, float]:
+        """The regions whose price the last update has changed, with what it is now."""
+        return {root: self.prices[root] for root in self._were}
+
     def unlike(self, other: Joined) -> set[int]:
         """The classes of all regions that have other members or another price in another choice."""
         found: set[int] = set()

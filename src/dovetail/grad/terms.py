@@ -110,7 +110,7 @@ def moves_only(value: Value) -> bool:
     return isinstance(value.op, Primitive) and value.op in _MOVES
 
 
-_MOVES = (ops.split, ops.merge, ops.unsqueeze, ops.squeeze, ops.permute, ops.sized, ops.flip)
+_MOVES = (ops.split, ops.merge, ops.unsqueeze, ops.squeeze, ops.permute, ops.sized, ops.flip, ops.again)
 
 
 __all__ = ["Masked", "added", "masked", "moves_only"]

@@ -81,6 +81,8 @@ class Graph:
     """Where the values of an earlier form of this graph are now; what is not listed stands as it stood."""
     donated: Mapping[str, str] = field(default_factory=dict[str, str])
     """Output -> the input whose memory it is written into, both by name."""
+    forward: tuple[str, ...] = ()
+    """Outputs of the forward pass, where there is a backward pass too; what only others need belongs to that."""
     reread: Reread | None = None
     """Where the graph came from a model that can be imported again."""
     declared: tuple[Value, ...] = ()

@@ -89,7 +89,7 @@ class _Parser(Lexer):
                         "write %0 = op(...), param, assume or return",
                         start,
                     )
-        outputs, donated = self.outputs(scope)
+        outputs, donated, forward = self.outputs(scope)
         end = self.at
         self.need("}")
         if self.at < len(self.text):
@@ -101,7 +101,16 @@ class _Parser(Lexer):
             check_donated(donated, inputs, outputs)
         except GraphError as error:
             self.fail(error.message, error.hint, end)
-        return Graph(name, tuple(inputs), outputs, origins, tuple(assumed), donated=donated, declared=declared)
+        return Graph(
+            name,
+            tuple(inputs),
+            outputs,
+            origins,
+            tuple(assumed),
+            donated=donated,
+            forward=tuple(forward),
+            declared=declared,
+        )
 
     def here_at(self, at: int) -> str:
         self.at = at
@@ -138,10 +147,11 @@ class _Parser(Lexer):
             self.fail(f"{len(sizes)} sizes in an assumption", "a relation has two: equals(s, t)", start)
         return Constraint(sizes[0], cast("Relation", relation), sizes[1], self.string())
 
-    def outputs(self, scope: _Scope) -> tuple[dict[str, Value], dict[str, str]]:
-        """Outputs by name, and the inputs whose memory some of them take."""
+    def outputs(self, scope: _Scope) -> tuple[dict[str, Value], dict[str, str], list[str]]:
+        """Outputs by name, the inputs whose memory some of them take, and the outputs of the forward pass."""
         outputs: dict[str, Value] = {}
         donated: dict[str, str] = {}
+        forward: list[str] = []
         while not self.sees("}"):
             if outputs:
                 self.need(",")
@@ -152,11 +162,16 @@ class _Parser(Lexer):
             self.need("=")
             outputs[name] = self.operand(scope)
             start = self.at
-            if self.word() == "into":
+            word = self.word()
+            if word == "into":
                 donated[name] = self.name()
+                start = self.at
+                word = self.word()
+            if word == "forward":
+                forward.append(name)
             else:
                 self.at = start
-        return outputs, donated
+        return outputs, donated, forward
 
     def values(self, scope: _Scope) -> None:
         """The lines that compute something."""

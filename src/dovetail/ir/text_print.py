@@ -64,8 +64,9 @@ class _Printer:
         self.body(values, names, "  ")
         for fact in of.assumed:
             self.lines.append(f"  assume {fact.relation}({fact.left}, {fact.right}) {quote(fact.why)}")
-        into = {output: f" into {name(source)}" for output, source in of.donated.items()}
-        results = ", ".join(f"{name(str(k))} = {names[v]}{into.get(k, '')}" for k, v in of.outputs.items())
+        marks = {output: f" into {name(source)}" for output, source in of.donated.items()}
+        marks |= {output: f"{marks.get(output, '')} forward" for output in of.forward}
+        results = ", ".join(f"{name(str(k))} = {names[v]}{marks.get(k, '')}" for k, v in of.outputs.items())
         self.lines += [f"  return {results}".rstrip(), "}", ""]
         return "\n".join(self.lines)
 

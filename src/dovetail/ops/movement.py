@@ -308,4 +308,18 @@ def flip(x: Array, *, axes: Axes) -> Array:
     return np.flip(x, axes)
 
 
+def _again(facts: Facts, x: Type) -> Type:
+    return tensor(x)
+
+
+def _again_pull(g: Value, y: Value, x: Value) -> Parts:
+    return (g,)
+
+
+@primitive(_again, flops=no_flops, view=True, pull=_again_pull)
+def again(x: Array) -> Array:
+    """The same elements as another value: what is computed from it is computed again, and not shared."""
+    return x
+
+
 FAMILY = family(globals())

@@ -69,7 +69,7 @@ def anchor_of(body: Subgraph) -> Value | None:
 
 
 def is_prologue(value: Value) -> bool:
-    """A view, or a nearest-neighbour resize: both only say which element a region reads."""
-    if not isinstance(value.op, Primitive) or len(value.operands) != 1:
+    """A view, or a nearest-neighbour resize: both only say which element a region reads. `again` stays outside."""
+    if not isinstance(value.op, Primitive) or len(value.operands) != 1 or value.op.name == "again":
         return False
     return value.op.view or (value.op.name == "resize" and value.attrs.get("mode") == "nearest")

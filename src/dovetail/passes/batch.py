@@ -12,20 +12,27 @@ from dovetail.ir import leaf
 from dovetail.ir.graph import Graph, Subgraph
 from dovetail.ir.rewrite import Replacement, replace_roots
 from dovetail.ir.value import Value
+from dovetail.ops.movement import again
 from dovetail.ops.region import anchor_of, region
 
 
 def batch_regions(graph: Graph, log: Log | None = None) -> Fused:
-    """Join regions with the same body that stand at the same depth, so that none depends on another."""
+    """Join regions with the same body that stand at the same depth, so that none depends on another.
+
+    What is computed again runs late, and never together with what it repeats.
+    """
     depth: dict[Value, int] = {}
-    alike: dict[tuple[Subgraph, int], list[Value]] = {}
+    late: set[Value] = set()
+    alike: dict[tuple[Subgraph, int, bool], list[Value]] = {}
     for value in graph.values:
+        if value.op is again or not late.isdisjoint(value.operands):
+            late.add(value)
         depth[value] = 1 + max((depth[v] for v in value.operands), default=-1)
         if value.op is region and value.attrs["lanes"] == 1 and anchor_of(value.attrs["body"]) is None:
-            alike.setdefault((value.attrs["body"], depth[value]), []).append(value)
+            alike.setdefault((value.attrs["body"], depth[value], value in late), []).append(value)
     replacements: dict[Value, Replacement] = {}
     built: dict[Value, Value] = {}
-    batches = [(body, lanes) for (body, _), lanes in alike.items() if len(lanes) > 1]
+    batches = [(body, lanes) for (body, *_), lanes in alike.items() if len(lanes) > 1]
     if log is not None:
         log.begin("roots")
     for body, lanes in batches:

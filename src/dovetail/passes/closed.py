@@ -38,7 +38,7 @@ def closed(value: Value, looks_through: Callable[[Value], bool] = lambda value: 
     found: dict[Value, None] = {}
     for operand in value.operands if value.op is region else operands:
         source = operand
-        while _is_view(source) and looks_through(source):
+        while _is_view(source) and source.op is not movement.again and looks_through(source):
             covers[source] = None
             (source,) = source.operands
         found[source] = None
@@ -77,11 +77,12 @@ def unviewed(read: Closed, operand: Value) -> Unviewed | None:
     """The body with its views of one operand moved behind its steps; None where steps do not commute with them."""
     index = read.operands.index(operand)
     readers: dict[Value, list[Value]] = {}
-    for value in read.body.values:
+    values = read.body.values
+    for value in values:
         for v in dict.fromkeys(value.operands):
             readers.setdefault(v, []).append(value)
     (result,) = read.body.results
-    at = next((v for v in read.body.values if v.op is leaf.ARGUMENT and v.attrs["index"] == index), None)
+    at = next((v for v in values if v.op is leaf.ARGUMENT and v.attrs["index"] == index), None)
     views: list[Value] = []
     while at is not None and any(not r.op.elementwise for r in readers.get(at, ())):
         if len(readers[at]) != 1 or readers[at][0].op not in _FOLLOWED:

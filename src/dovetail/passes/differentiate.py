@@ -49,7 +49,8 @@ def differentiate(
             raise GradientError(f"the graph has outputs named like gradients: {', '.join(taken)}", hint="rename them")
         noted = {**spelled.origins, **places.made()}
         origins = {v: noted[v] for v in walk_into(outputs.values()) if v in noted}
-        return replace(spelled, outputs=outputs, origins=origins, moved={}, reread=None)
+        forward = tuple(spelled.outputs)
+        return replace(spelled, outputs=outputs, origins=origins, forward=forward, moved={}, reread=None)
 
 
 def _loss_of(graph: Graph, loss: str) -> str:

@@ -199,16 +199,14 @@ class _Search:
         return any(self.graph.outputs[name] is value for name in self.graph.donated)
 
     def _epilogue(self, value: Value, read: Closed, anchor: Value, place: Mapping[Value, int]) -> Join | None:
-        seen = unviewed(read, anchor)
-        if seen is None:
-            return None
-        if seen.reorders and self._is_read_in_order(value):
-            return None
         private = self._is_private(anchor, read)
-        others = [v for v in seen.needs if v is not anchor]
+        others = [v for v in read.operands if v is not anchor]
         # Both results come at the anchor's place: whatever else is read has to be there by then.
-        later = [v for v in others if v.operands and place.get(v, 0) > place[anchor]]
-        if not private and (seen.views or later or self._is_donated(value)):
+        later = any(v.operands and place.get(v, 0) > place[anchor] for v in others)
+        if not private and (later or self._is_donated(value)):
+            return None
+        seen = unviewed(read, anchor)
+        if seen is None or (seen.views and not private) or (seen.reorders and self._is_read_in_order(value)):
             return None
         inner = closed(anchor)
         made = _region(seen.closed, anchor, inner, keep=not private)

@@ -33,6 +33,8 @@ from dovetail.passes.lower_blocks import lower_blocks
 from dovetail.passes.lower_bodies import lower_bodies
 from dovetail.passes.lowerings import LOWERINGS
 from dovetail.passes.places import Places, places
+from dovetail.passes.recompute.choice import Choice, Halves
+from dovetail.passes.recompute.rebuild import RECOMPUTE, with_choice
 from dovetail.passes.regions import mark_regions
 from dovetail.passes.widen import widen_inside
 from dovetail.progress import phase
@@ -65,8 +67,18 @@ class Setup:
     """How fusions are chosen: `greedy`, or by one of those that search."""
     search_seconds: int = 0
     """How long an engine that searches may look for rules to apply; 0 stands for as long as it takes."""
+    worth: float | None = None
+    """Seconds that saving a byte for the backward pass is worth; None: as usual, and no product is computed again."""
     history: bool = False
     """Whether every edit is written down, to be replayed and verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """A choice of what is saved for the backward pass, and the graph that it was made for."""
+
+    halves: Halves
+    choice: Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,8 @@ class State:
     """Where edits are written down, if anybody asked."""
     canonical: Graph | None = None
     """The graph as canonicalisation left it."""
+    recompute: Recomputation | None = None
+    """What the backward pass saves and computes again, where there is one."""
 
     def after(self, fused: Fused) -> State:
         """The state after a pass that fuses: what it did is added to what is already known."""
@@ -176,6 +190,18 @@ def _use_integers(state: State, setup: Setup) -> State:
     if setup.strict or not setup.claims.multiplies_bytes:
         return state
     return state.rewritten(use_integers(state.graph, without=setup.without, log=state.log))
+
+
+def _recompute(state: State, setup: Setup) -> State:
+    if not state.graph.forward:
+        return state
+    halves = Halves(state.graph, setup.claims.machine, setup.sizes)
+    if not halves.readers:
+        return state
+    usual = setup.worth is None
+    choice = halves.choose(halves.usual_worth() if setup.worth is None else setup.worth, products=not usual)
+    made = with_choice(halves, choice, state.log)
+    return replace(state.rewritten(made), recompute=Recomputation(halves, choice))
 
 
 def _fuse(state: State, setup: Setup) -> State:
@@ -282,6 +308,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("lower_blocks", "mir", _lower_blocks, share=8),
     Pass("canonicalize", "canonical", _canonicalize, share=10),
     Pass("use_integers", "canonical", _use_integers),
+    Pass(RECOMPUTE, "canonical", _recompute),
     Pass("fuse", "fused", _fuse, share=60),
     Pass("join", "fused", _join, share=7),
     Pass("legalize", "legal", _legalize, share=6),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from dovetail import ops
 from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed
@@ -62,27 +63,37 @@ class _Group:
 
 
 def mark_regions(graph: Graph, limits: RegionLimits | None = None, log: Log | None = None) -> Fused:
-    """Group elementwise values whose readers all stand in one region; over the limits a region is cut, not dropped."""
+    """Group elementwise values whose readers all stand in one region; over the limits a region is cut, not dropped.
+
+    A short step on a tensor that is read again is part of every region that reads it.
+    """
     limits = limits or RegionLimits()
     static = weight_only(graph)
-    group_of: dict[Value, _Group] = {}
+    repeated = _repeated(graph)
+    group_of: dict[Value, tuple[_Group, ...]] = {}
     groups: list[_Group] = []
     cut: dict[_Group, tuple[list[Value], str]] = {}
     whole: dict[_Group, _Group] = {}
     for value in reversed(graph.values):
         if not value.op.elementwise or value in static or not limits.takes(value):
             continue
-        home = _home(value, graph, group_of)
-        limit = None if home is None else limits.over(len(home.members) + 1, home.inputs_with(value))
+        homes = _homes(value, graph, group_of)
+        if len(homes) > 1 and value in repeated and all(_over(limits, h, value) is None for h in homes):
+            for home in homes:
+                home.take(value)
+            group_of[value] = homes
+            continue
+        home = homes[0] if len(homes) == 1 else None
+        limit = None if home is None else _over(limits, home, value)
         if home is not None and limit is None:
             home.take(value)
-            group_of[value] = home
+            group_of[value] = homes
             continue
         group = _Group(value, {value: None}, {v: None for v in value.operands if not _is_scalar(v)})
         if home is not None and limit is not None:
             first = whole[group] = whole.get(home, home)
             cut.setdefault(first, ([first.root], limit))[0].append(value)
-        group_of[value] = group
+        group_of[value] = (group,)
         groups.append(group)
     missed = [_cut(roots, limit) for roots, limit in cut.values()]
     return _build(graph, [g for g in groups if len(g.members) > 1], missed, log)
@@ -98,17 +109,37 @@ def weight_only(graph: Graph) -> set[Value]:
     return static
 
 
-def _home(value: Value, graph: Graph, group_of: dict[Value, _Group]) -> _Group | None:
-    """The one region that all readers stand in, if there is one."""
+def _over(limits: RegionLimits, group: _Group, value: Value) -> str | None:
+    """The limit that a region exceeds once a value is a member."""
+    return limits.over(len(group.members) + 1, group.inputs_with(value))
+
+
+def _homes(value: Value, graph: Graph, group_of: dict[Value, tuple[_Group, ...]]) -> tuple[_Group, ...]:
+    """The regions that the readers stand in; none where one of them is in no region."""
     if graph.uses.is_output(value):
-        return None
-    home: _Group | None = None
+        return ()
+    found: dict[_Group, None] = {}
     for reader in graph.uses.readers[value]:
-        group = group_of.get(reader)
-        if group is None or (home is not None and group is not home):
-            return None
-        home = group
-    return home
+        groups = group_of.get(reader)
+        if groups is None:
+            return ()
+        found.update(dict.fromkeys(groups))
+    return tuple(found)
+
+
+_SHORT = (ops.add, ops.sub, ops.mul, ops.div, ops.neg, ops.cast, ops.relu, ops.greater, ops.less, ops.equal)
+"""Steps that take less time than writing their result and reading it in two kernels."""
+
+
+def _repeated(graph: Graph) -> set[Value]:
+    """Short steps on one tensor that the backward pass reads again: a region that repeats one reads no more by it."""
+    found: set[Value] = set()
+    for value in graph.values:
+        if value.op in _SHORT:
+            tensors = [v for v in value.operands if not _is_scalar(v)]
+            if len(tensors) == 1 and (tensors[0].op is ops.again or tensors[0] in found):
+                found.add(value)
+    return found
 
 
 def _cut(roots: list[Value], limit: str) -> Missed:

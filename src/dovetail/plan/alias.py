@@ -154,7 +154,7 @@ def _flip(value: Value, offset: Size, strides: Strides) -> _Seen:
     return offset, tuple(flipped)
 
 
-def _sized(value: Value, offset: Size, strides: Strides) -> _Seen:
+def _same(value: Value, offset: Size, strides: Strides) -> _Seen:
     return offset, strides
 
 
@@ -168,5 +168,6 @@ _RULES: Mapping[Op, _Rule] = {
     ops.part: _part,
     ops.expand: _expand,
     ops.flip: _flip,
-    ops.sized: _sized,
+    ops.sized: _same,
+    ops.again: _same,
 }

@@ -37,6 +37,8 @@ def fingerprint(graph: Graph, *, target: str, alignment: int, options: Mapping[s
     parts.append(encoder.attribute((len(graph.inputs), tuple(graph.outputs))))
     if graph.donated:
         parts.append(encoder.attribute(tuple(sorted(graph.donated.items()))))
+    if graph.forward:
+        parts.append(encoder.attribute(("forward", *graph.forward)))
     return _digest(parts)
 
 

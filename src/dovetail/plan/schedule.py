@@ -17,14 +17,15 @@ def schedule(flow: Flow) -> list[int]:
     best = as_written(flow)
     lowest = peak_of(flow, best)
     least = _least(flow)
-    others: tuple[Callable[[Flow], list[int]], ...] = (heaviest_first, freeing_first)
+    others: tuple[Callable[[Flow], list[int]], ...] = (heaviest_first, freeing_first, last_first)
     for order_by in others:
         if lowest <= least:
             break
         order = order_by(flow)
-        peak = peak_of(flow, order)
-        if peak < lowest:
-            best, lowest = order, peak
+        for tried in (order, just_in_time(flow, order)):
+            peak = peak_of(flow, tried)
+            if peak < lowest:
+                best, lowest = tried, peak
     return best
 
 
@@ -90,11 +91,53 @@ def heaviest_first(flow: Flow) -> list[int]:
     return _depth_first(flow, ordered)
 
 
-def _depth_first(flow: Flow, ordered: list[list[int]]) -> list[int]:
+def last_first(flow: Flow) -> list[int]:
+    """Depth first from the last result to the first: a backward pass begins with the layers that are its last."""
+    return _depth_first(flow, [list(before) for before in flow.after], backwards=True)
+
+
+def just_in_time(flow: Flow, order: Sequence[int]) -> list[int]:
+    """The same order, with each step that makes more than it frees moved to where its result is first read."""
+    weights = flow.weights
+    place = [0] * len(order)
+    last = [len(order) if count else -1 for count in flow.readers]
+    """The place of the last reader of each tensor; what is held to the end has none."""
+    counted = [0] * len(last)
+    for i, step in enumerate(order):
+        place[step] = i
+        for tensor in flow.reads[step]:
+            counted[tensor] += 1
+            if counted[tensor] == flow.readers[tensor]:
+                last[tensor] = i
+    users: list[list[int]] = [[] for _ in order]
+    for step, before in enumerate(flow.after):
+        for b in before:
+            users[b].append(step)
+    early: list[list[int]] = [[] for _ in order]
+    """For each place, the steps that moved there, the last one first."""
+    for i in range(len(order) - 1, -1, -1):
+        step = order[i]
+        grows = sum([weights[t] for t in flow.makes[step]]) > sum(
+            [weights[t] for t in flow.reads[step] if last[t] == i]
+        )
+        if grows and users[step]:
+            place[step] = min([place[u] for u in users[step]])
+            early[place[step]].append(step)
+    found: list[int] = []
+    for i, step in enumerate(order):
+        found.extend(reversed(early[i]))
+        if place[step] == i:
+            found.append(step)
+    return found
+
+
+def _depth_first(flow: Flow, ordered: list[list[int]], *, backwards: bool = False) -> list[int]:
     read = {b for before in flow.after for b in before}
     order: list[int] = []
     done = [False] * len(ordered)
     stack = [step for step in reversed(range(len(ordered))) if step not in read]
+    if backwards:
+        stack.reverse()
     while stack:
         step = stack[-1]
         if done[step]:

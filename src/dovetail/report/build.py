@@ -36,6 +36,7 @@ from dovetail.report.hints import Hints
 from dovetail.report.joining import Joining, Keepers
 from dovetail.report.kernels import KernelMap, kernel_map
 from dovetail.report.missed import missed_entries
+from dovetail.report.recompute import recompute_of
 from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, PassEntry, StoppedEntry
 from dovetail.report.repeats import repeats
 from dovetail.report.report import Report
@@ -105,6 +106,7 @@ def build_report(
         stopped=_stopped(lowered),
         search=search_of(lowered),
         donated=donated,
+        recompute=recompute_of(lowered, plan, machine, known),
     )
 
 

@@ -41,6 +41,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "stopped": [asdict(s) for s in report.stopped],
         "search": None if report.search is None else _search(report.search),
         "donated": [asdict(d) for d in report.donated],
+        "recompute": None if report.recompute is None else asdict(report.recompute),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.measured import Measured
+from dovetail.report.recompute import RecomputeEntry
 from dovetail.report.search import SearchEntry
 
 SCHEMA_VERSION = 1
@@ -177,6 +178,8 @@ class Record:
     """What an e-graph chose from, where one was asked."""
     donated: tuple[DonatedEntry, ...] = ()
     """Outputs in the memory of inputs."""
+    recompute: RecomputeEntry | None = None
+    """What the backward pass saves and computes again, where there is one."""
     near: tuple[MissedEntry, ...] = ()
     """Patterns that fit but for one op: the model computes something else there, and nothing was missed."""
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from dovetail.report.fold_names import fold_names, without_numbers
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
+from dovetail.report.recompute import RecomputeEntry
 from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Record
 from dovetail.report.search_text import search_lines
+from dovetail.report.units import bytes_text, percent, time_text
 
 WINOGRAD = 4.0
 """Multiply-adds of a 3×3 convolution for each one that F(4×4, 3×3) computes."""
@@ -57,6 +59,7 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     lines += _stopped(report)
     lines += _on_host(report, everything)
     lines += _donated(report, everything)
+    lines += _recompute(report.recompute, report.predicted_seconds, everything) if report.recompute else []
     lines += _apart(report, everything)
     lines += _blocks(report, everything)
     lines += _kernels(report, everything)
@@ -84,6 +87,35 @@ def _donated(report: Record, everything: bool) -> list[Line]:
         rest = sum(one.copied_bytes for one in copied[most:])
         lines.append(_others("DONATED", "warn", len(copied) - most, f"copy {bytes_text(rest)} a run"))
     return lines
+
+
+def _recompute(found: RecomputeEntry, total: float, everything: bool) -> list[Line]:
+    """What the backward pass saves and computes again, what it could compute again and does not, and the peak."""
+    share = f" of {bytes_text(found.all_bytes)}"
+    share += f" ({percent(found.bytes / found.all_bytes)})" if found.all_bytes else ""
+    places = _places(dict.fromkeys(s.where for s in found.saved if s.where))
+    lines = [_line("SAVED", "note", len(found.saved), "tensors", f"{bytes_text(found.bytes)}{share}", places)]
+    again, kept = dict[str, _Group](), dict[tuple[str, str], _Group]()
+    for one in found.again:
+        again.setdefault(one.op, _Group()).add(one.bytes, one.seconds, one.where)
+    for one in found.saved:
+        kept.setdefault((one.op, one.reason), _Group()).add(one.bytes, one.seconds or 0.0, one.where)
+    most = max(len(again), len(kept)) if everything else MOST_OTHERS // 2
+    ranked = sorted(again.items(), key=lambda item: (-item[1].bytes, -item[1].seconds, item[0]))
+    for op, group in ranked[:most]:
+        price = f"saves {bytes_text(group.bytes)}, costs {time_text(group.seconds)}"
+        price += f" ({percent(group.seconds / total)})" if total else ""
+        lines.append(_line("AGAIN", "good", group.count, op, price, _places(group.places)))
+    if ranked[most:]:
+        rest = [group for _, group in ranked[most:]]
+        price = f"save {bytes_text(sum(g.bytes for g in rest))}, cost {time_text(sum(g.seconds for g in rest))}"
+        lines.append(_others("AGAIN", "good", sum(g.count for g in rest), price))
+    for (op, reason), group in sorted(kept.items(), key=lambda item: (-item[1].bytes, item[0]))[:most]:
+        price = f"would save {bytes_text(group.bytes)}, costs {time_text(group.seconds)}: {reason}"
+        lines.append(_line("KEPT", "dim", group.count, op, price, _places(group.places)))
+    where = f"   at {_short(found.peak_where)}" if found.peak_where else ""
+    mark = Piece(f"{'PEAK':<{_MARK}}", "note")
+    return [*lines, line(mark, f"       {bytes_text(found.peak_bytes)} held at once", where, hang=_MARK + 2)]
 
 
 def _head(report: Record) -> Line:
@@ -340,22 +372,3 @@ def of_roofline(share: float, *, ops: Iterable[str] = ()) -> str:
     if share <= WINOGRAD and any("conv" in op for op in ops):
         return f"{percent(share)} of the roofline of direct convolutions"
     return "beyond the roofline: the figures of this machine are too low (dovetail doctor --calibrate measures them)"
-
-
-def percent(share: float) -> str:
-    """A share for people."""
-    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else f"{100 * share:.1g} %"
-
-
-def bytes_text(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
-
-
-def time_text(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"

@@ -21,6 +21,7 @@ from dovetail.passes.specialize import specialize
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.plan.served import Served
 from dovetail.progress import phase
+from dovetail.runtime.budget import Planned, within
 from dovetail.runtime.cached import CachedProgram, keep, program_key, program_store, restore
 from dovetail.runtime.cases import Case, graph_of_case
 from dovetail.runtime.keepers import keepers
@@ -168,20 +169,29 @@ def scan(graph: Graph | str | os.PathLike[str], **options: Any) -> Report:
     return compilation(source.graph(), make_request(**options)).report()
 
 
-def compilation(graph: Graph, request: Request, *, history: bool = False) -> Compilation:
-    """Lower and plan a graph; `history` keeps every edit, to be replayed and verified."""
+def compilation(graph: Graph, request: Request, *, history: bool = False, worth: float | None = None) -> Compilation:
+    """Lower and plan a graph; `history` keeps every edit, to be replayed and verified.
+
+    `worth` is that of a byte that a backward pass saves, in seconds.
+    """
     claims = request.setup.claims
     with collector_paused():
         sizes = request.setup.sizes
         streamed = streamed_bytes(graph.values, sizes)
         machine = request.machine.streaming(streamed)
         even = claims.machine.streaming(streamed).flat(2 * largest_bytes(graph.values, sizes))
-        setup = replace(request.setup, claims=replace(claims, machine=even), history=history)
-        lowered = lower(graph, setup)
-        with phase("plan"):
-            plan = make_plan(lowered.graph, target=setup.claims, options=_plan_options(setup))
-        plan = replace(plan, memory_limit=request.settings.memory_limit)
-    return Compilation(graph, lowered, plan, setup, request.target, machine)
+        setup = replace(request.setup, claims=replace(claims, machine=even), worth=worth, history=history)
+
+        def planned(setup: Setup) -> Planned:
+            lowered = lower(graph, setup)
+            with phase("plan"):
+                return Planned(setup, lowered, make_plan(lowered.graph, target=claims, options=_plan_options(setup)))
+
+        made = planned(setup)
+        if request.settings.memory:
+            made = within(request.settings.memory, made, planned)
+        plan = replace(made.plan, memory_limit=request.settings.memory_limit)
+    return Compilation(graph, made.lowered, plan, made.setup, request.target, machine)
 
 
 def check_gates(report: Report, require: Mapping[str, int], require_clean: bool) -> None:

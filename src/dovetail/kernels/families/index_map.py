@@ -223,6 +223,7 @@ _RULES: Mapping[Op, _Rule] = {
     ops.expand: _expand,
     ops.flip: _flip,
     ops.sized: _same,
+    ops.again: _same,
 }
 
 __all__ = ["offer_index_map"]

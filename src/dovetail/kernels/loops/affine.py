@@ -302,6 +302,7 @@ _RULES: Mapping[Op, _Rule] = {
     ops.expand: _expand,
     ops.flip: _flip,
     ops.sized: _same,
+    ops.again: _same,
     resize: _resize,
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 from dovetail.declare.cost import estimate
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.ops.movement import again
 from dovetail.plan.alias import root_of
 from dovetail.plan.liveness import round_up
 from dovetail.plan.plan import Plan
@@ -54,4 +55,14 @@ def arena_picture(plan: Plan, sizes: Mapping[str, Size]) -> dict[str, Any]:
         "bound": estimate(plan.bound_size, sizes),
         "slots": slots,
         "held": held[:-1],
+        "backward": backward_from(plan),
     }
+
+
+def backward_from(plan: Plan) -> int | None:
+    """The first step that reads what was saved for the backward pass; None where there is none."""
+    late: set[Value] = set()
+    for value in plan.graph.values:
+        if value.op is again or not late.isdisjoint(value.operands):
+            late.add(value)
+    return next((i for i, step in enumerate(plan.phase("run")) if step.value in late), None)

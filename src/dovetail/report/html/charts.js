@@ -243,14 +243,23 @@ const arenaPicture = () => {
     write(brush, "step 1", m.left, h - 14, 80, `11px ${SANS}`, palette.soft);
     write(brush, `step ${arena.steps}`, w - m.right, h - 14, 80, `11px ${SANS}`, palette.soft, "right");
     const middle = x(peakAt + 0.5);
-    brush.strokeStyle = palette.warn;
-    brush.lineWidth = 1.4;
-    brush.setLineDash([4, 3]);
-    brush.beginPath();
-    brush.moveTo(middle, m.top - 4);
-    brush.lineTo(middle, h - m.bottom);
-    brush.stroke();
-    brush.setLineDash([]);
+    const mark = (at, colour) => {
+      brush.strokeStyle = colour;
+      brush.lineWidth = 1.4;
+      brush.setLineDash([4, 3]);
+      brush.beginPath();
+      brush.moveTo(at, m.top - 4);
+      brush.lineTo(at, h - m.bottom);
+      brush.stroke();
+      brush.setLineDash([]);
+    };
+    if (arena.backward !== null) {
+      const half = x(arena.backward);
+      mark(half, palette.soft);
+      write(brush, "forward", half - 6, h - 14, 80, `600 11px ${SANS}`, palette.soft, "right");
+      write(brush, "backward", half + 6, h - 14, 80, `600 11px ${SANS}`, palette.soft);
+    }
+    mark(middle, palette.warn);
     write(
       brush,
       `peak ${format.bytes(arena.peak)}, step ${peakAt + 1}`,

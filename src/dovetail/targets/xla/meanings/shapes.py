@@ -72,6 +72,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "concat": lambda *xs, axis: jnp.concatenate(xs, axis),
     "flip": lambda x, *, axes: jnp.flip(x, axes),
     "sized": lambda x, *, axis, size: x,
+    "again": lambda x: lax.optimization_barrier(x),
     "iota": lambda *, size, dtype: jnp.arange(size).astype(dtype.numpy),
     "extent": lambda *, size, dtype: jnp.asarray(size).astype(dtype.numpy),
     "random_bits": _random_bits,
