@@ -147,7 +147,7 @@ def _relation(text: str, tensors: Sequence[tuple[str, str, str]]) -> Relation | 
             if not node.id.startswith("size_"):
                 return None
             used.add(node.id)
-    if not used or _is_of_tracing(tree):
+    if not used or _says_nothing(tree):
         return None
     places = {name: tuple(map(int, name.split("_")[1:])) for name in used}
     compiled = compile(tree, "<relation of sizes>", "eval")
@@ -162,8 +162,11 @@ def _relation(text: str, tensors: Sequence[tuple[str, str, str]]) -> Relation | 
     return Relation(_shortened(spelled), holds)
 
 
-def _is_of_tracing(tree: ast.Expression) -> bool:
-    """Whether torch's tracing makes such a relation on its own: that sizes are no 0 and no 1, that products differ."""
+def _says_nothing(tree: ast.Expression) -> bool:
+    """Whether types say a relation already, two sizes are equal, or torch's tracing makes it on its own.
+
+    Tracing takes sizes to be neither 0 nor 1, and products of sizes to differ.
+    """
     body = tree.body
     if not isinstance(body, ast.Compare) or len(body.ops) != 1:
         return False
@@ -171,6 +174,8 @@ def _is_of_tracing(tree: ast.Expression) -> bool:
     number = right.value if isinstance(right, ast.Constant) else None
     if isinstance(body.ops[0], ast.NotEq):
         return not isinstance(body.left, ast.Name) or number in (None, 0, 1)
+    if isinstance(body.ops[0], ast.Eq):
+        return isinstance(body.left, ast.Name) and isinstance(right, ast.Name)
     return isinstance(body.ops[0], ast.GtE) and number in (0, 1, 2)
 
 
