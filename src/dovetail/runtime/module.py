@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import BindError
-from dovetail.frontends.torch.load import Imported, import_module
+from dovetail.frontends.torch.load import Imported
 from dovetail.frontends.torch.reading.structure import Structure, as_module
 from dovetail.frontends.torch.reading.tensors import array_of, tensor_of, torch_library
 from dovetail.ir.graph import Graph
@@ -33,7 +33,7 @@ class ModuleProgram:
         self.program = program
         self._imported = imported
         interface = imported.interface
-        self._structure = Structure(imported.program, interface, imported.forward)
+        self._structure = Structure(imported.captured.program, interface, imported.captured.forward)
         self._library = torch_library()
         states = {w.leaf: imported.held[w.target] for w in interface.written if w.target}
         self._states = tuple(states.values())
@@ -158,4 +158,4 @@ def _write_back(tensor: Any, new: Any) -> None:
         tensor.detach().copy_(new.reshape(tensor.shape))
 
 
-__all__ = ["ModuleProgram", "import_module"]
+__all__ = ["ModuleProgram"]

@@ -97,4 +97,4 @@ def _first_line(error: BaseException) -> str:
     """The first line of an error of torch, with the list that it may begin."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     listed = list(takewhile(lambda line: line.startswith("- "), lines[1:]))
-    return " ".join([f"{type(error).__name__}: {lines[0] if lines else ''}", *listed])
+    return " ".join([f"{type(error).__name__}: {lines[0] if lines else ''}", *dict.fromkeys(listed)])
