@@ -7,7 +7,7 @@ import torch
 
 import dovetail
 
-WIDTH, HEADS, LENGTH = 128, 4, 256
+WIDTH, HEADS, LENGTH = 128, 4, 512
 
 
 class Attention(torch.nn.Module):
@@ -43,7 +43,7 @@ def milliseconds(calls, rounds=15):
     return [statistics.median(t) for t in times]
 
 
-def main(rounds=15):
+def main(rounds=15) -> None:
     torch.manual_seed(0)
     x, keep = torch.randn(2, LENGTH, WIDTH), torch.ones(2, LENGTH, dtype=torch.bool)
     keep[1, LENGTH // 2 :] = False

@@ -16,7 +16,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.bench.small import SMALL
 from tests.tolerances import assert_close
 
-WRITTEN = ("torch", "jax")
+WRITTEN = ("torch", "dovetail-module", "jax")
 """For these every network is written by hand; torch.compile runs what torch runs, and takes half a minute."""
 READERS = ("dovetail", "onnxruntime", "onnxruntime-optimised", "openvino")
 

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections import UserDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 import dovetail
 from dovetail import BindError, LoadError, OptionError
+from dovetail.frontends.torch import load
 from dovetail.frontends.torch.reading.limits import limits_of
 from dovetail.runtime.module import ModuleProgram
 
@@ -139,7 +142,12 @@ def test_sizes_outside_of_an_export_are_refused_by_name() -> None:
 
 
 def test_relations_from_a_file_are_data() -> None:
-    said = ["__import__('os').system('false')", "L['x'].size()[0] == 'a'", "L['x'].size()[0] % 2 == 0", "max(1, 2) == 3"]
+    said = [
+        "__import__('os').system('false')",
+        "L['x'].size()[0] == 'a'",
+        "L['x'].size()[0] % 2 == 0",
+        "max(1, 2) == 3",
+    ]
     program = type("Program", (), {"_guards_code": said, "range_constraints": {}})()
     program.graph = type("G", (), {"nodes": [_Node()]})()
     limits = limits_of(program, [("x", "L['x']", "x")])
@@ -231,3 +239,61 @@ def test_a_program_is_a_module_in_the_place_of_a_module() -> None:
     assert "compiled module Linear" in repr(outer)
     with pytest.raises(BindError, match="cannot be trained"):
         outer.train()
+
+
+def test_programs_run_in_workers_of_a_loader() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh()).eval()
+    program = compiled(module, torch.ones(1, 4))
+    program(torch.ones(1, 4))
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            return program(torch.full((1, 4), float(index)))[0]
+
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    found = torch.cat(list(loader))
+    wanted = module(torch.arange(6.0)[:, None].expand(6, 4))
+    assert torch.allclose(found, wanted, atol=1e-6)
+    with pytest.raises(BindError, match="cannot be saved"):
+        pickle.dumps(program)
+
+
+class Indexed(nn.Module):
+    """Weights, and a small table of integers, which becomes part of the graph."""
+
+    def __init__(self, picked: list[int]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("picked", torch.tensor(picked))
+
+    def forward(self, x: Tensor, scale: float) -> dict[str, Any]:
+        return {"y": self.linear(x)[:, self.picked] * scale, "n": 3}
+
+
+def test_a_program_that_is_known_is_not_decomposed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 4)
+
+    def made(picked: list[int], scale: float = 2.0) -> tuple[Any, ModuleProgram]:
+        module = Indexed(picked).eval().requires_grad_(False)
+        return module, dovetail.compile(module, args=(x, scale), cache=str(tmp_path))
+
+    made([2, 0])
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("decomposed again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(load, "decomposed", refuse)
+        module, program = made([2, 0])
+        for _ in range(2):
+            found = program(x, 2.0)
+            assert torch.allclose(found["y"], module(x, 2.0)["y"], atol=1e-6) and found["n"] == 3
+        module.linear.weight.mul_(2)
+        assert torch.allclose(program.refresh()(x, 2.0)["y"], module(x, 2.0)["y"], atol=1e-6)
+        for other in (([1, 0], 2.0), ([2, 0], 3.0)):
+            with pytest.raises(AssertionError, match="decomposed again"):
+                made(*other)
+    assert program.report.count("linear") == 1

@@ -102,7 +102,9 @@ def known(given: Captured, interface: Interface, params: Sequence[str]) -> Impor
 def shares_memory(made: Imported) -> bool:
     """Whether all parameters of a graph are tensors of the program before it was decomposed."""
     before = held(made.captured.program)
-    return all(name in before and array_of(before[name]).ctypes.data == a.ctypes.data for name, a in made.arrays.items())
+    return all(
+        name in before and array_of(before[name]).ctypes.data == a.ctypes.data for name, a in made.arrays.items()
+    )
 
 
 def _as_called(args: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
