@@ -118,7 +118,7 @@ def test_arrays_of_other_libraries_are_taken_by_dlpack(mixed: ModuleProgram) -> 
     x, y = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     found = mixed(x, y)["sum"]
     np.testing.assert_allclose(np.from_dlpack(found), x + 2 * y, rtol=1e-6)
-    with pytest.raises(BindError, match="argument x is of torch.float64"):
+    with pytest.raises(BindError, match=r"argument x is of torch\.float64"):
         mixed(x.astype(np.float64), y)
 
 
