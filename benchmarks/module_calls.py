@@ -1,7 +1,7 @@
 """What a call of a compiled torch module costs besides its kernels: `python benchmarks/module_calls.py`.
 
-A module of tiny layers runs on one thread in turns: its kernels alone, eager, the program on tensors, and the program on
-arrays. Medians of rounds, in microseconds of processor time.
+A module of tiny layers runs on one thread in turns: its kernels alone, eager, the program on tensors and on arrays.
+Medians of rounds, in microseconds of processor time.
 """
 
 # pyright: basic
