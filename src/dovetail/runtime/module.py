@@ -127,7 +127,7 @@ class ModuleProgram:
 
     def as_module(self) -> Any:
         """This program as an nn.Module, to be put in the place of the module that it was compiled from."""
-        return as_module(self, self.program.graph.name, self)
+        return as_module(self, self.program.graph.name)
 
     @cached_property
     def report(self) -> Report:

@@ -37,9 +37,9 @@ def _texts(program: Any) -> Iterator[str]:
 
 
 def _node(node: Any) -> str:
-    target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "") or str(node.target)
-    full = str(node.target) if "." in str(node.target) else target
-    return f"{node.op} {node.name} {full} {node.args} {node.kwargs} {_result(node.meta.get('val'))}"
+    # An operator of torch prints as aten.linear.default, a function of Python with its address.
+    name = str(node.target) if hasattr(node.target, "_schema") else getattr(node.target, "__name__", str(node.target))
+    return f"{node.op} {node.name} {name} {node.args} {node.kwargs} {_result(node.meta.get('val'))}"
 
 
 def _result(value: Any) -> str:

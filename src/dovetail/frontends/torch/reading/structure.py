@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from dovetail.errors import BindError
-from dovetail.frontends.torch.reading.interface import Argument, Interface
+from dovetail.frontends.torch.reading.interface import Interface
 from dovetail.frontends.torch.reading.limits import limits_of
 from dovetail.frontends.torch.reading.package import dtypes, torch_module
 from dovetail.frontends.torch.reading.tensors import array_of
-from dovetail.frontends.torch.reading.trees import OtherStructureError, builder, plain, reader
+from dovetail.frontends.torch.reading.trees import OtherStructureError, builder, reader
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 
@@ -63,14 +63,11 @@ class Structure:
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         if len(args) != self.positional or len(kwargs) != len(self.keywords):
             raise OtherStructureError
+        if any(name not in kwargs for name in self.keywords):
+            raise OtherStructureError
         found: list[Any] = []
-        readers = iter(self._readers)
-        for given, read in zip(args, readers, strict=False):
+        for given, read in zip((*args, *(kwargs[name] for name in self.keywords)), self._readers, strict=True):
             read(given, found)
-        for name, read in zip(self.keywords, self._readers[self.positional :], strict=True):
-            if name not in kwargs:
-                raise OtherStructureError
-            read(kwargs[name], found)
         return found
 
     def _rebound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -173,12 +170,12 @@ def _short(spec: Any) -> str:
     return text if len(text) < 300 else f"{text[:300]}…"
 
 
-def as_module(call: Callable[..., Any], name: str, program: Any) -> Any:
-    """An nn.Module whose forward is a compiled program; `program` is its attribute of that name."""
+def as_module(program: Callable[..., Any], name: str) -> Any:
+    """An nn.Module whose forward is a compiled program."""
     torch = torch_module()
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+        return program(*args, **kwargs)
 
     def refuse(self: Any, *_: Any) -> Any:
         raise BindError(
@@ -206,4 +203,4 @@ def as_module(call: Callable[..., Any], name: str, program: Any) -> Any:
     return made
 
 
-__all__ = ["Argument", "Structure", "as_module", "plain"]
+__all__ = ["Structure", "as_module"]
