@@ -4,6 +4,8 @@ They have few layers and random weights, so that nothing is fetched: put `from_p
 Needs dovetail[torch] and transformers.
 """
 
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportMissingImports=false
+
 import torch
 from transformers import (
     BatchEncoding,

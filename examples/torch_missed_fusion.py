@@ -1,5 +1,7 @@
 """From an nn.Module to a fusion that is missed, its line, the fix of one line, and the gain: needs dovetail[torch]."""
 
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportMissingImports=false
+
 import statistics
 import time
 

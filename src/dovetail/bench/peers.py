@@ -67,7 +67,7 @@ def _dovetail_module(case: Case, setting: Setting) -> Run:
     """The network as a torch module, which dovetail reads in the place of the ONNX file."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(setting.threads)
-    arguments = tuple(map(torch.from_numpy, case.feeds().values()))
+    arguments: list[Any] = [torch.from_numpy(array) for array in case.feeds().values()]
     return _on_tensors(compile(_network(case), args=arguments, target="cpu", threads=setting.threads))
 
 

@@ -2,6 +2,7 @@
 
 # torch is optional, and its classes have no types here.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import takewhile
@@ -80,7 +80,7 @@ def _has_dropout(module: Any) -> bool:
 
 
 @contextmanager
-def _told_once() -> Iterator[None]:
+def _told_once() -> Generator[None]:
     """torch prints what it raises, too: here the error alone says it."""
     logs = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental")]
     before = [log.disabled for log in logs]

@@ -53,8 +53,9 @@ def _result(value: Any) -> str:
 def _contents(program: Any, is_part: IsPart) -> Iterator[bytes]:
     """The tensors that a program has: their types, which of them share memory, and elements that become constants."""
     first: dict[Any, str] = {}
+    tensors = held(program)
     for spec in program.graph_signature.input_specs:
-        tensor = held(program).get(spec.target) if spec.target else None
+        tensor: Any = tensors.get(spec.target)
         if not isinstance(tensor, torch_module().Tensor):
             continue
         key = (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
