@@ -19,7 +19,10 @@ from tests.cli.commands import Shell, cut_like
 from tests.golden import Golden
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = [
+    path for path in sorted((ROOT / "examples").glob("*.py")) if "import torch\n" not in path.read_text("utf-8")
+]
+"""Those of torch are run by tests/frontends/torch/test_examples.py."""
 FENCE = re.compile(
     r"^```python\n(?P<code>.*?)^```$(\n\n```text\n(?P<printed>.*?)^```$)?"
     r"|^```console\n\$ dovetail (?P<command>.*?)^```$",

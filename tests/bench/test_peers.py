@@ -18,7 +18,7 @@ from tests.tolerances import assert_close
 
 WRITTEN = ("torch", "jax")
 """For these every network is written by hand; torch.compile runs what torch runs, and takes half a minute."""
-READERS = ("dovetail", "onnxruntime", "onnxruntime-optimised", "openvino")
+READERS = ("dovetail", "dovetail-module", "onnxruntime", "onnxruntime-optimised", "openvino")
 
 
 @pytest.mark.parametrize(

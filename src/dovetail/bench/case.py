@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,20 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from dovetail.bench.workloads import SHAPES, WORKLOADS, Shape, Workload, feeds_for
+from dovetail.bench.workloads import MODULES, SHAPES, WORKLOADS, Shape, Workload, feeds_for
 from dovetail.errors import LoadError, OptionError
 from dovetail.ir.literal import Array
 
 MODEL, INPUTS, FIXED, WEIGHTS, SHAPE = "model.onnx", "inputs.npz", "fixed.npz", "weights.npz", "shape.json"
+NETWORK = "network.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An ONNX file, and a folder with its inputs, with what is fixed for all runs, and with its weights by name."""
+    """An ONNX file, and a folder with its inputs, with what is fixed for all runs, and with its weights by name.
+
+    The case of a torch module has a file with its name in the place of the ONNX file.
+    """
 
     name: str
     model: Path
@@ -41,6 +46,11 @@ class Case:
         return load_arrays(self.folder / WEIGHTS)
 
     @property
+    def network(self) -> str:
+        """The name of the torch module; empty for an ONNX file."""
+        return self.model.read_text(encoding="utf-8") if self.model.name == NETWORK else ""
+
+    @property
     def shape(self) -> Shape | None:
         """The sizes of the network, where it is written for peers that do not read ONNX."""
         path = self.folder / SHAPE
@@ -55,6 +65,8 @@ def case_of(asked: str, sizes: Mapping[str, int], folder: Path) -> Case:
     """What a command line names: a built-in workload, an ONNX file, or a folder with model.onnx and inputs.npz."""
     if asked in WORKLOADS:
         return written(asked, WORKLOADS[asked], folder)
+    if asked in MODULES:
+        return _module_case(asked, folder)
     path = Path(asked)
     if (path / MODEL).is_file() and (path / INPUTS).is_file():
         here = path.resolve()
@@ -66,7 +78,8 @@ def case_of(asked: str, sizes: Mapping[str, int], folder: Path) -> Case:
         return Case(path.stem, path.resolve(), folder)
     raise OptionError(
         f"there is no workload {asked!r}",
-        hint=f"there are {', '.join(WORKLOADS)}; else name an ONNX file, or a folder with {MODEL} and {INPUTS}",
+        hint=f"there are {', '.join((*WORKLOADS, *MODULES))}; "
+        f"else name an ONNX file, or a folder with {MODEL} and {INPUTS}",
     )
 
 
@@ -79,6 +92,13 @@ def written(name: str, workload: Workload, folder: Path) -> Case:
     said = {"shape": workload.shape.__class__.__name__, **asdict(workload.shape)}
     (folder / SHAPE).write_text(json.dumps(said), encoding="utf-8")
     return Case(name, folder / MODEL, folder)
+
+
+def _module_case(name: str, folder: Path) -> Case:
+    networks: Any = import_module("dovetail.bench.torch_networks")
+    (folder / NETWORK).write_text(name, encoding="utf-8")
+    save_arrays(folder / INPUTS, {key: tensor.numpy() for key, tensor in networks.network(name)[1].items()})
+    return Case(name, folder / NETWORK, folder)
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

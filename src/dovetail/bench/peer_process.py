@@ -22,6 +22,7 @@ import numpy as np
 from dovetail.bench.case import Case, save_arrays
 from dovetail.bench.peers import EVERY, Peer, Run, Setting
 from dovetail.bench.roofline import roofline_of
+from dovetail.ir.graph import Graph
 from dovetail.runtime.load import load
 from dovetail.targets.cpu.measure.peak import Meter
 
@@ -81,13 +82,20 @@ class MachineContender:
         self.meter = Meter(setting.threads)
 
     def start(self) -> Mapping[str, Any]:
-        flops, read = roofline_of(load(self.case.model, fixed=self.case.fixed()), self.case.feeds())
+        flops, read = roofline_of(_graph(self.case), self.case.feeds())
         return {"flops": flops, "bytes": read}
 
     def turn(self, seconds: float) -> Mapping[str, Any]:
         time.sleep(PAUSE)
         best, last = self.meter.measure(), self.meter.last
         return {name: {"flops": at.flops, "bytes": at.bytes} for name, at in (("last", last), ("best", best))}
+
+
+def _graph(case: Case) -> Graph:
+    if not case.network:
+        return load(case.model, fixed=case.fixed())
+    module, arguments = importlib.import_module("dovetail.bench.torch_networks").network(case.network)
+    return importlib.import_module("dovetail.frontends.torch.load").import_module(module, [*arguments.values()]).graph
 
 
 def results_of(setting: Setting, peer: str) -> Path:

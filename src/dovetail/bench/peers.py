@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dovetail.bench.case import Case
+from dovetail.bench.result import MODULE
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.runtime.compile import compile
@@ -40,6 +41,8 @@ class Peer:
     prepare: Callable[[Case, Setting], Run]
     reads_onnx: bool = True
     """Whether it takes any ONNX file; else the network has to be written for it."""
+    runs_modules: bool = False
+    """Whether it takes any torch module."""
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -47,13 +50,43 @@ class Peer:
         return tuple(p for p in self.packages if importlib.util.find_spec(p.partition(".")[0]) is None)
 
     def takes(self, case: Case) -> bool:
+        if case.network:
+            return self.runs_modules
         return self.reads_onnx or case.shape is not None
 
 
 def _dovetail(case: Case, setting: Setting) -> Run:
+    if case.network:
+        return _dovetail_module(case, setting)
     fixed = case.fixed()
     program = compile(case.model, target="cpu", threads=setting.threads, fixed=fixed)
     return lambda feeds: [*program.run({name: array for name, array in feeds.items() if name not in fixed}).values()]
+
+
+def _dovetail_module(case: Case, setting: Setting) -> Run:
+    """The network as a torch module, which dovetail reads in the place of the ONNX file."""
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(setting.threads)
+    arguments: list[Any] = [torch.from_numpy(array) for array in case.feeds().values()]
+    return _on_tensors(compile(_network(case), args=arguments, target="cpu", threads=setting.threads))
+
+
+def _network(case: Case) -> Any:
+    if case.network:
+        return importlib.import_module("dovetail.bench.torch_networks").network(case.network)[0]
+    return importlib.import_module("dovetail.bench.torch_models").module(case.shape, case.weights())
+
+
+def _on_tensors(call: Callable[..., Any]) -> Run:
+    """Runs a module, or what is called as one, on arrays."""
+    torch: Any = importlib.import_module("torch")
+    networks: Any = importlib.import_module("dovetail.bench.torch_networks")
+
+    def run(feeds: Mapping[str, Array]) -> Sequence[Array]:
+        with torch.inference_mode():
+            return [t.numpy() for t in networks.tensors_of(call(*map(torch.from_numpy, feeds.values())))]
+
+    return run
 
 
 def _onnxruntime(model: Path, threads: int) -> Run:
@@ -102,24 +135,18 @@ def _openvino(case: Case, setting: Setting) -> Run:
     return run
 
 
-def _torch(case: Case, setting: Setting, *, compiled: bool = False, frozen: bool = False) -> Run:
+def _torch(case: Case, setting: Setting, *, compiled: bool = False, frozen: bool = False, mode: str = "") -> Run:
     if compiled and not any(map(shutil.which, (os.environ.get("CXX") or "g++", "clang++"))):
         raise OptionError("torch.compile needs a C++ compiler, and there is none")
     torch: Any = importlib.import_module("torch")
-    models: Any = importlib.import_module("dovetail.bench.torch_models")
     torch.set_num_threads(setting.threads)
-    network = models.module(case.shape, case.weights())
+    network = _network(case)
     if frozen:
         inductor: Any = importlib.import_module("torch._inductor.config")
         inductor.freezing = True
     if compiled:
-        network = torch.compile(network, fullgraph=True, dynamic=False)
-
-    def run(feeds: Mapping[str, Array]) -> Sequence[Array]:
-        with torch.inference_mode():
-            return [network(*map(torch.from_numpy, feeds.values())).numpy()]
-
-    return run
+        network = torch.compile(network, fullgraph=True, dynamic=False, mode=mode or None)
+    return _on_tensors(network)
 
 
 def _jax(case: Case, setting: Setting) -> Run:
@@ -132,14 +159,22 @@ def _jax(case: Case, setting: Setting) -> Run:
 
 
 _COMPILED = partial(_torch, compiled=True)
-OURS = Peer("dovetail", ("dovetail.frontends.onnx", "llvmlite"), _dovetail)
+OURS = Peer("dovetail", ("dovetail.frontends.onnx", "llvmlite"), _dovetail, runs_modules=True)
 PEERS: tuple[Peer, ...] = (
     Peer("onnxruntime", ("onnxruntime",), _onnxruntime_plain),
     Peer("onnxruntime-optimised", ("onnxruntime", "torch"), _onnxruntime_optimised),
     Peer("openvino", ("openvino",), _openvino),
-    Peer("torch", ("torch",), _torch, reads_onnx=False),
-    Peer("torch.compile", ("torch",), _COMPILED, reads_onnx=False),
+    Peer(MODULE, ("torch",), _dovetail_module, reads_onnx=False),
+    Peer("torch", ("torch",), _torch, reads_onnx=False, runs_modules=True),
+    Peer("torch.compile", ("torch",), _COMPILED, reads_onnx=False, runs_modules=True),
     Peer("torch.compile-frozen", ("torch",), partial(_COMPILED, frozen=True), reads_onnx=False),
+    Peer(
+        "torch.compile-max",
+        ("torch",),
+        partial(_COMPILED, frozen=True, mode="max-autotune"),
+        reads_onnx=False,
+        runs_modules=True,
+    ),
     Peer("jax", ("jax",), _jax, reads_onnx=False),
 )
 EVERY: Mapping[str, Peer] = {peer.name: peer for peer in (OURS, *PEERS)}

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MODULE = "dovetail-module"
+"""The peer that is dovetail itself, on a torch module."""
+
 
 @dataclass(slots=True)
 class Timed:
@@ -101,7 +104,14 @@ class Result:
 
     @property
     def best(self) -> Timed | None:
-        return min(self.timed[1:], key=lambda t: t.median, default=None)
+        """The fastest peer that is not dovetail itself."""
+        others = (t for t in self.timed[1:] if t.peer != MODULE)
+        return min(others, key=lambda t: t.median, default=None)
+
+    @property
+    def module_ratio(self) -> float | None:
+        """Our time on the ONNX file over our time on the same network as a torch module."""
+        return next((self.ours.median / t.median for t in self.timed if t.peer == MODULE), None)
 
     @property
     def ratio(self) -> float | None:
@@ -125,6 +135,7 @@ class Result:
         return (
             f"bench {self.workload} threads={self.threads} ratio={ratio} best_peer={best}"
             f" ms={self.ours.median * 1e3:.3g} limit={self.limit:.2f}"
+            f"{'' if self.module_ratio is None else f' module={self.module_ratio:.2f}'}"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,6 +144,7 @@ class Result:
             "workload": self.workload,
             "threads": self.threads,
             "ratio": self.ratio,
+            "module_ratio": self.module_ratio,
             "best_peer": self.best.peer if self.best is not None else None,
             "limit": self.limit,
             "limit_at_best": self.limit_at_best,

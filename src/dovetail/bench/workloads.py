@@ -47,6 +47,17 @@ WORKLOADS: Mapping[str, Workload] = {
 }
 
 
+MODULES = (
+    "torch/bert_1x16",
+    "torch/bert_1x128",
+    "torch/llama_step",
+    "torch/resnet50",
+    "torch/vit",
+    "torch/whisper_encoder",
+)
+"""Modules of transformers, which peers that run torch's modules are measured on."""
+
+
 def feeds_for(model: onnx.ModelProto, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, Array]:
     """Inputs by a model's signature: ids, masks of ones, normal numbers, else 0 or 1. `sizes` are for symbols."""
     rng = np.random.default_rng(seed)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,11 +79,12 @@ def _measured(
     """What is found of each workload; one that dovetail does not run does not keep the others from theirs."""
     from dovetail.bench.case import case_of
     from dovetail.bench.measure import bench
-    from dovetail.bench.workloads import WORKLOADS
+    from dovetail.bench.workloads import MODULES, WORKLOADS
 
     sizes = numbers("--size", args.size)
     asked = args.workload or [ALL]
-    names = dict.fromkeys(name for given in asked for name in (WORKLOADS if given == ALL else (given,)))
+    modules = MODULES if all(map(find_spec, ("torch", "transformers"))) else ()
+    names = dict.fromkeys(name for given in asked for name in ((*WORKLOADS, *modules) if given == ALL else (given,)))
     # What is measured is in the data, where data is asked for.
     say = _nothing if args.json else _say
     with phase("bench", still=True) as told:
@@ -173,8 +175,9 @@ COMMAND = Command(
         Argument("--seconds", "time for each peer and workload (3)", {"type": float, "default": 3.0, "metavar": "S"}),
         Argument(
             "--vs",
-            "peers with commas between: onnxruntime, onnxruntime-optimised, openvino, torch, torch.compile, "
-            "torch.compile-frozen, jax; all that are installed without",
+            "peers with commas between: onnxruntime, onnxruntime-optimised, openvino, dovetail-module (the network "
+            "as a torch module), torch, torch.compile, torch.compile-frozen, torch.compile-max, jax; all that are "
+            "installed without",
             {"metavar": "PEERS"},
         ),
         Argument(

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Generic, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.runtime.binding import found_in
+from dovetail.runtime.cases import shapes_of
+from dovetail.targets.runtime.array_library import ArrayLibrary
 from dovetail.targets.runtime.lru import LRU
+from dovetail.targets.runtime.prepared_call import Launch
 from dovetail.targets.runtime.weights import Weights
-from dovetail.targets.target import QuickDeviceRun, QuickRun, Runner
+from dovetail.targets.target import Launches, QuickDeviceRun, QuickRun, Runner
 
-P = TypeVar("P")
-"""The programs that are made: those of the module that binds them."""
 MOST_SPECIALIZED = 8
 """How many sizes a symbolic program keeps compiled."""
+MOST_SHAPES = 256
+"""How many shapes a binding remembers the case of."""
+
+
+class Launching(Protocol):
+    """A program, as far as its binding calls it."""
+
+    def launch(self, arrays: Sequence[Any], library: ArrayLibrary) -> dict[str, Any] | None: ...
+
+
+P = TypeVar("P", bound=Launching)
+"""The programs that are made: those of the module that binds them."""
 
 
 class Binding(Generic[P]):
@@ -38,6 +51,30 @@ class Binding(Generic[P]):
         self.quick_on_device: QuickDeviceRun | None = None
         """Of the runner, where it has them and it runs at the sizes of the inputs."""
         self.lock = threading.Lock()
+        self._launchers: dict[ArrayLibrary, Launch | None] = {}
+
+    def case_before(self, inputs: Mapping[str, Any], names: Collection[str]) -> P | None:
+        """The program of the case that served these shapes before."""
+        shapes = shapes_of(inputs, names)
+        return None if shapes is None else self.case_of_shapes.get(shapes)
+
+    def remember(self, shapes: tuple[tuple[int, ...], ...], case: P) -> None:
+        """Note which case serves these shapes."""
+        if len(self.case_of_shapes) < MOST_SHAPES:
+            self.case_of_shapes[shapes] = case
+
+    def launch(self, arrays: Sequence[Any], library: ArrayLibrary) -> dict[str, Any] | None:
+        """A prepared call on arrays of a library; None where there is none, or the arrays must be checked."""
+        if self.case_of_shapes:
+            case = self.case_of_shapes.get(tuple([getattr(a, "shape", ()) for a in arrays]))
+            if case is not None:
+                return case.launch(arrays, library)
+        launch = self._launchers.get(library)
+        if launch is None:
+            if not isinstance(self.runner, Launches):
+                return None
+            launch = self._launchers[library] = self.runner.launcher(library)
+        return None if launch is None else launch(arrays)
 
 
 __all__ = ["MOST_SPECIALIZED", "Binding"]

@@ -151,10 +151,11 @@ def compile(
         raise OptionError(
             "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"
         )
-    from dovetail.runtime.module import ModuleProgram, import_module  # torch is imported for torch's modules alone
+    from dovetail.runtime.module import ModuleProgram  # torch is imported for torch's modules alone
+    from dovetail.runtime.module_source import module_source
 
-    imported = import_module(graph, args, kwargs, dynamic)
-    return ModuleProgram(_program(of_graph(imported.graph, program_store(request)), request, None), imported)
+    source, imported = module_source(graph, args, kwargs, dynamic, program_store(request))
+    return ModuleProgram(_program(source, request, None), imported)
 
 
 def is_torch(given: object) -> bool:

@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import BindError
-from dovetail.frontends.torch.load import Imported, import_module
+from dovetail.frontends.torch.load import Imported
 from dovetail.frontends.torch.reading.structure import Structure, as_module
-from dovetail.frontends.torch.reading.tensors import array_of, maker, tensor_of
-from dovetail.ir.dtype import of_numpy
+from dovetail.frontends.torch.reading.tensors import array_of, tensor_of, torch_library
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import Plan
@@ -19,6 +18,9 @@ from dovetail.targets.runtime.weights import Weights
 
 if TYPE_CHECKING:
     from dovetail.report.report import Report
+
+MOST_SHAPES = 256
+"""Sets of shapes that a program remembers to be within the limits of its export."""
 
 
 class ModuleProgram:
@@ -30,86 +32,97 @@ class ModuleProgram:
     def __init__(self, program: Program, imported: Imported) -> None:
         self.program = program
         self._imported = imported
-        outputs = {name: value.dtype for name, value in imported.graph.outputs.items()}
-        self._structure = Structure(imported.program, imported.lowered, imported.exported, outputs, imported.forward)
-        self._state = {w.leaf: w.state for w in self._structure.written if w.state is not None}
-        self._held = {leaf: array_of(tensor) for leaf, tensor in self._state.items()}
-        self._inputs = frozenset(v.attrs["name"] for v in imported.graph.inputs)
-        tensors = [a for a in self._structure.arguments if a.is_tensor]
-        self._quick = (
-            self._structure.is_flat
-            and not self._structure.keywords
-            and len(tensors) == len(self._structure.arguments) == len(self._inputs)
-            and not self._structure.written
-        )
-        self._names = tuple(a.name for a in tensors)
-        results = self._structure.results
-        single = results[0] if self._structure.single and results[0].name else None
-        self._make = None if single is None or single.dtype is None else maker(single.dtype)
-        """What makes the one tensor that the module returns; None where it returns something else."""
-        self._output = "" if single is None else single.name
+        interface = imported.interface
+        self._structure = Structure(imported.captured.program, interface, imported.captured.forward)
+        self._library = torch_library()
+        states = {w.leaf: imported.held[w.target] for w in interface.written if w.target}
+        self._states = tuple(states.values())
+        places = {a.name: i for i, a in enumerate(interface.arguments) if a.is_tensor}
+        places |= {name: len(interface.arguments) + i for i, name in enumerate(states)}
+        inputs = {str(v.attrs["name"]): v for v in program.graph.inputs}
+        self._order = tuple(places[name] for name in inputs)
+        """For each input of the graph its place among the leaves of a call, which the states follow."""
+        self._values = tuple(i for i, a in enumerate(interface.arguments) if not a.is_tensor)
+        """The places of arguments that are part of the program."""
+        self._types = {places[name]: v.dtype for name, v in inputs.items()}
+        self._written = tuple((w.output, places[w.leaf]) for w in interface.written)
+        self._tensors = tuple(i for i, a in enumerate(interface.arguments) if a.is_tensor)
+        self._within: set[tuple[tuple[int, ...], ...]] = set()
+        """Shapes of arguments that were checked before."""
+        is_plain = self._order == tuple(range(len(interface.arguments))) and not self._values and not states
+        self._positional = self._structure.positional if is_plain and self._structure.is_flat else -1
+        """How many arguments a call has whose arguments are the inputs of the graph in their order; else -1."""
+        first = interface.results[0] if self._structure.single else None
+        self._output = first.name if first is not None and first.dtype is not None and not self._written else ""
+        """The output that is the whole result; empty where the result is something else."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns for these arguments."""
-        if self._quick and not kwargs and len(args) == len(self._names):
-            try:
-                arrays = {name: tensor.numpy() for name, tensor in zip(self._names, args, strict=False)}
-            except (AttributeError, RuntimeError, TypeError):
-                return self._call(args, kwargs)  # a tensor that needs a gradient, a type that NumPy lacks, no tensor
-            found = self.program.run(arrays)
-            return self._returned(found) if self._make is None else self._make(found[self._output])
-        return self._call(args, kwargs)
-
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        structure = self._structure
-        leaves = self._leaves(args, kwargs)
-        arrays: dict[str, Array] = dict(self._held)
-        given: dict[str, Any] = dict(self._state)
-        for argument, leaf in zip(structure.arguments, leaves, strict=True):
-            if not argument.is_tensor:
-                structure.check_value(argument, leaf)
-            elif argument.name in self._inputs:
-                arrays[argument.name] = structure.array(argument, leaf)
-                given[argument.name] = leaf
-        found = self.program.run(arrays)
-        for written in structure.written:
-            self._write_back(given[written.leaf], arrays[written.leaf], found[written.output])
+        tensors: Sequence[Any]
+        if len(args) == self._positional and not kwargs:
+            leaves = tensors = args
+        else:
+            leaves = [*self._structure.leaves(args, kwargs), *self._states]
+            for index in self._values:
+                self._structure.check_value(index, leaves[index])
+            tensors = [leaves[i] for i in self._order]
+        if self._structure.limits is not None:
+            self._check_limits(leaves)
+        found = self.program.launch(tensors, self._library)
+        if found is None:
+            found = self._run(leaves)
+        if self._output:
+            return found[self._output]
+        for output, index in self._written:
+            _write_back(leaves[index], found[output])
         return self._returned(found)
 
-    def _leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        structure = self._structure
-        if structure.is_flat and len(args) == structure.positional and set(kwargs) == set(structure.keywords):
-            return [*args, *(kwargs[name] for name in structure.keywords)]
-        return structure.flatten(args, kwargs)
+    def _check_limits(self, leaves: Sequence[Any]) -> None:
+        """Raise where shapes are outside of what torch exported the program for."""
+        try:
+            shapes = tuple([leaves[i].shape for i in self._tensors])
+        except AttributeError:
+            return  # no tensor, which the run refuses
+        if shapes in self._within:
+            return
+        assert self._structure.limits is not None
+        self._structure.limits.check(shapes)
+        if len(self._within) < MOST_SHAPES:
+            self._within.add(shapes)
 
-    def _write_back(self, tensor: Any, array: Array, new: Array) -> None:
-        """The new content of a tensor, where the run did not write it into the tensor's own memory."""
-        shared = array.ctypes.data == tensor.data_ptr()
-        if new is not array or not shared:
-            dtype = of_numpy(new.dtype)
-            assert dtype is not None, "programs return arrays of our types"
-            tensor.detach().copy_(tensor_of(new, dtype).reshape(tensor.shape))
+    def _run(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """A run whose tensors are checked and made dense."""
+        given = len(self._structure.interface.arguments)
+        arrays: dict[str, Array] = {}
+        for value, index in zip(self.program.graph.inputs, self._order, strict=True):
+            leaf = leaves[index]
+            is_state = index >= given
+            name = str(value.attrs["name"])
+            arrays[name] = array_of(leaf) if is_state else self._structure.array(index, leaf, self._types[index])
+        for index in self._tensors:
+            if index not in self._types:
+                self._structure.array(index, leaves[index], None)  # an argument that the program does not read
+        found = self.program.run(arrays)
+        outputs = self.program.graph.outputs
+        return {name: tensor_of(array, outputs[name].dtype) for name, array in found.items()}
 
-    def _returned(self, found: Mapping[str, Array]) -> Any:
+    def _returned(self, found: Mapping[str, Any]) -> Any:
         leaves: list[Any] = []
-        for result in self._structure.results:
+        for result in self._structure.interface.results:
             if not result.name:
                 leaves.append(result.value)
             elif result.dtype is None:
                 leaves.append(int(found[result.name]))
             else:
-                leaves.append(tensor_of(found[result.name], result.dtype))
-        if self._structure.single:
-            return leaves[0]
-        return self._structure.unflatten(leaves)
+                leaves.append(found[result.name])
+        return self._structure.build(iter(leaves))
 
     def refresh(self) -> ModuleProgram:
         """Read the weights of the module again, after they were changed; gives itself."""
-        lowered = self._imported.lowered
-        held = {**lowered.state_dict, **lowered.constants}
-        wanted = {one.target: held[one.target] for one in self._imported.exported.leaves if one.kind == "param"}
         declared = {v.attrs["name"] for v in self.program.graph.signature}
-        self.program.bind(Weights({n: array_of(t) for n, t in wanted.items() if n in declared}))
+        held = self._imported.held
+        wanted = {n: array_of(held[n]) for n in self._imported.interface.params if n in declared}
+        self.program.bind(Weights(wanted))
         return self
 
     def as_module(self) -> Any:
@@ -139,4 +152,10 @@ class ModuleProgram:
         return f"<compiled module {self.program.graph.name}: {len(self.program.plan.steps)} steps>"
 
 
-__all__ = ["ModuleProgram", "import_module"]
+def _write_back(tensor: Any, new: Any) -> None:
+    """The new content of a tensor, where the run did not write it into the tensor's own memory."""
+    if new is not tensor and (new.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous()):
+        tensor.detach().copy_(new.reshape(tensor.shape))
+
+
+__all__ = ["ModuleProgram"]

@@ -27,7 +27,7 @@ from dovetail.runtime.binding import (
     size_key,
 )
 from dovetail.runtime.bound import MOST_SPECIALIZED, Binding
-from dovetail.runtime.cases import Case, Cases, case_of_sizes, shapes_of
+from dovetail.runtime.cases import Case, Cases, case_of_sizes
 from dovetail.runtime.placement import (
     Place,
     check_donated_arrays,
@@ -38,6 +38,7 @@ from dovetail.runtime.placement import (
     stand_ins,
     with_adopted,
 )
+from dovetail.targets.runtime.array_library import ArrayLibrary
 from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.weights import Weights, owned
@@ -53,8 +54,6 @@ Specializer: TypeAlias = Callable[[Mapping[str, int]], "Program"]
 Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
 """Arrays of the host or of the device, by the names of inputs."""
 _PARAMETER = "it is a parameter: give it to bind"
-MOST_SHAPES = 256
-"""How many shapes a program remembers the case of."""
 
 
 class Program:
@@ -141,7 +140,7 @@ class Program:
         """
         binding = self._binding
         if outputs == "host":
-            if binding.case_of_shapes and (case := self._case_before(inputs, binding)) is not None:
+            if binding.case_of_shapes and (case := binding.case_before(inputs, self._inputs)) is not None:
                 return case.run(inputs)
             try:
                 if binding.quick is not None and (found := binding.quick(cast(Any, inputs))) is not None:
@@ -192,10 +191,14 @@ class Program:
             results[name] = host_array(cast(Array, result), value.dtype) if on_device else result
         return results
 
-    def _case_before(self, inputs: Inputs, binding: Binding[Program]) -> Program | None:
-        """The program of the case that served these shapes before."""
-        shapes = shapes_of(inputs, self._inputs)
-        return None if shapes is None else binding.case_of_shapes.get(shapes)
+    def launch(self, arrays: Sequence[Any], library: ArrayLibrary) -> dict[str, Any] | None:
+        """What `run` gives, for and in arrays of a library, in the order of the inputs; None if `run` must check."""
+        try:
+            return self._binding.launch(arrays, library)
+        except SizeError as error:
+            if self._donated and not self._symbols.issuperset(error.symbols):
+                raise  # the run has begun, and has overwritten what was donated
+        return None
 
     def undonated(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs with copies of those that are donated: a run of these leaves the caller's arrays as they are."""
@@ -217,8 +220,7 @@ class Program:
             if fitting is None:
                 raise
         found = fitting.run(arrays)
-        if len(binding.case_of_shapes) < MOST_SHAPES:
-            binding.case_of_shapes[tuple([a.shape for a in arrays.values()])] = fitting
+        binding.remember(tuple([a.shape for a in arrays.values()]), fitting)
         return found
 
     def _sizes(self, arrays: Mapping[str, Array], binding: Binding[Program]) -> dict[str, int]:
@@ -265,10 +267,7 @@ class Program:
         return {name: arrays[name] for name in self._inputs}
 
     def profile(self, inputs: Mapping[str, Array], *, runs: int = 20) -> Measured:
-        """Run so often, and say where the time goes: by kernel, in the words of the graph as written.
-
-        Arrays of donated inputs are copied first, and stay as they are.
-        """
+        """Where the time of this many runs goes, by kernel; arrays of donated inputs stay as they are."""
         program, arrays, sizes = self._for(self.undonated(inputs))
         runner = program._marking()
         from dovetail.runtime.profile import measured, record  # reports are imported when one is asked for

@@ -17,7 +17,9 @@ from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
+from dovetail.targets.runtime.array_library import ArrayLibrary
 from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.prepared_call import Launch
 
 
 class Runner(Protocol):
@@ -65,6 +67,15 @@ class QuickOnDevice(Protocol):
 
     def quick_on_device(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, DeviceArray] | None:
         """What `run_on_device` gives, if the inputs are as they were before; None leaves it to look at them closely."""
+        ...
+
+
+@runtime_checkable
+class Launches(Protocol):
+    """A runner that prepares runs on arrays of other libraries."""
+
+    def launcher(self, library: ArrayLibrary) -> Launch | None:
+        """Runs on arrays of a library, in the order of the inputs; None where it prepares no runs."""
         ...
 
 

@@ -2,52 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
+from dovetail.errors import OptionError
 from dovetail.frontends.shared.messages import sanitized_errors
-from dovetail.frontends.torch.exported import Exported
-from dovetail.frontends.torch.importing.importer import Import
+from dovetail.frontends.torch.importing.importer import Import, is_part
 from dovetail.frontends.torch.reading.capture import captured, decomposed, is_module, load_program
+from dovetail.frontends.torch.reading.digest import digest_of, held
+from dovetail.frontends.torch.reading.interface import Interface, interface_of
 from dovetail.frontends.torch.reading.program import read_program
+from dovetail.frontends.torch.reading.tensors import array_of
+from dovetail.frontends.torch.reading.trees import plain
 from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
 from dovetail.passes.known_sizes import settle_sizes
 from dovetail.progress import phase
 from dovetail.targets.runtime.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """A graph, and the program that it came from."""
+class Captured:
+    """A program as torch exported it."""
 
-    graph: Graph
-    exported: Exported
+    name: str
     program: Any
-    """torch's ExportedProgram as it was captured: it has the structure of arguments and results."""
-    lowered: Any
-    """The same, decomposed: its placeholders are the leaves."""
+    """torch's ExportedProgram: it has the structure of arguments and results."""
+    names: Mapping[str, str]
+    """The user's names of torch's symbols."""
     forward: Any = None
     """The module's own method, whose signature says how arguments may be given."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for programs that import to equal graphs."""
+        return digest_of(self.program, self.names, is_part)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A graph, perhaps not imported yet, and the program that it comes from."""
+
+    read: Callable[[], Graph]
+    interface: Interface
+    captured: Captured
+    held: Mapping[str, Any]
+    """The parameters, buffers and constants of the module by name."""
+    arrays: Mapping[str, Array]
+    """The memory of the parameters. The module owns it: a program that lets go of it frees nothing."""
+
+    @property
+    def graph(self) -> Graph:
+        return self.read()
+
+
+def capture_module(
+    given: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, dynamic: Any = None
+) -> Captured:
+    """An nn.Module exported for a call with these arguments, or an ExportedProgram as it is."""
+    if not is_module(given):
+        return Captured("exported", given, {})
+    args, kwargs = _as_called(args, kwargs or {})
+    program, names = captured(given, args, kwargs, dynamic)
+    return Captured(type(given).__name__, program, names, given.forward)
+
+
+def import_captured(given: Captured) -> Imported:
+    """The graph of a program."""
+    lowered = decomposed(given.program, BY_NAME)
+    with sanitized_errors(), phase("import"), collector_paused():
+        exported = read_program(lowered, name=given.name, names=given.names)
+        graph = settle_sizes(Import(exported, BY_NAME).graph())
+    interface = interface_of(lowered, exported, {name: value.dtype for name, value in graph.outputs.items()})
+    arrays = dict(graph.params)
+    graph = replace(graph, params=Weights(arrays))
+    return Imported(lambda: graph, interface, given, held(lowered), arrays)
 
 
 def import_module(
     given: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, dynamic: Any = None
 ) -> Imported:
     """The graph of an nn.Module called with these arguments, or of an ExportedProgram."""
-    names: dict[str, str] = {}
-    if is_module(given):
-        program, names = captured(given, args, kwargs or {}, dynamic)
-        name, forward = type(given).__name__, given.forward
-    else:
-        program, name, forward = given, "exported", None
-    lowered = decomposed(program, BY_NAME)
-    with sanitized_errors(), phase("import"), collector_paused():
-        exported = read_program(lowered, name=name, names=names)
-        graph = settle_sizes(Import(exported, BY_NAME).graph())
-    return Imported(replace(graph, params=Weights(graph.params)), exported, program, lowered, forward)
+    return import_captured(capture_module(given, args, kwargs, dynamic))
+
+
+def known(given: Captured, interface: Interface, params: Sequence[str]) -> Imported | None:
+    """What `import_captured` gives, from what was noted of an equal program; the graph is imported when it is read."""
+    tensors = held(given.program)
+    if any(name not in tensors for name in params):
+        return None
+    arrays = {name: array_of(tensors[name]) for name in params}
+    return Imported(cache(lambda: import_captured(given).graph), interface, given, tensors, arrays)
+
+
+def shares_memory(made: Imported) -> bool:
+    """Whether all parameters of a graph are tensors of the program before it was decomposed."""
+    before = held(made.captured.program)
+    return all(
+        name in before and array_of(before[name]).ctypes.data == a.ctypes.data for name, a in made.arrays.items()
+    )
+
+
+def _as_called(args: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the example call; the dict of a tokeniser may stand for the keywords."""
+    if isinstance(args, Mapping):
+        args, kwargs = (), {**cast(Mapping[str, Any], args), **kwargs}
+    elif not isinstance(args, list | tuple):
+        raise OptionError(f"args is a {type(args).__name__}", hint="pass a tuple: args=(x,)")
+    return plain(tuple(cast(Sequence[Any], args))), plain(dict(kwargs))
 
 
 def load_exported(path: str) -> Imported:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -23,19 +24,20 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.threads.pool import thread_pool
 from dovetail.targets.cpu.threads.trace_buffer import TraceBuffer
+from dovetail.targets.runtime.array_library import ArrayLibrary
 from dovetail.targets.runtime.buffer import BufferPool
 from dovetail.targets.runtime.build import Built, build, realigned
 from dovetail.targets.runtime.control.frame import bind_bodies
 from dovetail.targets.runtime.control.host import Bodies, HostControl
 from dovetail.targets.runtime.control.plan import Control
-from dovetail.targets.runtime.feeds import found_leaf
+from dovetail.targets.runtime.feeds import Shaped, found_leaf
 from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, sections
 from dovetail.targets.runtime.lru import LRU
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.memory_limit import check_fits
 from dovetail.targets.runtime.packed_weights import PackedWeights, wanted_steps
 from dovetail.targets.runtime.page_advice import reserve
-from dovetail.targets.runtime.prepared_call import PreparedCalls, Shapes, can_prepare
+from dovetail.targets.runtime.prepared_call import Launch, PreparedCalls, Shapes, can_prepare
 from dovetail.targets.runtime.store import Store
 
 MOST_FRAMES = 32
@@ -111,6 +113,8 @@ class NativeRunner:
         self.checked: LRU[list[Constraint | None]] = LRU(MOST_FRAMES)
         """Sizes that late constraints allow."""
         self.calls = PreparedCalls(graph.plan, graph.pool) if can_prepare(graph.plan, graph.sections) else None
+        self.foreign_calls: dict[ArrayLibrary, PreparedCalls] = {}
+        """The same for arrays of other libraries."""
 
     def run(
         self,
@@ -145,7 +149,16 @@ class NativeRunner:
         """The outputs by name from a prepared call; None where `run` must check the inputs and say what is wrong."""
         return None if self.calls is None else self.calls.run(self, inputs, sizes)
 
-    def known(self, arrays: Sequence[Array], shapes: Shapes) -> Memory:
+    def launcher(self, library: ArrayLibrary) -> Launch | None:
+        """Runs prepared calls on arrays of a library, in the order of the inputs; None where there are none."""
+        if self.calls is None:
+            return None
+        calls = self.calls if library is self.calls.library else self.foreign_calls.get(library)
+        if calls is None:
+            calls = self.foreign_calls.setdefault(library, PreparedCalls(self.plan, self.graph.pool, library))
+        return partial(calls.launch, self)
+
+    def known(self, arrays: Sequence[Shaped], shapes: Shapes) -> Memory:
         """Memory with the parameters and the sizes of these shapes; shapes that do not fit are refused."""
         memory = self.bound.copy()
         known = self.known_sizes.get(shapes, lambda: _Known(self._sizes(arrays, dict(shapes[1]))))
@@ -214,7 +227,7 @@ class NativeRunner:
         if self.late:
             self.checked.get(frozenset(sizes.items()), lambda: [c.bind(sizes) for c in self.late])
 
-    def _sizes(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> dict[str, int]:
+    def _sizes(self, arrays: Sequence[Shaped], sizes: Mapping[str, int]) -> dict[str, int]:
         """The symbols that the shapes determine, after all constraints are checked."""
         given = [found_leaf(v, a) for v, a in zip(self.inputs, arrays, strict=True)]
         found = solve_symbols([*given, *self.symbolic], {**self.bound.sizes, **sizes})

@@ -2,27 +2,31 @@
 
 A workspace is the memory of one run at a time. For each set of input shapes it holds a call: a launch table and launch
 arguments with addresses in that memory. Kernels write results into new arrays, which the caller owns, and donated ones
-into the arrays of their inputs.
+into the arrays of their inputs. The arrays are NumPy's, or those of another library.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from dovetail.ir import leaf
+from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.address import address
+from dovetail.targets.runtime.array_library import NUMPY, ArrayLibrary
 from dovetail.targets.runtime.backend import Executor
 from dovetail.targets.runtime.buffer import Allocator, HostBuffer
+from dovetail.targets.runtime.feeds import Shaped
 from dovetail.targets.runtime.launch_args import FIRST_OUTSIDE
 from dovetail.targets.runtime.launch_frame import Frame, Section
 from dovetail.targets.runtime.memory import Memory
@@ -38,6 +42,8 @@ MOST_SHAPES = 32
 
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], ...], tuple[tuple[str, int], ...]]
 """The shapes of the inputs, and symbols that the caller binds."""
+Launch: TypeAlias = Callable[[Sequence[Any]], "dict[str, Any] | None"]
+"""Runs a prepared call on arrays in the order of the inputs; None where a run must check them."""
 Patches: TypeAlias = tuple[tuple[int, int], ...]
 """Launch arguments that point into an array: the index of each, and its offset from the first element."""
 
@@ -47,7 +53,7 @@ _NO_SIZES: tuple[tuple[str, int], ...] = ()
 class Frames(Protocol):
     """Knows sizes and frames: a runner."""
 
-    def known(self, arrays: Sequence[Array], shapes: Shapes) -> Memory:
+    def known(self, arrays: Sequence[Shaped], shapes: Shapes) -> Memory:
         """Memory with the parameters and the sizes of these shapes; shapes that do not fit are refused."""
         ...
 
@@ -65,22 +71,24 @@ class NewResult:
     """A result that its kernel writes into a new array."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    empty: Callable[[], Any]
+    """Makes the array."""
     patches: Patches
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A run in one workspace, for one set of shapes."""
+    """A run in one workspace, for one set of shapes, on arrays of one library."""
 
+    library: ArrayLibrary
     run: Callable[..., int]
     arguments: tuple[int, ...]
     count: int
     launch_args: memoryview
-    given: tuple[Patches, ...]
+    given: tuple[tuple[int, Patches], ...]
+    """For each input its index, and the launch arguments that point into it."""
     made: tuple[NewResult, ...]
-    copied: tuple[tuple[str, Array], ...]
+    copied: tuple[tuple[str, Array, DType], ...]
     """Results in the workspace, or in memory that all runs share."""
     donated: tuple[tuple[str, int], ...]
     """Results in the arrays of inputs, and the index of each input."""
@@ -92,16 +100,16 @@ class Call:
     referenced: tuple[Any, ...]
     """Memory that the launch arguments point into."""
 
-    def __call__(self, arrays: Sequence[Array]) -> dict[str, Array] | None:
+    def __call__(self, arrays: Sequence[Any]) -> dict[str, Any] | None:
         """The results; None where a kernel set the error flag."""
-        args = self.launch_args
-        for array, patches in zip(arrays, self.given, strict=True):
-            start = address(array)
+        args, address = self.launch_args, self.library.address
+        for index, patches in self.given:
+            start = address(arrays[index])
             for at, offset in patches:
                 args[at] = start + offset
-        results: dict[str, Array] = {}
+        results: dict[str, Any] = {}
         for one in self.made:
-            new = results[one.name] = np.empty(one.shape, one.dtype)
+            new = results[one.name] = one.empty()
             start = address(new)
             for at, offset in one.patches:
                 args[at] = start + offset
@@ -111,16 +119,16 @@ class Call:
                 self.status[0] = 0
                 return None
             self.resume(self, stopped, arrays, results)
-        for name, view in self.copied:
-            results[name] = np.array(view, order="C")
+        for name, view, dtype in self.copied:
+            results[name] = self.library.wrap(np.array(view, order="C"), dtype)
         for index, view in self.moved:
-            arrays[index][...] = view
+            self.library.view(arrays[index])[...] = view
         for name, index in self.donated:
             results[name] = arrays[index]
         return results
 
 
-Resume: TypeAlias = Callable[[Call, int, Sequence[Array], Mapping[str, Array]], None]
+Resume: TypeAlias = Callable[[Call, int, Sequence[Any], Mapping[str, Any]], None]
 """Given the call, the step that set the error flag, the inputs, and the new arrays of results."""
 
 
@@ -146,13 +154,18 @@ class Workspace:
 
 
 class PreparedCalls:
-    """The prepared calls of one runner. Python's lists are safe to push and pop from several threads."""
+    """The prepared calls of one runner on arrays of one library.
 
-    def __init__(self, plan: Plan, executor: Executor) -> None:
+    Python's lists are safe to push and pop from several threads.
+    """
+
+    def __init__(self, plan: Plan, executor: Executor, library: ArrayLibrary = NUMPY) -> None:
         self.plan = plan
         self.executor = executor
-        self.inputs = tuple((str(v.attrs["name"]), v.dtype.numpy) for v in plan.graph.inputs)
-        index = {name: i for i, (name, _) in enumerate(self.inputs)}
+        self.library = library
+        self.inputs = tuple(str(v.attrs["name"]) for v in plan.graph.inputs)
+        self.dtypes = tuple(enumerate(library.dtype(v.dtype) for v in plan.graph.inputs))
+        index = {name: i for i, name in enumerate(self.inputs)}
         self.donated = {d.output: index[d.input] for d in plan.donations}
         self.overwritten = frozenset(self.donated.values())
         self.fresh = fresh_results(plan)
@@ -162,21 +175,25 @@ class PreparedCalls:
         self.trimmed = False
 
     def run(
-        self, frames: Frames, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None
-    ) -> dict[str, Array] | None:
+        self, frames: Frames, inputs: Mapping[str, Any], sizes: Mapping[str, int] | None = None
+    ) -> dict[str, Any] | None:
         """The results by name; None where inputs are not plain arrays, or a kernel set the error flag."""
-        wanted = self.inputs
-        if inputs.__class__ is not dict or len(inputs) != len(wanted) or self.refused == MOST_REFUSED:
+        if inputs.__class__ is not dict or len(inputs) != len(self.inputs):
             return None
-        arrays: list[Array] = []
-        for name, dtype in wanted:
-            array: Any = inputs.get(name)
-            if array.__class__ is not np.ndarray or array.dtype is not dtype or not array.flags.c_contiguous:
-                return None
-            arrays.append(array)
-        if self.overwritten and not _can_overwrite(arrays, self.overwritten):
+        return self.launch(frames, [inputs.get(name) for name in self.inputs], sizes)
+
+    def launch(
+        self, frames: Frames, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None
+    ) -> dict[str, Any] | None:
+        """The same for arrays in the order of the inputs."""
+        if self.refused == MOST_REFUSED:
             return None
-        shapes: Shapes = (tuple([a.shape for a in arrays]), tuple(sorted(sizes.items())) if sizes else _NO_SIZES)
+        found = self.library.shapes(arrays, self.dtypes)
+        if found is None:
+            return None
+        if self.overwritten and not self._can_overwrite(arrays):
+            return None
+        shapes: Shapes = (found, tuple(sorted(sizes.items())) if sizes else _NO_SIZES)
         try:
             space = self.workspaces.pop()
         except IndexError:
@@ -195,7 +212,7 @@ class PreparedCalls:
             return {name: results[name] for name in self.plan.graph.outputs}
         return results
 
-    def _prepare(self, frames: Frames, space: Workspace, arrays: Sequence[Array], shapes: Shapes) -> Call:
+    def _prepare(self, frames: Frames, space: Workspace, arrays: Sequence[Shaped], shapes: Shapes) -> Call:
         memory = frames.known(arrays, shapes)
         if memory.again and not self.trimmed:
             # By now callers have dropped the arrays that they bound.
@@ -214,19 +231,24 @@ class PreparedCalls:
         rows = frame.rows(args, status, space.scratch.array)
         patches = {root: _patches(frame, FIRST_OUTSIDE + i) for i, root in enumerate(frame.outside)}
         made = [
-            NewResult(name, sized[name], outputs[name].dtype.numpy, patches.get(root, ()))
+            NewResult(name, self.library.empty(sized[name], outputs[name].dtype), patches.get(root, ()))
             for name, root in self.fresh.items()
         ]
-        total = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in made)
+        total = sum(math.prod(sized[name]) * outputs[name].dtype.itemsize for name in self.fresh)
         check_fits(total, f"the results of {self.plan.graph.name}", self.plan.memory_limit)
         call = Call(
+            self.library,
             self.executor.run,
             (address(rows), 0, len(rows), space.scratch.address, frame.scratch),
             len(rows),
             args.data,
-            tuple(patches.get(v, ()) for v in self.plan.graph.inputs),
+            tuple((i, patches[v]) for i, v in enumerate(self.plan.graph.inputs) if v in patches),
             tuple(made),
-            tuple((n, memory.view(v)) for n, v in outputs.items() if n not in self.fresh and n not in self.donated),
+            tuple(
+                (n, memory.view(v), v.dtype)
+                for n, v in outputs.items()
+                if n not in self.fresh and n not in self.donated
+            ),
             tuple(self.donated.items()),
             tuple((self.donated[d.output], memory.view(outputs[d.output])) for d in self.plan.donations if d.reason),
             self._resume(frames, memory) if self.donated else None,
@@ -243,10 +265,10 @@ class PreparedCalls:
         for root, end in self.apart.items():
             ends.setdefault(end, []).append(root)
 
-        def resume(call: Call, stopped: int, arrays: Sequence[Array], results: Mapping[str, Array]) -> None:
-            own = {v: a.reshape(-1).view(np.uint8) for v, a in zip(self.plan.graph.inputs, arrays, strict=True)}
+        def resume(call: Call, stopped: int, arrays: Sequence[Any], results: Mapping[str, Any]) -> None:
+            own = {v: self._bytes(a) for v, a in zip(self.plan.graph.inputs, arrays, strict=True)}
             for name, end in self.fresh.items():
-                own |= dict.fromkeys(ends[end], results[name].reshape(-1).view(np.uint8))
+                own |= dict.fromkeys(ends[end], self._bytes(results[name]))
             there = memory.with_own(own)
             table, _, *rest = call.arguments
             while stopped < call.count:
@@ -255,6 +277,25 @@ class PreparedCalls:
                 stopped = call.run(table, stopped + 1, *rest)
 
         return resume
+
+    def _bytes(self, array: Any) -> Array:
+        return self.library.view(array).reshape(-1).view(np.uint8)
+
+    def _can_overwrite(self, arrays: Sequence[Any]) -> bool:
+        """Whether a run may write to donated inputs: each is writable, and shares no memory with another input."""
+        overwritten, address = self.overwritten, self.library.address
+        for index in overwritten:
+            if not self.library.can_write(arrays[index]):
+                return False
+        spans = sorted([(address(a), i, a.nbytes) for i, a in enumerate(arrays)])
+        end = end_of_overwritten = 0
+        for start, index, count in spans:
+            if count and start < (end if index in overwritten else end_of_overwritten):
+                return False
+            end = max(end, start + count)
+            if index in overwritten:
+                end_of_overwritten = max(end_of_overwritten, start + count)
+        return True
 
 
 def can_prepare(plan: Plan, sections: Sequence[Section]) -> bool:
@@ -274,22 +315,6 @@ def _in_memory_of_an_input(plan: Plan, name: str, value: Value) -> bool:
         return True
     slot = plan.slots.get(root)
     return slot is not None and slot.donor is not None and name not in plan.graph.donated
-
-
-def _can_overwrite(arrays: Sequence[Array], overwritten: Collection[int]) -> bool:
-    """Whether a run may write to these inputs: each is writable, aligned, and shares no memory with another input."""
-    for index in overwritten:
-        if not arrays[index].flags.carray:
-            return False
-    spans = sorted([(address(a), i, a.nbytes) for i, a in enumerate(arrays)])
-    end = end_of_overwritten = 0
-    for start, index, count in spans:
-        if count and start < (end if index in overwritten else end_of_overwritten):
-            return False
-        end = max(end, start + count)
-        if index in overwritten:
-            end_of_overwritten = max(end_of_overwritten, start + count)
-    return True
 
 
 def _patches(frame: Frame, base: int) -> Patches:
@@ -323,4 +348,4 @@ def chained(plan: Plan, roots: Iterable[Value]) -> dict[Value, Value]:
     return found
 
 
-__all__ = ["Call", "PreparedCalls", "can_prepare", "chained", "fresh_results"]
+__all__ = ["Call", "Launch", "PreparedCalls", "can_prepare", "chained", "fresh_results"]

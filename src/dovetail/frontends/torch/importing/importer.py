@@ -17,6 +17,7 @@ from dovetail.frontends.torch.importing.node import Node, size_value
 from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, symbol
+from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.type import TensorType, type_symbols
 from dovetail.ir.value import Value
@@ -38,6 +39,13 @@ MOST_CONSTANT = 4096
 """Most elements of an integer tensor that is part of the graph; larger ones are parameters."""
 MOST_CONSTANT_FLOATS = 8
 """The same for floats that are no weights: weights are parameters of whatever size, and can be bound again."""
+
+
+def is_part(dtype: DType, count: int, is_weight: bool) -> bool:
+    """Whether the elements of a tensor are constants of the graph: given its dtype, their number, what it is."""
+    if dtype.is_inexact:
+        return not is_weight and count <= MOST_CONSTANT_FLOATS
+    return count <= MOST_CONSTANT
 
 
 def missing(program: Exported, rules: Mapping[str, Rule]) -> UnsupportedError | None:
@@ -103,9 +111,7 @@ class Import:
             return self.builder.input(one.name, one.type)
         array = one.array
         assert array is not None, "weights and constants come with their arrays"
-        weight = one.kind == "param" and one.type.dtype.is_inexact
-        most = MOST_CONSTANT_FLOATS if one.type.dtype.is_inexact else MOST_CONSTANT
-        if not weight and array.size <= most:
+        if is_part(one.type.dtype, array.size, one.kind == "param"):
             return leaf.constant(np.array(array))
         return self.builder.param(one.target or one.name, one.type, array)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from dovetail.errors import LoadError, OptionError
@@ -39,7 +42,7 @@ def captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynami
     if module.training and _has_dropout(module):
         raise OptionError("a module in training mode, with dropout", hint="call module.eval() first")
     spec = dynamic_shapes(module, args, kwargs, dynamic)
-    with torch.no_grad(), warnings.catch_warnings(), phase("export"):
+    with torch.no_grad(), warnings.catch_warnings(), _told_once(), phase("export"):
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=spec, strict=False)
@@ -105,6 +108,22 @@ def _has_dropout(module: Any) -> bool:
     return any(type(m).__name__.endswith("Dropout") and getattr(m, "p", 0) > 0 for m in module.modules())
 
 
+@contextmanager
+def _told_once() -> Generator[None]:
+    """torch prints what it raises, too: here the error alone says it."""
+    logs = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental")]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        yield
+    finally:
+        for log, was in zip(logs, before, strict=True):
+            log.disabled = was
+
+
 def _first_line(error: BaseException) -> str:
+    """The first line of an error of torch, with the list that it may begin."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    listed = list(takewhile(lambda line: line.startswith("- "), lines[1:]))
+    return " ".join([f"{type(error).__name__}: {lines[0] if lines else ''}", *dict.fromkeys(listed)])

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from dovetail.errors import OptionError
 from dovetail.frontends.torch.reading.package import torch_module
 
 
@@ -81,7 +82,12 @@ def symbol_names(
 
 def _bound(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by the names of forward."""
-    return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+    try:
+        return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise OptionError(
+            f"the example call does not fit forward: {error}", hint="pass args and kwargs as the module is called"
+        ) from None
 
 
 def _named_axes(spec: Any, given: Any) -> Iterator[tuple[Any, int, str]]:

@@ -4,194 +4,203 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from dovetail.errors import BindError
-from dovetail.frontends.torch.exported import Exported, Ref
-from dovetail.frontends.torch.reading.package import torch_module
+from dovetail.frontends.torch.reading.interface import Interface
+from dovetail.frontends.torch.reading.limits import limits_of
+from dovetail.frontends.torch.reading.package import dtypes, torch_module
 from dovetail.frontends.torch.reading.tensors import array_of
+from dovetail.frontends.torch.reading.trees import OtherStructureError, builder, reader
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One leaf of the arguments: a tensor by the name of its input, or a value that the program was exported with."""
-
-    name: str
-    is_tensor: bool
-    value: Any = None
-    path: str = ""
-    """As the caller writes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One leaf of the results: an output of the graph, or a value that is the same in every run."""
-
-    name: str
-    dtype: DType | None
-    """None for a size, which is returned as an int."""
-    value: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A tensor that the program changes: a buffer or an argument, and the output that has its new content."""
-
-    output: str
-    leaf: str
-    """The input of the graph that it starts as."""
-    state: Any
-    """The tensor itself where it is a buffer; None where the caller passes it."""
-
-
 class Structure:
-    """Arguments to arrays, arrays to results."""
+    """Arguments to leaves in the order of the program, and leaves to results."""
 
-    def __init__(
-        self, program: Any, lowered: Any, exported: Exported, outputs: Mapping[str, DType], forward: Any = None
-    ) -> None:
-        self._pytree = torch_module("torch.utils._pytree")
+    def __init__(self, program: Any, interface: Interface, forward: Any = None) -> None:
+        """`program` is torch's exported program, `forward` the module's own method."""
+        self.interface = interface
         self._in_spec = program.call_spec.in_spec
-        self._out_spec = program.call_spec.out_spec
         self._signature = None if forward is None else inspect.signature(forward)
-        tensors = {one.name: one for one in exported.leaves}
-        self.arguments = self._arguments(lowered, tensors)
-        self.results = _results(exported, outputs)
-        self.written = _written(lowered, exported)
         positional, named = self._in_spec.child(0), self._in_spec.child(1)
-        self.is_flat = all(s.is_leaf() for part in (positional, named) for s in part.children())
-        """Whether every argument is a tensor or a value: then nothing has to be flattened."""
-        self.positional = positional.num_children
+        self.positional: int = positional.num_children
         self.keywords: tuple[str, ...] = tuple(named.context or ())
-        self.single = self._out_spec.is_leaf()
+        self.is_flat = not self.keywords and all(s.is_leaf() for s in positional.children())
+        """Whether a call with positional arguments alone is the list of its leaves."""
+        self._readers = [reader(s) for s in (*positional.children(), *named.children())]
+        out_spec = program.call_spec.out_spec
+        self.single = out_spec.is_leaf()
         """Whether the result is one leaf."""
-        self.is_tuple = (
-            self._out_spec.type in (tuple, list) and all(s.is_leaf() for s in self._out_spec.children())
-            if not self.single
-            else False
-        )
+        self.build = builder(out_spec)
+        """What builds the result of an iterator of leaves."""
+        paths = _paths(self._in_spec, _argument_names(program, self.positional))
+        self.spelled = tuple(f"argument {name}{rest}" for name, rest in paths)
+        """The leaves of arguments, as a caller writes them."""
+        tensors = [
+            (argument.name, f"L['{name}']{rest}", f"{name}{rest}")
+            for argument, (name, rest) in zip(interface.arguments, paths, strict=True)
+            if argument.is_tensor
+        ]
+        self.limits = limits_of(program, tensors)
+        """What shapes of tensor arguments must fulfil; None where their types say it all."""
 
-    def _arguments(self, lowered: Any, tensors: Mapping[str, Any]) -> tuple[Argument, ...]:
-        paths = _paths(self._pytree, self._in_spec)
-        found: list[Argument] = []
-        specs = [s for s in lowered.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
-        for spec, path in zip(specs, paths, strict=True):
-            name = getattr(spec.arg, "name", "") or ""
-            is_tensor = name in tensors
-            found.append(Argument(name, is_tensor, None if is_tensor else getattr(spec.arg, "value", None), path))
-        return tuple(found)
-
-    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """The leaves of a call's arguments, which must have the structure that the program was exported with."""
-        leaves, spec = self._flattened(args, kwargs)
-        if spec != self._in_spec and self._signature is not None:
-            leaves, spec = self._flattened(*self._rebound(args, kwargs))
-        if spec != self._in_spec:
-            raise BindError(
-                f"arguments of the structure {_spelled(spec)}",
-                hint=f"the program was exported for {_spelled(self._in_spec)}",
-            )
-        return leaves
+        try:
+            return self._read(args, kwargs)
+        except OtherStructureError:
+            pass
+        if self._signature is not None:
+            args, kwargs = self._rebound(args, kwargs)
+            try:
+                return self._read(args, kwargs)
+            except OtherStructureError:
+                pass
+        raise self._refused(args, kwargs)
 
-    def _flattened(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-        ordered = {k: kwargs[k] for k in self.keywords if k in kwargs}
-        return self._pytree.tree_flatten((tuple(args), {**ordered, **kwargs}))
+    def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        if len(args) != self.positional or len(kwargs) != len(self.keywords):
+            raise OtherStructureError
+        if any(name not in kwargs for name in self.keywords):
+            raise OtherStructureError
+        found: list[Any] = []
+        for given, read in zip((*args, *(kwargs[name] for name in self.keywords)), self._readers, strict=True):
+            read(given, found)
+        return found
 
     def _rebound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The same call, with each argument given by position or by name as in the call that was exported."""
         assert self._signature is not None
+        if len(args) == 1 and not kwargs and not self.positional and isinstance(args[0], Mapping):
+            args, kwargs = (), cast(Mapping[str, Any], args[0])  # the dict of a tokeniser for keywords
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise BindError(f"the call does not fit forward: {error}", hint="call it as the module is called") from None
-        names = list(self._signature.parameters)[: self.positional]
+        parameters = list(self._signature.parameters.values())
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            return args, kwargs
+        names = [p.name for p in parameters][: self.positional]
         if any(n not in bound for n in names):
             return args, kwargs
         rest = {k: v for k, v in bound.items() if k not in names}
-        inner: Any = rest.pop("kwargs", {})
+        inner: Any = rest.pop(next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), ""), {})
         return [bound[n] for n in names], {**rest, **inner}
 
-    def check_value(self, argument: Argument, given: Any) -> None:
+    def _refused(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BindError:
+        """What of a call differs from the call that was exported, in as few words as tell it."""
+        given = set(kwargs)
+        missing = [name for name in self.keywords if name not in given]
+        extra = sorted(given.difference(self.keywords))
+        if len(args) > self.positional:
+            said = f"{len(args)} positional arguments"
+        elif len(args) < self.positional:
+            said = f"no {', '.join(self.spelled[len(args) : self.positional])}" if self.is_flat else "too few arguments"
+        elif missing or extra:
+            words = [f"no argument {name}" for name in missing]
+            said = " and ".join([*words, *(f"the argument {name}, which was not exported" for name in extra)])
+        else:
+            spec = torch_module("torch.utils._pytree").tree_structure((tuple(args), dict(kwargs)))
+            return BindError(
+                f"arguments of the structure {_short(spec)}",
+                hint=f"the program was exported for {_short(self._in_spec)}",
+            )
+        wanted = [f"{self.positional} by position"] * bool(self.positional) + list(self.keywords)
+        return BindError(f"the call has {said}", hint=f"the program was exported for {', '.join(wanted)}")
+
+    def check_value(self, index: int, given: Any) -> None:
         """Raise where a value differs from the one that the program was exported with."""
-        torch = torch_module()
-        if isinstance(given, torch.Tensor):
-            raise BindError(f"{argument.path} is a tensor", hint=f"the program was exported with {argument.value!r}")
-        if given != argument.value:
+        value, name = self.interface.arguments[index].value, self.spelled[index]
+        if isinstance(given, torch_module().Tensor):
+            raise BindError(f"{name} is a tensor", hint=f"the program was exported with {value!r}")
+        if type(given) is not type(value) or given != value:
             raise BindError(
-                f"{argument.path} is {given!r}",
-                hint=f"the program was exported with {argument.value!r}: compile the module again for another value",
+                f"{name} is {given!r}, and the program was exported with {value!r}",
+                hint="a number is part of the program: compile the module again for another value, or pass a tensor",
             )
 
-    def array(self, argument: Argument, given: Any) -> Array:
-        """The memory of a tensor that is an argument."""
-        torch = torch_module()
+    def array(self, index: int, given: Any, dtype: DType | None) -> Array:
+        """The memory of a tensor that is an argument, of the dtype of its input; None allows any."""
+        torch, name = torch_module(), self.spelled[index]
         if not isinstance(given, torch.Tensor):
-            raise BindError(f"{argument.path} is a {type(given).__name__}", hint="pass a tensor")
-        return array_of(given)
+            given = _by_dlpack(given, name)
+        if dtype is not None and dtypes().get(given.dtype) is not dtype:
+            (own,) = [t for t, d in dtypes().items() if d is dtype]
+            raise BindError(f"{name} is of {given.dtype}, and the program was exported for {own}", hint=f"x.to({own})")
+        if given.requires_grad and torch.is_grad_enabled():
+            raise BindError(
+                f"{name} requires a gradient, and a compiled module gives none",
+                hint="call it under torch.no_grad(), or pass x.detach(); torch.compile(backend='dovetail') trains",
+            )
+        return array_of(given, name)
 
-    def unflatten(self, leaves: Sequence[Any]) -> Any:
-        return self._pytree.tree_unflatten(list(leaves), self._out_spec)
+
+def _by_dlpack(given: Any, name: str) -> Any:
+    """An array of another library as a tensor of the same memory."""
+    if hasattr(given, "__dlpack__"):
+        try:
+            return torch_module().from_dlpack(given)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise BindError(f"{name} is an array that torch cannot read: {error}", hint="pass a tensor") from error
+    raise BindError(f"{name} is a {type(given).__name__}", hint="pass a tensor")
 
 
-def _paths(pytree: Any, spec: Any) -> list[str]:
-    """The leaves of arguments as a caller writes them."""
+def _argument_names(program: Any, positional: int) -> list[str]:
+    """The names of the positional arguments of forward, as far as torch tells them."""
+    signature = program.module_call_graph[0].signature if program.module_call_graph else None
+    names = list(getattr(signature, "forward_arg_names", None) or ())[:positional]
+    return [*names, *(str(i) for i in range(len(names), positional))]
+
+
+def _paths(spec: Any, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The leaves of arguments: the name of the argument, and the way from there: [1]['c']."""
+    pytree = torch_module("torch.utils._pytree")
     whole = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     for path, _ in pytree.tree_flatten_with_path(whole)[0]:
-        text = pytree.keystr(path[1:])
-        found.append(f"argument {text}" if path[0].idx == 0 else f"the argument {text.strip('[]')}")
+        name = names[path[1].idx] if path[0].idx == 0 else path[1].key
+        found.append((str(name), str(pytree.keystr(path[2:]))))
     return found
 
 
-def _spelled(spec: Any) -> str:
-    text = str(spec).replace("\n", " ")
+def _short(spec: Any) -> str:
+    text = " ".join(str(spec).split())
     return text if len(text) < 300 else f"{text[:300]}…"
 
 
-def _results(exported: Exported, outputs: Mapping[str, DType]) -> tuple[Result, ...]:
-    found: list[Result] = []
-    for index, output in enumerate(exported.outputs):
-        if output.mutates:
-            continue
-        name = f"output_{index}"
-        if isinstance(output.value, Ref) and name in outputs:
-            found.append(Result(name, outputs[name] if name not in exported.sizes else None))
-        else:
-            found.append(Result("", None, output.value))
-    return tuple(found)
-
-
-def _written(lowered: Any, exported: Exported) -> tuple[Written, ...]:
-    leaves = {one.name: one for one in exported.leaves}
-    found: list[Written] = []
-    for output in exported.outputs:
-        if output.mutates:
-            one = leaves[output.mutates]
-            held = {**lowered.state_dict, **lowered.constants}
-            state = held[one.target] if one.kind == "state" else None
-            found.append(Written(f"{output.mutates}_after", output.mutates, state))
-    return tuple(found)
-
-
-def as_module(call: Callable[..., Any], name: str) -> Any:
+def as_module(program: Callable[..., Any], name: str) -> Any:
     """An nn.Module whose forward is a compiled program."""
     torch = torch_module()
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+        return program(*args, **kwargs)
 
     def refuse(self: Any, *_: Any) -> Any:
         raise BindError(
             "a compiled module cannot be copied or saved", hint="copy or save the module that it was compiled from"
         )
 
-    made = type(
-        f"Compiled{name}", (torch.nn.Module,), {"forward": forward, "__reduce_ex__": refuse, "__deepcopy__": refuse}
-    )
-    return cast(Any, made)()
+    def train(self: Any, mode: bool = True) -> Any:
+        if mode:
+            raise BindError("a compiled module cannot be trained", hint="train the module that it was compiled from")
+        return torch.nn.Module.train(self, False)
+
+    def describe(self: Any) -> str:
+        return repr(program)
+
+    methods = {
+        "forward": forward,
+        "train": train,
+        "extra_repr": describe,
+        "__reduce_ex__": refuse,
+        "__deepcopy__": refuse,
+    }
+    made = cast(Any, type(f"Compiled{name}", (torch.nn.Module,), methods))()
+    made.training = False
+    made.program = program
+    return made
 
 
-__all__ = ["Argument", "Result", "Structure", "Written", "as_module"]
+__all__ = ["Structure", "as_module"]
