@@ -85,9 +85,7 @@ class Import:
 
     def graph(self) -> Graph:
         """The whole program."""
-        error = missing(self.program, self.rules)
-        if error is not None:
-            raise error
+        self._refuse_missing()
         with self.builder.recording(), phase("nodes"):
             for one in self.program.leaves:
                 self._made[one.name] = self._leaf(one)
@@ -95,6 +93,12 @@ class Import:
                 self._call(call)
             self._outputs()
         return self.builder.graph()
+
+    def _refuse_missing(self) -> None:
+        """Refuse a program with operators that have no rule."""
+        error = missing(self.program, self.rules)
+        if error is not None:
+            raise error
 
     def fresh(self, name: str) -> Dim:
         count = 0

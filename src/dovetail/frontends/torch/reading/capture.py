@@ -57,7 +57,7 @@ def captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynami
 def decomposed(program: Any, kept: Collection[str]) -> Any:
     """The program in functional form; operators named in `kept` stay whole."""
     torch = torch_module()
-    table = {op: function for op, function in _decompositions().items() if str(op) not in kept}
+    table = {op: function for op, function in decompositions().items() if str(op) not in kept}
     with torch.no_grad(), warnings.catch_warnings(), phase("decompose"):
         warnings.simplefilter("ignore")
         try:
@@ -97,7 +97,7 @@ _ALSO_DECOMPOSED = frozenset(
 
 
 @cache
-def _decompositions() -> dict[Any, Any]:
+def decompositions() -> dict[Any, Any]:
     """torch's own tables, to core ATen and for what that one leaves whole: making them anew takes a second."""
     core = dict(torch_module("torch.export").default_decompositions().items())
     rest = torch_module("torch._decomp").decomposition_table

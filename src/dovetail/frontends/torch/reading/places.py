@@ -33,7 +33,7 @@ def describe(node: Any) -> str:
 
 
 def _module(node: Any) -> tuple[str, str]:
-    stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
+    stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     if not stack:
         return "", ""
     path, kind = list(stack.values())[-1]
@@ -43,7 +43,7 @@ def _module(node: Any) -> tuple[str, str]:
 
 def _readable(path: str) -> str:
     """The path of a module as its owner writes it; torch spells slices and members of lists out."""
-    short = re.sub(r"\.slice\([^)]*\)", "", path.removeprefix("L['self']").lstrip("."))
+    short = re.sub(r"\.slice\([^)]*\)", "", re.sub(r"^L\['\w+'\]", "", path).lstrip("."))
     return re.sub(r"\._modules\['?([^'\]]*)'?\]", r".\1", short)
 
 
@@ -53,4 +53,6 @@ def _line(node: Any, kind: str) -> str:
     if not own:
         return ""
     file, line, function = own[-1]
-    return f"{PurePath(file).name}:{line} in {kind}.{function}" if kind else f"{PurePath(file).name}:{line}"
+    return (
+        f"{PurePath(file).name}:{line} in {kind}.{function}" if kind else f"{PurePath(file).name}:{line} in {function}"
+    )

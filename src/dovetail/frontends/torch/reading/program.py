@@ -22,10 +22,12 @@ _MUTATIONS = {"BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"}
 
 def read_program(program: Any, *, name: str = "module", names: Names | None = None) -> Exported:
     """The leaves, calls and outputs of a decomposed program; `names` are the user's names of symbols."""
-    return _Reading(program, names or {}).exported(name)
+    return Reading(program, names or {}).exported(name)
 
 
-class _Reading:
+class Reading:
+    """Reads the nodes of a graph of torch."""
+
     def __init__(self, program: Any, names: Names) -> None:
         self.program = program
         self.names = names
@@ -199,4 +201,4 @@ def _plain_name(target: Any) -> str:
     return f"higher_order.{name()}" if callable(name) else getattr(target, "__name__", str(target))
 
 
-__all__ = ["read_program"]
+__all__ = ["Reading", "read_program"]

@@ -1,0 +1,123 @@
+"""One captured graph, compiled: its regions by us, the rest by torch, with what both cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from dovetail.errors import UnsupportedError
+from dovetail.frontends.torch.dynamo.division import Division, Refusal
+from dovetail.frontends.torch.dynamo.nodes import bytes_of
+from dovetail.frontends.torch.dynamo.region import Region
+from dovetail.frontends.torch.dynamo.script import scripted
+from dovetail.frontends.torch.rules import BY_NAME
+from dovetail.runtime.compile import compile
+from dovetail.runtime.program import Program
+from dovetail.torch.options import Options
+from dovetail.torch.region_call import RegionCall
+from dovetail.torch.report import Fallback, GraphBreak, GraphReport, Kind
+
+
+class EagerCall:
+    """A call that torch runs, with how often it ran and how long it took."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        self.runs = 0
+        self.nanoseconds = 0
+        self._run = refusal.node.target
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter_ns()
+        found = self._run(*args, **kwargs)
+        self.nanoseconds += time.perf_counter_ns() - started
+        self.runs += 1
+        return found
+
+
+class CompiledGraph:
+    """Runs a captured graph, from its inputs to the list of its outputs."""
+
+    def __init__(
+        self, module: Any, name: str, kind: Kind, options: Options, held: Collection[int], ended: GraphBreak | None
+    ) -> None:
+        """`held` are the inputs that are parameters or buffers."""
+        self.name = name
+        self.kind: Kind = kind
+        self.graph_break = ended
+        self.runs = 0
+        self.nanoseconds = 0
+        division, programs = _compiled(Division(module, BY_NAME, name), options)
+        nodes = {node for i, node in enumerate(division.placeholders) if i in held}
+        self.programs = tuple(programs.values())
+        self._eager = {refusal.node: EagerCall(refusal) for refusal in division.refusals}
+        regions = {region: RegionCall(program, region, nodes) for region, program in programs.items()}
+        self._run = scripted(division, regions, lambda node: self._eager.get(node, node.target))
+
+    def __call__(self, *inputs: Any) -> Any:
+        started = time.perf_counter_ns()
+        found = self._run(*inputs)
+        self.nanoseconds += time.perf_counter_ns() - started
+        self.runs += 1
+        return found
+
+    def report(self) -> GraphReport:
+        """What became of the graph, and what it took so far."""
+        regions = tuple(program.report for program in self.programs)
+        return GraphReport(
+            self.name, self.kind, regions, self._fallbacks(), self.graph_break, self.runs, self.nanoseconds / 1e9
+        )
+
+    def _fallbacks(self) -> tuple[Fallback, ...]:
+        grouped: dict[tuple[str, str], list[EagerCall]] = {}
+        for call in self._eager.values():
+            grouped.setdefault((call.refusal.op, call.refusal.reason), []).append(call)
+        return tuple(
+            Fallback(
+                op,
+                len(calls),
+                reason,
+                tuple(dict.fromkeys(c.refusal.where for c in calls)),
+                sum(bytes_of(c.refusal.node) for c in calls),
+                sum(c.runs for c in calls),
+                sum(c.nanoseconds for c in calls) / 1e9,
+            )
+            for (op, reason), calls in grouped.items()
+        )
+
+
+def _compiled(division: Division, options: Options) -> tuple[Division, dict[Region, Program]]:
+    """A division whose regions all compile; one that the target lacks something for is left to torch."""
+    if options.fallback == "error":
+        refuse_fallbacks(division)
+    programs: dict[Region, Program] = {}
+    for region in division.steps:
+        if isinstance(region, Region):
+            try:
+                programs[region] = compile(region.graph, target=options.target, **options.settings)
+            except UnsupportedError as error:
+                return _compiled(division.refuse(region, error.message.splitlines()[0]), options)
+    return division, programs
+
+
+def refuse_fallbacks(division: Division) -> None:
+    """Raise one error that lists all calls that torch would run, with counts and places."""
+    if not division.refusals:
+        return
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for one in division.refusals:
+        grouped.setdefault((one.op, one.reason), []).append(one.where)
+    lines = [
+        f"  {op}: {len(places)} time{'s' * (len(places) > 1)}, {reason}, at {'; '.join(dict.fromkeys(places))}"
+        for (op, reason), places in sorted(grouped.items(), key=lambda item: -len(item[1]))
+    ]
+    count = len({op for op, _ in grouped})
+    what = "1 operator is" if count == 1 else f"{count} operators are"
+    raise UnsupportedError(
+        "\n".join([f"{what} not supported:", *lines]),
+        hint='options={"fallback": "eager"} lets torch run them; docs/torch-operators.md lists those that have rules',
+    )
+
+
+__all__ = ["CompiledGraph", "refuse_fallbacks"]

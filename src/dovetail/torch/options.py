@@ -1,0 +1,63 @@
+"""The options of torch.compile(model, backend="dovetail"), checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from dovetail.errors import DeviceError, OptionError
+from dovetail.frontends.torch.reading.package import torch_module
+from dovetail.nearest import nearest
+from dovetail.settings import Settings
+
+MODES = ("default", "reduce-overhead")
+"""Modes of torch.compile. Calls are prepared, and CUDA graphs used, in both: there is nothing to switch on."""
+FALLBACKS = ("eager", "error")
+OWN = ("fallback", "target")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How captured graphs are compiled."""
+
+    target: str
+    fallback: Literal["eager", "error"]
+    settings: Mapping[str, Any]
+    """Fields of `Settings`."""
+
+
+def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequence[Any]) -> Options:
+    """The options that torch.compile was given, for tensors on the device of these inputs."""
+    if mode is not None and mode not in MODES:
+        raise OptionError(f"the mode {mode!r}", hint=f"the modes are {', '.join(MODES)}; see options for the rest")
+    given = dict(options or {})
+    known = [*OWN, *(f.name for f in fields(Settings))]
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
+            raise OptionError(f"there is no option {name!r}", hint=hint)
+    fallback = given.pop("fallback", "eager")
+    if fallback not in FALLBACKS:
+        raise OptionError(f"the option fallback is {fallback!r}", hint=f"use one of {', '.join(FALLBACKS)}")
+    target = given.pop("target", None)
+    device = _device(inputs)
+    if target is None:
+        target = "cuda" if device == "cuda" else "cpu"
+    if (target == "cuda") != (device == "cuda"):
+        raise DeviceError(
+            f"tensors on {device} for the target {target}",
+            hint=f"move the model and its inputs to {'cuda' if target == 'cuda' else 'the cpu'}, or choose another target",
+        )
+    # Two pools of different sizes would each think that the cores are theirs.
+    return Options(target, fallback, {"threads": torch_module().get_num_threads(), **given})
+
+
+def _device(inputs: Sequence[Any]) -> str:
+    """The one kind of device that tensors are on."""
+    torch = torch_module()
+    kinds = {x.device.type for x in inputs if isinstance(x, torch.Tensor) and (x.dim() or x.device.type != "cpu")}
+    if len(kinds) > 1 or kinds - {"cpu", "cuda"}:
+        raise DeviceError(f"tensors on {', '.join(sorted(kinds))}", hint="use tensors on cpu, or all of them on cuda")
+    return kinds.pop() if kinds else "cpu"

@@ -1,0 +1,82 @@
+"""A compiled region as a function of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+
+from dovetail.errors import BindError
+from dovetail.frontends.torch.dynamo.region import Feed, Given, Region
+from dovetail.frontends.torch.reading.tensors import array_of, maker, tensor_of
+from dovetail.ir.literal import Array
+from dovetail.runtime.program import Program
+from dovetail.targets.runtime.address import address
+
+
+class RegionCall:
+    """Runs the program of a region on tensors of the host, whose memory it reads and writes without copies."""
+
+    def __init__(self, program: Program, region: Region, held: Collection[Any]) -> None:
+        """`held` are the nodes of parameters and buffers: the same memory in call after call."""
+        self.program = program
+        self._writes = region.writes
+        self._feeds = tuple((feed.name, _reader(feed, feed.node in held)) for feed in region.feeds)
+        self._given = tuple((given.name, _made(given)) for given in region.given)
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        arrays = {name: read(tensor) for (name, read), tensor in zip(self._feeds, tensors, strict=False)}
+        found = self._written(arrays, tensors) if self._writes else self.program.run(arrays)
+        return [make(found[name]) for name, make in self._given]
+
+    def _written(self, arrays: dict[str, Array], tensors: tuple[Any, ...]) -> dict[str, Array]:
+        """A run that changes some of its inputs, in their own memory where that can be."""
+        try:
+            found = self.program.run(arrays)
+        except BindError:
+            # Inputs that share memory, or that may not be written to: the run gets copies to overwrite.
+            found = self.program.run(self.program.undonated(arrays))
+        for write in self._writes:
+            tensor, new = tensors[write.feed], found[write.name]
+            if address(new) != tensor.data_ptr():
+                tensor.detach().copy_(tensor_of(new, write.dtype))
+        return found
+
+
+def _reader(feed: Feed, is_held: bool) -> Callable[[Any], Array]:
+    """What gives the array of a tensor."""
+    if feed.is_size:
+        return lambda size: np.empty(size, np.uint8)
+    if feed.order is not None:
+        order = feed.order
+        return lambda tensor: _array(tensor.permute(order))
+    return _Held() if is_held else _array
+
+
+def _array(tensor: Any) -> Array:
+    try:
+        return tensor.numpy() if tensor.is_contiguous() else tensor.contiguous().numpy()
+    except (RuntimeError, TypeError):
+        return array_of(tensor)  # it needs a gradient, or NumPy lacks its type
+
+
+class _Held:
+    """The array of a parameter: made again where the parameter has other memory, so that it is never out of date."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, Array] | None = None
+
+    def __call__(self, tensor: Any) -> Array:
+        at, seen = tensor.data_ptr(), self._seen
+        if seen is not None and seen[0] == at:
+            return seen[1]
+        array = array_of(tensor)
+        self._seen = (at, array) if address(array) == at else None
+        return array
+
+
+def _made(given: Given) -> Callable[[Array], Any]:
+    """What makes the tensor of an array."""
+    make, back = maker(given.dtype), given.back
+    return make if back is None else lambda array: make(array).permute(back)

@@ -1,0 +1,93 @@
+"""What became of the graphs that torch.compile captured, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dovetail.report.report import Report
+from dovetail.report.text import time_text
+
+Kind: TypeAlias = Literal["inference", "forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """An operator that torch runs, how often it stands in the graph, why, where, and what it took so far."""
+
+    op: str
+    count: int
+    reason: str
+    places: tuple[str, ...]
+    bytes: int
+    """Read and written by one run of the graph, at the sizes of its first call."""
+    runs: int
+    seconds: float
+    """In all runs together."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """Where dynamo ended a graph early, and why."""
+
+    reason: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """One captured graph: the regions that we compiled, and what torch runs between them."""
+
+    name: str
+    kind: Kind
+    regions: tuple[Report, ...]
+    """What fused in each region, what did not and why."""
+    fallbacks: tuple[Fallback, ...]
+    graph_break: GraphBreak | None
+    """Why the graph ends where it does; None where the function ends there too."""
+    runs: int
+    seconds: float
+    """In all runs together, without dynamo's guards."""
+
+    @property
+    def fallback_seconds(self) -> float:
+        return sum(f.seconds for f in self.fallbacks)
+
+    def __str__(self) -> str:
+        return "\n".join(_graph_lines(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A compiled function as one call ran it."""
+
+    graphs: tuple[GraphReport, ...]
+    """Those that the call ran."""
+    breaks: tuple[GraphBreak, ...]
+    """All of the process since dynamo was reset: a frame that breaks before its first operator has no graph."""
+    call_seconds: float
+    guard_seconds: float
+    """What dynamo takes to check that the graphs fit the arguments: the call with guards, less the call without."""
+
+    def __str__(self) -> str:
+        share = f", of which guards take {time_text(self.guard_seconds)}"
+        lines = [f"{len(self.graphs)} graphs, {time_text(self.call_seconds)} a call{share}"]
+        for broken in self.breaks:
+            lines.append(f"graph break at {broken.place}: {broken.reason}")
+        for graph in self.graphs:
+            lines += _graph_lines(graph)
+        return "\n".join(lines)
+
+
+def _graph_lines(graph: GraphReport) -> Iterator[str]:
+    took = f", {time_text(graph.seconds / graph.runs)} a run" if graph.runs else ""
+    yield f"{graph.name}: {len(graph.regions)} regions, {sum(f.count for f in graph.fallbacks)} calls by torch{took}"
+    for region in graph.regions:
+        yield f"  {region.summary}"
+    for one in graph.fallbacks:
+        price = f"{time_text(one.seconds / graph.runs)} a run, " if graph.runs else ""
+        yield f"  torch runs {one.op} {one.count} time{'s' * (one.count > 1)}: {one.reason} ({price}{one.bytes} bytes)"
+        yield f"    at {', '.join(one.places)}"
+    if graph.graph_break is not None:
+        yield f"  ends at {graph.graph_break.place}: {graph.graph_break.reason}"
