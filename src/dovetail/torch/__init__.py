@@ -1,6 +1,7 @@
-"""PyTorch's torch.compile with dovetail: the backend, and reports of what it compiled."""
+"""torch.compile with dovetail: the backend, and reports of what it compiled."""
 
-from dovetail.torch.backend import backend, reports
+from dovetail.torch.backend import backend
+from dovetail.torch.explain import explain, reports
 from dovetail.torch.report import Explained, Fallback, GraphBreak, GraphReport
 
-__all__ = ["Explained", "Fallback", "GraphBreak", "GraphReport", "backend", "reports"]
+__all__ = ["Explained", "Fallback", "GraphBreak", "GraphReport", "backend", "explain", "reports"]

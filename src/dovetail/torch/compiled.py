@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Collection
 from typing import Any
 
@@ -18,6 +19,9 @@ from dovetail.torch.options import Options
 from dovetail.torch.region_call import RegionCall
 from dovetail.torch.report import Fallback, GraphBreak, GraphReport, Kind
 
+_live: list[weakref.ref[CompiledGraph]] = []
+"""Graphs that dynamo holds, in the order in which they were compiled."""
+
 
 class EagerCall:
     """A call that torch runs, with how often it ran and how long it took."""
@@ -31,9 +35,16 @@ class EagerCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter_ns()
         found = self._run(*args, **kwargs)
-        self.nanoseconds += time.perf_counter_ns() - started
+        took = time.perf_counter_ns() - started
+        if self.runs:
+            self.nanoseconds += took
         self.runs += 1
         return found
+
+    @property
+    def seconds(self) -> float:
+        """Of one run; the first is left out."""
+        return self.nanoseconds / 1e9 / max(self.runs - 1, 1)
 
 
 class CompiledGraph:
@@ -53,21 +64,25 @@ class CompiledGraph:
         self.programs = tuple(programs.values())
         self._eager = {refusal.node: EagerCall(refusal) for refusal in division.refusals}
         regions = {region: RegionCall(program, region, nodes) for region, program in programs.items()}
-        self._run = scripted(division, regions, lambda node: self._eager.get(node, node.target))
+        self._run = scripted(division, regions, self._runner)
+
+    def _runner(self, node: Any) -> Any:
+        return self._eager.get(node, node.target)
 
     def __call__(self, *inputs: Any) -> Any:
         started = time.perf_counter_ns()
         found = self._run(*inputs)
-        self.nanoseconds += time.perf_counter_ns() - started
+        took = time.perf_counter_ns() - started
+        if self.runs:
+            self.nanoseconds += took
         self.runs += 1
         return found
 
     def report(self) -> GraphReport:
         """What became of the graph, and what it took so far."""
         regions = tuple(program.report for program in self.programs)
-        return GraphReport(
-            self.name, self.kind, regions, self._fallbacks(), self.graph_break, self.runs, self.nanoseconds / 1e9
-        )
+        seconds = self.nanoseconds / 1e9 / max(self.runs - 1, 1)
+        return GraphReport(self.name, self.kind, regions, self._fallbacks(), self.graph_break, self.runs, seconds)
 
     def _fallbacks(self) -> tuple[Fallback, ...]:
         grouped: dict[tuple[str, str], list[EagerCall]] = {}
@@ -80,11 +95,21 @@ class CompiledGraph:
                 reason,
                 tuple(dict.fromkeys(c.refusal.where for c in calls)),
                 sum(bytes_of(c.refusal.node) for c in calls),
-                sum(c.runs for c in calls),
-                sum(c.nanoseconds for c in calls) / 1e9,
+                sum(c.seconds for c in calls),
             )
             for (op, reason), calls in grouped.items()
         )
+
+
+def note(graph: CompiledGraph) -> None:
+    """List a graph among those that dynamo holds."""
+    _live[:] = [ref for ref in _live if ref() is not None]
+    _live.append(weakref.ref(graph))
+
+
+def live() -> tuple[CompiledGraph, ...]:
+    """The graphs that dynamo holds, in the order in which they were compiled."""
+    return tuple(found for ref in list(_live) if (found := ref()) is not None)
 
 
 def _compiled(division: Division, options: Options) -> tuple[Division, dict[Region, Program]]:
@@ -120,4 +145,4 @@ def refuse_fallbacks(division: Division) -> None:
     )
 
 
-__all__ = ["CompiledGraph", "refuse_fallbacks"]
+__all__ = ["CompiledGraph", "live", "note", "refuse_fallbacks"]

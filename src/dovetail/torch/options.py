@@ -9,6 +9,7 @@ from typing import Any, Literal
 from dovetail.errors import DeviceError, OptionError
 from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.nearest import nearest
+from dovetail.runtime.request import make_request
 from dovetail.settings import Settings
 
 MODES = ("default", "reduce-overhead")
@@ -48,10 +49,12 @@ def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequ
     if (target == "cuda") != (device == "cuda"):
         raise DeviceError(
             f"tensors on {device} for the target {target}",
-            hint=f"move the model and its inputs to {'cuda' if target == 'cuda' else 'the cpu'}, or choose another target",
+            hint=f"move the model and its inputs to {'cuda' if target == 'cuda' else 'the cpu'}, or change the target",
         )
     # Two pools of different sizes would each think that the cores are theirs.
-    return Options(target, fallback, {"threads": torch_module().get_num_threads(), **given})
+    settings = {"threads": torch_module().get_num_threads(), **given}
+    make_request(target=target, **settings)  # says what is wrong with them
+    return Options(target, fallback, settings)
 
 
 def _device(inputs: Sequence[Any]) -> str:

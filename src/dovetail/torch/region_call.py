@@ -47,11 +47,16 @@ class RegionCall:
 def _reader(feed: Feed, is_held: bool) -> Callable[[Any], Array]:
     """What gives the array of a tensor."""
     if feed.is_size:
-        return lambda size: np.empty(size, np.uint8)
+        return _sized
     if feed.order is not None:
         order = feed.order
         return lambda tensor: _array(tensor.permute(order))
     return _Held() if is_held else _array
+
+
+def _sized(size: int) -> Array:
+    """An array that nothing reads: its shape says the size."""
+    return np.empty(size, np.uint8)
 
 
 def _array(tensor: Any) -> Array:

@@ -22,9 +22,8 @@ class Fallback:
     places: tuple[str, ...]
     bytes: int
     """Read and written by one run of the graph, at the sizes of its first call."""
-    runs: int
     seconds: float
-    """In all runs together."""
+    """Of one run of the graph, as measured in all runs but the first; 0 where there was no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class GraphReport:
     """Why the graph ends where it does; None where the function ends there too."""
     runs: int
     seconds: float
-    """In all runs together, without dynamo's guards."""
+    """Of one run, as measured in all but the first, without dynamo's guards; 0 where there was no other."""
 
     @property
     def fallback_seconds(self) -> float:
@@ -65,28 +64,31 @@ class Explained:
     graphs: tuple[GraphReport, ...]
     """Those that the call ran."""
     breaks: tuple[GraphBreak, ...]
-    """All of the process since dynamo was reset: a frame that breaks before its first operator has no graph."""
+    """Every graph break of the process since dynamo was reset; without a place where dynamo skipped a function."""
     call_seconds: float
     guard_seconds: float
     """What dynamo takes to check that the graphs fit the arguments: the call with guards, less the call without."""
 
     def __str__(self) -> str:
         share = f", of which guards take {time_text(self.guard_seconds)}"
-        lines = [f"{len(self.graphs)} graphs, {time_text(self.call_seconds)} a call{share}"]
+        count = f"{len(self.graphs)} graph{'s' * (len(self.graphs) != 1)}"
+        lines = [f"{count}, {time_text(self.call_seconds)} a call{share}"]
         for broken in self.breaks:
-            lines.append(f"graph break at {broken.place}: {broken.reason}")
+            lines.append(f"graph break{f' at {broken.place}' if broken.place else ''}: {broken.reason}")
         for graph in self.graphs:
             lines += _graph_lines(graph)
         return "\n".join(lines)
 
 
 def _graph_lines(graph: GraphReport) -> Iterator[str]:
-    took = f", {time_text(graph.seconds / graph.runs)} a run" if graph.runs else ""
-    yield f"{graph.name}: {len(graph.regions)} regions, {sum(f.count for f in graph.fallbacks)} calls by torch{took}"
+    took = f", {time_text(graph.seconds)} a run" if graph.seconds else ""
+    regions = f"{len(graph.regions)} region{'s' * (len(graph.regions) != 1)}"
+    calls = sum(f.count for f in graph.fallbacks)
+    yield f"{graph.name}: {regions}, {calls} call{'s' * (calls != 1)} by torch{took}"
     for region in graph.regions:
         yield f"  {region.summary}"
     for one in graph.fallbacks:
-        price = f"{time_text(one.seconds / graph.runs)} a run, " if graph.runs else ""
+        price = f"{time_text(one.seconds)} a run, " if one.seconds else ""
         yield f"  torch runs {one.op} {one.count} time{'s' * (one.count > 1)}: {one.reason} ({price}{one.bytes} bytes)"
         yield f"    at {', '.join(one.places)}"
     if graph.graph_break is not None:

@@ -119,7 +119,7 @@ class Division:
         return found
 
     def _aliases(self) -> set[Any]:
-        """Views of inputs, and of what several outputs share, that are outputs: torch makes them, so that they alias."""
+        """Outputs that are views of inputs or of one another: torch makes them, to share memory as in eager."""
         outputs = [n for n in dict.fromkeys(self.output.all_input_nodes) if is_tensor(n)]
         seen = [storage_of(n) for n in (*(p for p in self.placeholders if is_tensor(p)), *outputs)]
         found: set[Any] = set()
@@ -142,12 +142,10 @@ class Division:
         while True:
             compiled = {n for n in self._body if self._is_compiled(n)}
             found = stages_of(self._body, compiled, self._depends)
-            bare = {
-                n for s in found if s.is_compiled and all(is_view(n) or is_item(n) for n in s.nodes) for n in s.nodes
-            }
-            if not bare - self._views:
+            bare = [s for s in found if s.is_compiled and all(is_view(n) or is_item(n) for n in s.nodes)]
+            if not bare:
                 return found
-            self._views |= bare
+            self._views.update(node for stage in bare for node in stage.nodes)
 
     def _is_compiled(self, node: Any) -> bool:
         return (

@@ -31,7 +31,7 @@ class GraphReading(Reading):
         return Call(node.name, str(node.target), (), (), {}, self._known(node, reason), (), describe(node)), reason
 
     def leaf(self, node: Any, tensor: Any = None) -> Leaf | Call:
-        """A tensor that the graph starts from, a constant where it has memory; a refused call where we lack its type."""
+        """A tensor that the graph starts from, constant where it has memory; a call without a type where we lack it."""
         found = self._known(node, "a tensor that cannot be read")
         if not isinstance(found, TensorType):
             return Call(node.name, "input", (), (), {}, found, (), node.name)

@@ -9,6 +9,9 @@ from typing import Any
 
 from dovetail.frontends.torch.reading.package import torch_module
 
+_SWITCHES = ("dropout_p", "dropout", "train", "training")
+"""Arguments without which an operator draws no random numbers."""
+
 
 def value_of(node: Any) -> Any:
     """What torch inferred for a node: a tensor without memory, a number, or several of them."""
@@ -37,7 +40,13 @@ def is_view(node: Any) -> bool:
 def is_random(node: Any) -> bool:
     """Whether a node draws from torch's stream of random numbers."""
     tags = getattr(node.target, "tags", ())
-    return torch_module().Tag.nondeterministic_seeded in tags
+    if torch_module().Tag.nondeterministic_seeded not in tags:
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    defaults = {a.name: a.default_value for a in node.target._schema.arguments}
+    # Attention and recurrent cells have dropout, others a flag for training: without it they draw nothing.
+    return not any(not given.get(name, defaults[name]) for name in _SWITCHES if name in defaults)
 
 
 def writes(node: Any) -> bool:
@@ -49,7 +58,8 @@ def writes(node: Any) -> bool:
 def copied_into(node: Any) -> Any:
     """The placeholder that a node gives its new content; None where it does something else."""
     is_copy = node.op == "call_function" and str(node.target) == "aten.copy_.default" and len(node.args) == 2
-    return node.args[0] if is_copy and node.args[0].op == "placeholder" and not node.users else None
+    is_last = all(user.op == "output" for user in node.users)
+    return node.args[0] if is_copy and is_last and node.args[0].op == "placeholder" else None
 
 
 def symbol_of(node: Any) -> str:
@@ -117,5 +127,5 @@ def bytes_of(node: Any) -> int:
     """Bytes that a node reads and writes, at the sizes of the first call."""
     torch = torch_module()
     values = [value_of(n) for n in (*node.all_input_nodes, node)]
-    listed = [t for v in values for t in (v if isinstance(v, list | tuple) else [v]) if isinstance(t, torch.Tensor)]
-    return sum(prod([_hint(s) or 0 for s in t.shape]) * t.element_size() for t in listed)
+    tensors = [v for v in torch_module("torch.utils._pytree").tree_leaves(values) if isinstance(v, torch.Tensor)]
+    return sum(prod([_hint(s) or 0 for s in t.shape]) * t.element_size() for t in tensors)

@@ -86,7 +86,7 @@ def region_of(
     copies: Iterable[Any],
     rules: Mapping[str, Rule],
 ) -> Region:
-    """The region of nodes; `numbers` are those that are there before it runs, `copies` what happens after all regions."""
+    """The region of nodes; `numbers` are known before it runs, `copies` write to inputs after all regions."""
     reading, inside = GraphReading(), set(nodes)
     calls = [cast(Call, known[node.name]) for node in nodes]
     leaves: list[Leaf] = []
@@ -110,7 +110,7 @@ def region_of(
     for missing in sorted(_symbols(calls, leaves) - _bound(leaves, nodes)):
         provider = next((n for n in numbers if symbol_of(n) == missing), None)
         if provider is None:
-            reason = f"the size {missing}, which no input tells"
+            reason = f"the number {missing}, which is no size: it may be negative, or torch computes it"
             needing = [c for c in calls if missing in _symbols([c], [])]
             raise RefusedError({c.name: reason for c in needing or calls})
         leaves.append(Leaf(f"size_{missing}", "input", TensorType(u8, (symbol(missing),)), f"size_{missing}"))

@@ -57,6 +57,8 @@ class _Script:
         for node in self.division.last:
             if node not in done:
                 yield self._node(node), node.all_input_nodes
+            elif node.users:
+                yield f"{self._name(node)} = {self._name(node.args[0])}", [node.args[0]]
 
     def _node(self, node: Any) -> str:
         if node.op == "get_attr":
@@ -75,7 +77,8 @@ class _Script:
             pairs = cast(dict[Any, Any], given).items()
             return "{" + ", ".join(f"{key!r}: {self._spelled(value)}" for key, value in pairs) + "}"
         if isinstance(given, slice):
-            return f"slice({self._spelled(given.start)}, {self._spelled(given.stop)}, {self._spelled(given.step)})"
+            whole = cast(Any, given)
+            return f"slice({self._spelled(whole.start)}, {self._spelled(whole.stop)}, {self._spelled(whole.step)})"
         return repr(given) if given is None or isinstance(given, bool | int | str) else self._constant(given)
 
     def _name(self, node: Any) -> str:

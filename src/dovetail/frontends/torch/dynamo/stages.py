@@ -27,10 +27,10 @@ def stages_of(nodes: Iterable[Any], compiled: Collection[Any], depends: Callable
     drawn = -1
     for node in nodes:
         if is_item(node):
-            at[node] = at[node.args[0]] if node.args[0] in at else -1
+            at[node] = at.get(node.args[0], -1)
             continue
         own = 0 if node in compiled else 1
-        level = own - 2 if own else 0
+        level = -own
         for read in node.all_input_nodes:
             if read in at and depends(node, read):
                 level = max(level, at[read] + (at[read] % 2 != own))

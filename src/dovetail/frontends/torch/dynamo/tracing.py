@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from dovetail.frontends.torch.reading.capture import decompositions
@@ -52,14 +52,14 @@ def traced(module: Any, inputs: Sequence[Any], compilers: Compilers, kept: Colle
         made = aot.aot_module_simplified(
             module,
             inputs,
-            fw_compiler=lambda traced, _: _boxed(compilers.forward(traced)),
-            bw_compiler=lambda traced, _: _boxed(compilers.backward(traced)),
+            fw_compiler=partial(_compiled, compilers.forward),
+            bw_compiler=partial(_compiled, compilers.backward),
             inference_compiler=inference,
             partition_fn=divided,
             decompositions={op: f for op, f in decompositions().items() if str(op) not in kept},
             keep_inference_input_mutations=True,
         )
-    return torch_module("torch._dynamo").disable(direct[0] if direct else made)
+    return direct[0] if direct else made
 
 
 def compile_name() -> str:
@@ -98,6 +98,10 @@ def _is_plain() -> bool:
     )
 
 
+def _compiled(compiler: GraphCompiler, traced: Any, _: Sequence[Any]) -> Any:
+    return _boxed(compiler(traced))
+
+
 def _boxed(run: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     """A function of a list, which it empties: AOTAutograd then holds no tensor that the run has used."""
 
@@ -111,7 +115,7 @@ def _boxed(run: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 
 
 def _whole(kept: Collection[str], graded: bool) -> AbstractContextManager[Any]:
-    """Composite operators stay whole while this is open; with gradients, attention is traced as products and softmax."""
+    """Keeps composite operators whole; with gradients, attention is traced as products and softmax."""
     if graded:
         attention = torch_module("torch.nn.attention")
         return attention.sdpa_kernel(attention.SDPBackend.MATH)
