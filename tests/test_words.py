@@ -63,6 +63,7 @@ PUBLIC = (
     "dovetail.targets",
     "dovetail.targets.xla",
     "dovetail.testing",
+    "dovetail.torch",
     "dovetail.train",
 )
 """The modules of `docs/api.md`."""

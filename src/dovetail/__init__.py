@@ -75,7 +75,7 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
     from dovetail.version import __version__
 
 if TYPE_CHECKING:
-    from dovetail import models
+    from dovetail import models, torch
     from dovetail.grad.gradient import gradient
     from dovetail.language.model import LanguageModel
     from dovetail.language.sampling import Sampling
@@ -162,6 +162,7 @@ __all__ = [
     "save",
     "scan",
     "scope",
+    "torch",
     "u2",
     "u4",
     "u8",
@@ -190,8 +191,8 @@ _ON_FIRST_USE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return import_module("dovetail.models")
+    if name in ("models", "torch"):
+        return import_module(f"dovetail.{name}")
     if name not in _ON_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_ON_FIRST_USE[name]), name)

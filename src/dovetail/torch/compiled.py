@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dovetail.errors import UnsupportedError
@@ -16,7 +16,7 @@ from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.torch.options import Options
-from dovetail.torch.region_call import RegionCall
+from dovetail.torch.region_call import DeviceRegionCall, RegionCall
 from dovetail.torch.report import Fallback, GraphBreak, GraphReport, Kind
 
 _live: list[weakref.ref[CompiledGraph]] = []
@@ -60,10 +60,11 @@ class CompiledGraph:
         self.runs = 0
         self.nanoseconds = 0
         division, programs = _compiled(Division(module, BY_NAME, name), options)
+        self.division = division
         nodes = {node for i, node in enumerate(division.placeholders) if i in held}
         self.programs = tuple(programs.values())
         self._eager = {refusal.node: EagerCall(refusal) for refusal in division.refusals}
-        regions = {region: RegionCall(program, region, nodes) for region, program in programs.items()}
+        regions = {region: _call(program, region, nodes, options) for region, program in programs.items()}
         self._run = scripted(division, regions, self._runner)
 
     def _runner(self, node: Any) -> Any:
@@ -110,6 +111,10 @@ def note(graph: CompiledGraph) -> None:
 def live() -> tuple[CompiledGraph, ...]:
     """The graphs that dynamo holds, in the order in which they were compiled."""
     return tuple(found for ref in list(_live) if (found := ref()) is not None)
+
+
+def _call(program: Program, region: Region, held: Collection[Any], options: Options) -> Callable[..., list[Any]]:
+    return RegionCall(program, region, held) if options.target != "cuda" else DeviceRegionCall(program, region)
 
 
 def _compiled(division: Division, options: Options) -> tuple[Division, dict[Region, Program]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dovetail.errors import BindError
 from dovetail.frontends.torch.dynamo.region import Feed, Given, Region
+from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.frontends.torch.reading.tensors import array_of, maker, tensor_of
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
@@ -42,6 +43,37 @@ class RegionCall:
             if address(new) != tensor.data_ptr():
                 tensor.detach().copy_(tensor_of(new, write.dtype))
         return found
+
+
+class DeviceRegionCall:
+    """The same on tensors of a device: they are taken through DLPack, and so are results, on torch's current stream."""
+
+    def __init__(self, program: Program, region: Region) -> None:
+        self.program = program
+        self._region = region
+        self._from = torch_module().from_dlpack
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        region = self._region
+        fed = {feed.name: _there(feed, tensor) for feed, tensor in zip(region.feeds, tensors, strict=True)}
+        found = self.program.run(fed, outputs="device")
+        for write in region.writes:
+            new = found[write.name]
+            if new is not fed[region.feeds[write.feed].name]:
+                tensors[write.feed].detach().copy_(self._from(new))
+        return [self._tensor(found[given.name], given) for given in region.given]
+
+    def _tensor(self, array: Any, given: Given) -> Any:
+        made = self._from(array)
+        return made if given.back is None else made.permute(given.back)
+
+
+def _there(feed: Feed, tensor: Any) -> Any:
+    """What a program on a device is given for a tensor: the tensor, dense and without a gradient."""
+    if feed.is_size:
+        return _sized(tensor)
+    plain = tensor.detach() if feed.order is None else tensor.detach().permute(feed.order)
+    return plain.contiguous() if tensor.is_cuda else _array(plain)
 
 
 def _reader(feed: Feed, is_held: bool) -> Callable[[Any], Array]:

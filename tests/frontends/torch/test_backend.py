@@ -16,8 +16,10 @@ import pytest
 import dovetail
 import dovetail.torch as backend_module
 from dovetail import DeviceError, DovetailError, OptionError, UnsupportedError
+from dovetail.frontends.torch.dynamo.region import Region
 from dovetail.torch import explain, reports
 from dovetail.torch.compiled import CompiledGraph, live
+from dovetail.torch.region_call import DeviceRegionCall
 from tests.frontends.torch.judge import assert_as_near_as_eager, wide
 from tests.sources import ROOT
 
@@ -279,3 +281,19 @@ def test_graph_breaks_are_told_with_their_place() -> None:
     (ended,) = [g.graph_break for g in explained.graphs if g.graph_break is not None]
     assert "in forward" in ended.place and "LSTM" in ended.reason
     assert ended in explained.breaks and f"graph break at {ended.place}" in str(explained)
+
+
+def test_tensors_of_a_device_pass_through_dlpack(graphs: Graphs) -> None:
+    def steps(state: Any, x: Any) -> Any:
+        state.add_(x)
+        return state.t() * 2
+
+    compiled(steps)(torch.zeros(2, 3), torch.ones(2, 3))
+    (graph,) = graphs()
+    region = next(one for one in graph.division.steps if isinstance(one, Region))
+    call = DeviceRegionCall(graph.programs[0], region)
+    given = {"state": torch.zeros(2, 3), "x": torch.ones(2, 3)}
+    ordered = [given["state" if feed.node in {w.copy.args[0] for w in region.writes} else "x"] for feed in region.feeds]
+    (found,) = call(*ordered)
+    assert torch.equal(given["state"], torch.ones(2, 3))
+    assert torch.equal(found, torch.full(found.shape, 2.0)) and found.stride() == (1, 3)
