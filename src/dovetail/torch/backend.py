@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from dovetail.errors import DovetailError
 from dovetail.frontends.torch.dynamo.division import Division
-from dovetail.frontends.torch.dynamo.tracing import Compilers, compile_name, held_inputs, traced
+from dovetail.frontends.torch.dynamo.tracing import Compilers, compile_name, traced
 from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.torch.compiled import CompiledGraph, note, refuse_fallbacks
 from dovetail.torch.explain import break_of
@@ -35,8 +35,7 @@ def _compiled(module: Any, inputs: Sequence[Any], mode: str | None, options: Map
 
     def compiler(kind: Kind) -> Callable[[Any], CompiledGraph]:
         def compiled(graph: Any) -> CompiledGraph:
-            held = held_inputs(graph, kind == "backward")
-            made = CompiledGraph(graph, f"{kind}_{name}", kind, chosen, held, ended)
+            made = CompiledGraph(graph, f"{kind}_{name}", kind, chosen, ended)
             note(made)
             return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.errors import UnsupportedError
@@ -50,10 +50,7 @@ class EagerCall:
 class CompiledGraph:
     """Runs a captured graph, from its inputs to the list of its outputs."""
 
-    def __init__(
-        self, module: Any, name: str, kind: Kind, options: Options, held: Collection[int], ended: GraphBreak | None
-    ) -> None:
-        """`held` are the inputs that are parameters or buffers."""
+    def __init__(self, module: Any, name: str, kind: Kind, options: Options, ended: GraphBreak | None) -> None:
         self.name = name
         self.kind: Kind = kind
         self.graph_break = ended
@@ -61,10 +58,9 @@ class CompiledGraph:
         self.nanoseconds = 0
         division, programs = _compiled(Division(module, BY_NAME, name), options)
         self.division = division
-        nodes = {node for i, node in enumerate(division.placeholders) if i in held}
         self.programs = tuple(programs.values())
         self._eager = {refusal.node: EagerCall(refusal) for refusal in division.refusals}
-        regions = {region: _call(program, region, nodes, options) for region, program in programs.items()}
+        regions = {region: _call(program, region, options) for region, program in programs.items()}
         self._run = scripted(division, regions, self._runner)
 
     def _runner(self, node: Any) -> Any:
@@ -113,8 +109,8 @@ def live() -> tuple[CompiledGraph, ...]:
     return tuple(found for ref in list(_live) if (found := ref()) is not None)
 
 
-def _call(program: Program, region: Region, held: Collection[Any], options: Options) -> Callable[..., list[Any]]:
-    return RegionCall(program, region, held) if options.target != "cuda" else DeviceRegionCall(program, region)
+def _call(program: Program, region: Region, options: Options) -> Callable[..., Sequence[Any]]:
+    return RegionCall(program, region) if options.target != "cuda" else DeviceRegionCall(program, region)
 
 
 def _compiled(division: Division, options: Options) -> tuple[Division, dict[Region, Program]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -10,39 +13,62 @@ import numpy as np
 from dovetail.errors import BindError
 from dovetail.frontends.torch.dynamo.region import Feed, Given, Region
 from dovetail.frontends.torch.reading.package import torch_module
-from dovetail.frontends.torch.reading.tensors import array_of, maker, tensor_of
+from dovetail.frontends.torch.reading.tensors import array_of, tensor_of, torch_library
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.address import address
+from dovetail.targets.runtime.array_library import ArrayLibrary, Numbered
 
 
 class RegionCall:
     """Runs the program of a region on tensors of the host, whose memory it reads and writes without copies."""
 
-    def __init__(self, program: Program, region: Region, held: Collection[Any]) -> None:
-        """`held` are the nodes of parameters and buffers: the same memory in call after call."""
+    def __init__(self, program: Program, region: Region) -> None:
         self.program = program
-        self._writes = region.writes
-        self._feeds = tuple((feed.name, _reader(feed, feed.node in held)) for feed in region.feeds)
-        self._given = tuple((given.name, _made(given)) for given in region.given)
+        self._region = region
+        self._library = region_library()
+        feeds = {feed.name: index for index, feed in enumerate(region.feeds)}
+        order = [feeds[str(value.attrs["name"])] for value in program.graph.inputs]
+        self._order = tuple((index, region.feeds[index]) for index in order)
+        in_order = order == list(range(len(region.feeds)))
+        self._as_given = in_order and all(f.order is None and not f.is_size for f in region.feeds)
+        """Whether the program takes the tensors of a call as they are."""
+        names = [given.name for given in region.given]
+        self._only = names[0] if len(names) == 1 else ""
+        self._picked = itemgetter(*names) if len(names) > 1 else None
+        self._moved = tuple((i, given.back) for i, given in enumerate(region.given) if given.back is not None)
 
-    def __call__(self, *tensors: Any) -> list[Any]:
-        arrays = {name: read(tensor) for (name, read), tensor in zip(self._feeds, tensors, strict=False)}
-        found = self._written(arrays, tensors) if self._writes else self.program.run(arrays)
-        return [make(found[name]) for name, make in self._given]
+    def __call__(self, *tensors: Any) -> Sequence[Any]:
+        given = tensors if self._as_given else [_prepared(feed, tensors[index]) for index, feed in self._order]
+        found = self.program.launch(given, self._library)
+        if found is None:
+            found = self._checked(tensors)
+        for write in self._region.writes:
+            tensor, new = tensors[write.feed], found[write.name]
+            if new.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(new)
+        if self._moved:
+            return self._in_order(found)
+        return (found[self._only],) if self._picked is None else self._picked(found)
 
-    def _written(self, arrays: dict[str, Array], tensors: tuple[Any, ...]) -> dict[str, Array]:
-        """A run that changes some of its inputs, in their own memory where that can be."""
+    def _in_order(self, found: dict[str, Any]) -> list[Any]:
+        """The results, with the axes of each as torch has them."""
+        results = [found[given.name] for given in self._region.given]
+        for index, back in self._moved:
+            results[index] = results[index].permute(back)
+        return results
+
+    def _checked(self, tensors: Sequence[Any]) -> dict[str, Any]:
+        """A run that is not prepared: the first one of some shapes, or of tensors that are copied first."""
+        arrays = {feed.name: _array(feed, tensor) for feed, tensor in zip(self._region.feeds, tensors, strict=True)}
         try:
             found = self.program.run(arrays)
         except BindError:
+            if not self._region.writes:
+                raise
             # Inputs that share memory, or that may not be written to: the run gets copies to overwrite.
             found = self.program.run(self.program.undonated(arrays))
-        for write in self._writes:
-            tensor, new = tensors[write.feed], found[write.name]
-            if address(new) != tensor.data_ptr():
-                tensor.detach().copy_(tensor_of(new, write.dtype))
-        return found
+        outputs = self.program.graph.outputs
+        return {name: tensor_of(array, outputs[name].dtype) for name, array in found.items()}
 
 
 class DeviceRegionCall:
@@ -53,7 +79,7 @@ class DeviceRegionCall:
         self._region = region
         self._from = torch_module().from_dlpack
 
-    def __call__(self, *tensors: Any) -> list[Any]:
+    def __call__(self, *tensors: Any) -> Sequence[Any]:
         region = self._region
         fed = {feed.name: _there(feed, tensor) for feed, tensor in zip(region.feeds, tensors, strict=True)}
         found = self.program.run(fed, outputs="device")
@@ -68,52 +94,42 @@ class DeviceRegionCall:
         return made if given.back is None else made.permute(given.back)
 
 
+@cache
+def region_library() -> ArrayLibrary:
+    """Tensors as captured graphs get them: parameters too, and those that need a gradient, which is torch's matter."""
+
+    def shapes(tensors: Sequence[Any], dtypes: Numbered) -> tuple[tuple[int, ...], ...] | None:
+        found: list[tuple[int, ...]] = []
+        for index, dtype in dtypes:
+            tensor = tensors[index]
+            if tensor.dtype is not dtype or not tensor.is_contiguous() or tensor.is_neg():
+                return None
+            if dtype.is_complex and tensor.is_conj():
+                return None
+            found.append(tensor.shape)
+        return tuple(found)
+
+    return replace(torch_library(), shapes=shapes)
+
+
+def _prepared(feed: Feed, tensor: Any) -> Any:
+    """What a prepared call is given: the tensor with its axes as they are stored, or one of a size."""
+    if feed.is_size:
+        torch = torch_module()
+        return torch.empty(tensor, dtype=torch.uint8)
+    return tensor if feed.order is None else tensor.permute(feed.order)
+
+
+def _array(feed: Feed, tensor: Any) -> Array:
+    """The same as an array; a tensor that is not dense is copied."""
+    if feed.is_size:
+        return np.empty(tensor, np.uint8)
+    return array_of(tensor if feed.order is None else tensor.permute(feed.order))
+
+
 def _there(feed: Feed, tensor: Any) -> Any:
     """What a program on a device is given for a tensor: the tensor, dense and without a gradient."""
-    if feed.is_size:
-        return _sized(tensor)
+    if feed.is_size or not tensor.is_cuda:
+        return _array(feed, tensor)
     plain = tensor.detach() if feed.order is None else tensor.detach().permute(feed.order)
-    return plain.contiguous() if tensor.is_cuda else _array(plain)
-
-
-def _reader(feed: Feed, is_held: bool) -> Callable[[Any], Array]:
-    """What gives the array of a tensor."""
-    if feed.is_size:
-        return _sized
-    if feed.order is not None:
-        order = feed.order
-        return lambda tensor: _array(tensor.permute(order))
-    return _Held() if is_held else _array
-
-
-def _sized(size: int) -> Array:
-    """An array that nothing reads: its shape says the size."""
-    return np.empty(size, np.uint8)
-
-
-def _array(tensor: Any) -> Array:
-    try:
-        return tensor.numpy() if tensor.is_contiguous() else tensor.contiguous().numpy()
-    except (RuntimeError, TypeError):
-        return array_of(tensor)  # it needs a gradient, or NumPy lacks its type
-
-
-class _Held:
-    """The array of a parameter: made again where the parameter has other memory, so that it is never out of date."""
-
-    def __init__(self) -> None:
-        self._seen: tuple[int, Array] | None = None
-
-    def __call__(self, tensor: Any) -> Array:
-        at, seen = tensor.data_ptr(), self._seen
-        if seen is not None and seen[0] == at:
-            return seen[1]
-        array = array_of(tensor)
-        self._seen = (at, array) if address(array) == at else None
-        return array
-
-
-def _made(given: Given) -> Callable[[Array], Any]:
-    """What makes the tensor of an array."""
-    make, back = maker(given.dtype), given.back
-    return make if back is None else lambda array: make(array).permute(back)
+    return plain.contiguous()

@@ -68,19 +68,6 @@ def compile_name() -> str:
     return "" if found is None else str(found).replace("/", "_")
 
 
-def held_inputs(module: Any, is_backward: bool) -> frozenset[int]:
-    """The inputs of a traced graph that are parameters or buffers: the same tensors in call after call."""
-    found = _metadata()
-    if found is None:
-        return frozenset()
-    listed = frozenset(found.static_input_indices or ())
-    if not is_backward:
-        return listed
-    names = {f"primals_{index + 1}" for index in listed}
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
-    return frozenset(i for i, node in enumerate(inputs) if node.name in names)
-
-
 def _metadata() -> Any:
     """What AOTAutograd found out about the graph that it traces."""
     context = torch_module("torch._guards").TracingContext.try_get()
@@ -132,4 +119,4 @@ def _kept_composites(kept: frozenset[str]) -> dict[Any, Any]:
     return {op: keep for op, keep in whole.items() if str(op) in kept}
 
 
-__all__ = ["Compilers", "GraphCompiler", "compile_name", "held_inputs", "traced"]
+__all__ = ["Compilers", "GraphCompiler", "compile_name", "traced"]
