@@ -116,14 +116,14 @@ def _prepared(feed: Feed, tensor: Any) -> Any:
     """What a prepared call is given: the tensor with its axes as they are stored, or one of a size."""
     if feed.is_size:
         torch = torch_module()
-        return torch.empty(tensor, dtype=torch.uint8)
+        return torch.empty(int(tensor), dtype=torch.uint8)
     return tensor if feed.order is None else tensor.permute(feed.order)
 
 
 def _array(feed: Feed, tensor: Any) -> Array:
     """The same as an array; a tensor that is not dense is copied."""
     if feed.is_size:
-        return np.empty(tensor, np.uint8)
+        return np.empty(int(tensor), np.uint8)
     return array_of(tensor if feed.order is None else tensor.permute(feed.order))
 
 
