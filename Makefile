@@ -9,6 +9,7 @@ FOR_DEMO := $(VENV)/.installed-demo
 FOR_BENCH := $(VENV)/.installed-bench
 FOR_TORCH := $(VENV)/.installed-torch
 FOR_XLA := $(VENV)/.installed-xla
+FOR_TORCH_ZOO := $(VENV)/.installed-torch-zoo
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 # What make test runs of all tests (tests/tiers.py); TIER= runs every case.
@@ -21,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat train-demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance torch test-torch test-xla models check page format golden bench clean
+.PHONY: help demo chat train-demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance torch torch-zoo test-torch test-xla models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +78,9 @@ conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/c
 torch: $(FOR_TORCH) ## run the tests of PyTorch, judge its operators and write docs/torch-operators.md; ARGS="softmax" picks operators
 	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators
 	@DOVETAIL_CACHE=off $(BIN)/python -m tests.torch_operators $(ARGS)
+
+torch-zoo: $(FOR_TORCH_ZOO) ## judge networks of torch, transformers, timm and others, and write docs/torch-networks.md; ARGS="llama" picks some
+	@$(BIN)/python -m tests.torch_networks $(ARGS)
 
 test-torch: $(FOR_TORCH) ## run the tests of PyTorch; CI does, where torch can be installed
 	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators $(ARGS)
@@ -142,6 +146,10 @@ $(FOR_TORCH): pyproject.toml | $(BIN)/python
 $(FOR_XLA): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,xla-test]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
+
+$(FOR_TORCH_ZOO): $(FOR_TORCH)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch-zoo]'
+	@touch $@
 
 $(FOR_DEMO): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'

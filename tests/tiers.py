@@ -25,6 +25,7 @@ LEFT_OUT = (
     "tests/page/",
     "tests/test_examples.py",
     "tests/test_rooms.py",
+    "tests/torch_networks/",
     "tests/torch_operators/",
     "tests/traps/test_defences.py",
     "tests/traps/test_tests.py",

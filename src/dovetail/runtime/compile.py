@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -101,6 +101,7 @@ def compile(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Any = None,
+    custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None = None,
     **options: Any,
 ) -> ModuleProgram: ...
 
@@ -120,6 +121,7 @@ def compile(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Any = None,
+    custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None = None,
     **options: Any,
 ) -> Program | ModuleProgram:
     """Compile a graph, the graph in a file, a torch module or an exported program, to a program.
@@ -129,11 +131,13 @@ def compile(
     `require_clean` refuses any miss that cost did not decide. `sizes` says what symbols count as in estimates. `fixed`
     is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. A torch module is
     exported for a call with `args` and `kwargs`; `dynamic` names the sizes that may change, as in
-    `{"x": {0: "batch"}}`, and True lets all of them. Other keywords are fields of `Settings`.
+    `{"x": {0: "batch"}}`, and True lets all of them. `custom_ops` gives custom operators of torch their bodies, as in
+    `{"mylib::scaled": scaled}`: a declared op, or a function of values. Other keywords are fields of `Settings`.
     """
+    own = [body for body in (custom_ops or {}).values() if isinstance(body, FusedOp)]
     request = make_request(
         target=target,
-        ops=ops,
+        ops=(*ops, *own) if own else ops,
         without=without,
         dispatch=dispatch,
         require=require,
@@ -144,8 +148,10 @@ def compile(
     if request.target.warm_up is not None:
         request.target.warm_up(request.settings)
     if not is_torch(graph):
-        if args or kwargs or dynamic:
-            raise OptionError("args, kwargs or dynamic without a torch module", hint="they say how a module is called")
+        if args or kwargs or dynamic or custom_ops:
+            raise OptionError(
+                "args, kwargs, dynamic or custom_ops without a torch module", hint="they say how a module is read"
+            )
         return _program(source_of(graph, ops, fixed, program_store(request)), request, params)
     if fixed or params:
         raise OptionError(
@@ -154,7 +160,7 @@ def compile(
     from dovetail.runtime.module import ModuleProgram  # torch is imported for torch's modules alone
     from dovetail.runtime.module_source import module_source
 
-    source, imported = module_source(graph, args, kwargs, dynamic, program_store(request))
+    source, imported = module_source(graph, args, kwargs, dynamic, program_store(request), custom_ops)
     return ModuleProgram(_program(source, request, None), imported)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from dovetail.frontends.torch.importing.custom import CustomOps
 from dovetail.frontends.torch.load import Captured, Imported, capture_module, import_captured, known, shares_memory
 from dovetail.frontends.torch.reading.interface import Argument, Interface, Result, Written
 from dovetail.ir.dtype import BY_NAME
@@ -17,13 +18,18 @@ from dovetail.targets.runtime.weights import Weights
 
 
 def module_source(
-    given: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic: Any, store: Store | None
+    given: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic: Any,
+    store: Store | None,
+    custom_ops: CustomOps | None = None,
 ) -> tuple[Source, Imported]:
     """The source that a module or an exported program is, and how it is called."""
-    captured = capture_module(given, args, kwargs, dynamic)
-    if store is None:
+    captured = capture_module(given, args, kwargs, dynamic, custom_ops)
+    if store is None or custom_ops:  # nothing says that a body is the one of an earlier process
         made = import_captured(captured)
-        return of_graph(made.graph), made
+        return of_graph(made.graph, store), made
     key = Key(KIND, {"program": captured.digest, "module": captured.name, **build_id()})
     noted = store.get(key)
     found = None if noted is None else _known(captured, noted)

@@ -34,6 +34,18 @@ Result: TypeAlias = TensorType | Dim | int | float | bool | str | Unknown | tupl
 
 
 @dataclass(frozen=True, slots=True)
+class Body:
+    """A sub-graph that a call is given: a branch, a step of a loop, a function of scores."""
+
+    name: str
+    parameters: tuple[str, ...]
+    """The names that its calls have for what it is given."""
+    calls: tuple[Call, ...]
+    outputs: tuple[Any, ...]
+    """`Ref`, numbers or None."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call of an operator; arguments are in the order of its schema, without defaults at the end."""
 
@@ -41,7 +53,7 @@ class Call:
     op: str
     """As torch prints it: aten.linear.default."""
     arguments: tuple[Any, ...]
-    """`Ref`, numbers, sizes, `DType`, strings, None, and lists of these."""
+    """`Ref`, `Body`, numbers, sizes, `DType`, strings, None, and lists of these."""
     names: tuple[str, ...]
     """The schema's names of the positional arguments; empty where there is no schema."""
     keywords: Mapping[str, Any]

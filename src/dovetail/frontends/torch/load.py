@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
 
 from dovetail.errors import OptionError
 from dovetail.frontends.shared.messages import sanitized_errors
+from dovetail.frontends.torch.importing.custom import CustomOps, custom_rules
 from dovetail.frontends.torch.importing.importer import Import, is_part
 from dovetail.frontends.torch.reading.capture import captured, decomposed, is_module, load_program
 from dovetail.frontends.torch.reading.digest import digest_of, held
@@ -36,6 +37,8 @@ class Captured:
     """The user's names of torch's symbols."""
     forward: Any = None
     """The module's own method, whose signature says how arguments may be given."""
+    custom_ops: CustomOps = field(default_factory=dict[str, Any])
+    """The bodies of custom operators."""
 
     @property
     def digest(self) -> str:
@@ -61,22 +64,27 @@ class Imported:
 
 
 def capture_module(
-    given: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, dynamic: Any = None
+    given: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Any = None,
+    custom_ops: CustomOps | None = None,
 ) -> Captured:
     """An nn.Module exported for a call with these arguments, or an ExportedProgram as it is."""
     if not is_module(given):
-        return Captured("exported", given, {})
+        return Captured("exported", given, {}, custom_ops=custom_ops or {})
     args, kwargs = _as_called(args, kwargs or {})
     program, names = captured(given, args, kwargs, dynamic)
-    return Captured(type(given).__name__, program, names, given.forward)
+    return Captured(type(given).__name__, program, names, given.forward, custom_ops or {})
 
 
 def import_captured(given: Captured) -> Imported:
     """The graph of a program."""
-    lowered = decomposed(given.program, BY_NAME)
+    rules = {**BY_NAME, **custom_rules(given.custom_ops)}
+    lowered = decomposed(given.program, rules)
     with sanitized_errors(), phase("import"), collector_paused():
         exported = read_program(lowered, name=given.name, names=given.names)
-        graph = settle_sizes(Import(exported, BY_NAME).graph())
+        graph = settle_sizes(Import(exported, rules).graph())
     interface = interface_of(lowered, exported, {name: value.dtype for name, value in graph.outputs.items()})
     arrays = dict(graph.params)
     graph = replace(graph, params=Weights(arrays))
@@ -84,10 +92,14 @@ def import_captured(given: Captured) -> Imported:
 
 
 def import_module(
-    given: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, dynamic: Any = None
+    given: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Any = None,
+    custom_ops: CustomOps | None = None,
 ) -> Imported:
     """The graph of an nn.Module called with these arguments, or of an ExportedProgram."""
-    return import_captured(capture_module(given, args, kwargs, dynamic))
+    return import_captured(capture_module(given, args, kwargs, dynamic, custom_ops))
 
 
 def known(given: Captured, interface: Interface, params: Sequence[str]) -> Imported | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,8 +12,8 @@ from dovetail import ops
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.shared.binding import with_binders
 from dovetail.frontends.shared.contents import Follower
-from dovetail.frontends.torch.exported import GETITEM, Call, Exported, Leaf, Ref, Result, Unknown
-from dovetail.frontends.torch.importing.node import Node, size_value
+from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Ref, Result, Unknown
+from dovetail.frontends.torch.importing.node import Nested, Node, size_value
 from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, symbol
@@ -35,6 +35,8 @@ NOTHING_TO_DO = frozenset(
     }
 )
 """Operators that compute nothing: checks of what the types say already."""
+OF_TORCH = frozenset({"aten", "higher_order", "prim", "prims", "quantized", "quantized_decomposed", "rngprims"})
+"""The namespaces of torch's own operators."""
 MOST_CONSTANT = 4096
 """Most elements of an integer tensor that is part of the graph; larger ones are parameters."""
 MOST_CONSTANT_FLOATS = 8
@@ -50,16 +52,35 @@ def is_part(dtype: DType, count: int, is_weight: bool) -> bool:
 
 def missing(program: Exported, rules: Mapping[str, Rule]) -> UnsupportedError | None:
     """One error for all operators without a rule, with how often and where each is called; None where all have one."""
-    lacking = [call for call in program.calls if not is_known(call, rules)]
+    lacking = [call for call in every_call(program.calls) if not is_known(call, rules)]
     if not lacking:
         return None
     counts = Counter(call.op for call in lacking)
     first = {call.op: call.where for call in reversed(lacking)}
     lines = [f"  {op}: {count} time{'s' * (count > 1)}, first at {first[op]}" for op, count in counts.most_common()]
     what = "1 operator is" if len(counts) == 1 else f"{len(counts)} operators are"
-    return UnsupportedError(
-        "\n".join([f"{what} not supported:", *lines]), hint="docs/torch-operators.md lists those that are"
-    )
+    custom = [op for op in counts if op.partition(".")[0] not in OF_TORCH]
+    hint = "docs/torch-operators.md lists those that are"
+    if custom:
+        space, name, *_ = custom[0].split(".")
+        hint = f'give a custom operator a body: compile(…, custom_ops={{"{space}::{name}": body}}); see docs/torch.md'
+    return UnsupportedError("\n".join([f"{what} not supported:", *lines]), hint=hint)
+
+
+def every_call(calls: Iterable[Call]) -> Iterator[Call]:
+    """Calls, and those of the sub-graphs that they are given."""
+    for call in calls:
+        yield call
+        for body in _bodies((*call.arguments, *call.keywords.values())):
+            yield from every_call(body.calls)
+
+
+def _bodies(given: Iterable[Any]) -> Iterator[Body]:
+    for item in given:
+        if isinstance(item, Body):
+            yield item
+        elif isinstance(item, list | tuple):
+            yield from _bodies(cast(Iterable[Any], item))
 
 
 def is_known(call: Call, rules: Mapping[str, Rule]) -> bool:
@@ -80,6 +101,8 @@ class Import:
         self.follower = Follower()
         self.builder = Builder(program.name, lines=False)
         self._made: dict[str, Any] = {}
+        self._of_numbers = False
+        """Whether the calls are of a function of numbers, which is applied to tensors element by element."""
         self._read = _read_results(program)
         self._symbols = {name for one in program.leaves for name in type_symbols(one.type)}
 
@@ -121,7 +144,7 @@ class Import:
 
     def _call(self, call: Call) -> None:
         recorder = self.builder.recorder
-        recorder.place = call.origins
+        around, recorder.place = recorder.place, call.origins
         try:
             self._made[call.name] = self._result(call)
         except DovetailError as error:
@@ -132,7 +155,7 @@ class Import:
                 f"{call.op} cannot be imported: {error}", hint="report it with the call", where=call.where
             ) from error
         finally:
-            recorder.place = ()
+            recorder.place = around
 
     def _result(self, call: Call) -> Any:
         if call.op in NOTHING_TO_DO:
@@ -176,7 +199,7 @@ class Import:
             extra = node.call.names[taken.positional :] or (f"argument {taken.positional}",)
             raise node.unsupported(f"{extra[0]} = {arguments[taken.positional]!r}", hint="leave it at its default")
         for name, value in keywords.items():
-            if name not in taken.keywords:
+            if taken.keywords is not None and name not in taken.keywords:
                 raise node.unsupported(f"{name} = {value!r}", hint="leave it at its default")
 
     def _argument(self, given: Any) -> Any:
@@ -187,10 +210,23 @@ class Import:
             if isinstance(found, Unknown):
                 raise UnsupportedError(found.reason, hint="export the model with fixed sizes")
             return found
+        if isinstance(given, Body):
+            return Nested(given, self._nested)
         if isinstance(given, list | tuple):
             listed = cast(Iterable[Any], given)
             return [self._argument(item) for item in listed]
         return given
+
+    def _nested(self, body: Body, given: Sequence[Any], of_numbers: bool) -> tuple[Any, ...]:
+        """What a sub-graph gives; its names are its own."""
+        around, self._made = self._made, dict(zip(body.parameters, given, strict=True))
+        before, self._of_numbers = self._of_numbers, of_numbers
+        try:
+            for call in body.calls:
+                self._call(call)
+            return tuple(self._argument(output) for output in body.outputs)
+        finally:
+            self._made, self._of_numbers = around, before
 
     def _checked(self, node: Node, made: Made) -> Any:
         """What a rule made, in the types that torch says; a difference is a mistake of the rule."""
@@ -209,6 +245,8 @@ class Import:
             raise node.unsupported(wanted.reason, hint="compute in another type")
         if not isinstance(wanted, TensorType):
             raise node.malformed(f"a tensor where torch has {wanted!r}")
+        if self._of_numbers and made.dtype is wanted.dtype:
+            return made
         if made.dtype is not wanted.dtype or made.rank != len(wanted.shape):
             raise node.malformed(f"the rule makes {made.type}, and torch says {wanted}", hint="report this rule")
         for axis, (found, size) in enumerate(zip(made.shape, wanted.shape, strict=True)):
@@ -239,7 +277,7 @@ class Import:
 def _read_results(program: Exported) -> frozenset[tuple[str, int]]:
     """The results of calls with several that anything reads, by the name of the call and their index."""
     found: set[tuple[str, int]] = set()
-    for call in program.calls:
+    for call in every_call(program.calls):
         if call.op == GETITEM and isinstance(call.arguments[0], Ref):
             found.add((call.arguments[0].name, call.arguments[1]))
     return frozenset(found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from dovetail import ops
 from dovetail.frontends.shared.contents import Follower
 from dovetail.frontends.shared.site import Site
-from dovetail.frontends.torch.exported import Call, Unknown
+from dovetail.frontends.torch.exported import Body, Call, Unknown
 from dovetail.frontends.torch.importing.promotion import common_dtype
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
@@ -28,6 +28,22 @@ class Surroundings(Protocol):
     def reads(self, call: Call, index: int) -> bool:
         """Whether anything reads a result of a call that has several."""
         ...
+
+
+class Nested:
+    """A sub-graph as a rule sees it: a function of values and numbers."""
+
+    def __init__(self, body: Body, run: Callable[[Body, Sequence[Any], bool], tuple[Any, ...]]) -> None:
+        self.body = body
+        self._run = run
+
+    def __call__(self, *given: Any) -> tuple[Any, ...]:
+        """Its results for these arguments."""
+        return self._run(self.body, given, False)
+
+    def of_each(self, *given: Any) -> tuple[Any, ...]:
+        """Its results for each element: the sub-graph is a function of numbers, and is given tensors that broadcast."""
+        return self._run(self.body, given, True)
 
 
 class Node(Site):

@@ -37,7 +37,8 @@ class Signature:
 
     positional: int
     """How many positional parameters there are; -1 where it takes any number."""
-    keywords: frozenset[str]
+    keywords: frozenset[str] | None
+    """The keyword-only parameters; None where it takes any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,14 @@ def rule(*ops: str) -> Callable[[Callable[..., Made]], tuple[Rule, ...]]:
     """Declare how calls of some operators are read; names are as torch prints them."""
 
     def declare(function: Callable[..., Made]) -> tuple[Rule, ...]:
-        return tuple(Rule(op if op.count(".") > 1 else f"aten.{op}", function) for op in ops)
+        return tuple(Rule(_whole(op), function) for op in ops)
 
     return declare
+
+
+def _whole(op: str) -> str:
+    """The name of an operator with its namespace; ATen's is left out."""
+    return op if op.count(".") > 1 or op.startswith("higher_order.") else f"aten.{op}"
 
 
 def collected(namespace: Mapping[str, Any]) -> tuple[Rule, ...]:
@@ -80,4 +86,5 @@ def _signature(function: Callable[..., Made]) -> Signature:
     listed = list(inspect.signature(function).parameters.values())[1:]
     rest = any(p.kind is p.VAR_POSITIONAL for p in listed)
     positional = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in listed)
-    return Signature(-1 if rest else positional, frozenset(p.name for p in listed if p.kind is p.KEYWORD_ONLY))
+    named = frozenset(p.name for p in listed if p.kind is p.KEYWORD_ONLY)
+    return Signature(-1 if rest else positional, None if any(p.kind is p.VAR_KEYWORD for p in listed) else named)

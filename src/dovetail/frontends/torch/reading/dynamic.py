@@ -24,24 +24,36 @@ def dynamic_shapes(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return torch_module("torch.utils._pytree").tree_map(every, _bound(module, args, kwargs))
     bound = _bound(module, args, kwargs)
     given = bound if isinstance(dynamic, Mapping) else tuple(bound.values())
-    return _described(dynamic, given, {})
+    _check_sizes(dynamic, given)
+    return _described(dynamic, given)
 
 
-def _described(spec: Any, given: Any, dims: dict[str, Any]) -> Any:
+def _check_sizes(dynamic: Any, given: Any) -> None:
+    """Refuse one name for two sizes: torch would export them as two."""
+    known: dict[str, int] = {}
+    for tensor, axis, name in _named_axes(dynamic, given):
+        size = int(tensor.shape[axis])
+        if known.setdefault(name, size) != size:
+            raise OptionError(
+                f"dynamic calls axes of size {known[name]} and {size} {name!r}", hint="give each size a name of its own"
+            )
+
+
+def _described(spec: Any, given: Any) -> Any:
     """A description in the structure of the arguments, as torch wants it; what is left out does not change."""
     if isinstance(given, torch_module().Tensor):
         if isinstance(spec, Mapping):
-            return {axis: _dim(size, dims) for axis, size in cast(Mapping[int, Any], spec).items()}
+            return {axis: _dim(size) for axis, size in cast(Mapping[int, Any], spec).items()}
         if isinstance(spec, list | tuple):
-            return tuple(_dim(size, dims) for size in cast(Sequence[Any], spec))
+            return tuple(_dim(size) for size in cast(Sequence[Any], spec))
         return spec
     if isinstance(given, dict) and (spec is None or isinstance(spec, Mapping)):
         inner = cast(Mapping[Any, Any], spec or {})
-        return {key: _described(inner.get(key), value, dims) for key, value in cast(dict[Any, Any], given).items()}
+        return {key: _described(inner.get(key), value) for key, value in cast(dict[Any, Any], given).items()}
     if type(cast(object, given)) in (list, tuple) and (spec is None or isinstance(spec, list | tuple)):
         items = list(cast(Sequence[Any], given))
         listed = [*cast(Sequence[Any], spec or ()), *[None] * len(items)]
-        found = [_described(s, g, dims) for s, g in zip(listed, items, strict=False)]
+        found = [_described(s, g) for s, g in zip(listed, items, strict=False)]
         return tuple(found) if isinstance(given, tuple) else found
     return torch_module("torch.utils._pytree").tree_map(_fixed, given) if spec is None else spec
 
@@ -50,18 +62,18 @@ def _fixed(_: object) -> None:
     """The description of what does not change."""
 
 
-def _dim(size: Any, dims: dict[str, Any]) -> Any:
-    """What torch has for the size of an axis: a name is a dimension of its own, the same wherever it stands."""
-    export = torch_module("torch.export")
+def _dim(size: Any) -> Any:
+    """What torch has for the size of an axis; a name is a size that torch may bound and must not fix."""
+    hints = torch_module("torch.export").Dim
     if isinstance(size, str):
-        return dims.setdefault(size, export.Dim(size, min=1))
-    return export.Dim.AUTO if size is True else size
+        return hints.DYNAMIC(min=1)
+    return hints.AUTO if size is True else size
 
 
 def symbol_names(
     module: Any, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: Any
 ) -> dict[str, str]:
-    """torch's symbols, and what `dynamic` calls each of them."""
+    """torch's symbols, and what `dynamic` calls each of them: sizes of one name are one size of ours."""
     if not isinstance(dynamic, Mapping | list | tuple):
         return {}
     torch = torch_module()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from dovetail.errors import UnsupportedError
-from dovetail.frontends.torch.exported import GETITEM, Call, Exported, Leaf, Output, Ref, Result, Unknown
+from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Output, Ref, Result, Unknown
 from dovetail.frontends.torch.reading.package import dtypes, torch_module
 from dovetail.frontends.torch.reading.places import describe, origins_of
 from dovetail.frontends.torch.reading.sizes import Names, size_of
@@ -39,17 +39,10 @@ class Reading:
         signature = self.program.graph_signature
         specs = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}
         mutated = {spec.target for spec in signature.output_specs if spec.kind.name in _MUTATIONS}
-        leaves: list[Leaf] = []
-        calls: list[Call] = []
-        for node in self.program.graph.nodes:
-            if node.op == "placeholder":
-                made = self._leaf(node, specs[node.name], mutated)
-                if made is not None:
-                    leaves.append(made)
-            elif node.op == "call_function" and not _passes_token(node):
-                calls.append(self._call(node))
-            elif node.op == "get_attr":
-                calls.append(self._attribute(node))
+        nodes = list(self.program.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        leaves = [one for node in placeholders if (one := self._leaf(node, specs[node.name], mutated)) is not None]
+        calls = [self._call(node) for node in nodes if node.op == "call_function" and not _passes_token(node)]
         by_target = {one.target or one.name: one.name for one in leaves}
         outputs = [
             Output(self._output(spec.arg), by_target[spec.target] if spec.kind.name in _MUTATIONS else "")
@@ -128,9 +121,17 @@ class Reading:
             return tuple([self._result(v) for v in cast(Iterable[Any], value)])
         return value if isinstance(value, int | float | str) or value is None else Unknown(f"a {type(value).__name__}")
 
-    def _attribute(self, node: Any) -> Call:
-        raise UnsupportedError(
-            f"the sub-graph {node.target}", hint="write the model without this control flow", where=describe(node)
+    def _body(self, node: Any) -> Body:
+        """The sub-graph that a node names."""
+        module = node.graph.owning_module.get_submodule(node.target)
+        nodes = list(module.graph.nodes)
+        (output,) = [n for n in nodes if n.op == "output"]
+        returned = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
+        return Body(
+            str(node.target),
+            tuple(n.name for n in nodes if n.op == "placeholder"),
+            tuple(self._call(n) for n in nodes if n.op == "call_function"),
+            tuple(self._argument(item) for item in cast(Iterable[Any], returned)),
         )
 
     def _call(self, node: Any) -> Call:
@@ -172,7 +173,7 @@ class Reading:
     def _argument(self, given: Any) -> Any:
         torch = self.torch
         if isinstance(given, torch.fx.Node):
-            return Ref(given.name)
+            return self._body(given) if given.op == "get_attr" else Ref(given.name)
         if isinstance(given, list | tuple):
             return [self._argument(item) for item in cast(Iterable[Any], given)]
         if isinstance(given, torch.SymInt):

@@ -6,6 +6,7 @@ from dovetail.frontends.torch.rules import (
     bessel,
     bits,
     contraction,
+    control,
     decompositions,
     elementwise,
     error_functions,
@@ -54,5 +55,6 @@ ALL = (
     *polynomials.RULES,
     *linear_algebra.RULES,
     *decompositions.RULES,
+    *control.RULES,
 )
 BY_NAME = {rule.op: rule for rule in ALL}

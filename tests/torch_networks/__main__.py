@@ -1,0 +1,109 @@
+"""Every network of the export zoo: `make torch-zoo`. Arguments are patterns of names."""
+
+# torch is optional, and its internals have no types.
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+
+os.environ.setdefault("DOVETAIL_CACHE", "off")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from dovetail.frontends.torch.load import import_module
+from tests.torch_networks.every import ALL, full_name
+from tests.torch_networks.judge import Judged, judge
+from tests.torch_networks.network import Case
+from tests.torch_networks.page import as_page, as_text
+from tests.torch_networks.torchvision_models import declare_operators
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "torch-networks.md"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("patterns", nargs="*", help="regular expressions; a network runs if one is found in its name")
+    parser.add_argument("--seconds", type=int, default=300, help="the most that one network may take")
+    parser.add_argument("--rows", type=Path, help="a file of verdicts: those in it are not judged again")
+    parser.add_argument("--page", action="store_true", help="judge nothing, and write the page of the rows that are known")
+    options = parser.parse_args()
+    chosen = [c for c in ALL if not options.patterns or any(re.search(p, full_name(c)) for p in options.patterns)]
+    known = _known(options.rows)
+    if options.page:
+        PAGE.write_text(as_page([known[full_name(c)] for c in ALL if full_name(c) in known], len(ALL)), encoding="utf-8")
+        return 0
+    holds = _imported()
+    found: list[Judged] = []
+    for case in chosen:
+        row = known.get(full_name(case))
+        if row is None:
+            row = alone(case, options.seconds)
+            print(f"{row.verdict:12} {row.name:40} {row.seconds:6.1f} s  {row.found} of {row.attention}  {row.detail}")
+            sys.stdout.flush()
+            if options.rows is not None:
+                with options.rows.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(row)) + "\n")
+        found.append(row)
+    del holds
+    if len(chosen) == len(ALL):
+        PAGE.write_text(as_page(found, len(ALL)), encoding="utf-8")
+    print(as_text(found))
+    return int(any(row.verdict in ("wrong", "error") for row in found))
+
+
+def _known(path: Path | None) -> dict[str, Judged]:
+    """Verdicts of an earlier run that was stopped."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+    return {row.name: row for row in (Judged(**json.loads(line)) for line in lines)}
+
+
+def _imported() -> object:
+    """Import the packages once, for all processes that are forked; what it returns must be held."""
+    holds = declare_operators()
+    for package in ("transformers", "timm"):
+        try:
+            __import__(package)
+        except ImportError:
+            print(f"{package} is not installed")
+    torch.set_num_threads(1)
+    import_module(torch.nn.Linear(2, 2).eval(), (torch.zeros(1, 2),))  # torch.export imports much when it is first used
+    return holds
+
+
+def alone(case: Case, seconds: int) -> Judged:
+    """The verdict on a network from a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "row"
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(seconds)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                path.write_text(json.dumps(asdict(judge(case))), encoding="utf-8")
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        if path.exists() and status == 0:
+            return Judged(**json.loads(path.read_text(encoding="utf-8")))
+    ended = "it took too long" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM else "it crashed"
+    return Judged(full_name(case), case.kind, "error", ended)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
