@@ -86,7 +86,8 @@ def built(case: Case) -> Network:
 
 def judged(network: Network, row: Judged) -> tuple[Judged, Report]:
     """The verdict on a network, and the report of its program; an error where it is not right."""
-    exact, eager = copy.deepcopy(network.module).double(), copy.deepcopy(network.module)
+    eager = copy.deepcopy(network.module)
+    exact = copy.deepcopy(network.module).double() if network.exact is None else network.exact
     first = (network.args, dict(network.kwargs))
     copied = copy.deepcopy(first)
     program, sizes = _compiled(network, copied)

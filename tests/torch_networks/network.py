@@ -22,6 +22,8 @@ class Network:
     """Other sizes than the doubled ones to run at, by name."""
     again: tuple[Any, ...] | None = None
     """The arguments of a second call, for a module that keeps a state."""
+    exact: Any = None
+    """The module in float64, where converting the module does not convert all of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,21 @@ def ring_buffer() -> Network:
     return Network(module, (torch.randn(3),), again=(torch.randn(3),))
 
 
+@network("state", note="a plain object holds a buffer, as the caches of transformers do")
+def buffer_of_two_names() -> Network:
+    class Held:
+        def __init__(self, rows: Any) -> None:
+            self.rows = rows
+
+    def run(self: Any, x: Any, at: Any) -> Any:
+        self.held.rows.index_copy_(0, at, x)
+        return self.held.rows.sum(0)
+
+    module = Function(run, rows=torch.zeros(8, 4, dtype=torch.int64))
+    module.held = Held(module.rows)
+    return Network(module, (torch.tensor([[1, 2, 3, 4]]), torch.tensor([2])))
+
+
 @network("state")
 def argument_written() -> Network:
     def run(_: Any, x: Any, cache: Any, at: Any) -> Any:

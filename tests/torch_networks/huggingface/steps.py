@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -100,9 +101,12 @@ def static_by_transformers(name: str, config: str, kind: str, **options: Any) ->
 
         model = model_of(config, kind, {**SMALL, **options}).eval()
         model.generation_config = GenerationConfig(use_cache=True, cache_implementation="static")
-        module = TorchExportableModuleWithStaticCache(model, batch_size=1, max_cache_len=LENGTH)
+        module, exact = (
+            TorchExportableModuleWithStaticCache(m, batch_size=1, max_cache_len=LENGTH)
+            for m in (model, copy.deepcopy(model).double())
+        )
         call = {"input_ids": torch.tensor([[5]]), "cache_position": torch.tensor([3])}
-        return Network(module, (), kwargs=call)
+        return Network(module, (), kwargs=call, exact=exact)
 
     return Case(name, "step, static cache", "transformers", build, "by transformers' own recipe")
 

@@ -42,10 +42,16 @@ def captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynami
     if module.training and _has_dropout(module):
         raise OptionError("a module in training mode, with dropout", hint="call module.eval() first")
     spec = dynamic_shapes(module, args, kwargs, dynamic)
+
+    def exported(strict: bool) -> Any:
+        return torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=spec, strict=strict)
+
     with torch.no_grad(), warnings.catch_warnings(), _told_once(), phase("export"):
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=spec, strict=False)
+            program = exported(strict=False)
+            if _has_buffers_of_two_names(program):
+                program = exported(strict=True)
         except Exception as error:  # torch raises what the module raises, and many kinds of its own
             raise LoadError(
                 f"torch.export refuses the module: {_first_line(error)}",
@@ -120,6 +126,20 @@ def _told_once() -> Generator[None]:
     finally:
         for log, was in zip(logs, before, strict=True):
             log.disabled = was
+
+
+def _has_buffers_of_two_names(program: Any) -> bool:
+    """Whether a buffer is a constant too: a plain object holds it, and what is written to one is not seen in the other.
+
+    torch cannot decompose such a program. Its strict mode knows that both are one.
+    """
+    held = {**program.state_dict, **program.constants}
+    places: dict[str, set[int]] = {"BUFFER": set(), "CONSTANT_TENSOR": set()}
+    for spec in program.graph_signature.input_specs:
+        tensor = held.get(spec.target)
+        if spec.kind.name in places and isinstance(tensor, torch_module().Tensor) and tensor.numel():
+            places[spec.kind.name].add(tensor.data_ptr())
+    return not places["BUFFER"].isdisjoint(places["CONSTANT_TENSOR"])
 
 
 def _first_line(error: BaseException) -> str:
