@@ -287,3 +287,16 @@ def test_the_report_says_what_is_in_place_and_what_is_copied() -> None:
     assert "t to s                 copies 16.4 kB a run: matmul does not run in place" in str(report)
     update = next(k for k in report.kernels if k.op == "scatter_nd")
     assert update.bytes == 2 * 64 * 4 + 8, "an update in place moves a row, and not the whole tensor"
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_one_value_is_written_into_two_inputs(target: str) -> None:
+    builder = dovetail.Builder("counters")
+    x, first, second = (builder.input(name, i64[()]) for name in ("x", "first", "second"))
+    assert first is not second
+    builder.output("after", x + 1, into="first")
+    builder.output("after_too", x + 1, into="second")
+    program = dovetail.compile(builder.graph(), target=target)
+    given = {"x": np.array(3), "first": np.array(1), "second": np.array(2)}
+    found = program.run(given)
+    assert [int(v) for v in (*found.values(), given["first"], given["second"])] == [4, 4, 4, 4]

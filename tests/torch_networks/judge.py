@@ -87,7 +87,7 @@ def built(case: Case) -> Network:
 def judged(network: Network, row: Judged) -> tuple[Judged, Report]:
     """The verdict on a network, and the report of its program; an error where it is not right."""
     eager = copy.deepcopy(network.module)
-    exact = copy.deepcopy(network.module).double() if network.exact is None else network.exact
+    exact = (copy.deepcopy(network.module).double() if network.exact is None else network.exact).eval()
     first = (network.args, dict(network.kwargs))
     copied = copy.deepcopy(first)
     program, sizes = _compiled(network, copied)

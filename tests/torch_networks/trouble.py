@@ -183,7 +183,7 @@ def indices_written() -> Network:
 @network("state", note="a ring of rows in a buffer")
 def ring_buffer() -> Network:
     def run(self: Any, x: Any) -> Any:
-        self.ring[self.count % 4] = x
+        self.ring.index_copy_(0, (self.count % 4)[None], x[None])
         self.count += 1
         return self.ring.mean(0)
 

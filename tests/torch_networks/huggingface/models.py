@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,9 +65,18 @@ def decoder(name: str, config: str, kind: str, family: str = "decoder", **option
     def build() -> Network:
         call = {"input_ids": ids(2, 8), "attention_mask": padded(2, 8), "use_cache": False}
         dynamic = {"input_ids": TOKENS, "attention_mask": TOKENS}
-        return Network(model_of(config, kind, {**SMALL, **options}), (), dynamic, kwargs=call)
+        model = model_of(config, kind, {**SMALL, **options})
+        return Network(model, (), dynamic, kwargs=call, exact=_exact(model))
 
     return Case(name, family, "transformers", build, "the prompt, without a cache")
+
+
+def _exact(model: Any) -> Any:
+    """The model in float64; the product of groups that experts use is for narrower floats alone."""
+    wide = copy.deepcopy(model).double()
+    if hasattr(wide, "set_experts_implementation"):
+        wide.set_experts_implementation("eager")
+    return wide
 
 
 def translator(name: str, config: str, kind: str, **options: Any) -> Case:

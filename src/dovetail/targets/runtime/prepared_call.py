@@ -309,12 +309,12 @@ def can_prepare(plan: Plan, sections: Sequence[Section]) -> bool:
 
 
 def _in_memory_of_an_input(plan: Plan, name: str, value: Value) -> bool:
-    """Whether a result is a view of an input, or of what a run writes into a donated one without being that output."""
+    """Whether a result is a view of an input, or of what a run writes into one that is donated for another output."""
     root = plan.locate(value).root
     if root.op is leaf.INPUT:
         return True
     slot = plan.slots.get(root)
-    return slot is not None and slot.donor is not None and name not in plan.graph.donated
+    return slot is not None and slot.donor is not None and slot.donor.attrs["name"] != plan.graph.donated.get(name)
 
 
 def _patches(frame: Frame, base: int) -> Patches:

@@ -14,13 +14,15 @@ from dovetail.frontends.shared.binding import with_binders
 from dovetail.frontends.shared.contents import Follower
 from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Ref, Result, Unknown
 from dovetail.frontends.torch.importing.node import Nested, Node, size_value
+from dovetail.frontends.torch.importing.node import cast as cast_value
 from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, symbol
-from dovetail.ir.dtype import DType
+from dovetail.ir.dim import Dim, symbol, symbols
+from dovetail.ir.dtype import DType, i64
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.type import TensorType, type_symbols
 from dovetail.ir.value import Value
+from dovetail.ops import build, generate
 from dovetail.progress import phase
 
 NOTHING_TO_DO = frozenset(
@@ -37,6 +39,8 @@ NOTHING_TO_DO = frozenset(
 """Operators that compute nothing: checks of what the types say already."""
 OF_TORCH = frozenset({"aten", "higher_order", "prim", "prims", "quantized", "quantized_decomposed", "rngprims"})
 """The namespaces of torch's own operators."""
+ITEM = "aten._local_scalar_dense.default"
+"""The operator that makes a Python number of a tensor."""
 MOST_CONSTANT = 4096
 """Most elements of an integer tensor that is part of the graph; larger ones are parameters."""
 MOST_CONSTANT_FLOATS = 8
@@ -164,7 +168,8 @@ class Import:
             return self._item(call)
         rule = self.rules.get(call.op)
         if is_number(call.result):
-            self._refuse_item(call)
+            if call.op == ITEM:
+                self._bind(call)
             return call.result
         if "." not in call.op:
             return call.result  # Python's own operator of sizes, which torch may only check
@@ -184,14 +189,19 @@ class Import:
             )
         return found
 
-    def _refuse_item(self, call: Call) -> None:
-        """A number of a tensor is known in the run alone, and nothing here binds a size to it."""
-        if call.op == "aten._local_scalar_dense.default":
+    def _bind(self, call: Call) -> None:
+        """Bind the size that an integer of a tensor becomes; torch must say that it is none below 0."""
+        size, number = call.result, self._argument(call.arguments[0])
+        names = symbols(size) if isinstance(size, Dim) else frozenset[str]()
+        least = [self.program.ranges.get(name, (-1, None))[0] for name in names]
+        if not isinstance(size, Dim) or len(least) != 1 or least[0] < 0 or not number.dtype.is_integer:
             raise UnsupportedError(
-                "a number of a tensor (item) that becomes a size or a Python number",
-                hint="keep it a tensor",
+                "a number of a tensor (item) that may be below 0, or is no integer",
+                hint="keep it a tensor, or say torch._check(n >= 0)",
                 where=call.where,
             )
+        counted = generate.counting(build.reshape(cast_value(number, i64), ()), count=size)
+        self._made[f"{call.name} bound"] = counted
 
     def _refuse_untaken(self, node: Node, rule: Rule, arguments: list[Any], keywords: Mapping[str, Any]) -> None:
         taken = rule.signature

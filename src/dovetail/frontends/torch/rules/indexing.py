@@ -45,7 +45,7 @@ def _integers(index: Value) -> Value:
 @rule("index.Tensor", "_unsafe_index.Tensor")
 def index(n: Node, x: Value, indices: Indices) -> Value:
     """x[indices]: integer tensors broadcast with each other, None keeps an axis, a mask picks what is true."""
-    by = _by_integers(n, indices)
+    by = _by_integers(n, indices, _chosen(n, indices))
     view = as_view(x, by)
     if view is not None:
         return view
@@ -69,8 +69,15 @@ def _some(index: Value | None) -> Value:
     return index
 
 
-def _by_integers(n: Node, indices: Indices) -> list[Value | None]:
-    """The indices, masks replaced by the positions of what is true in them."""
+def _chosen(n: Node, indices: Indices) -> Dim | None:
+    """The size that torch has for what one mask picks: it is a symbol of this call alone."""
+    given = [i for i, v in enumerate(indices) if v is not None]
+    size = n.shape[given[0]] if len(given) == 1 and _is_mask(indices[given[0]]) else None
+    return size if isinstance(size, Dim) else None
+
+
+def _by_integers(n: Node, indices: Indices, count: Dim | None = None) -> list[Value | None]:
+    """The indices, masks replaced by the positions of what is true in them; `count` is how many these are."""
     found: list[Value | None] = []
     for one in indices:
         if one is None:
@@ -78,7 +85,7 @@ def _by_integers(n: Node, indices: Indices) -> list[Value | None]:
         elif one.dtype in (bool_, u8):
             if one.rank == 0:
                 raise n.unsupported("a mask of rank 0", hint="use where")
-            positions = ops.nonzero(one, count=n.fresh("nonzero"))
+            positions = ops.nonzero(one, count=n.fresh("nonzero") if count is None else count)
             found += [build.select(positions, axis=0, index=axis) for axis in range(one.rank)]
         else:
             found.append(_integers(one))
