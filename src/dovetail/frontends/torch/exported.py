@@ -29,7 +29,16 @@ class Unknown:
     reason: str
 
 
-Result: TypeAlias = TensorType | Dim | int | float | bool | str | Unknown | tuple["Result", ...] | None
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A float that sizes decide: an operation of other numbers."""
+
+    op: Literal["size", "number", "add", "mul", "div", "pow", "sqrt"]
+    arguments: tuple[Any, ...]
+    """A size, a float, or other `Real`s."""
+
+
+Result: TypeAlias = TensorType | Dim | Real | int | float | bool | str | Unknown | tuple["Result", ...] | None
 """What a call makes, as torch inferred it: a tensor type, a number, a size, or several of them."""
 
 

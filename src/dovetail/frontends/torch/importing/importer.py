@@ -12,7 +12,7 @@ from dovetail import ops
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.shared.binding import with_binders
 from dovetail.frontends.shared.contents import Follower
-from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Ref, Result, Unknown
+from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Real, Ref, Result, Unknown
 from dovetail.frontends.torch.importing.node import Nested, Node, size_value
 from dovetail.frontends.torch.importing.node import cast as cast_value
 from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
@@ -93,7 +93,7 @@ def is_known(call: Call, rules: Mapping[str, Rule]) -> bool:
 
 def is_number(result: Result) -> bool:
     """Whether torch tells the result of a call itself: arithmetic of sizes."""
-    return isinstance(result, int | float | Dim | str)
+    return isinstance(result, int | float | Dim | Real | str)
 
 
 class Import:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Protocol
 
 from dovetail import ops
 from dovetail.frontends.shared.contents import Follower
 from dovetail.frontends.shared.site import Site
-from dovetail.frontends.torch.exported import Body, Call, Unknown
+from dovetail.frontends.torch.exported import Body, Call, Real, Unknown
 from dovetail.frontends.torch.importing.promotion import common_dtype
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
@@ -108,6 +109,8 @@ class Node(Site):
             return cast(number, dtype)
         if isinstance(number, Dim):
             return cast(ops.extent(size=number), dtype)
+        if isinstance(number, Real):
+            return cast(_real_value(number), dtype)
         if isinstance(number, float) and dtype.is_integer:
             number = int(number)
         if isinstance(number, int) and dtype.is_integer and not isinstance(number, bool):
@@ -120,6 +123,19 @@ class Node(Site):
         if floating and not dtype.is_inexact:
             dtype = f32
         return tuple(self.value(o, dtype) for o in operands)
+
+
+def _real_value(number: Real) -> Value:
+    """A float of sizes in f64, as Python computes it."""
+    if number.op == "size":
+        return cast(size_value(number.arguments[0]), f64)
+    if number.op == "number":
+        return leaf.scalar(number.arguments[0], f64)
+    given = [_real_value(one) for one in number.arguments]
+    return ops.sqrt(given[0]) if number.op == "sqrt" else reduce(_REALS[number.op], given)
+
+
+_REALS: dict[str, Callable[[Value, Value], Value]] = {"add": ops.add, "mul": ops.mul, "div": ops.div, "pow": ops.pow_}
 
 
 def _wrapped(number: int, dtype: DType) -> int:

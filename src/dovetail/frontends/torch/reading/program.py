@@ -10,7 +10,7 @@ from dovetail.errors import UnsupportedError
 from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Output, Ref, Result, Unknown
 from dovetail.frontends.torch.reading.package import dtypes, torch_module
 from dovetail.frontends.torch.reading.places import describe, origins_of
-from dovetail.frontends.torch.reading.sizes import Names, size_of
+from dovetail.frontends.torch.reading.sizes import Names, real_of, size_of
 from dovetail.frontends.torch.reading.tensors import array_of
 from dovetail.ir.dim import Dim
 from dovetail.ir.literal import Array
@@ -115,7 +115,9 @@ class Reading:
             return self._type(value)
         if isinstance(value, torch.SymInt):
             return size_of(value, self.names)
-        if isinstance(value, torch.SymFloat | torch.SymBool):
+        if isinstance(value, torch.SymFloat):
+            return real_of(value, self.names)
+        if isinstance(value, torch.SymBool):
             return Unknown(f"the number {value}, which sizes decide")
         if isinstance(value, list | tuple):
             return tuple([self._result(v) for v in cast(Iterable[Any], value)])

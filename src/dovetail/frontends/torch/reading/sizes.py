@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 from dovetail.errors import UnsupportedError
+from dovetail.frontends.torch.exported import Real, Unknown
 from dovetail.ir.dim import Size, floordiv, largest, smallest, symbol
 
 Names = Mapping[str, str]
@@ -18,6 +19,34 @@ def size_of(given: Any, names: Names) -> Size:
     if isinstance(given, int):
         return int(given)
     return _size(given.node.expr, names)
+
+
+def real_of(given: Any, names: Names) -> Real | Unknown:
+    """A float of sizes."""
+    try:
+        return _real(given.node.expr, names)
+    except UnsupportedError:
+        return Unknown(f"the number {given}, which sizes decide")
+
+
+_REALS: Mapping[str, Literal["add", "mul", "div", "pow", "sqrt"]] = {
+    "Add": "add",
+    "Mul": "mul",
+    "FloatTrueDiv": "div",
+    "IntTrueDiv": "div",
+    "FloatPow": "pow",
+    "Pow": "pow",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+}
+
+
+def _real(e: Any, names: Names) -> Real:
+    kind = type(e).__name__
+    if kind in _REALS and not getattr(e, "is_integer", False):
+        return Real(_REALS[kind], tuple([_real(a, names) for a in e.args]))
+    if getattr(e, "is_number", False) and not getattr(e, "is_Integer", False):
+        return Real("number", (float(e),))
+    return Real("size", (_size(e.args[0] if kind == "ToFloat" else e, names),))
 
 
 def _size(e: Any, names: Names) -> Size:
